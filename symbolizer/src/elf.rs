@@ -1,0 +1,436 @@
+//! One ELF file: headers, segments, sections, build id.
+//!
+//! Layouts are those of the System V gABI, chapters 4 and 5, for ELF64 little endian on x86_64.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
+use object::read::{CompressedData, CompressionFormat};
+
+use crate::error::ImageError;
+use crate::limits;
+use crate::source::Source;
+use crate::unwind::UnwindSections;
+
+/// Bytes of a page on x86_64; segments are mapped in whole pages.
+const PAGE: u64 = 4096;
+
+/// One ELF file, open for reading.
+///
+/// The file is read by `pread`, never mapped (see the crate's documentation), and only the headers are read when
+/// it is opened; sections are read whole when they are asked for. It can be shared between threads.
+#[derive(Debug)]
+pub struct ElfFile {
+    source: Source,
+    segments: Vec<Segment>,
+    sections: Vec<Section>,
+    section_names: Arc<[u8]>,
+    /// PT_GNU_EH_FRAME, where the `.eh_frame_hdr` is even when there are no section headers.
+    eh_frame_hdr_segment: Option<Segment>,
+    build_id: Option<Vec<u8>>,
+    unwind: OnceLock<UnwindSections>,
+}
+
+/// A segment that is mapped into memory (PT_LOAD). All values in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins in the file.
+    pub file_offset: u64,
+    /// How much of it is in the file; the rest of `mem_size` is zero.
+    pub file_size: u64,
+    /// Its stated address (SVMA).
+    pub svma: u64,
+    /// Its size in memory.
+    pub mem_size: u64,
+    /// Whether it is mapped executable.
+    pub executable: bool,
+}
+
+/// A section header, decoded.
+#[derive(Debug, Clone)]
+pub(crate) struct Section {
+    name: u32,
+    pub(crate) kind: elf::SectionType,
+    flags: u64,
+    pub(crate) svma: u64,
+    offset: u64,
+    size: u64,
+    /// Index of the linked section, for instance a symbol table's strings (`sh_link`).
+    pub(crate) link: u32,
+}
+
+impl Section {
+    /// The stated addresses the section covers.
+    pub(crate) fn svma_range(&self) -> Option<Range<u64>> {
+        Some(self.svma..self.svma.checked_add(self.size)?)
+    }
+
+    /// Whether the section is part of the running program and holds code.
+    pub(crate) fn is_code(&self) -> bool {
+        let code = elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0;
+        self.flags & code == code
+    }
+}
+
+impl ElfFile {
+    /// Opens an image. The caller has chosen the file; only regular files are accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError::NotRegular`], [`ImageError::NotElf`]; [`ImageError::Unsupported`] for anything but an executable
+    /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers lie outside the file. Broken section headers
+    /// are not an error: the file is then read like one that has none.
+    pub fn open(file: File) -> Result<ElfFile, ImageError> {
+        ElfFile::parse(Source::from_file(file)?)
+    }
+
+    /// An image from memory, for the vdso, which is in no file.
+    ///
+    /// # Errors
+    ///
+    /// As [`ElfFile::open`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<ElfFile, ImageError> {
+        ElfFile::parse(Source::Bytes(bytes.into()))
+    }
+
+    fn parse(source: Source) -> Result<ElfFile, ImageError> {
+        let header_size = size_of::<elf::FileHeader64<LE>>() as u64;
+        if source.len() < header_size {
+            return Err(ImageError::NotElf);
+        }
+        let bytes = source.read("file header", 0, header_size, header_size)?;
+        let header = FileHeader::decode(&bytes)?;
+        let program_headers = read_program_headers(&source, &header)?;
+        let segments = program_headers
+            .iter()
+            .filter(|(kind, _)| *kind == elf::PT_LOAD)
+            .map(|(_, segment)| segment.clone())
+            .collect();
+        let eh_frame_hdr_segment =
+            program_headers.iter().find(|(kind, _)| *kind == elf::PT_GNU_EH_FRAME).map(|(_, segment)| segment.clone());
+        // A file whose section headers are damaged still runs, so it is still worth unwinding.
+        let (sections, section_names) =
+            read_sections(&source, &header).unwrap_or_else(|_| (Vec::new(), Arc::from(Vec::new())));
+        let mut file = ElfFile {
+            source,
+            segments,
+            sections,
+            section_names,
+            eh_frame_hdr_segment,
+            build_id: None,
+            unwind: OnceLock::new(),
+        };
+        file.build_id = file.read_build_id(&program_headers);
+        Ok(file)
+    }
+
+    /// The GNU build id: the linker's hash of the contents, 20 bytes as a rule. `None` if the file has none.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&[u8]> {
+        self.build_id.as_deref()
+    }
+
+    /// The size of the file in bytes when it was opened.
+    #[must_use]
+    pub fn file_size(&self) -> u64 {
+        self.source.len()
+    }
+
+    /// The PT_LOAD segments, in the order of the file.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The stated address of the image's beginning: that of the first PT_LOAD, rounded down to a page. Zero for
+    /// position-independent images; `framehop` wants it as `base_svma`.
+    #[must_use]
+    pub fn base_svma(&self) -> u64 {
+        self.segments.first().map_or(0, |segment| segment.svma & !(PAGE - 1))
+    }
+
+    /// The stated address of a byte of the file, given its file offset in bytes, as far as a segment maps it.
+    ///
+    /// A mapping of a process says which file offset is at which address. Mappings begin at page boundaries and
+    /// segments need not, so the bytes before a segment's beginning and after its end, up to the page
+    /// boundary, belong to it too. Where two segments share a page of the file, one that really contains the byte is
+    /// preferred, then the executable one: addresses come from code.
+    #[must_use]
+    pub fn svma_of_file_offset(&self, off: u64) -> Option<u64> {
+        let translate = |segment: &Segment| segment.svma.checked_add(off)?.checked_sub(segment.file_offset);
+        let inside = |segment: &&Segment| off >= segment.file_offset && off - segment.file_offset < segment.file_size;
+        let in_pages = |segment: &&Segment| {
+            let start = segment.file_offset & !(PAGE - 1);
+            let end = segment.file_offset.saturating_add(segment.file_size).saturating_add(PAGE - 1) & !(PAGE - 1);
+            segment.file_size > 0 && (start..end).contains(&off)
+        };
+        let best = |candidates: Vec<&Segment>| candidates.iter().copied().max_by_key(|s| s.executable).cloned();
+        best(self.segments.iter().filter(inside).collect())
+            .or_else(|| best(self.segments.iter().filter(in_pages).collect()))
+            .and_then(|segment| translate(&segment))
+    }
+
+    /// Everything an unwinder needs, read once and kept; the copy returned shares its bytes.
+    ///
+    /// Sections that are missing, damaged or too large are left out. Works without section headers too, through the
+    /// PT_GNU_EH_FRAME program header.
+    pub fn unwind_sections(&self) -> UnwindSections {
+        self.unwind.get_or_init(|| UnwindSections::read(self)).clone()
+    }
+
+    /// Whether there is any unwind information. Reads it, as [`ElfFile::unwind_sections`] does.
+    pub fn has_unwind_info(&self) -> bool {
+        let sections = self.unwind.get_or_init(|| UnwindSections::read(self));
+        sections.eh_frame.is_some() || sections.debug_frame.is_some()
+    }
+
+    pub(crate) fn eh_frame_hdr_segment(&self) -> Option<&Segment> {
+        self.eh_frame_hdr_segment.as_ref()
+    }
+
+    pub(crate) fn sections(&self) -> &[Section] {
+        &self.sections
+    }
+
+    pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
+        string_at(&self.section_names, section.name)
+    }
+
+    pub(crate) fn section(&self, name: &[u8]) -> Option<&Section> {
+        self.sections.iter().find(|section| self.section_name(section) == name)
+    }
+
+    /// The bytes of a section that has any in this file, decompressed, if they are at most `limit` bytes.
+    pub(crate) fn section_data(&self, section: &Section, limit: u64) -> Result<Arc<[u8]>, ImageError> {
+        if section.kind == elf::SHT_NOBITS {
+            return Err(ImageError::Malformed("section has no bytes in the file"));
+        }
+        let raw = self.source.read("section", section.offset, section.size, limit)?;
+        if section.flags & elf::SHF_COMPRESSED.0 == 0 {
+            return Ok(raw);
+        }
+        decompress(&raw, limit)
+    }
+
+    /// The size a section takes once it is read: the size stated by its compression header if it has one.
+    pub(crate) fn section_size(&self, section: &Section) -> u64 {
+        if section.kind == elf::SHT_NOBITS {
+            return 0;
+        }
+        if section.flags & elf::SHF_COMPRESSED.0 == 0 {
+            return section.size;
+        }
+        let header = size_of::<elf::CompressionHeader64<LE>>() as u64;
+        let bytes = self.source.read("compression header", section.offset, header, header);
+        bytes
+            .ok()
+            .and_then(|bytes| {
+                let (header, _) = pod::from_bytes::<elf::CompressionHeader64<LE>>(&bytes).ok()?;
+                Some(header.ch_size.get(LE))
+            })
+            .unwrap_or(u64::MAX)
+    }
+
+    /// The bytes of the file that are mapped at `svma`, up to the end of the segment that maps them.
+    pub(crate) fn data_at_svma(&self, svma: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
+        let missing = ImageError::Malformed("address outside every segment");
+        let Some(segment) =
+            self.segments.iter().find(|segment| svma >= segment.svma && svma - segment.svma < segment.file_size)
+        else {
+            return Err(missing);
+        };
+        let skip = svma - segment.svma;
+        let offset = segment.file_offset.checked_add(skip).ok_or(missing)?;
+        // A truncated file still has the beginning of the segment.
+        let size = (segment.file_size - skip).min(self.source.len().saturating_sub(offset));
+        self.source.read("segment", offset, size.min(limit), limit)
+    }
+
+    /// Reads `size` bytes of the file at `offset`, for callers that bound `size` themselves.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Looks in PT_NOTE segments first (they survive the loss of section headers), then in `.note.gnu.build-id` (files
+    /// of debug information keep the section but their segments have no bytes).
+    fn read_build_id(&self, program_headers: &[(elf::ProgramType, Segment)]) -> Option<Vec<u8>> {
+        // Notes are a few hundred bytes; core files, whose notes are large, are not read here.
+        const MAX_NOTES: u64 = 64 << 10;
+        let from_segments = program_headers
+            .iter()
+            .filter(|(kind, _)| *kind == elf::PT_NOTE)
+            .filter_map(|(_, note)| self.source.read("notes", note.file_offset, note.file_size, MAX_NOTES).ok())
+            .find_map(|notes| find_build_id(&notes));
+        from_segments.or_else(|| {
+            let section = self.section(b".note.gnu.build-id")?;
+            find_build_id(&self.section_data(section, MAX_NOTES).ok()?)
+        })
+    }
+}
+
+/// What is needed of the file header.
+struct FileHeader {
+    program_headers: u64,
+    program_header_count: usize,
+    section_headers: u64,
+    section_count: usize,
+    section_names: u32,
+}
+
+impl FileHeader {
+    fn decode(bytes: &[u8]) -> Result<FileHeader, ImageError> {
+        let (header, _) = pod::from_bytes::<elf::FileHeader64<LE>>(bytes).map_err(|()| ImageError::NotElf)?;
+        let ident = &header.e_ident;
+        if ident.magic != elf::ELFMAG {
+            return Err(ImageError::NotElf);
+        }
+        let unsupported = |what: &str, value: u32| Err(ImageError::Unsupported(format!("{what} {value}")));
+        if ident.class != elf::ELFCLASS64 {
+            return unsupported("class", u32::from(ident.class.0));
+        }
+        if ident.data != elf::ELFDATA2LSB {
+            return unsupported("byte order", u32::from(ident.data.0));
+        }
+        let machine = header.e_machine.get(LE);
+        if machine != elf::EM_X86_64 {
+            return unsupported("machine", u32::from(machine.0));
+        }
+        let kind = header.e_type.get(LE);
+        if kind != elf::ET_EXEC && kind != elf::ET_DYN {
+            return unsupported("type", u32::from(kind.0));
+        }
+        let program_header_count = usize::from(header.e_phnum.get(LE));
+        if program_header_count > limits::MAX_PROGRAM_HEADERS {
+            return Err(ImageError::Malformed("program header count"));
+        }
+        let entry = usize::from(header.e_phentsize.get(LE));
+        if program_header_count > 0 && entry != size_of::<elf::ProgramHeader64<LE>>() {
+            return Err(ImageError::Malformed("program header size"));
+        }
+        let section_entry = usize::from(header.e_shentsize.get(LE));
+        let section_headers = match header.e_shoff.get(LE) {
+            offset if section_entry == size_of::<elf::SectionHeader64<LE>>() => offset,
+            _ => 0,
+        };
+        Ok(FileHeader {
+            program_headers: header.e_phoff.get(LE),
+            program_header_count,
+            section_headers,
+            section_count: usize::from(header.e_shnum.get(LE)),
+            section_names: u32::from(header.e_shstrndx.get(LE).0),
+        })
+    }
+}
+
+fn read_program_headers(source: &Source, header: &FileHeader) -> Result<Vec<(elf::ProgramType, Segment)>, ImageError> {
+    let count = header.program_header_count;
+    let size = (count * size_of::<elf::ProgramHeader64<LE>>()) as u64;
+    let bytes = source.read("program headers", header.program_headers, size, size)?;
+    let (headers, _) = pod::slice_from_bytes::<elf::ProgramHeader64<LE>>(&bytes, count)
+        .map_err(|()| ImageError::Malformed("program headers"))?;
+    Ok(headers
+        .iter()
+        .map(|header| {
+            let segment = Segment {
+                file_offset: header.p_offset.get(LE),
+                file_size: header.p_filesz.get(LE),
+                svma: header.p_vaddr.get(LE),
+                mem_size: header.p_memsz.get(LE),
+                executable: header.p_flags.get(LE).0 & elf::PF_X.0 != 0,
+            };
+            (header.p_type.get(LE), segment)
+        })
+        .collect())
+}
+
+fn read_sections(source: &Source, header: &FileHeader) -> Result<(Vec<Section>, Arc<[u8]>), ImageError> {
+    type Header = elf::SectionHeader64<LE>;
+    if header.section_headers == 0 {
+        return Err(ImageError::Malformed("no section headers"));
+    }
+    let read = |count: usize| -> Result<Vec<Section>, ImageError> {
+        let size = (count * size_of::<Header>()) as u64;
+        let bytes = source.read("section headers", header.section_headers, size, size)?;
+        let (headers, _) =
+            pod::slice_from_bytes::<Header>(&bytes, count).map_err(|()| ImageError::Malformed("section headers"))?;
+        Ok(headers.iter().map(decode_section).collect())
+    };
+    // Counts that do not fit their 16 bits are in the otherwise unused section 0 (gABI, "Special Sections").
+    let first = read(1)?;
+    let first = first.first().ok_or(ImageError::Malformed("section headers"))?;
+    let count = match header.section_count {
+        0 => usize::try_from(first.size).unwrap_or(usize::MAX),
+        count => count,
+    };
+    if count > limits::MAX_SECTIONS {
+        return Err(ImageError::Malformed("section header count"));
+    }
+    let names = if header.section_names == u32::from(elf::SHN_XINDEX.0) { first.link } else { header.section_names };
+    let sections = read(count)?;
+    let names = sections.get(names as usize).ok_or(ImageError::Malformed("section names"))?;
+    let names = source.read("section names", names.offset, names.size, limits::MAX_SECTION_BYTES)?;
+    Ok((sections, names))
+}
+
+fn decode_section(header: &elf::SectionHeader64<LE>) -> Section {
+    Section {
+        name: header.sh_name.get(LE),
+        kind: header.sh_type.get(LE),
+        flags: header.sh_flags.get(LE).0,
+        svma: header.sh_addr.get(LE),
+        offset: header.sh_offset.get(LE),
+        size: header.sh_size.get(LE),
+        link: header.sh_link.get(LE),
+    }
+}
+
+/// The bytes of a string table from `offset` to the next NUL; empty if there is none.
+pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
+    let rest = table.get(offset as usize..).unwrap_or_default();
+    let end = rest.iter().position(|&byte| byte == 0).unwrap_or(0);
+    rest.get(..end).unwrap_or_default()
+}
+
+fn decompress(raw: &[u8], limit: u64) -> Result<Arc<[u8]>, ImageError> {
+    let (header, data) = pod::from_bytes::<elf::CompressionHeader64<LE>>(raw)
+        .map_err(|()| ImageError::Compression("no compression header"))?;
+    let size = header.ch_size.get(LE);
+    let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
+    if size > limit {
+        return Err(ImageError::TooLarge { what: "decompressed section", size, limit });
+    }
+    let format = match header.ch_type.get(LE) {
+        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+        _ => return Err(ImageError::Compression("unknown method")),
+    };
+    let compressed = CompressedData { format, data, uncompressed_size: size };
+    // Allocates exactly `size`, checked above, and stops when that is full.
+    let bytes = compressed.decompress().map_err(|_| ImageError::Compression("damaged data"))?;
+    Ok(Arc::from(&*bytes))
+}
+
+/// Finds the NT_GNU_BUILD_ID note of owner "GNU" (gABI, "Note Section": three words, then name and descriptor, each
+/// padded to four bytes).
+fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
+    // SHA-1 is 20 bytes and the longest in use 32; --build-id=0x... may be anything short.
+    const MAX_BUILD_ID: usize = 64;
+    loop {
+        let (header, rest) = notes.split_at_checked(12)?;
+        let word = |at: usize| -> Option<usize> {
+            let bytes = header.get(at..at + 4)?.try_into().ok()?;
+            usize::try_from(u32::from_le_bytes(bytes)).ok()
+        };
+        let (name_size, id_size, kind) = (word(0)?, word(4)?, word(8)?);
+        let (name, rest) = rest.split_at_checked(name_size.checked_next_multiple_of(4)?)?;
+        let id = rest.get(..id_size)?;
+        if kind == elf::NT_GNU_BUILD_ID.0 as usize && name.starts_with(b"GNU\0") && id_size <= MAX_BUILD_ID {
+            return (!id.is_empty()).then(|| id.to_vec());
+        }
+        notes = rest.get(id_size.checked_next_multiple_of(4)?..)?;
+    }
+}

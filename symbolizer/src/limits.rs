@@ -1,0 +1,51 @@
+//! Every limit of this crate, in one place, each with its reason.
+//!
+//! Images come from the programs being profiled, so every size in them is a claim by somebody else. A limit is set
+//! well above what real programs have (the figure beside it) and well below what would hurt the machine.
+
+/// Program headers of one file. Real ones have 6 to 15; `e_phnum` is 16 bits wide and larger counts only exist in cores.
+pub const MAX_PROGRAM_HEADERS: usize = 1024;
+
+/// Section headers of one file. Linked programs have 30 to 60; a kernel module or an image linked with
+/// `--unique` a few thousand. 65,536 headers are 4 MiB.
+pub const MAX_SECTIONS: usize = 65_536;
+
+/// Bytes of one section outside the debug information (`.symtab`, `.strtab`, `.eh_frame` and their like), after
+/// decompression. The largest known to us are `.strtab` of Chromium debug builds (about 200 MiB).
+pub const MAX_SECTION_BYTES: u64 = 256 << 20;
+
+/// Bytes of all debug sections (`.debug_info`, `.debug_line`, ...) of one image together, after decompression.
+/// They are held in memory as long as the image is, so this is a memory limit as much as a defence: `rustc`'s own
+/// debug build fits, a full Chromium or a `vmlinux` does not, and falls back to symbol tables with a note.
+pub const MAX_DEBUG_BYTES: u64 = 512 << 20;
+
+/// How often a section may shrink by compression. zlib cannot do better than 1032:1 and debug information reaches
+/// 3:1 to 6:1; a claim above this is a bomb, refused before anything is allocated.
+pub const MAX_COMPRESSION_RATIO: u64 = 128;
+
+/// Symbols kept from one symbol table (16 bytes each). Chromium has about 3 million.
+pub const MAX_SYMBOLS: usize = 8 << 20;
+
+/// Frame descriptions kept when `.eh_frame` or `.debug_frame` has to be scanned because there is no sorted table
+/// (16 bytes each). Chromium has about 1.5 million.
+pub const MAX_FDES: usize = 4 << 20;
+
+/// Bytes of a symbol's name, as stored. C++ expression templates reach 10 KiB and more; a name is kept whole up to here
+/// because it identifies a function, and cut beyond.
+pub const MAX_LINKAGE_NAME: usize = 16 << 10;
+
+/// Bytes of a name as shown to people; longer ones are cut and end in an ellipsis. Nobody reads more than this.
+pub const MAX_DISPLAY_NAME: usize = 4 << 10;
+
+/// Symbols looked at backwards from an address to find one that covers it. Functions do not nest; a few labels with
+/// sizes inside hand-written assembly do.
+pub const MAX_SYMBOL_WALK: usize = 16;
+
+/// Bytes of `.gnu_debuglink`: a file name (at most 255 bytes on Linux), padding and a checksum.
+pub const MAX_DEBUGLINK: u64 = 512;
+
+/// Bytes of a file whose checksum is computed to see whether it belongs to an image: about two seconds of reading.
+pub const MAX_CHECKED_FILE: u64 = 2 << 30;
+
+/// Bytes read of `/proc/kallsyms`. With many modules it reaches 20 MiB.
+pub const MAX_KALLSYMS: u64 = 128 << 20;

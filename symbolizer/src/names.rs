@@ -1,0 +1,131 @@
+//! What a function is called: the rules that make one logical function have one name.
+//!
+//! A cost centre is an image and a linkage name. The name must not depend on how the compiler happened to place a
+//! function, so what it appends for placement is removed here, and nowhere else.
+
+/// Order among symbols at one address; the smallest is chosen, ties are broken by the name's bytes.
+///
+/// 1. Visible symbols before local ones: they are what programmers call.
+/// 2. Fewer leading underscores: the C library exports `write`, `__write` and `__libc_write` for one function.
+/// 3. Global before weak. (After underscores, because the C library makes just its public names weak.)
+/// 4. Shorter before longer.
+pub(crate) type AliasRank = (bool, u8, bool, u32);
+
+pub(crate) fn alias_rank(name: &[u8], local: bool, weak: bool) -> AliasRank {
+    // Mangled names begin with underscores that mean nothing.
+    let mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
+    let underscores = if mangled { 0 } else { name.iter().take_while(|&&byte| byte == b'_').count() };
+    (local, underscores.min(255) as u8, weak, u32::try_from(name.len()).unwrap_or(u32::MAX))
+}
+
+/// Suffixes compilers append to the name of a function they split, cloned or moved, with what may follow them.
+/// A function's name before the suffix is the logical function.
+const CLONE_SUFFIXES: [(&str, Follow); 11] = [
+    // GCC and LLVM: the part that is rarely run, moved away (-freorder-blocks-and-partition, hot-cold splitting).
+    (".cold", Follow::OptionalNumber),
+    // GCC: the part left after inlining the beginning into callers (-fpartial-inlining).
+    (".part", Follow::Number),
+    // GCC: parameters removed or split (-fipa-sra).
+    (".isra", Follow::Number),
+    // GCC: specialised for constant arguments (-fipa-cp-clone).
+    (".constprop", Follow::Number),
+    // GCC: local symbol made unique for link-time optimisation.
+    (".lto_priv", Follow::Number),
+    // LLVM ThinLTO: local symbol made global, with a hash of its module.
+    (".llvm", Follow::Number),
+    // GCC: local alias for calls inside the image.
+    (".localalias", Follow::OptionalNumber),
+    // GCC 4 and older: any clone.
+    (".clone", Follow::Number),
+    // LLVM: specialised for constant arguments.
+    (".specialized", Follow::Number),
+    // LLVM: parameters passed by value instead of by reference (older versions).
+    (".argprom", Follow::OptionalNumber),
+    // LLVM: unused parameters removed (older versions).
+    (".argelim", Follow::OptionalNumber),
+];
+
+#[derive(Clone, Copy)]
+enum Follow {
+    Number,
+    OptionalNumber,
+}
+
+/// The linkage name of the logical function a symbol belongs to: without symbol version and clone suffixes.
+pub(crate) fn logical(symbol: &str) -> &str {
+    // `memcpy@@GLIBC_2.14`: never part of a name, as neither C, C++ nor Rust allow it. `foo@plt` is made here, after this.
+    let mut name = match symbol.find('@') {
+        Some(at) if at > 0 => symbol.get(..at).unwrap_or(symbol),
+        _ => symbol,
+    };
+    // Suffixes stack up: `foo.isra.0.constprop.1.cold`.
+    while let Some(shorter) = without_clone_suffix(name) {
+        name = shorter;
+    }
+    name
+}
+
+fn without_clone_suffix(name: &str) -> Option<&str> {
+    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let numbered = name.get(..name.len() - digits)?.strip_suffix('.').filter(|_| digits > 0);
+    CLONE_SUFFIXES.iter().find_map(|(suffix, follow)| {
+        let from_number = numbered.and_then(|head| head.strip_suffix(suffix));
+        let bare = match follow {
+            Follow::Number => None,
+            Follow::OptionalNumber => name.strip_suffix(suffix),
+        };
+        from_number.or(bare).filter(|rest| !rest.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clone_suffixes_and_versions_are_removed() {
+        for (symbol, expected) in [
+            ("foo", "foo"),
+            ("foo.cold", "foo"),
+            ("foo.cold.3", "foo"),
+            ("foo.part.0", "foo"),
+            ("foo.isra.0", "foo"),
+            ("foo.constprop.12", "foo"),
+            ("foo.lto_priv.0", "foo"),
+            ("foo.llvm.13182346578234", "foo"),
+            ("foo.localalias", "foo"),
+            ("foo.localalias.2", "foo"),
+            ("foo.isra.0.constprop.1.cold", "foo"),
+            ("_ZN3abc3defEv.part.0.cold.1", "_ZN3abc3defEv"),
+            ("memcpy@GLIBC_2.2.5", "memcpy"),
+            ("memcpy@@GLIBC_2.14", "memcpy"),
+            // Not suffixes of clones: an outlined OpenMP region is a function of its own, and these have no number.
+            ("main._omp_fn.0", "main._omp_fn.0"),
+            ("foo.part", "foo.part"),
+            ("foo.avx2", "foo.avx2"),
+            ("foo.1", "foo.1"),
+            (".cold", ".cold"),
+            ("@x", "@x"),
+            ("", ""),
+        ] {
+            assert_eq!(logical(symbol), expected, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn public_names_are_preferred_among_aliases() {
+        let best = |symbols: &[(&'static str, bool, bool)]| {
+            let key = |s: &(&'static str, bool, bool)| (alias_rank(s.0.as_bytes(), s.1, s.2), s.0);
+            symbols.iter().min_by_key(|s| key(s)).map(|s| s.0)
+        };
+        // As in a static glibc: the public name is weak.
+        assert_eq!(
+            best(&[("__libc_write", false, false), ("__write", false, true), ("write", false, true)]),
+            Some("write")
+        );
+        assert_eq!(best(&[("a_local", true, false), ("__global", false, false)]), Some("__global"));
+        assert_eq!(best(&[("bb", false, true), ("cc", false, false)]), Some("cc"));
+        assert_eq!(best(&[("bbb", false, false), ("cc", false, false)]), Some("cc"));
+        assert_eq!(best(&[("b", false, false), ("a", false, false)]), Some("a"));
+    }
+}

@@ -1,0 +1,168 @@
+//! Where functions begin, from unwind information alone.
+//!
+//! Every function a compiler emits has a frame description (FDE) with its first address and size, also in stripped
+//! programs. `.eh_frame_hdr` holds a table of them sorted by address, made for binary search; it is searched in place,
+//! so opening an image costs no more than reading the two sections.
+
+use std::ops::Range;
+
+use gimli::{DebugFrame, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection as _};
+
+use crate::limits;
+use crate::unwind::{UnwindSection, UnwindSections};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The functions that have a frame description.
+#[derive(Debug)]
+pub(crate) struct FunctionStarts {
+    sections: UnwindSections,
+    index: Index,
+}
+
+#[derive(Debug)]
+enum Index {
+    /// The search table inside `.eh_frame_hdr`: byte offset of its first entry and number of entries.
+    Table { offset: usize, count: usize },
+    /// Ranges sorted by start, for files without a usable table.
+    Scanned(Vec<(u64, u64)>),
+}
+
+/// Bytes of an entry of the search table: two 32-bit offsets from the beginning of `.eh_frame_hdr`, to
+/// the function and to its FDE.
+const ENTRY: usize = 8;
+
+impl FunctionStarts {
+    pub(crate) fn new(sections: UnwindSections) -> FunctionStarts {
+        let index = match sections.eh_frame_hdr.as_ref().and_then(|header| find_table(&header.data)) {
+            Some((offset, count)) => Index::Table { offset, count },
+            None => Index::Scanned(scan(&sections)),
+        };
+        FunctionStarts { sections, index }
+    }
+
+    /// The function whose frame description covers `svma`. A lookup parses one FDE: about 0.2 us.
+    pub(crate) fn lookup(&self, svma: u64) -> Option<Range<u64>> {
+        match &self.index {
+            Index::Table { offset, count } => self.lookup_table(svma, *offset, *count),
+            Index::Scanned(ranges) => {
+                let after = ranges.partition_point(|&(start, _)| start <= svma);
+                let &(start, size) = ranges.get(after.checked_sub(1)?)?;
+                cover(start, size, svma)
+            }
+        }
+    }
+
+    fn lookup_table(&self, svma: u64, offset: usize, count: usize) -> Option<Range<u64>> {
+        let header = self.sections.eh_frame_hdr.as_ref()?;
+        let table = header.data.get(offset..)?.get(..count.checked_mul(ENTRY)?)?;
+        // As the kernel's and libgcc's readers do, trust the linker to have sorted it; if it lies, the FDE
+        // found will not cover the address, and the answer is "unknown".
+        let entry = |index: usize| -> Option<(u64, u64)> {
+            let bytes = table.get(index * ENTRY..)?;
+            let word = |at: usize| -> Option<u64> {
+                let value = i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
+                Some(header.svma.start.wrapping_add_signed(i64::from(value)))
+            };
+            Some((word(0)?, word(4)?))
+        };
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if entry(middle)?.0 <= svma {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let (start, fde) = entry(low.checked_sub(1)?)?;
+        let eh_frame = self.sections.eh_frame.as_ref()?;
+        let size = fde_size(&self.sections, eh_frame, fde, start)?;
+        cover(start, size, svma)
+    }
+}
+
+fn cover(start: u64, size: u64, svma: u64) -> Option<Range<u64>> {
+    (svma.checked_sub(start)? < size).then(|| start..start.saturating_add(size))
+}
+
+/// Finds the search table if it has the one encoding linkers write: version 1, a 4-byte pointer to `.eh_frame`, a
+/// 4-byte count, entries of two signed 32-bit offsets relative to the section. Anything else is scanned instead.
+fn find_table(header: &[u8]) -> Option<(usize, usize)> {
+    // DW_EH_PE_sdata4 | DW_EH_PE_datarel, and DW_EH_PE_udata4 (Linux Standard Base, "DWARF Exception Header Encoding").
+    const DATAREL_SDATA4: u8 = 0x3b;
+    const UDATA4: u8 = 0x03;
+    let &[version, pointer_encoding, count_encoding, table_encoding] = header.first_chunk::<4>()?;
+    // The pointer's format is in the low nibble: 4 bytes unsigned or signed.
+    let four_bytes = matches!(pointer_encoding & 0x0f, 0x03 | 0x0b);
+    if version != 1 || !four_bytes || count_encoding != UDATA4 || table_encoding != DATAREL_SDATA4 {
+        return None;
+    }
+    let count = u32::from_le_bytes(header.get(8..12)?.try_into().ok()?);
+    let offset = 12;
+    let fits = (header.len() - offset) / ENTRY;
+    Some((offset, usize::try_from(count).ok()?.min(fits)))
+}
+
+/// The number of bytes an FDE covers, if it really is the FDE of the function at `start`.
+fn fde_size(sections: &UnwindSections, section: &UnwindSection, fde: u64, start: u64) -> Option<u64> {
+    let offset = usize::try_from(fde.checked_sub(section.svma.start)?).ok()?;
+    let mut eh_frame = EhFrame::new(&section.data, LittleEndian);
+    eh_frame.set_address_size(8);
+    let entry = eh_frame
+        .fde_from_offset(&sections.bases(), EhFrameOffset(offset), |frame, bases, cie| {
+            frame.cie_from_offset(bases, cie)
+        })
+        .ok()?;
+    (entry.initial_address() == start).then(|| entry.len())
+}
+
+fn scan(sections: &UnwindSections) -> Vec<(u64, u64)> {
+    let bases = sections.bases();
+    let mut ranges = if let Some(section) = &sections.eh_frame {
+        let mut eh_frame: EhFrame<Slice<'_>> = EhFrame::new(&section.data, LittleEndian);
+        eh_frame.set_address_size(8);
+        scan_entries(&eh_frame, &bases)
+    } else if let Some(data) = &sections.debug_frame {
+        let mut debug_frame: DebugFrame<Slice<'_>> = DebugFrame::new(data, LittleEndian);
+        debug_frame.set_address_size(8);
+        scan_entries(&debug_frame, &bases)
+    } else {
+        Vec::new()
+    };
+    ranges.sort_unstable();
+    ranges.shrink_to_fit();
+    ranges
+}
+
+fn scan_entries<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Vec<(u64, u64)>
+where
+    S: gimli::UnwindSection<Slice<'a>>,
+    S::Offset: gimli::UnwindOffset<usize> + Eq,
+{
+    let mut ranges = Vec::new();
+    // Functions of one object file share a CIE, one after another, so remembering the last saves most of the parsing.
+    let mut last_cie = None;
+    let mut entries = section.entries(bases);
+    // Each round consumes bytes of the section, so this ends; a damaged entry ends it early.
+    while let Ok(Some(entry)) = entries.next() {
+        let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        let fde = partial.parse(|section, bases, offset| match &last_cie {
+            Some((at, cie)) if *at == offset => Ok(gimli::CommonInformationEntry::clone(cie)),
+            _ => {
+                let cie = section.cie_from_offset(bases, offset)?;
+                last_cie = Some((offset, cie.clone()));
+                Ok(cie)
+            }
+        });
+        let Ok(fde) = fde else { continue };
+        // Address zero: the linker dropped the function and could not drop its frame description.
+        if fde.initial_address() != 0 && fde.len() != 0 {
+            ranges.push((fde.initial_address(), fde.len()));
+        }
+        if ranges.len() >= limits::MAX_FDES {
+            break;
+        }
+    }
+    ranges
+}

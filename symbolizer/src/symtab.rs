@@ -1,0 +1,207 @@
+//! Function symbols of one image, sorted by address.
+//!
+//! Tables of gABI, "Symbol Table". A symbol is kept as 16 bytes: names stay in the string table of the file, which is kept
+//! as it was read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
+
+use crate::elf::{ElfFile, string_at};
+use crate::limits;
+use crate::names;
+
+/// The function symbols of an image, at most one for each address.
+#[derive(Debug, Default)]
+pub(crate) struct SymbolTable {
+    strings: Vec<Arc<[u8]>>,
+    symbols: Vec<Symbol>,
+    /// Names that were not chosen for their address, by address; a function with aliases has a few.
+    aliases: HashMap<u64, Vec<Name>>,
+    /// Whether a limit cut the table.
+    pub(crate) cut: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Symbol {
+    svma: u64,
+    /// Saturated: no function is 4 GiB long.
+    size: u32,
+    name: Name,
+}
+
+/// A name in one of the string tables: which one in the top two bits, the offset in the rest. String tables are at
+/// most [`limits::MAX_SECTION_BYTES`] long, which fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Name(u32);
+
+const NAME_OFFSET_BITS: u32 = 30;
+const _: () = assert!(limits::MAX_SECTION_BYTES <= 1 << NAME_OFFSET_BITS);
+
+impl Name {
+    fn new(table: usize, offset: u32) -> Option<Name> {
+        let table = u32::try_from(table).ok().filter(|table| *table < 4)?;
+        (offset >> NAME_OFFSET_BITS == 0).then_some(Name(table << NAME_OFFSET_BITS | offset))
+    }
+}
+
+/// A symbol found for an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found<'a> {
+    /// The name as it is in the table.
+    pub(crate) name: &'a [u8],
+    pub(crate) start: u64,
+    /// Whether the symbol states a size that covers the address; otherwise it is the nearest one before.
+    pub(crate) sized: bool,
+}
+
+/// A symbol while the table is built.
+struct Candidate {
+    svma: u64,
+    size: u64,
+    name: Name,
+    rank: names::AliasRank,
+}
+
+impl SymbolTable {
+    /// Reads `.symtab` and `.dynsym` of `files`: the image, then its separate debug file if there is one.
+    pub(crate) fn read(files: &[&ElfFile]) -> SymbolTable {
+        let mut table = SymbolTable::default();
+        let Some(image) = files.first() else { return table };
+        let code: Vec<Range<u64>> =
+            image.sections().iter().filter(|s| s.is_code()).filter_map(|s| s.svma_range()).collect();
+        let segments: Vec<Range<u64>> = image
+            .segments()
+            .iter()
+            .filter(|segment| segment.executable)
+            .map(|segment| segment.svma..segment.svma.saturating_add(segment.mem_size))
+            .collect();
+        // Without section headers the segments are all there is to tell code from data.
+        let code = if code.is_empty() { segments } else { code };
+        let mut candidates = Vec::new();
+        for file in files {
+            table.read_file(file, &code, &mut candidates);
+        }
+        table.choose(candidates);
+        table
+    }
+
+    fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<Candidate>) {
+        for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+            let Some(section) = file.sections().iter().find(|section| section.kind == kind) else { continue };
+            let Some(strings) = file.sections().get(section.link as usize) else { continue };
+            let Ok(bytes) = file.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
+            let Ok(strings) = file.section_data(strings, limits::MAX_SECTION_BYTES) else { continue };
+            let count = bytes.len() / size_of::<elf::Sym64<LE>>();
+            let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
+            let index = self.strings.len();
+            let before = candidates.len();
+            for symbol in symbols {
+                if candidates.len() >= limits::MAX_SYMBOLS {
+                    self.cut = true;
+                    break;
+                }
+                candidates.extend(candidate(symbol, index, &strings, code));
+            }
+            if candidates.len() > before {
+                self.strings.push(strings);
+            }
+        }
+    }
+
+    /// Keeps one symbol for each address, by [`names::AliasRank`], with the largest size stated by any of them.
+    fn choose(&mut self, mut candidates: Vec<Candidate>) {
+        let strings = std::mem::take(&mut self.strings);
+        let text = |name: Name| name_in(&strings, name);
+        candidates.sort_unstable_by(|a, b| {
+            let key = |c: &Candidate| (c.svma, c.rank);
+            key(a).cmp(&key(b)).then_with(|| text(a.name).cmp(text(b.name)))
+        });
+        let mut symbols: Vec<Symbol> = Vec::new();
+        let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
+        for candidate in candidates {
+            let size = u32::try_from(candidate.size).unwrap_or(u32::MAX);
+            match symbols.last_mut() {
+                Some(last) if last.svma == candidate.svma => {
+                    last.size = last.size.max(size);
+                    if text(last.name) != text(candidate.name) {
+                        let names = aliases.entry(candidate.svma).or_default();
+                        if names.last().is_none_or(|&name| text(name) != text(candidate.name)) {
+                            names.push(candidate.name);
+                        }
+                    }
+                }
+                _ => symbols.push(Symbol { svma: candidate.svma, size, name: candidate.name }),
+            }
+        }
+        symbols.shrink_to_fit();
+        self.symbols = symbols;
+        self.aliases = aliases;
+        self.strings = strings;
+    }
+
+    /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it if that has no
+    /// size, which then extends up to the next symbol.
+    pub(crate) fn lookup(&self, svma: u64) -> Option<Found<'_>> {
+        let after = self.symbols.partition_point(|symbol| symbol.svma <= svma);
+        let before = self.symbols.get(..after)?;
+        let found = |symbol: &Symbol, sized| Found { name: self.text(symbol.name), start: symbol.svma, sized };
+        for (steps, symbol) in before.iter().rev().take(limits::MAX_SYMBOL_WALK).enumerate() {
+            if svma - symbol.svma < u64::from(symbol.size) {
+                return Some(found(symbol, true));
+            }
+            if steps == 0 && symbol.size == 0 {
+                return Some(found(symbol, false));
+            }
+        }
+        None
+    }
+
+    /// Whether the symbol at `start` is also called `name`.
+    pub(crate) fn has_alias(&self, start: u64, name: &[u8]) -> bool {
+        self.aliases.get(&start).is_some_and(|names| names.iter().any(|&alias| self.text(alias) == name))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.symbols.len()
+    }
+
+    fn text(&self, name: Name) -> &[u8] {
+        name_in(&self.strings, name)
+    }
+}
+
+fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
+    let table = (name.0 >> NAME_OFFSET_BITS) as usize;
+    let offset = name.0 & ((1 << NAME_OFFSET_BITS) - 1);
+    strings.get(table).map_or(&[], |strings| string_at(strings, offset))
+}
+
+/// A symbol is a function if it says so (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size or is
+/// global: assembly files often leave out the type, and `_start` of many C libraries leaves out both.
+fn candidate(symbol: &elf::Sym64<LE>, table: usize, strings: &[u8], code: &[Range<u64>]) -> Option<Candidate> {
+    let (svma, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
+    if symbol.st_shndx.get(LE).0 == elf::SHN_UNDEF.0 || svma == 0 {
+        return None;
+    }
+    let local = symbol.st_bind() == elf::STB_LOCAL;
+    match symbol.st_type() {
+        elf::STT_FUNC | elf::STT_GNU_IFUNC => {}
+        elf::STT_NOTYPE if size > 0 || !local => {}
+        _ => return None,
+    }
+    if !code.iter().any(|range| range.contains(&svma)) {
+        return None;
+    }
+    let offset = symbol.st_name.get(LE);
+    let text = string_at(strings, offset);
+    if text.is_empty() || text.len() > limits::MAX_LINKAGE_NAME {
+        return None;
+    }
+    let rank = names::alias_rank(text, local, symbol.st_bind() == elf::STB_WEAK);
+    Some(Candidate { svma, size, name: Name::new(table, offset)?, rank })
+}

@@ -1,0 +1,113 @@
+//! The sections an unwinder needs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gimli::{BaseAddresses, EhFrameHdr, EndianSlice, LittleEndian};
+
+use crate::elf::{ElfFile, Section};
+use crate::limits;
+
+/// A section's bytes and the stated addresses they are at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnwindSection {
+    /// Where the section is (SVMA).
+    pub svma: Range<u64>,
+    /// Its bytes, decompressed.
+    pub data: Arc<[u8]>,
+}
+
+/// What `framehop::ExplicitModuleSectionInfo` asks for, field by field. Addresses are SVMAs.
+///
+/// Formats: Linux Standard Base, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4 (`.debug_frame`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnwindSections {
+    /// See [`ElfFile::base_svma`].
+    pub base_svma: u64,
+    /// `.text`, which pointers in unwind information may be relative to.
+    pub text_svma: Option<Range<u64>>,
+    /// `.got`, likewise.
+    pub got_svma: Option<Range<u64>>,
+    /// `.eh_frame_hdr`, only if it has a search table that can be used and `eh_frame` is there; an unwinder without it indexes
+    /// `.eh_frame` itself.
+    pub eh_frame_hdr: Option<UnwindSection>,
+    /// `.eh_frame`.
+    pub eh_frame: Option<UnwindSection>,
+    /// `.debug_frame`, read only where there is no `.eh_frame`: unwinders use one or the other.
+    pub debug_frame: Option<Arc<[u8]>>,
+}
+
+impl UnwindSections {
+    pub(crate) fn read(file: &ElfFile) -> UnwindSections {
+        let range = |name: &[u8]| file.section(name).and_then(Section::svma_range);
+        let mut sections = UnwindSections {
+            base_svma: file.base_svma(),
+            text_svma: range(b".text"),
+            got_svma: range(b".got"),
+            eh_frame_hdr: read_section(file, b".eh_frame_hdr").or_else(|| read_header_segment(file)),
+            eh_frame: read_section(file, b".eh_frame"),
+            debug_frame: None,
+        };
+        if sections.eh_frame.is_none() {
+            sections.eh_frame = sections.eh_frame_pointer().and_then(|svma| {
+                // Its size is only in the section header; it ends with a zero word, and the segment bounds it.
+                let data = file.data_at_svma(svma, limits::MAX_SECTION_BYTES).ok()?;
+                let svma = svma..svma.checked_add(data.len() as u64)?;
+                Some(UnwindSection { svma, data })
+            });
+        }
+        if sections.eh_frame.is_none() || sections.eh_frame_pointer().is_none() {
+            sections.eh_frame_hdr = None;
+        }
+        if sections.eh_frame.is_none() {
+            sections.debug_frame = read_section(file, b".debug_frame").map(|section| section.data);
+        }
+        sections
+    }
+
+    /// What relative pointers in `.eh_frame_hdr` and `.eh_frame` are relative to.
+    pub(crate) fn bases(&self) -> BaseAddresses {
+        let mut bases = BaseAddresses::default();
+        if let Some(section) = &self.eh_frame_hdr {
+            bases = bases.set_eh_frame_hdr(section.svma.start);
+        }
+        if let Some(section) = &self.eh_frame {
+            bases = bases.set_eh_frame(section.svma.start);
+        }
+        if let Some(range) = &self.text_svma {
+            bases = bases.set_text(range.start);
+        }
+        if let Some(range) = &self.got_svma {
+            bases = bases.set_got(range.start);
+        }
+        bases
+    }
+
+    /// Where `.eh_frame_hdr` says `.eh_frame` is; `None` if it cannot be parsed or has no search table.
+    fn eh_frame_pointer(&self) -> Option<u64> {
+        let header = self.eh_frame_hdr.as_ref()?;
+        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&self.bases(), 8).ok()?;
+        let _: gimli::EhHdrTable<'_, EndianSlice<'_, LittleEndian>> = parsed.table()?;
+        match parsed.eh_frame_ptr() {
+            gimli::Pointer::Direct(svma) => Some(svma),
+            gimli::Pointer::Indirect(_) => None,
+        }
+    }
+}
+
+fn read_section(file: &ElfFile, name: &[u8]) -> Option<UnwindSection> {
+    let section = file.section(name)?;
+    let data = file.section_data(section, limits::MAX_SECTION_BYTES).ok()?;
+    let svma = section.svma..section.svma.checked_add(data.len() as u64)?;
+    (!data.is_empty()).then_some(UnwindSection { svma, data })
+}
+
+fn read_header_segment(file: &ElfFile) -> Option<UnwindSection> {
+    let segment = file.eh_frame_hdr_segment()?;
+    let data = file
+        .source()
+        .read("PT_GNU_EH_FRAME", segment.file_offset, segment.file_size, limits::MAX_SECTION_BYTES)
+        .ok()?;
+    let svma = segment.svma..segment.svma.checked_add(data.len() as u64)?;
+    (!data.is_empty()).then_some(UnwindSection { svma, data })
+}
