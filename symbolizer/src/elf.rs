@@ -32,6 +32,7 @@ pub struct ElfFile {
     /// PT_GNU_EH_FRAME, where the `.eh_frame_hdr` is even when there are no section headers.
     eh_frame_hdr_segment: Option<Segment>,
     build_id: Option<Vec<u8>>,
+    entry: u64,
     unwind: OnceLock<UnwindSections>,
 }
 
@@ -122,10 +123,17 @@ impl ElfFile {
             section_names,
             eh_frame_hdr_segment,
             build_id: None,
+            entry: header.entry,
             unwind: OnceLock::new(),
         };
         file.build_id = file.read_build_id(&program_headers);
         Ok(file)
+    }
+
+    /// The program's entry point (SVMA; `e_entry`), 0 where there is none.
+    #[must_use]
+    pub fn entry(&self) -> u64 {
+        self.entry
     }
 
     /// The GNU build id: the linker's hash of the contents, 20 bytes as a rule. `None` if the file has none.
@@ -274,6 +282,7 @@ impl ElfFile {
 
 /// What is needed of the file header.
 struct FileHeader {
+    entry: u64,
     program_headers: u64,
     program_header_count: usize,
     section_headers: u64,
@@ -317,6 +326,7 @@ impl FileHeader {
             _ => 0,
         };
         Ok(FileHeader {
+            entry: header.e_entry.get(LE),
             program_headers: header.e_phoff.get(LE),
             program_header_count,
             section_headers,

@@ -66,7 +66,8 @@ impl UnwindSections {
     }
 
     /// What relative pointers in `.eh_frame_hdr` and `.eh_frame` are relative to.
-    pub(crate) fn bases(&self) -> BaseAddresses {
+    #[must_use]
+    pub fn bases(&self) -> BaseAddresses {
         let mut bases = BaseAddresses::default();
         if let Some(section) = &self.eh_frame_hdr {
             bases = bases.set_eh_frame_hdr(section.svma.start);
