@@ -1,1 +1,40 @@
-//! .
+//! The heart of `ccsd`: marked histories, the context table, profiles, their file format and their views.
+//!
+//! Nothing here touches the operating system. A collector resolves every sample to a stack of [`CostCentreId`]s, pushes
+//! them root first through [`ContextTable::push`] and charges the sample's weight with [`Profile::charge`]. At every
+//! interval [`Profile::take_update`] gives an [`Update`], which an [`Encoder`] writes to a file or a socket; a reader
+//! applies the same updates to a [`Profile`] of its own and shows it through [`view`].
+//!
+//! The method is aprof's: J. M. Spivey, *Fast, accurate call graph profiling*, Software: Practice and Experience 34
+//! (2004). Steps A1-A5 (histories) and B1-B3 (contexts) are cited by those names.
+#![forbid(unsafe_code)]
+
+mod accounting;
+mod charges;
+pub mod codec;
+mod context;
+mod error;
+mod hash;
+mod history;
+mod ids;
+mod limits;
+mod marked;
+mod merge;
+mod model;
+mod name;
+mod profile;
+mod symbols;
+mod update;
+
+pub use accounting::{Accounting, TruncationReason};
+pub use codec::{Decoded, Decoder, Encoder, Loaded, Recovery, read_profile, read_profile_with};
+pub use context::{ContextStats, ContextTable};
+pub use error::{DecodeError, EncodeError, MergeError, UpdateError};
+pub use history::{Entry, History, Item};
+pub use ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
+pub use limits::{Limits, MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX_STRING_BYTES, MIN_CONTEXT_BYTES};
+pub use merge::{Canonical, ChargeKey, CostCentreKey};
+pub use model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
+pub use name::sanitise;
+pub use profile::{Charge, Profile};
+pub use update::{ChargeDelta, NewContext, Update};

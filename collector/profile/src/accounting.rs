@@ -1,0 +1,180 @@
+//! What became of the samples, and what collecting them cost.
+
+use std::fmt;
+
+use serde::Serialize;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
+        /// Why an unwound stack does not reach its root.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[non_exhaustive]
+        pub enum TruncationReason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl TruncationReason {
+            /// All reasons, in the order in which [`Accounting::truncated`] counts them. New ones are added at the end: the
+            /// order is part of the file format.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+            /// Number of reasons.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// In words.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// Position in [`Self::ALL`].
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The kernel copied fewer bytes of the stack than it holds.
+    StackCopyTooSmall => "stack copy too small",
+    /// No unwind information for the code at this address.
+    NoUnwindInfo => "no unwind information",
+    /// There is unwind information and it cannot be followed.
+    BadUnwindInfo => "bad unwind information",
+    /// The stack could not be read.
+    StackUnreadable => "stack unreadable",
+    /// More frames than are followed.
+    TooDeep => "too deep",
+    /// The address is in no known mapping.
+    UnknownMapping => "unknown mapping",
+    /// The stack pointer is not in a user stack.
+    NotUserStack => "not a user stack",
+    /// Code generated at run time, without a map.
+    JitWithoutMap => "generated code without a map",
+    /// The sample carries no registers or no stack.
+    NoUserRegisters => "no user registers",
+    /// Any other reason.
+    Other => "other reason",
+}
+
+impl fmt::Display for TruncationReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// Absolute values so far. Within one stream the last update's hold; a merge adds them up (and takes the larger peak
+/// and maximum).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Accounting {
+    /// Time collected, nanoseconds.
+    pub duration_ns: u64,
+    /// Samples that should have arrived, as far as that is known. `expected = received + lost + throttled + dropped +
+    /// undelivered`.
+    pub expected: Option<u64>,
+    /// Samples charged.
+    pub received: u64,
+    /// Samples that the kernel says it lost.
+    pub lost: u64,
+    /// Samples that throttling kept from being taken, estimated.
+    pub throttled: u64,
+    /// Times that the kernel throttled.
+    pub throttle_events: u64,
+    /// Samples whose stack does not reach its root, by reason ([`TruncationReason::index`]).
+    pub truncated: [u64; TruncationReason::COUNT],
+    /// Samples whose leaf has no name.
+    pub unsymbolised: u64,
+    /// Samples charged to `[elided]`.
+    pub elided: u64,
+    /// CPU time of the target over the session, nanoseconds.
+    pub target_cpu_ns: Option<u64>,
+    /// CPU time of the profiler, nanoseconds.
+    pub own_cpu_ns: u64,
+    /// Largest resident set of the profiler, bytes.
+    pub own_peak_rss_bytes: u64,
+    /// Calls of `ContextTable::push`.
+    pub pushes: u64,
+    /// Frames of all raw stacks.
+    pub frames: u64,
+    /// Frames of the deepest raw stack.
+    pub max_stack_depth: u64,
+    /// Samples dropped by the profiler because it could not keep up.
+    pub dropped_by_us: u64,
+    /// Bytes written so far to the file of this session, if any.
+    pub file_bytes: u64,
+}
+
+impl Accounting {
+    /// Samples that should have arrived and are accounted for by no other cause.
+    #[must_use]
+    pub fn undelivered(&self) -> u64 {
+        let known =
+            [self.lost, self.throttled, self.dropped_by_us].into_iter().fold(self.received, u64::saturating_add);
+        self.expected.map_or(0, |expected| expected.saturating_sub(known))
+    }
+
+    /// Samples whose stack does not reach its root, whatever the reason.
+    #[must_use]
+    pub fn truncated_total(&self) -> u64 {
+        self.truncated.iter().copied().fold(0, u64::saturating_add)
+    }
+
+    /// Counts one truncated sample.
+    pub fn count_truncated(&mut self, reason: TruncationReason) {
+        if let Some(count) = self.truncated.get_mut(reason.index()) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Adds another session's (I7).
+    pub fn merge(&mut self, other: &Self) {
+        let Self {
+            duration_ns,
+            expected,
+            received,
+            lost,
+            throttled,
+            throttle_events,
+            truncated,
+            unsymbolised,
+            elided,
+            target_cpu_ns,
+            own_cpu_ns,
+            own_peak_rss_bytes,
+            pushes,
+            frames,
+            max_stack_depth,
+            dropped_by_us,
+            file_bytes,
+        } = other;
+        let add = |to: &mut u64, more: &u64| *to = to.saturating_add(*more);
+        let add_known = |to: &mut Option<u64>, more: &Option<u64>| {
+            *to = match (*to, *more) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                (a, b) => a.or(b),
+            };
+        };
+        add(&mut self.duration_ns, duration_ns);
+        add_known(&mut self.expected, expected);
+        add(&mut self.received, received);
+        add(&mut self.lost, lost);
+        add(&mut self.throttled, throttled);
+        add(&mut self.throttle_events, throttle_events);
+        for (to, more) in self.truncated.iter_mut().zip(truncated) {
+            add(to, more);
+        }
+        add(&mut self.unsymbolised, unsymbolised);
+        add(&mut self.elided, elided);
+        add_known(&mut self.target_cpu_ns, target_cpu_ns);
+        add(&mut self.own_cpu_ns, own_cpu_ns);
+        self.own_peak_rss_bytes = self.own_peak_rss_bytes.max(*own_peak_rss_bytes);
+        add(&mut self.pushes, pushes);
+        add(&mut self.frames, frames);
+        self.max_stack_depth = self.max_stack_depth.max(*max_stack_depth);
+        add(&mut self.dropped_by_us, dropped_by_us);
+        add(&mut self.file_bytes, file_bytes);
+    }
+}

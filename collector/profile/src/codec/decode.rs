@@ -1,0 +1,451 @@
+//! Reading profiles: every length checked, nothing allocated on the word of a length.
+
+use std::io::{self, BufReader, Read};
+use std::sync::Arc;
+
+use super::records;
+use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
+use super::{HEADER_BYTES, MAGIC, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
+use crate::accounting::Accounting;
+use crate::error::DecodeError;
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
+use crate::limits::{Limits, MAX_RECORD_BYTES, MAX_STRING_BYTES};
+use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
+use crate::profile::Profile;
+use crate::update::{ChargeDelta, Counts, NewContext, Update};
+
+/// One record after the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// An update.
+    Update(Box<Update>),
+    /// The end of a finished session, with its final accounting.
+    End(Box<Accounting>),
+}
+
+/// Reads a session record by record, from a file or a socket.
+#[derive(Debug)]
+pub struct Decoder<R> {
+    input: Counting<BufReader<R>>,
+    session: Session,
+    files: Vec<Arc<str>>,
+    records: u64,
+    bytes: u64,
+    ended: bool,
+    payload: Vec<u8>,
+}
+
+impl<R: Read> Decoder<R> {
+    /// Reads the header and the session record.
+    ///
+    /// # Errors
+    ///
+    /// If that fails, if there is nothing, if it is no profile or a newer one, or if it is cut off or damaged so early.
+    pub fn new(input: R) -> Result<Self, DecodeError> {
+        let mut decoder = Self {
+            input: Counting { input: BufReader::new(input), read: 0 },
+            session: Session::default(),
+            files: Vec::new(),
+            records: 0,
+            bytes: 0,
+            ended: false,
+            payload: Vec::new(),
+        };
+        let header = decoder.read_header()?;
+        let kind = match decoder.read_record(&header) {
+            Ok(Some(kind)) => kind,
+            Ok(None) | Err(DecodeError::CutOff { .. }) => return Err(DecodeError::NoSession),
+            Err(other) => return Err(other),
+        };
+        if kind != TYPE_SESSION {
+            return Err(DecodeError::Malformed { record: 0, what: "the first record is not the session" });
+        }
+        decoder.session = decoder.parse(|from, _| records::session(from))?;
+        decoder.accept();
+        Ok(decoder)
+    }
+
+    /// The session.
+    #[must_use]
+    pub const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Number of whole records read, the session record among them.
+    #[must_use]
+    pub const fn whole_records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes of the header and of all whole records read.
+    #[must_use]
+    pub const fn bytes_used(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next record; `None` where the stream ends between two records.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::CutOff`], [`DecodeError::Checksum`], [`DecodeError::Malformed`] where the readable part ends.
+    pub fn next_record(&mut self) -> Result<Option<Decoded>, DecodeError> {
+        loop {
+            let Some(kind) = self.read_record(&[])? else { return Ok(None) };
+            if self.ended {
+                return Err(DecodeError::Malformed { record: self.records, what: "it comes after the end" });
+            }
+            let decoded = match kind {
+                TYPE_UPDATE => {
+                    let metrics = self.session.metrics.len();
+                    let known = self.files.len();
+                    let update = self.parse(|from, files| update(from, files, metrics));
+                    if update.is_err() {
+                        self.files.truncate(known);
+                    }
+                    Some(Decoded::Update(Box::new(update?)))
+                }
+                TYPE_END => {
+                    let accounting = self.parse(|from, _| records::accounting(from))?;
+                    self.ended = true;
+                    Some(Decoded::End(Box::new(accounting)))
+                }
+                TYPE_OPTIONAL.. => None,
+                _ => return Err(DecodeError::Malformed { record: self.records, what: "unknown type" }),
+            };
+            self.accept();
+            if decoded.is_some() {
+                return Ok(decoded);
+            }
+        }
+    }
+
+    /// Counts the record in `payload` as good.
+    fn accept(&mut self) {
+        self.records += 1;
+        if self.payload.capacity() > KEEP_BUFFER_BYTES {
+            self.payload = Vec::new();
+        }
+    }
+
+    /// Parses the whole payload.
+    fn parse<T>(
+        &mut self,
+        parse: impl FnOnce(&mut Cursor<'_>, &mut Vec<Arc<str>>) -> Result<T, Wrong>,
+    ) -> Result<T, DecodeError> {
+        let mut cursor = Cursor::new(&self.payload);
+        let parsed = match parse(&mut cursor, &mut self.files) {
+            Ok(parsed) if cursor.is_at_end() => Ok(parsed),
+            Ok(_) => Err("bytes left over"),
+            Err(what) => Err(what),
+        };
+        parsed.map_err(|what| DecodeError::Malformed { record: self.records, what })
+    }
+
+    fn read_header(&mut self) -> Result<[u8; HEADER_BYTES], DecodeError> {
+        let mut header = [0; HEADER_BYTES];
+        let read = read_full(&mut self.input, &mut header)?;
+        let (magic, version) = header.split_at(MAGIC.len());
+        let here = read.min(MAGIC.len());
+        if read == 0 {
+            return Err(DecodeError::Empty);
+        }
+        if magic.get(..here) != MAGIC.get(..here) {
+            return Err(DecodeError::NotAProfile);
+        }
+        if read < HEADER_BYTES {
+            return Err(DecodeError::NoSession);
+        }
+        let found = version.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte));
+        match found {
+            0 => Err(DecodeError::NotAProfile),
+            1..=VERSION => {
+                self.bytes += HEADER_BYTES as u64;
+                Ok(header)
+            }
+            _ => Err(DecodeError::NewerVersion { found, supported: VERSION }),
+        }
+    }
+
+    /// Reads a record into `payload` and checks its sum. `None` at the end of the stream.
+    fn read_record(&mut self, header: &[u8]) -> Result<Option<u8>, DecodeError> {
+        let record = self.records;
+        let mut kind = [0];
+        if read_full(&mut self.input, &mut kind)? == 0 {
+            return Ok(None);
+        }
+        let [kind] = kind;
+        let mut length_bytes = Vec::new();
+        loop {
+            let mut byte = [0];
+            if read_full(&mut self.input, &mut byte)? == 0 {
+                return Err(DecodeError::CutOff { record });
+            }
+            length_bytes.extend(byte);
+            if byte[0] & 0x80 == 0 {
+                break;
+            }
+            if length_bytes.len() >= MAX_VARINT_BYTES {
+                return Err(DecodeError::Malformed { record, what: "length too long" });
+            }
+        }
+        let malformed = |what| DecodeError::Malformed { record, what };
+        let length = Cursor::new(&length_bytes).get().map_err(malformed)?;
+        if length > MAX_RECORD_BYTES as u64 {
+            return Err(malformed("longer than a record may be"));
+        }
+        self.payload.clear();
+        // Grows with what arrives, not by `length`.
+        let read = self.input.by_ref().take(length).read_to_end(&mut self.payload)?;
+        let mut crc = [0; 4];
+        if (read as u64) < length || read_full(&mut self.input, &mut crc)? < crc.len() {
+            return Err(DecodeError::CutOff { record });
+        }
+        if checksum(record, header, kind, &length_bytes, &self.payload) != u32::from_le_bytes(crc) {
+            return Err(DecodeError::Checksum { record });
+        }
+        self.bytes += (1 + length_bytes.len() + read + crc.len()) as u64;
+        Ok(Some(kind))
+    }
+
+    /// Reads on to the end. Returns the bytes of the whole stream.
+    fn drain(&mut self) -> io::Result<u64> {
+        io::copy(&mut self.input, &mut io::sink())?;
+        Ok(self.input.read)
+    }
+}
+
+/// Counts what is read.
+#[derive(Debug)]
+struct Counting<R> {
+    input: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+/// A payload buffer larger than this is given back after its record.
+const KEEP_BUFFER_BYTES: usize = 1 << 20;
+
+/// Fills the buffer as far as the stream goes.
+fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match input.read(rest) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, metrics: usize) -> Result<Update, Wrong> {
+    let from_ns = from.get()?;
+    let to_ns = from_ns.wrapping_add(from.signed()? as u64);
+    let base = Counts {
+        images: from.get_u32()?,
+        cost_centres: from.get_u32()?,
+        lines: from.get_u32()?,
+        processes: from.get_u32()?,
+        threads: from.get_u32()?,
+        contexts: from.get_u32()?,
+    };
+    files.extend(from.list(|from| Ok(Arc::from(short(from.str()?)?)))?);
+    let images = from.list(|from| Ok(Image { name: from.string()?, build_id: from.bytes()?.to_vec() }))?;
+    let mut start = 0;
+    let cost_centres = from.list(|from| cost_centre(from, files, &mut start))?;
+    let lines = from.list(|from| Ok(Line { file: file(from, files)?, line: from.get_u32()? }))?;
+    let processes = from.list(|from| {
+        Ok(Process {
+            pid: from.get_u32()?,
+            start_time: from.get()?,
+            exec_generation: from.get_u32()?,
+            parent: from.option()?.map(id).transpose()?.map(ProcessId),
+            name: from.string()?,
+        })
+    })?;
+    let threads = from
+        .list(|from| Ok(Thread { process: ProcessId(from.get_u32()?), tid: from.get_u32()?, name: from.string()? }))?;
+    let renamed_processes = from.list(|from| Ok((ProcessId(from.get_u32()?), from.string()?)))?;
+    let renamed_threads = from.list(|from| Ok((ThreadId(from.get_u32()?), from.string()?)))?;
+    let mut next = base.contexts;
+    let contexts = from.list(|from| {
+        let distance = from.signed()?;
+        let parent = i64::from(next).checked_sub(distance).and_then(|parent| u32::try_from(parent).ok());
+        next = next.checked_add(1).ok_or("too many contexts")?;
+        Ok(NewContext { parent: ContextId(parent.ok_or("id out of range")?), function: CostCentreId(from.get_u32()?) })
+    })?;
+    let (charges, weights) = charges(from, metrics)?;
+    Ok(Update {
+        from_ns,
+        to_ns,
+        base,
+        images,
+        cost_centres,
+        lines,
+        processes,
+        threads,
+        renamed_processes,
+        renamed_threads,
+        contexts,
+        charges,
+        weights,
+        notes: from.list(Cursor::string)?,
+        accounting: records::accounting(from)?,
+    })
+}
+
+fn id(value: u64) -> Result<u32, Wrong> {
+    u32::try_from(value).map_err(|_| "id out of range")
+}
+
+fn short(text: &str) -> Result<&str, Wrong> {
+    if text.len() > MAX_STRING_BYTES { Err("text too long") } else { Ok(text) }
+}
+
+fn file(from: &mut Cursor<'_>, files: &[Arc<str>]) -> Result<Arc<str>, Wrong> {
+    let i = from.get_u32()?;
+    files.get(i as usize).cloned().ok_or("unknown file name")
+}
+
+fn cost_centre(from: &mut Cursor<'_>, files: &[Arc<str>], start_before: &mut u64) -> Result<CostCentre, Wrong> {
+    let image = ImageId(from.get_u32()?);
+    let present = from.byte()?;
+    if present >= 1 << 4 {
+        return Err("unknown flags");
+    }
+    let has = |bit: u8| present >> bit & 1 == 1;
+    let linkage_name = has(0).then(|| from.string()).transpose()?;
+    let display_name = has(1).then(|| from.string()).transpose()?;
+    let start = has(2).then(|| from.signed()).transpose()?.map(|delta| start_before.wrapping_add(delta as u64));
+    *start_before = start.unwrap_or(*start_before);
+    let file = has(3).then(|| file(from, files)).transpose()?.map(|file| file.to_string());
+    Ok(CostCentre { image, linkage_name, display_name, start, file, line: from.get_u32()? })
+}
+
+fn charges(from: &mut Cursor<'_>, metrics: usize) -> Result<(Vec<ChargeDelta>, Vec<u64>), Wrong> {
+    let mut usual = Vec::new();
+    for _ in 0..metrics {
+        usual.push(from.get()?);
+    }
+    let count = from.count()?;
+    let (mut charges, mut weights) = (Vec::new(), Vec::new());
+    while charges.len() < count {
+        let thread = ThreadId(from.get_u32()?);
+        let run = from.count()?;
+        if run == 0 || run > count - charges.len() {
+            return Err("runs of charges do not add up");
+        }
+        let (mut context, mut line) = (0, 0);
+        for _ in 0..run {
+            context = from.delta(context)?;
+            line = from.delta(line)?;
+            let samples = from.get()?;
+            let (samples, plain) = (samples >> 1, samples & 1 == 1);
+            charges.push(ChargeDelta { thread, context: ContextId(context), line: LineId(line), samples });
+            for usual in &usual {
+                let difference = if plain { 0 } else { from.signed()? as u64 };
+                weights.push(samples.wrapping_mul(*usual).wrapping_add(difference));
+            }
+        }
+    }
+    Ok((charges, weights))
+}
+
+/// Whether all of a file was read.
+#[derive(Debug)]
+pub enum Recovery {
+    /// To its last byte. (Whether the session was finished is another question: [`Loaded::finished`].)
+    Whole,
+    /// Up to the last whole record before something that cannot be read.
+    Cut {
+        /// Records read, the session record among them.
+        whole_records: u64,
+        /// Bytes up to there.
+        bytes_used: u64,
+        /// Bytes after that, which were not used.
+        bytes_discarded: u64,
+        /// What is wrong with the next record.
+        why: DecodeError,
+    },
+}
+
+/// A profile read from a file.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The profile.
+    pub profile: Profile,
+    /// How much of the file that is.
+    pub recovery: Recovery,
+    /// Whether the end record was seen: the session was finished in good order.
+    pub finished: bool,
+    /// Whole records, the session record among them.
+    pub records: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Reads a profile, as far as it goes, with [`Limits::reading`].
+///
+/// # Errors
+///
+/// If it cannot be read, or not even up to its session record. A file that is cut or damaged later is no error:
+/// [`Loaded::recovery`] says what was recovered.
+pub fn read_profile<R: Read>(input: R) -> Result<Loaded, DecodeError> {
+    read_profile_with(input, Limits::reading(), |_| {})
+}
+
+/// The same with other limits, and with a say in what is applied: `filter` sees every update before it is applied and
+/// may clear its charges ([`Update::clear_charges`]), to see some intervals only.
+///
+/// # Errors
+///
+/// As [`read_profile`].
+pub fn read_profile_with<R: Read>(
+    input: R,
+    limits: Limits,
+    mut filter: impl FnMut(&mut Update),
+) -> Result<Loaded, DecodeError> {
+    let mut decoder = Decoder::new(input)?;
+    let mut profile = Profile::new(decoder.session().clone(), limits);
+    let mut finished = false;
+    let mut good = (decoder.whole_records(), decoder.bytes_used());
+    let why = loop {
+        match decoder.next_record() {
+            Ok(None) => break None,
+            Ok(Some(Decoded::End(accounting))) => {
+                *profile.accounting_mut() = *accounting;
+                finished = true;
+            }
+            Ok(Some(Decoded::Update(mut update))) => {
+                filter(&mut update);
+                if let Err(source) = profile.apply(&update) {
+                    break Some(DecodeError::Update { record: good.0, source });
+                }
+            }
+            Err(DecodeError::Io(error)) => return Err(error.into()),
+            Err(why) => break Some(why),
+        }
+        good = (decoder.whole_records(), decoder.bytes_used());
+    };
+    let (whole_records, bytes_used) = good;
+    let recovery = match why {
+        None => Recovery::Whole,
+        Some(why) => {
+            let bytes_discarded = decoder.drain()?.saturating_sub(bytes_used);
+            Recovery::Cut { whole_records, bytes_used, bytes_discarded, why }
+        }
+    };
+    let bytes = match &recovery {
+        Recovery::Whole => bytes_used,
+        Recovery::Cut { bytes_discarded, .. } => bytes_used + bytes_discarded,
+    };
+    Ok(Loaded { profile, recovery, finished, records: whole_records, bytes })
+}

@@ -1,0 +1,300 @@
+//! Writing profiles.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::records::{put_accounting, put_session};
+use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
+use super::{HEADER_BYTES, MAGIC, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
+use crate::accounting::Accounting;
+use crate::error::EncodeError;
+use crate::limits::{MAX_METRICS, MAX_RECORD_BYTES};
+use crate::model::{CostCentre, Session};
+use crate::update::Update;
+
+/// Writes one session: its header, its updates, its end. Every record is written with a single call and flushed, so that
+/// a reader of the file, or what a crash leaves of it, has whole records up to the last moment.
+#[derive(Debug)]
+pub struct Encoder<W> {
+    out: W,
+    files: HashMap<Arc<str>, u32>,
+    metrics: usize,
+    records: u64,
+    bytes: u64,
+    payload: Vec<u8>,
+    frame: Vec<u8>,
+    accounting: Accounting,
+}
+
+impl<W: Write> Encoder<W> {
+    /// Begins a session: writes the header and the session record.
+    ///
+    /// # Errors
+    ///
+    /// When writing fails.
+    pub fn new(out: W, session: &Session) -> Result<Self, EncodeError> {
+        let mut encoder = Self {
+            out,
+            files: HashMap::new(),
+            metrics: session.metrics.len().min(MAX_METRICS),
+            records: 0,
+            bytes: 0,
+            payload: Vec::new(),
+            frame: Vec::new(),
+            accounting: Accounting::default(),
+        };
+        put_session(&mut encoder.payload, session);
+        encoder.write_record(TYPE_SESSION)?;
+        Ok(encoder)
+    }
+
+    /// Writes an update.
+    ///
+    /// # Errors
+    ///
+    /// When writing fails; the stream may end within a record then, which readers notice. When the update is larger than
+    /// [`MAX_RECORD_BYTES`]; nothing is written then, and no later update will fit.
+    pub fn write(&mut self, update: &Update) -> Result<(), EncodeError> {
+        let known = self.files.len();
+        self.put_update(update);
+        if self.payload.len() > MAX_RECORD_BYTES {
+            let bytes = self.payload.len();
+            self.files.retain(|_, &mut i| (i as usize) < known);
+            self.payload = Vec::new();
+            return Err(EncodeError::TooLarge(bytes));
+        }
+        self.write_record(TYPE_UPDATE)?;
+        self.accounting = update.accounting.clone();
+        Ok(())
+    }
+
+    /// Writes the end record, with the accounting of the last update. Gives the writer back.
+    ///
+    /// # Errors
+    ///
+    /// When writing fails.
+    pub fn finish(self) -> Result<W, EncodeError> {
+        let accounting = self.accounting.clone();
+        self.finish_with(&accounting)
+    }
+
+    /// Writes the end record with the final accounting. Gives the writer back.
+    ///
+    /// # Errors
+    ///
+    /// When writing fails.
+    pub fn finish_with(mut self, accounting: &Accounting) -> Result<W, EncodeError> {
+        put_accounting(&mut self.payload, accounting);
+        self.write_record(TYPE_END)?;
+        Ok(self.out)
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub const fn bytes_written(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The writer.
+    #[must_use]
+    pub const fn get_ref(&self) -> &W {
+        &self.out
+    }
+
+    /// Writes `payload` as a record, before it the header if it is the first.
+    fn write_record(&mut self, kind: u8) -> Result<(), EncodeError> {
+        self.frame.clear();
+        if self.records == 0 {
+            self.frame.extend_from_slice(&MAGIC);
+            self.frame.extend_from_slice(&VERSION.to_le_bytes());
+        }
+        let header = self.frame.len();
+        debug_assert!(header == 0 || header == HEADER_BYTES);
+        self.frame.push(kind);
+        put_len(&mut self.frame, self.payload.len());
+        let (before, length) = self.frame.split_at(header);
+        let crc = checksum(self.records, before, kind, length.get(1..).unwrap_or(&[]), &self.payload);
+        self.frame.extend_from_slice(&self.payload);
+        self.frame.extend_from_slice(&crc.to_le_bytes());
+        self.out.write_all(&self.frame)?;
+        self.out.flush()?;
+        self.bytes += self.frame.len() as u64;
+        self.records += 1;
+        self.payload.clear();
+        for buffer in [&mut self.payload, &mut self.frame] {
+            if buffer.capacity() > KEEP_BUFFER_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        Ok(())
+    }
+
+    fn put_update(&mut self, update: &Update) {
+        let Self { files, payload, metrics, .. } = self;
+        let out = payload;
+        put(out, update.from_ns);
+        put_signed(out, update.to_ns.wrapping_sub(update.from_ns) as i64);
+        let base = update.base;
+        for count in [base.images, base.cost_centres, base.lines, base.processes, base.threads, base.contexts] {
+            put(out, u64::from(count));
+        }
+        put_files(out, files, update);
+        put_len(out, update.images.len());
+        for image in &update.images {
+            put_str(out, &image.name);
+            put_bytes(out, &image.build_id);
+        }
+        put_cost_centres(out, files, &update.cost_centres);
+        put_len(out, update.lines.len());
+        for line in &update.lines {
+            put(out, file_number(files, &line.file));
+            put(out, u64::from(line.line));
+        }
+        put_processes(out, update);
+        put_len(out, update.contexts.len());
+        for (new, id) in update.contexts.iter().zip(base.contexts..) {
+            put_delta(out, id, new.parent.0);
+            put(out, u64::from(new.function.0));
+        }
+        put_charges(out, update, *metrics);
+        put_len(out, update.notes.len());
+        for note in &update.notes {
+            put_str(out, note);
+        }
+        put_accounting(out, &update.accounting);
+    }
+}
+
+/// Buffers larger than this are given back after a record: usual updates take a few kilobytes, the first one or a
+/// snapshot can take megabytes.
+const KEEP_BUFFER_BYTES: usize = 1 << 20;
+
+fn file_number(files: &HashMap<Arc<str>, u32>, file: &str) -> u64 {
+    files.get(file).copied().map_or(0, u64::from)
+}
+
+/// The file names that are new with this update; their numbers go on from those before.
+fn put_files(out: &mut Vec<u8>, files: &mut HashMap<Arc<str>, u32>, update: &Update) {
+    let mut new: Vec<Arc<str>> = Vec::new();
+    let mut add = |file: &str, shared: Option<&Arc<str>>| {
+        if !files.contains_key(file) {
+            let file = shared.map_or_else(|| file.into(), Arc::clone);
+            files.insert(Arc::clone(&file), files.len() as u32);
+            new.push(file);
+        }
+    };
+    for file in update.cost_centres.iter().filter_map(|cost_centre| cost_centre.file.as_deref()) {
+        add(file, None);
+    }
+    for line in &update.lines {
+        add(&line.file, Some(&line.file));
+    }
+    put_len(out, new.len());
+    for file in new {
+        put_str(out, &file);
+    }
+}
+
+fn put_cost_centres(out: &mut Vec<u8>, files: &HashMap<Arc<str>, u32>, cost_centres: &[CostCentre]) {
+    put_len(out, cost_centres.len());
+    let mut start_before = 0u64;
+    for cost_centre in cost_centres {
+        let CostCentre { image, linkage_name, display_name, start, file, line } = cost_centre;
+        put(out, u64::from(image.0));
+        let present = [linkage_name.is_some(), display_name.is_some(), start.is_some(), file.is_some()];
+        out.push(present.iter().enumerate().map(|(bit, &present)| u8::from(present) << bit).sum());
+        for name in [linkage_name, display_name].into_iter().flatten() {
+            put_str(out, name);
+        }
+        if let Some(start) = *start {
+            put_signed(out, start.wrapping_sub(start_before) as i64);
+            start_before = start;
+        }
+        if let Some(file) = file {
+            put(out, file_number(files, file));
+        }
+        put(out, u64::from(*line));
+    }
+}
+
+fn put_processes(out: &mut Vec<u8>, update: &Update) {
+    put_len(out, update.processes.len());
+    for process in &update.processes {
+        put(out, u64::from(process.pid));
+        put(out, process.start_time);
+        put(out, u64::from(process.exec_generation));
+        put_option(out, process.parent.map(|parent| u64::from(parent.0)));
+        put_str(out, &process.name);
+    }
+    put_len(out, update.threads.len());
+    for thread in &update.threads {
+        put(out, u64::from(thread.process.0));
+        put(out, u64::from(thread.tid));
+        put_str(out, &thread.name);
+    }
+    put_len(out, update.renamed_processes.len());
+    for (id, name) in &update.renamed_processes {
+        put(out, u64::from(id.0));
+        put_str(out, name);
+    }
+    put_len(out, update.renamed_threads.len());
+    for (id, name) in &update.renamed_threads {
+        put(out, u64::from(id.0));
+        put_str(out, name);
+    }
+}
+
+/// The usual weight of a sample for each metric, then runs of charges of one thread: the thread, their number, and for
+/// each the differences of context and line to the one before, twice the samples (+ 1 if the weights are the usual
+/// ones, else the differences from them follow).
+fn put_charges(out: &mut Vec<u8>, update: &Update, metrics: usize) {
+    let usual: Vec<u64> = (0..metrics).map(|metric| usual_weight(update, metric, metrics)).collect();
+    for &weight in &usual {
+        put(out, weight);
+    }
+    put_len(out, update.charges.len());
+    let mut i = 0;
+    for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
+        let Some(first) = run.first() else { continue };
+        put(out, u64::from(first.thread.0));
+        put_len(out, run.len());
+        let (mut context, mut line) = (0, 0);
+        for charge in run {
+            put_delta(out, charge.context.0, context);
+            put_delta(out, charge.line.0, line);
+            (context, line) = (charge.context.0, charge.line.0);
+            let weights = update.weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[]);
+            i += 1;
+            let differences = weights
+                .iter()
+                .zip(&usual)
+                .map(|(weight, usual)| weight.wrapping_sub(charge.samples.wrapping_mul(*usual)));
+            let plain = differences.clone().all(|difference| difference == 0);
+            // Samples are counted one by one and never reach 2^63; saturating keeps even that from wrapping.
+            put(out, charge.samples.min(u64::MAX >> 1) << 1 | u64::from(plain));
+            if !plain {
+                differences.for_each(|difference| put_signed(out, difference as i64));
+            }
+        }
+    }
+}
+
+/// The weight that most samples have, if one weight has the majority (Boyer and Moore's vote); any other value only
+/// makes the file longer.
+fn usual_weight(update: &Update, metric: usize, metrics: usize) -> u64 {
+    let (mut candidate, mut votes) = (0, 0u64);
+    for (i, charge) in update.charges.iter().enumerate() {
+        let weight = update.weights.get(i * metrics + metric).copied().unwrap_or(0);
+        let each = weight.checked_div(charge.samples).unwrap_or(0);
+        if each == candidate {
+            votes += 1;
+        } else if votes == 0 {
+            (candidate, votes) = (each, 1);
+        } else {
+            votes -= 1;
+        }
+    }
+    candidate
+}

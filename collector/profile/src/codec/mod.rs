@@ -1,0 +1,53 @@
+//! The file and stream format: a header and a sequence of records.
+//!
+//! ```text
+//! header   89 'c' 'c' 's' 'd' 0d 0a 1a | version, u32 little-endian
+//! record   type, u8 | length, LEB128 | payload | CRC-32, u32 little-endian
+//! ```
+//!
+//! The checksum covers the record's number in the stream (u32 little-endian), type, length and payload, and for record 0 the
+//! header before all that; so a flipped bit, a lost record and a record moved elsewhere are all noticed. Record 0 is
+//! the session (type 1), then come updates (2), and at the end of a finished session its final accounting (3). Types
+//! from 128 on may be added within a version: readers skip those they do not know.
+//!
+//! One update is one record, so what is read of a cut file is always the profile at the end of some interval: no charge
+//! without its context, no accounting without its charges. Numbers are LEB128 varints, signed ones zigzag first. File
+//! names are kept in a store that grows from record to record; other strings occur once anyway. Contexts are written
+//! as distance to their parent and function, charges as differences to the charge before, in order of thread, context
+//! and line; the weight of a charge is left out where it is its number of samples times the usual weight of one, as
+//! with every fixed-period event.
+
+mod decode;
+mod encode;
+mod records;
+mod wire;
+
+pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
+pub use encode::Encoder;
+
+/// First bytes of every profile. The first is no ASCII and no UTF-8, the line ends and the control-Z are spoilt by
+/// every transfer that is not binary (as in PNG).
+pub const MAGIC: [u8; 8] = *b"\x89ccsd\r\n\x1a";
+
+/// The version that is written, and the newest one that is read.
+pub const VERSION: u32 = 1;
+
+/// Magic and version.
+const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();
+
+const TYPE_SESSION: u8 = 1;
+const TYPE_UPDATE: u8 = 2;
+const TYPE_END: u8 = 3;
+/// Types from here on are skipped when unknown.
+const TYPE_OPTIONAL: u8 = 128;
+
+/// The checksum of a record.
+fn checksum(record: u64, header: &[u8], kind: u8, length: &[u8], payload: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(header);
+    crc.update(&(record as u32).to_le_bytes());
+    crc.update(&[kind]);
+    crc.update(length);
+    crc.update(payload);
+    crc.finalize()
+}

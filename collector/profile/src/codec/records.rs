@@ -1,0 +1,129 @@
+//! The payloads that have no state: session and accounting.
+
+use super::wire::{Cursor, Wrong, put, put_len, put_option, put_str};
+use crate::accounting::{Accounting, TruncationReason};
+use crate::limits::MAX_METRICS;
+use crate::model::{Metric, Session, Unit};
+
+pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
+    put_str(out, &session.target);
+    put_len(out, session.command.len());
+    for word in &session.command {
+        put_str(out, word);
+    }
+    put_len(out, session.pids.len());
+    for &pid in &session.pids {
+        put(out, u64::from(pid));
+    }
+    put_str(out, &session.event);
+    put(out, u64::from(session.rate_hz));
+    put_str(out, &session.host);
+    put(out, session.started_unix_ns);
+    let metrics = session.metrics.get(..MAX_METRICS).unwrap_or(&session.metrics);
+    put_len(out, metrics.len());
+    for metric in metrics {
+        put_str(out, &metric.name);
+        out.push(match metric.unit {
+            Unit::Nanoseconds => 0,
+            Unit::Cycles => 1,
+            Unit::Count => 2,
+        });
+    }
+    put_len(out, session.notes.len());
+    for note in &session.notes {
+        put_str(out, note);
+    }
+    put_str(out, &session.version);
+}
+
+pub(super) fn session(from: &mut Cursor<'_>) -> Result<Session, Wrong> {
+    let session = Session {
+        target: from.string()?,
+        command: from.list(Cursor::string)?,
+        pids: from.list(Cursor::get_u32)?,
+        event: from.string()?,
+        rate_hz: from.get_u32()?,
+        host: from.string()?,
+        started_unix_ns: from.get()?,
+        metrics: from.list(metric)?,
+        notes: from.list(Cursor::string)?,
+        version: from.string()?,
+    };
+    if session.metrics.len() > MAX_METRICS { Err("too many metrics") } else { Ok(session) }
+}
+
+fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
+    let name = from.string()?;
+    let unit = match from.byte()? {
+        0 => Unit::Nanoseconds,
+        1 => Unit::Cycles,
+        2 => Unit::Count,
+        _ => return Err("unknown unit"),
+    };
+    Ok(Metric { name, unit })
+}
+
+/// Two counted lists, so that either can grow: the truncated samples by reason, then all other numbers.
+pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
+    let a = accounting;
+    put_len(out, a.truncated.len());
+    for &count in &a.truncated {
+        put(out, count);
+    }
+    let numbers = [
+        a.duration_ns,
+        a.received,
+        a.lost,
+        a.throttled,
+        a.throttle_events,
+        a.unsymbolised,
+        a.elided,
+        a.own_cpu_ns,
+        a.own_peak_rss_bytes,
+        a.pushes,
+        a.frames,
+        a.max_stack_depth,
+        a.dropped_by_us,
+        a.file_bytes,
+    ];
+    put_option(out, a.expected);
+    put_option(out, a.target_cpu_ns);
+    put_len(out, numbers.len());
+    for number in numbers {
+        put(out, number);
+    }
+}
+
+pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
+    let mut a = Accounting::default();
+    for (i, count) in from.list(Cursor::get)?.into_iter().enumerate() {
+        // A reason that a later program knows counts as other.
+        let i = if i < a.truncated.len() { i } else { TruncationReason::Other.index() };
+        if let Some(sum) = a.truncated.get_mut(i) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+    a.expected = from.option()?;
+    a.target_cpu_ns = from.option()?;
+    let numbers = from.list(Cursor::get)?;
+    let fields = [
+        &mut a.duration_ns,
+        &mut a.received,
+        &mut a.lost,
+        &mut a.throttled,
+        &mut a.throttle_events,
+        &mut a.unsymbolised,
+        &mut a.elided,
+        &mut a.own_cpu_ns,
+        &mut a.own_peak_rss_bytes,
+        &mut a.pushes,
+        &mut a.frames,
+        &mut a.max_stack_depth,
+        &mut a.dropped_by_us,
+        &mut a.file_bytes,
+    ];
+    for (field, number) in fields.into_iter().zip(numbers) {
+        *field = number;
+    }
+    Ok(a)
+}

@@ -1,0 +1,408 @@
+//! The table of contexts: steps B1-B3, a finite-state machine that memoises [`History`] pushes.
+//!
+//! A context is stored as (parent context, pushed function): 8 bytes, and 4 more for a hash of its history. Its history is
+//! rebuilt when needed, see [`store`]. A hit costs one probe of a hash table:
+//!
+//! * `children` holds the ids of contexts by (parent, function): the transition that created a context needs no entry
+//!   of its own;
+//! * `transitions` holds the few others, which lead to a context that was known already (B2);
+//! * `histories` holds the ids by hash of history, for B2. The hash is 32 bits, so a find is verified by rebuilding the
+//!   candidate's history;
+//! * `elided` holds the contexts `[elided]` -> f, for which an eighth of the budget is kept.
+//!
+//! Hashing is seeded at random for each table, so that no profile file can be made to collide; nothing that can be
+//! observed depends on the seed.
+
+mod store;
+
+use hashbrown::HashTable;
+
+use crate::hash::{mix, mix2, random_seed};
+use crate::history::History;
+use crate::ids::{ContextId, CostCentreId};
+use crate::limits::{MAX_HISTORY_ENTRIES, MIN_CONTEXT_BYTES};
+use crate::marked::{MARK, Marked};
+use store::{NONE, Store};
+
+/// A transition that created no context.
+#[derive(Clone, Copy, Debug)]
+struct Transition {
+    from: u32,
+    function: u32,
+    to: u32,
+}
+
+/// What a table did and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ContextStats {
+    /// Pushes answered by a known transition (B1), direct recursion included.
+    pub transition_hits: u64,
+    /// Pushes that found a known context by its history (B2).
+    pub known_contexts: u64,
+    /// Pushes that made a new context (B3).
+    pub new_contexts: u64,
+    /// Pushes that went to `[elided]` because the budget was used up.
+    pub elided: u64,
+    /// Contexts, the empty one and `[elided]` among them.
+    pub contexts: u64,
+    /// Transitions: one for each context made by a push, and those that B2 added.
+    pub transitions: u64,
+    /// Histories stored in full so that rebuilding one is bounded.
+    pub checkpoints: u64,
+    /// Bytes allocated, everything counted.
+    pub bytes: u64,
+    /// The budget in bytes.
+    pub limit_bytes: u64,
+}
+
+impl ContextStats {
+    /// All pushes.
+    #[must_use]
+    pub const fn pushes(&self) -> u64 {
+        self.transition_hits + self.known_contexts + self.new_contexts + self.elided
+    }
+}
+
+/// The history of one context, kept because the next miss mostly continues from it.
+#[derive(Debug)]
+struct Cached {
+    context: u32,
+    history: Marked,
+    /// Parents from here to the nearest stored history, or [`NONE`] if not known.
+    distance: u32,
+}
+
+/// Contexts and the transitions between them.
+///
+/// The context that a stack leads to is a function of the stack alone (I2), as long as the budget is not used up.
+#[derive(Debug)]
+pub struct ContextTable {
+    store: Store,
+    children: HashTable<u32>,
+    elided: HashTable<u32>,
+    histories: HashTable<u32>,
+    transitions: HashTable<Transition>,
+    cached: Cached,
+    scratch: Marked,
+    path: Vec<u32>,
+    /// Entries of the longest history.
+    longest: usize,
+    seed: u64,
+    limit: usize,
+    hits: u64,
+    known: u64,
+    new: u64,
+    elided_pushes: u64,
+}
+
+impl ContextTable {
+    /// An empty table that never takes more than `limit_bytes` (at least [`MIN_CONTEXT_BYTES`]).
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
+        let mut table = Self {
+            store: Store::new(),
+            children: HashTable::new(),
+            elided: HashTable::new(),
+            histories: HashTable::new(),
+            transitions: HashTable::new(),
+            cached: Cached { context: 0, history: Marked::default(), distance: 0 },
+            scratch: Marked::default(),
+            path: Vec::new(),
+            longest: 0,
+            seed: random_seed(),
+            limit: limit_bytes.max(MIN_CONTEXT_BYTES),
+            hits: 0,
+            known: 0,
+            new: 0,
+            elided_pushes: 0,
+        };
+        // ROOT has a function that no push can name, so that it answers no A1.
+        table.store.append(0, NONE, 0);
+        table.store.append(ContextId::ROOT.0, CostCentreId::ELIDED.0, 0);
+        table
+    }
+
+    /// The context that a call of `function` in `from` leads to: B1, else B2, else B3; or `[elided]` -> `function` when
+    /// the budget is used up, and always below `[elided]`.
+    ///
+    /// A `from` or `function` that is out of range is elided, too.
+    #[inline]
+    pub fn push(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
+        let f = function.0;
+        // A1, and the check that `from` exists.
+        match self.store.get(from.0) {
+            Some(node) if node.function == f => {
+                self.hits += 1;
+                return from;
+            }
+            Some(_) => {}
+            None => return self.push_elided(f),
+        }
+        // B1.
+        let hash = mix2(self.seed, from.0, f);
+        let store = &self.store;
+        if let Some(&id) = self.children.find(hash, |&id| store.is_child(id, from.0, f)) {
+            self.hits += 1;
+            return ContextId(id);
+        }
+        if let Some(known) = self.transitions.find(hash, |t| t.from == from.0 && t.function == f) {
+            self.hits += 1;
+            return ContextId(known.to);
+        }
+        self.miss(from.0, f, hash)
+    }
+
+    /// B2 and B3.
+    #[cold]
+    fn miss(&mut self, from: u32, f: u32, hash: u64) -> ContextId {
+        if f >= MARK || f == CostCentreId::ELIDED.0 || self.is_elided(ContextId(from)) {
+            return self.push_elided(f);
+        }
+        self.load(from);
+        let undo = self.cached.history.push(f);
+        let history_hash = self.hash_history(self.cached.history.entries());
+        // B2: is there a context with this history?
+        if let Some(id) = self.find_history(history_hash) {
+            self.known += 1;
+            self.cached.context = id;
+            self.cached.distance = NONE;
+            if self.has_room_for_transition() {
+                let seed = self.seed;
+                self.transitions
+                    .insert_unique(hash, Transition { from, function: f, to: id }, |t| mix2(seed, t.from, t.function));
+            }
+            return ContextId(id);
+        }
+        // B3: a new context, if it may still grow.
+        if !self.has_room_for_context() || self.cached.history.len() > MAX_HISTORY_ENTRIES {
+            self.cached.history.undo(&undo);
+            return self.push_elided(f);
+        }
+        self.new += 1;
+        self.longest = self.longest.max(self.cached.history.len());
+        ContextId(self.create(from, f, hash, history_hash))
+    }
+
+    /// B3: makes the context whose history is in `cached`, child of the one that was there before.
+    fn create(&mut self, from: u32, f: u32, hash: u64, history_hash: u32) -> u32 {
+        let parent_distance =
+            if self.cached.distance == NONE { self.store.distance(from) } else { self.cached.distance };
+        let id = self.store.append(from, f, history_hash);
+        let (store, seed) = (&self.store, self.seed);
+        self.children.insert_unique(hash, id, |&id| {
+            let node = store.node(id);
+            mix2(seed, node.parent(), node.function)
+        });
+        self.histories
+            .insert_unique(mix(seed, u64::from(history_hash)), id, |&id| mix(seed, u64::from(store.node(id).hash)));
+        self.cached.context = id;
+        self.cached.distance = self.store.checkpoint(id, parent_distance + 1, &self.cached.history, &mut self.path);
+        id
+    }
+
+    /// Makes `cached` the history of `id`.
+    fn load(&mut self, id: u32) {
+        if self.cached.context == id {
+            return;
+        }
+        let below = self.store.rebuild_from(id, Some(self.cached.context), &mut self.cached.history, &mut self.path);
+        self.cached.distance = match below {
+            store::Base::Cached(steps) if self.cached.distance != NONE => self.cached.distance + steps,
+            store::Base::Cached(_) => NONE,
+            store::Base::Stored(steps) => steps,
+        };
+        self.cached.context = id;
+    }
+
+    /// The context with the history in `cached`, if there is one.
+    fn find_history(&mut self, history_hash: u32) -> Option<u32> {
+        let Self { store, histories, cached, scratch, path, seed, .. } = self;
+        let leaf = cached.history.entries().last().map_or(NONE, |&entry| entry & !MARK);
+        histories
+            .find(mix(*seed, u64::from(history_hash)), |&id| {
+                let node = store.node(id);
+                node.hash == history_hash && node.function == leaf && {
+                    store.rebuild(id, scratch, path);
+                    scratch.entries() == cached.history.entries()
+                }
+            })
+            .copied()
+    }
+
+    fn hash_history(&self, entries: &[u32]) -> u32 {
+        (entries.iter().fold(self.seed, |hash, &entry| mix(hash, u64::from(entry))) >> 32) as u32
+    }
+
+    /// `[elided]` -> `f`, or `[elided]` itself when the part of the budget kept for it is used up, too.
+    #[cold]
+    fn push_elided(&mut self, f: u32) -> ContextId {
+        self.elided_pushes += 1;
+        self.elided_child(f)
+    }
+
+    fn elided_child(&mut self, f: u32) -> ContextId {
+        if f >= MARK || f == CostCentreId::ELIDED.0 {
+            return ContextId::ELIDED;
+        }
+        let hash = mix(self.seed, u64::from(f));
+        let (store, seed) = (&self.store, self.seed);
+        if let Some(&id) = self.elided.find(hash, |&id| store.node(id).function == f) {
+            return ContextId(id);
+        }
+        let growth = self.store.growth() + table_growth(&self.elided);
+        if self.bytes() + growth > self.limit || !self.store.has_ids() {
+            return ContextId::ELIDED;
+        }
+        let id = self.store.append(ContextId::ELIDED.0, f, 0);
+        let store = &self.store;
+        self.elided.insert_unique(hash, id, |&id| mix(seed, u64::from(store.node(id).function)));
+        ContextId(id)
+    }
+
+    /// Whether this context is `[elided]` or one of its children.
+    #[inline]
+    #[must_use]
+    pub fn is_elided(&self, id: ContextId) -> bool {
+        id == ContextId::ELIDED || self.store.get(id.0).is_some_and(|node| node.parent() == ContextId::ELIDED.0)
+    }
+
+    /// Adds the context (`parent`, `function`) under the next id, as another table made it. `None`, with nothing
+    /// changed, if no table makes it: it exists already, under whatever parent, or is no push that makes a context, or
+    /// the budget is used up.
+    pub(crate) fn append(&mut self, parent: ContextId, function: CostCentreId) -> Option<ContextId> {
+        let before = (self.store.len(), self.hits, self.known, self.new, self.elided_pushes);
+        if parent.index() >= before.0 {
+            return None;
+        }
+        let id = if parent == ContextId::ELIDED { self.elided_child(function.0) } else { self.push(parent, function) };
+        (self.hits, self.known, self.elided_pushes) = (before.1, before.2, before.4);
+        let expected = id.index() == before.0 && self.parent(id) == Some(parent);
+        if !expected {
+            self.truncate(before.0);
+            self.new = before.3;
+        }
+        expected.then_some(id)
+    }
+
+    /// Forgets the contexts from number `len` on, which nothing else may refer to.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let len = len.max(2);
+        let first = len as u32;
+        if self.store.len() > len {
+            self.children.retain(|&mut id| id < first);
+            self.elided.retain(|&mut id| id < first);
+            self.histories.retain(|&mut id| id < first);
+            self.store.truncate(len);
+        }
+        self.transitions.retain(|t| t.to < first && t.from < first);
+        if self.cached.context >= first {
+            self.cached.context = ContextId::ROOT.0;
+            self.cached.history.clear();
+            self.cached.distance = 0;
+        }
+    }
+
+    /// The history of a context, rebuilt by at most `2 * max(32, entries)` pushes (see the `store` module). Empty
+    /// for a context that does not exist.
+    #[must_use]
+    pub fn history(&self, id: ContextId) -> History {
+        let mut marked = Marked::default();
+        if id.index() < self.len() {
+            self.store.rebuild(id.0, &mut marked, &mut Vec::new());
+        }
+        marked.to_history()
+    }
+
+    /// Number of contexts, the empty one and `[elided]` among them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.store.len()
+    }
+
+    /// Never: the empty context and `[elided]` always exist.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The context that this one was first reached from; `None` for the empty context and for one that does not exist.
+    #[must_use]
+    pub fn parent(&self, id: ContextId) -> Option<ContextId> {
+        if id == ContextId::ROOT {
+            return None;
+        }
+        self.store.get(id.0).map(|node| ContextId(node.parent()))
+    }
+
+    /// The running function of a context; `None` for the empty context and for one that does not exist.
+    #[inline]
+    #[must_use]
+    pub fn leaf(&self, id: ContextId) -> Option<CostCentreId> {
+        self.store.get(id.0).filter(|node| node.function != NONE).map(|node| CostCentreId(node.function))
+    }
+
+    /// What the table did and holds.
+    #[must_use]
+    pub fn stats(&self) -> ContextStats {
+        ContextStats {
+            transition_hits: self.hits,
+            known_contexts: self.known,
+            new_contexts: self.new,
+            elided: self.elided_pushes,
+            contexts: self.len() as u64,
+            transitions: (self.children.len() + self.elided.len() + self.transitions.len()) as u64,
+            checkpoints: self.store.checkpoints() as u64,
+            bytes: self.bytes() as u64,
+            limit_bytes: self.limit as u64,
+        }
+    }
+
+    /// Bytes allocated, everything counted.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.store.bytes()
+            + self.children.allocation_size()
+            + self.elided.allocation_size()
+            + self.histories.allocation_size()
+            + self.transitions.allocation_size()
+            + self.cached.history.capacity_bytes()
+            + self.scratch.capacity_bytes()
+            + self.path.capacity() * size_of::<u32>()
+    }
+
+    /// Calls `visit` with every context, in some order where parents come before children, and its history.
+    pub(crate) fn visit(&self, visit: impl FnMut(ContextId, &[u32])) {
+        self.store.visit(visit);
+    }
+
+    /// What is left to paths that are not elided: seven eighths of the budget.
+    const fn regular_limit(&self) -> usize {
+        self.limit - self.limit / 8
+    }
+
+    /// Bytes that the buffers of a rebuild may allocate: two histories and a path of twice their length, each up to
+    /// twice as large as needed because a vector doubles.
+    const fn scratch_growth(entries: usize) -> usize {
+        32 * entries + 2048
+    }
+
+    fn has_room_for_context(&self) -> bool {
+        let entries = self.cached.history.len().max(self.longest);
+        let growth = self.store.growth()
+            + self.store.checkpoint_growth(entries)
+            + Self::scratch_growth(entries)
+            + table_growth(&self.children)
+            + table_growth(&self.histories);
+        self.bytes() + growth <= self.regular_limit() && self.store.has_ids()
+    }
+
+    fn has_room_for_transition(&self) -> bool {
+        self.bytes() + table_growth(&self.transitions) + Self::scratch_growth(self.longest) <= self.regular_limit()
+    }
+}
+
+/// Bytes that inserting one more entry may allocate: a table doubles, and holds both halves while it does.
+fn table_growth<T>(table: &HashTable<T>) -> usize {
+    if table.len() < table.capacity() { 0 } else { 2 * table.allocation_size() + 16 * size_of::<T>() + 64 }
+}

@@ -1,0 +1,249 @@
+//! Contexts as (parent, function), and their histories rebuilt.
+//!
+//! Rebuilding replays the pushes from the nearest stored history. Histories are stored (as checkpoints) so that this is
+//! bounded: when a new context is `K = 2 * max(32, entries of its history)` parents away from a stored one, the
+//! ancestor halfway is stored. Every checkpoint therefore has K / 2 contexts of its own, on the path below it that no
+//! other checkpoint claims: storing costs about 5 bytes a context at most, however the contexts branch, and nothing at
+//! all where chains are shorter than 64. A replay is at most K pushes of at most `entries` steps each.
+
+use hashbrown::HashMap;
+
+use crate::ids::ContextId;
+use crate::marked::{MARK, Marked, Undo};
+
+/// No function, no context, unknown distance.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Least replay after which a history is stored. 64 pushes of a usual history of 24 entries take about a microsecond.
+const MIN_REPLAY: usize = 64;
+
+/// Contexts in one block: 6 KiB. Blocks never move, so growing copies nothing and wastes at most one block.
+const BLOCK: usize = 512;
+
+/// Top bit of a stored parent: this context's history is stored. Contexts are numbered below it.
+const CHECKPOINT: u32 = 1 << 31;
+
+/// One context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    parent: u32,
+    pub(super) function: u32,
+    pub(super) hash: u32,
+}
+
+impl Node {
+    const EMPTY: Self = Self { parent: 0, function: NONE, hash: 0 };
+
+    #[inline]
+    pub(super) const fn parent(&self) -> u32 {
+        self.parent & !CHECKPOINT
+    }
+}
+
+/// Where a rebuild began, and how many pushes it replayed.
+pub(super) enum Base {
+    /// At a stored history or at the root.
+    Stored(u32),
+    /// At the history that the caller had.
+    Cached(u32),
+}
+
+/// All contexts of a table.
+#[derive(Debug)]
+pub(super) struct Store {
+    blocks: Vec<Box<[Node; BLOCK]>>,
+    len: usize,
+    checkpoints: HashMap<u32, Box<[u32]>>,
+    checkpoint_bytes: usize,
+}
+
+impl Store {
+    pub(super) fn new() -> Self {
+        Self { blocks: Vec::new(), len: 0, checkpoints: HashMap::new(), checkpoint_bytes: 0 }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether ids are left: the checkpoint bit is not one of theirs.
+    pub(super) const fn has_ids(&self) -> bool {
+        self.len < CHECKPOINT as usize
+    }
+
+    pub(super) fn checkpoints(&self) -> usize {
+        self.checkpoints.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: u32) -> Option<&Node> {
+        let id = id as usize;
+        if id >= self.len {
+            return None;
+        }
+        self.blocks.get(id / BLOCK).map(|block| &block[id % BLOCK])
+    }
+
+    /// The node of an id that is known to exist.
+    #[inline]
+    pub(super) fn node(&self, id: u32) -> &Node {
+        self.get(id).unwrap_or(&Node::EMPTY)
+    }
+
+    #[inline]
+    pub(super) fn is_child(&self, id: u32, parent: u32, function: u32) -> bool {
+        self.get(id).is_some_and(|node| node.function == function && node.parent() == parent)
+    }
+
+    pub(super) fn append(&mut self, parent: u32, function: u32, hash: u32) -> u32 {
+        let id = self.len;
+        if id / BLOCK == self.blocks.len() {
+            self.blocks.push(Box::new([Node::EMPTY; BLOCK]));
+        }
+        if let Some(block) = self.blocks.get_mut(id / BLOCK) {
+            block[id % BLOCK] = Node { parent, function, hash };
+        }
+        self.len += 1;
+        id as u32
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.blocks.truncate(self.len.div_ceil(BLOCK));
+        let first = self.len as u32;
+        let mut freed = 0;
+        self.checkpoints.retain(|&id, history| {
+            let keep = id < first;
+            freed += if keep { 0 } else { size_of_val(&**history) };
+            keep
+        });
+        self.checkpoint_bytes -= freed;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.len() * size_of::<[Node; BLOCK]>()
+            + self.blocks.capacity() * size_of::<Box<[Node; BLOCK]>>()
+            + self.checkpoints.allocation_size()
+            + self.checkpoint_bytes
+    }
+
+    /// Bytes that one more context may allocate, its checkpoint not counted.
+    pub(super) fn growth(&self) -> usize {
+        if self.len < self.blocks.len() * BLOCK {
+            return 0;
+        }
+        let pointers = if self.blocks.len() < self.blocks.capacity() { 0 } else { 2 * self.blocks.capacity() + 4 };
+        size_of::<[Node; BLOCK]>() + pointers * size_of::<Box<[Node; BLOCK]>>()
+    }
+
+    /// Bytes that one more checkpoint of about `entries` entries may allocate, growth of the map included.
+    pub(super) fn checkpoint_growth(&self, entries: usize) -> usize {
+        let map = if self.checkpoints.len() < self.checkpoints.capacity() {
+            0
+        } else {
+            2 * self.checkpoints.allocation_size() + 512
+        };
+        // The ancestor halfway can have one entry more for each push that shortened the history since, at most
+        // `MIN_REPLAY / 2 + entries` of them and three entries for each.
+        (4 * entries + 3 * MIN_REPLAY) * size_of::<u32>() + map
+    }
+
+    /// Parents from `id` to the nearest stored history or the root.
+    pub(super) fn distance(&self, mut id: u32) -> u32 {
+        let mut steps = 0;
+        while id != ContextId::ROOT.0 {
+            let node = self.node(id);
+            if node.parent & CHECKPOINT != 0 {
+                break;
+            }
+            id = node.parent();
+            steps += 1;
+        }
+        steps
+    }
+
+    /// Stores the history of the ancestor halfway if `id`, whose history is given, is too far from a stored one.
+    /// Returns the distance of `id` then.
+    pub(super) fn checkpoint(&mut self, id: u32, distance: u32, history: &Marked, path: &mut Vec<u32>) -> u32 {
+        let most = (2 * history.len()).max(MIN_REPLAY) as u32;
+        if distance < most {
+            return distance;
+        }
+        let mut ancestor = id;
+        for _ in 0..most / 2 {
+            ancestor = self.node(ancestor).parent();
+        }
+        let mut marked = Marked::default();
+        self.rebuild(ancestor, &mut marked, path);
+        let stored: Box<[u32]> = marked.entries().into();
+        self.checkpoint_bytes += size_of_val(&*stored);
+        self.checkpoints.insert(ancestor, stored);
+        let index = ancestor as usize;
+        if let Some(block) = self.blocks.get_mut(index / BLOCK) {
+            block[index % BLOCK].parent |= CHECKPOINT;
+        }
+        most / 2
+    }
+
+    /// Makes `history` the history of `id`.
+    pub(super) fn rebuild(&self, id: u32, history: &mut Marked, path: &mut Vec<u32>) {
+        self.rebuild_from(id, None, history, path);
+    }
+
+    /// Makes `history` the history of `id`. It is the history of `cached` before, if that is given.
+    pub(super) fn rebuild_from(&self, id: u32, cached: Option<u32>, history: &mut Marked, path: &mut Vec<u32>) -> Base {
+        path.clear();
+        let mut at = id;
+        let base = loop {
+            if cached == Some(at) {
+                break Base::Cached(path.len() as u32);
+            }
+            let node = self.node(at);
+            if at == ContextId::ROOT.0 {
+                history.clear();
+                break Base::Stored(path.len() as u32);
+            }
+            if node.parent & CHECKPOINT != 0 {
+                history.set(self.checkpoints.get(&at).map_or(&[], |stored| stored));
+                break Base::Stored(path.len() as u32);
+            }
+            path.push(node.function);
+            at = node.parent();
+        };
+        for &function in path.iter().rev() {
+            history.push(function & !MARK);
+        }
+        base
+    }
+
+    /// Calls `visit` with every context and its history, parents before children: one walk over the tree of contexts
+    /// that pushes on the way down and takes the push back on the way up, so every context costs one push and not the
+    /// whole path from the root.
+    pub(super) fn visit(&self, mut visit: impl FnMut(ContextId, &[u32])) {
+        let mut first_child = vec![NONE; self.len];
+        let mut next_sibling = vec![NONE; self.len];
+        for id in (1..self.len).rev() {
+            let parent = self.node(id as u32).parent() as usize;
+            if let (Some(first), Some(next)) = (first_child.get_mut(parent), next_sibling.get_mut(id)) {
+                *next = std::mem::replace(first, id as u32);
+            }
+        }
+        let link = |links: &[u32], id: u32| links.get(id as usize).copied().unwrap_or(NONE);
+        let mut history = Marked::default();
+        let mut undos: Vec<Undo> = Vec::new();
+        let mut at = ContextId::ROOT.0;
+        visit(ContextId(at), history.entries());
+        loop {
+            let mut next = link(&first_child, at);
+            while next == NONE {
+                let Some(undo) = undos.pop() else { return };
+                history.undo(&undo);
+                next = link(&next_sibling, at);
+                at = self.node(at).parent();
+            }
+            at = next;
+            undos.push(history.push(self.node(at).function & !MARK));
+            visit(ContextId(at), history.entries());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! How large things may get, with the reason for each number.
+
+/// Entries of a history beyond which a stack is charged to `[elided]`. A history has at most three entries for each
+/// distinct function on the stack, and the deepest stacks measured hold a few hundred distinct functions. The limit
+/// keeps a hostile file of n contexts from costing n x n steps to show.
+pub const MAX_HISTORY_ENTRIES: usize = 4096;
+
+/// Metrics that one session can carry: cycles, two clocks, faults, allocation and a few more. A charge costs 16 bytes
+/// of memory for each of them.
+pub const MAX_METRICS: usize = 16;
+
+/// Longest string kept, in bytes; longer ones are cut. Mangled C++ names of several kilobytes are real, 64 KiB are not.
+pub const MAX_STRING_BYTES: usize = 64 * 1024;
+
+/// Longest record that is written or read, in bytes. At 8 bytes a context this is far beyond what the default
+/// [`Limits`] let a session hold, so no update of ours is refused. Reading allocates as data arrives, never from a
+/// length found in the file.
+pub const MAX_RECORD_BYTES: usize = 256 * 1024 * 1024;
+
+/// Smallest budget of a context table, in bytes: an eighth of it is kept for `[elided]`, which must hold one block of
+/// contexts (6 KiB) and its index.
+pub const MIN_CONTEXT_BYTES: usize = 64 * 1024;
+
+/// Budgets of one profile. What does not fit is charged to a coarser place and counted, never dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the context table, everything counted. At least [`MIN_CONTEXT_BYTES`]. A full table charges new paths
+    /// to `[elided]`.
+    pub context_bytes: usize,
+    /// Bytes of the charges (thread x context x line). When full, a new combination is charged to `[elided]` of its
+    /// thread.
+    pub charge_bytes: usize,
+    /// Images; more share the image `[other]`.
+    pub images: usize,
+    /// Cost centres; more are charged as `[elided]`.
+    pub cost_centres: usize,
+    /// Source lines; more count as unknown.
+    pub lines: usize,
+    /// Processes; more share the process `[other]`.
+    pub processes: usize,
+    /// Threads; more share the thread `[other]`.
+    pub threads: usize,
+}
+
+impl Default for Limits {
+    /// For collecting. 64 MiB of contexts are about 1.5 million, and `cc1 -O2`, a program rich in contexts, made
+    /// 33,730 in 25 seconds; the other counts are ten times and more what the largest known programs need.
+    fn default() -> Self {
+        Self {
+            context_bytes: 64 << 20,
+            charge_bytes: 64 << 20,
+            images: 1 << 14,
+            cost_centres: 1 << 20,
+            lines: 1 << 20,
+            processes: 1 << 16,
+            threads: 1 << 18,
+        }
+    }
+}
+
+impl Limits {
+    /// For reading and merging: room for several full sessions, and still a bound on what a hostile file can take.
+    #[must_use]
+    pub fn reading() -> Self {
+        Self {
+            context_bytes: 1 << 30,
+            charge_bytes: 1 << 30,
+            images: 1 << 18,
+            cost_centres: 1 << 24,
+            lines: 1 << 24,
+            processes: 1 << 20,
+            threads: 1 << 22,
+        }
+    }
+}

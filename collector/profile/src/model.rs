@@ -1,0 +1,117 @@
+//! What a profile speaks about: images, cost centres, lines, processes, threads, metrics, the session.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::ids::{ImageId, ProcessId};
+
+/// An ELF file, the kernel, the vdso, a JIT region. Deduplicated by name and build id.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Image {
+    /// Path, or `[vdso]`, `[kernel]`, `[jit]`, `[anon]`; `[ccsd]` for the special cost centres.
+    pub name: String,
+    /// The GNU build id; empty if there is none.
+    pub build_id: Vec<u8>,
+}
+
+/// A logical function: a function inlined somewhere is the same cost centre as its out-of-line copy.
+///
+/// Identity: (image, linkage name), or (image, start) where there is no name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct CostCentre {
+    /// Where it is.
+    pub image: ImageId,
+    /// As in the symbol table, clone suffix removed.
+    pub linkage_name: Option<String>,
+    /// Demangled; `None` when equal to the linkage name or when there is no name.
+    pub display_name: Option<String>,
+    /// Address in its image (SVMA): names it as `image+0x...` when there is no linkage name.
+    pub start: Option<u64>,
+    /// File of the declaration.
+    pub file: Option<String>,
+    /// Line of the declaration, 0 if unknown.
+    pub line: u32,
+}
+
+/// A source line.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Line {
+    /// Path as in the debug information. Shared: many lines are of one file.
+    pub file: Arc<str>,
+    /// Line number from 1, 0 if unknown.
+    pub line: u32,
+}
+
+/// A process; one process id can be several of them over time, and one process several programs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Clock ticks since boot, `/proc/PID/stat` field 22; 0 if unknown.
+    pub start_time: u64,
+    /// How many times it called exec while it was watched.
+    pub exec_generation: u32,
+    /// The process that forked it, if that was watched, too.
+    pub parent: Option<ProcessId>,
+    /// Command name.
+    pub name: String,
+}
+
+/// A thread. Identity: (process, tid).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Thread {
+    /// Its process.
+    pub process: ProcessId,
+    /// Thread id.
+    pub tid: u32,
+    /// Thread name.
+    pub name: String,
+}
+
+/// Unit of a metric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub enum Unit {
+    /// Nanoseconds.
+    #[default]
+    Nanoseconds,
+    /// Cycles.
+    Cycles,
+    /// A count of events.
+    Count,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Metric {
+    /// `cpu-clock`, `cycles`, `tsc`.
+    pub name: String,
+    /// Unit of its weights.
+    pub unit: Unit,
+}
+
+/// One collection over a set of processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Session {
+    /// What was profiled, in a few words: a command name, a process name.
+    pub target: String,
+    /// The command that was started, empty when attached.
+    pub command: Vec<String>,
+    /// Processes attached to or started.
+    pub pids: Vec<u32>,
+    /// The event that sampled, e.g. `cpu-clock:u`.
+    pub event: String,
+    /// Samples asked for per second of CPU time.
+    pub rate_hz: u32,
+    /// Host name.
+    pub host: String,
+    /// Start, nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// Charges carry one weight for each of these (at most [`MAX_METRICS`](crate::MAX_METRICS)), and the sample count.
+    /// The first is what views show by default.
+    pub metrics: Vec<Metric>,
+    /// One line for each fallback taken.
+    pub notes: Vec<String>,
+    /// Version of the collector.
+    pub version: String,
+}

@@ -1,0 +1,90 @@
+//! How things are called in output.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use crate::ids::CostCentreId;
+use crate::profile::Profile;
+
+impl Profile {
+    /// What to call a function: its display name, else its linkage name, else `image+0x1234` with the file name of its
+    /// image. As the program gave it: pass it through [`sanitise`] before it goes to a terminal.
+    #[must_use]
+    pub fn name(&self, id: CostCentreId) -> Cow<'_, str> {
+        let Some(cost_centre) = self.cost_centre(id) else { return Cow::Borrowed("[unknown]") };
+        if let Some(name) = cost_centre.display_name.as_deref().or(cost_centre.linkage_name.as_deref()) {
+            return Cow::Borrowed(name);
+        }
+        let image = self.image_name(id);
+        match cost_centre.start {
+            Some(start) => Cow::Owned(format!("{image}+{start:#x}")),
+            None => Cow::Owned(format!("{image}+?")),
+        }
+    }
+
+    /// The file name, without directories, of the image that a function is in.
+    #[must_use]
+    pub fn image_name(&self, id: CostCentreId) -> &str {
+        let image = self.cost_centre(id).and_then(|cost_centre| self.image(cost_centre.image));
+        image.map_or("[unknown]", |image| basename(&image.name))
+    }
+}
+
+/// The part after the last slash; the whole where that is empty.
+pub(crate) fn basename(path: &str) -> &str {
+    match path.rsplit('/').next() {
+        Some(name) if !name.is_empty() => name,
+        _ => path,
+    }
+}
+
+/// Makes text from a profiled program safe to print: everything that is not plainly visible and in reading order is
+/// written as `\u{...}`.
+///
+/// These are control characters (terminal escapes begin with one; line breaks forge lines), bidirectional overrides and
+/// isolates (which reorder what follows), zero-width and other invisible characters (which make different names look
+/// alike), line and paragraph separators, tag characters, variation selectors, private use characters and
+/// non-characters. A backslash stays: escapes are for the eye, not for reading back.
+#[must_use]
+pub fn sanitise(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unsafe(c) {
+            // Writing to a string cannot fail.
+            let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Whether a character must not reach a terminal as it is.
+fn is_unsafe(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_control();
+    }
+    matches!(u32::from(c),
+        0x80..=0x9f            // C1 controls; 0x9b is CSI
+        | 0xad                 // soft hyphen
+        | 0x34f                // combining grapheme joiner
+        | 0x61c                // Arabic letter mark
+        | 0x115f..=0x1160      // Hangul fillers
+        | 0x17b4..=0x17b5      // Khmer invisible vowels
+        | 0x180b..=0x180f      // Mongolian selectors
+        | 0x200b..=0x200f      // zero width, direction marks
+        | 0x2028..=0x202e      // line and paragraph separator, embeddings, overrides
+        | 0x2060..=0x206f      // joiners, isolates, invisible operators
+        | 0x3164               // Hangul filler
+        | 0xe000..=0xf8ff      // private use
+        | 0xfdd0..=0xfdef      // non-characters
+        | 0xfe00..=0xfe0f      // variation selectors
+        | 0xfeff               // byte order mark
+        | 0xffa0               // half-width Hangul filler
+        | 0xfff0..=0xffff      // specials: interlinear annotation, replacement, non-characters
+        | 0xe0000..=0x10_ffff  // tags, variation selectors, private use
+    )
+}

@@ -1,0 +1,146 @@
+//! The tables behind the ids: images, cost centres, lines, processes, threads, each deduplicated by its identity.
+//!
+//! Names come from the programs that are profiled, so the hash is hashbrown's default, seeded at random.
+
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::limits::MAX_STRING_BYTES;
+use crate::model::{CostCentre, Image, Line, Process, Thread};
+
+/// What makes two of a kind the same.
+pub(crate) trait Identity {
+    /// The identity, as something to hash and compare.
+    type Key<'a>: Hash + Eq
+    where
+        Self: 'a;
+    fn key(&self) -> Self::Key<'_>;
+}
+
+impl Identity for Image {
+    type Key<'a> = (&'a str, &'a [u8]);
+    fn key(&self) -> Self::Key<'_> {
+        (&self.name, &self.build_id)
+    }
+}
+
+impl Identity for CostCentre {
+    type Key<'a> = (u32, Option<&'a str>, Option<u64>);
+    fn key(&self) -> Self::Key<'_> {
+        let linkage = self.linkage_name.as_deref();
+        (self.image.0, linkage, if linkage.is_some() { None } else { self.start })
+    }
+}
+
+impl Identity for Line {
+    type Key<'a> = (&'a str, u32);
+    fn key(&self) -> Self::Key<'_> {
+        (&self.file, self.line)
+    }
+}
+
+impl Identity for Process {
+    type Key<'a> = (u32, u64, u32);
+    fn key(&self) -> Self::Key<'_> {
+        (self.pid, self.start_time, self.exec_generation)
+    }
+}
+
+impl Identity for Thread {
+    type Key<'a> = (u32, u32);
+    fn key(&self) -> Self::Key<'_> {
+        (self.process.0, self.tid)
+    }
+}
+
+/// One table.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    items: Vec<T>,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl<T: Identity> Table<T> {
+    pub(crate) fn new() -> Self {
+        Self { items: Vec::new(), index: HashTable::new(), hasher: DefaultHashBuilder::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn items(&self) -> &[T] {
+        &self.items
+    }
+
+    pub(crate) fn get(&self, i: u32) -> Option<&T> {
+        self.items.get(i as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, i: u32) -> Option<&mut T> {
+        self.items.get_mut(i as usize)
+    }
+
+    /// The position of an equal item.
+    pub(crate) fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<u32> {
+        let hash = self.hasher.hash_one(key);
+        self.index.find(hash, |&i| self.get(i).is_some_and(|item| item.key() == *key)).copied()
+    }
+
+    /// Adds an item that `find` does not find.
+    pub(crate) fn insert(&mut self, item: T) -> u32 {
+        let hash = self.hasher.hash_one(item.key());
+        let i = self.items.len() as u32;
+        self.items.push(item);
+        let (items, hasher) = (&self.items, &self.hasher);
+        self.index.insert_unique(hash, i, |&i| items.get(i as usize).map_or(0, |item| hasher.hash_one(item.key())));
+        i
+    }
+
+    /// Bytes of the table itself, strings not counted.
+    pub(crate) fn bytes(&self) -> usize {
+        self.items.capacity() * size_of::<T>() + self.index.allocation_size()
+    }
+}
+
+/// File names, shared between lines.
+#[derive(Debug)]
+pub(crate) struct Files {
+    names: HashTable<Arc<str>>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        Self { names: HashTable::new(), hasher: DefaultHashBuilder::default() }
+    }
+
+    pub(crate) fn intern(&mut self, name: &str) -> Arc<str> {
+        let name = clip(name);
+        let hasher = &self.hasher;
+        let hash = hasher.hash_one(name);
+        if let Some(known) = self.names.find(hash, |known| **known == *name) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = name.into();
+        self.names.insert_unique(hash, Arc::clone(&new), |name| hasher.hash_one(&**name));
+        new
+    }
+}
+
+/// At most [`MAX_STRING_BYTES`] of a string, cut between two characters.
+pub(crate) fn clip(text: &str) -> &str {
+    match text.len() {
+        0..=MAX_STRING_BYTES => text,
+        _ => &text[..text.floor_char_boundary(MAX_STRING_BYTES)],
+    }
+}
+
+/// The same in place.
+pub(crate) fn clip_string(text: &mut String) {
+    let keep = clip(text).len();
+    text.truncate(keep);
+}

@@ -1,0 +1,105 @@
+//! What is new since the last update: the unit of which files and live streams are made.
+
+use crate::accounting::Accounting;
+use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, ThreadId};
+use crate::model::{CostCentre, Image, Line, Process, Thread};
+
+/// How many of each there were before an update: the ids of its definitions continue from here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counts {
+    pub images: u32,
+    pub cost_centres: u32,
+    pub lines: u32,
+    pub processes: u32,
+    pub threads: u32,
+    pub contexts: u32,
+}
+
+/// A context as it is sent: where it was first reached from, and by which function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewContext {
+    /// An earlier context.
+    pub parent: ContextId,
+    /// The function pushed.
+    pub function: CostCentreId,
+}
+
+/// What was charged in one place during one interval. Its weights are in [`Update::weights`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChargeDelta {
+    /// The thread that ran.
+    pub thread: ThreadId,
+    /// Its context.
+    pub context: ContextId,
+    /// The source line within the context's running function.
+    pub line: LineId,
+    /// Number of samples.
+    pub samples: u64,
+}
+
+/// One interval of a session: what is new in it and what was charged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Update {
+    /// Start of the interval, nanoseconds since the session began.
+    pub from_ns: u64,
+    /// End of the interval, nanoseconds since the session began.
+    pub to_ns: u64,
+    /// How many of each there were before.
+    pub base: Counts,
+    /// New images.
+    pub images: Vec<Image>,
+    /// New cost centres.
+    pub cost_centres: Vec<CostCentre>,
+    /// New lines.
+    pub lines: Vec<Line>,
+    /// New processes.
+    pub processes: Vec<Process>,
+    /// New threads.
+    pub threads: Vec<Thread>,
+    /// Processes that have a new name.
+    pub renamed_processes: Vec<(ProcessId, String)>,
+    /// Threads that have a new name.
+    pub renamed_threads: Vec<(ThreadId, String)>,
+    /// New contexts, parents before children.
+    pub contexts: Vec<NewContext>,
+    /// What was charged, sorted by thread, context, line.
+    pub charges: Vec<ChargeDelta>,
+    /// The weights of the charges: one for each metric of the session, charge after charge.
+    pub weights: Vec<u64>,
+    /// New notes of the session.
+    pub notes: Vec<String>,
+    /// Absolute values at the end of the interval.
+    pub accounting: Accounting,
+}
+
+impl Update {
+    /// The charges with their weights, one for each of `metrics` metrics.
+    pub fn charges_with_weights(&self, metrics: usize) -> impl Iterator<Item = (&ChargeDelta, &[u64])> {
+        self.charges
+            .iter()
+            .enumerate()
+            .map(move |(i, charge)| (charge, self.weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[])))
+    }
+
+    /// Forgets the charges and keeps the definitions: what follows refers to them.
+    pub fn clear_charges(&mut self) {
+        self.charges.clear();
+        self.weights.clear();
+    }
+
+    /// Whether nothing was charged and nothing is new.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.images.is_empty()
+            && self.cost_centres.is_empty()
+            && self.lines.is_empty()
+            && self.processes.is_empty()
+            && self.threads.is_empty()
+            && self.renamed_processes.is_empty()
+            && self.renamed_threads.is_empty()
+            && self.contexts.is_empty()
+            && self.charges.is_empty()
+            && self.notes.is_empty()
+    }
+}
