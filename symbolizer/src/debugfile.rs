@@ -22,6 +22,13 @@ pub struct DebugFileFinder {
     image_path: Option<PathBuf>,
 }
 
+/// A file with debug information, and where it is inside the root, if that is known.
+#[derive(Debug)]
+pub(crate) struct DebugFile {
+    pub(crate) file: ElfFile,
+    pub(crate) path: Option<PathBuf>,
+}
+
 impl DebugFileFinder {
     /// Searches nowhere.
     #[must_use]
@@ -48,22 +55,48 @@ impl DebugFileFinder {
         self
     }
 
-    /// The separate debug file of an image, with the path it was found at.
-    pub(crate) fn find(&self, image: &ElfFile) -> Option<(ElfFile, PathBuf)> {
-        self.find_by_build_id(image).or_else(|| self.find_by_link(image))
+    /// The separate debug file of an image. Files that are there but belong to another build are noted.
+    pub(crate) fn find(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
+        image.build_id().and_then(|id| self.find_by_build_id(id, notes)).or_else(|| self.find_by_link(image, notes))
     }
 
-    fn find_by_build_id(&self, image: &ElfFile) -> Option<(ElfFile, PathBuf)> {
-        let id = image.build_id()?;
+    /// The file that `dwz(1)` moved debug information to that is common to several: `.gnu_debugaltlink` of `debug` has its
+    /// path, relative to the directory of `debug` itself, and its build id.
+    pub(crate) fn find_supplement(
+        &self,
+        debug: &ElfFile,
+        debug_path: Option<&Path>,
+        notes: &mut Vec<String>,
+    ) -> Option<ElfFile> {
+        let section = debug.section(b".gnu_debugaltlink")?;
+        let data = debug.section_data(section, limits::MAX_ALTLINK).ok()?;
+        let name = string_at(&data, 0);
+        let id = data.get(name.len().checked_add(1)?..)?;
+        let path = Path::new(std::ffi::OsStr::from_bytes(name));
+        let directory = debug_path.or(self.image_path.as_deref()).and_then(Path::parent).unwrap_or(Path::new("/"));
+        // An absolute path replaces the directory.
+        let by_path = self.open_matching(&directory.join(path), id, notes);
+        by_path.or_else(|| self.find_by_build_id(id, notes)).map(|found| found.file)
+    }
+
+    fn find_by_build_id(&self, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
         let (first, rest) = id.split_first()?;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let path = format!("/usr/lib/debug/.build-id/{first:02x}/{}.debug", hex(rest));
-        let (file, path) = self.open(Path::new(&path)).ok()?;
-        let debug = ElfFile::open(file).ok()?;
-        (debug.build_id() == Some(id)).then_some((debug, path))
+        self.open_matching(Path::new(&path), id, notes)
     }
 
-    fn find_by_link(&self, image: &ElfFile) -> Option<(ElfFile, PathBuf)> {
+    /// Opens a file that must have the build id `id`.
+    fn open_matching(&self, path: &Path, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
+        let debug = ElfFile::open(self.open(path).ok()?).ok()?;
+        if debug.build_id() != Some(id) {
+            notes.push(format!("{} is of another build", path.display()));
+            return None;
+        }
+        Some(DebugFile { file: debug, path: Some(path.to_owned()) })
+    }
+
+    fn find_by_link(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
         let section = image.section(b".gnu_debuglink")?;
         // A file name, padding to four bytes, and the CRC-32 of the debug file.
         let data = image.section_data(section, limits::MAX_DEBUGLINK).ok()?;
@@ -80,23 +113,25 @@ impl DebugFileFinder {
             directory.join(".debug").join(name),
             Path::new("/usr/lib/debug").join(beneath).join(name),
         ];
-        candidates.iter().find_map(|path| {
-            let (file, path) = self.open(path).ok()?;
-            if crc_of(&file).ok()? != crc {
-                return None;
-            }
+        candidates.into_iter().find_map(|path| {
+            let file = self.open(&path).ok()?;
+            let same_sum = crc_of(&file).ok()? == crc;
             let debug = ElfFile::open(file).ok()?;
-            // The checksum is 32 bits and no secret; where both have build ids, they decide.
-            let same = match (image.build_id(), debug.build_id()) {
+            // The checksum is 32 bits and no secret; where both have build ids, they decide too.
+            let same_build = match (image.build_id(), debug.build_id()) {
                 (Some(a), Some(b)) => a == b,
                 _ => true,
             };
-            same.then_some((debug, path))
+            if !(same_sum && same_build) {
+                notes.push(format!("{} is of another build", path.display()));
+                return None;
+            }
+            Some(DebugFile { file: debug, path: Some(path) })
         })
     }
 
     /// Opens a regular file, given its absolute path inside the root.
-    fn open(&self, path: &Path) -> io::Result<(File, PathBuf)> {
+    fn open(&self, path: &Path) -> io::Result<File> {
         let root = self.root.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let path = root.join(path.strip_prefix("/").unwrap_or(path));
         // O_NONBLOCK: opening a FIFO or some devices would otherwise wait for a peer. It does nothing for
@@ -105,7 +140,7 @@ impl DebugFileFinder {
         if !file.metadata()?.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok((file, path))
+        Ok(file)
     }
 }
 

@@ -53,6 +53,12 @@ fn demangle_cpp(name: &str) -> Option<String> {
     }
 }
 
+/// The whole demangled form of a C++ name; `None` if it is not one, or too long.
+pub(crate) fn cpp_whole(name: &str) -> Option<String> {
+    let display = demangle_cpp(name)?;
+    (!display.ends_with(Capped::ELLIPSIS)).then_some(display)
+}
+
 /// A string that takes [`limits::MAX_DISPLAY_NAME`] bytes and then fails, which stops the writer: back references make
 /// the demangled form of a short name exponentially long.
 #[derive(Default)]

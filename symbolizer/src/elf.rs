@@ -62,6 +62,8 @@ pub(crate) struct Section {
     size: u64,
     /// Index of the linked section, for instance a symbol table's strings (`sh_link`).
     pub(crate) link: u32,
+    /// Bytes of an entry, for sections that are tables.
+    pub(crate) entry_size: u64,
 }
 
 impl Section {
@@ -395,6 +397,7 @@ fn decode_section(header: &elf::SectionHeader64<LE>) -> Section {
         offset: header.sh_offset.get(LE),
         size: header.sh_size.get(LE),
         link: header.sh_link.get(LE),
+        entry_size: header.sh_entsize.get(LE),
     }
 }
 

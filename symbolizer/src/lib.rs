@@ -16,11 +16,14 @@
 
 mod debugfile;
 mod demangle;
+mod dwarf;
 mod elf;
 mod error;
 mod kernel;
 pub mod limits;
+mod meter;
 mod names;
+mod plt;
 mod source;
 mod starts;
 mod symbols;

@@ -49,3 +49,29 @@ pub const MAX_CHECKED_FILE: u64 = 2 << 30;
 
 /// Bytes read of `/proc/kallsyms`. With many modules it reaches 20 MiB.
 pub const MAX_KALLSYMS: u64 = 128 << 20;
+
+/// Functions inlined into each other at one address that are reported. Real programs reach 40 (Rust iterators).
+pub const MAX_INLINE_DEPTH: usize = 256;
+
+/// Units of debug information in one image; each takes about 600 bytes once indexed. Chromium has about 30,000.
+pub const MAX_UNITS: usize = 128 << 10;
+
+/// Attributes of one kind of debug entry. Compilers use up to 30.
+pub const MAX_ATTRIBUTES: usize = 256;
+
+/// Values decoded from one image's debug information, over the life of the image. Each unit is parsed once, when first
+/// needed.
+pub const MAX_DWARF_STEPS: u64 = 256 << 20;
+
+/// Bytes of stack that parsing debug information may use: `addr2line` recurses once for each level of inlining. Threads
+/// that resolve need this much and some more; the 2 MiB of Rust's threads are enough.
+pub const MAX_DWARF_STACK: usize = 512 << 10;
+
+/// Bytes of a source path; PATH_MAX of Linux.
+pub const MAX_PATH: usize = 4096;
+
+/// Slots of the procedure linkage table whose names are kept. Large C++ programs have 30,000.
+pub const MAX_PLT_SLOTS: usize = 1 << 20;
+
+/// Bytes of `.gnu_debugaltlink`: a path and a build id.
+pub const MAX_ALTLINK: u64 = 8 << 10;

@@ -3,6 +3,10 @@
 //! A cost centre is an image and a linkage name. The name must not depend on how the compiler happened to place a
 //! function, so what it appends for placement is removed here, and nowhere else.
 
+use std::borrow::Cow;
+
+use crate::demangle;
+
 /// Order among symbols at one address; the smallest is chosen, ties are broken by the name's bytes.
 ///
 /// 1. Visible symbols before local ones: they are what programmers call.
@@ -13,8 +17,7 @@ pub(crate) type AliasRank = (bool, u8, bool, u32);
 
 pub(crate) fn alias_rank(name: &[u8], local: bool, weak: bool) -> AliasRank {
     // Mangled names begin with underscores that mean nothing.
-    let mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
-    let underscores = if mangled { 0 } else { name.iter().take_while(|&&byte| byte == b'_').count() };
+    let underscores = if is_mangled(name) { 0 } else { name.iter().take_while(|&&byte| byte == b'_').count() };
     (local, underscores.min(255) as u8, weak, u32::try_from(name.len()).unwrap_or(u32::MAX))
 }
 
@@ -51,9 +54,17 @@ enum Follow {
     OptionalNumber,
 }
 
-/// The linkage name of the logical function a symbol belongs to: without symbol version and clone suffixes.
-pub(crate) fn logical(symbol: &str) -> &str {
-    // `memcpy@@GLIBC_2.14`: never part of a name, as neither C, C++ nor Rust allow it. `foo@plt` is made here, after this.
+/// What stubs of the procedure linkage table are called: the function's name with this appended. A stub is not the function: time
+/// spent there is spent in this image.
+pub(crate) const PLT_SUFFIX: &str = "@plt";
+
+/// The linkage name of the logical function a symbol belongs to: without symbol version and clone suffixes, and with the constructor
+/// and destructor variants of C++ made one.
+pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
+    if symbol.ends_with(PLT_SUFFIX) {
+        return Cow::Borrowed(symbol);
+    }
+    // `memcpy@@GLIBC_2.14`: never part of a name, as neither C, C++ nor Rust allow it.
     let mut name = match symbol.find('@') {
         Some(at) if at > 0 => symbol.get(..at).unwrap_or(symbol),
         _ => symbol,
@@ -62,7 +73,44 @@ pub(crate) fn logical(symbol: &str) -> &str {
     while let Some(shorter) = without_clone_suffix(name) {
         name = shorter;
     }
-    name
+    one_structor(name)
+}
+
+/// Whether a name is mangled by C++ or Rust, so that it tells everything that distinguishes the function.
+pub(crate) fn is_mangled(name: &[u8]) -> bool {
+    name.starts_with(b"_Z") || name.starts_with(b"_R")
+}
+
+/// Gives the variants of a constructor or destructor the name of the "complete object" one, `C1` or `D1`.
+///
+/// One constructor in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1` for complete objects, `C2` for
+/// base classes, and `D0` for `delete`. GCC calls the declaration, and so every inlined copy, `C4` or `D4`; which of the
+/// others exist out of line depends on optimisation. They are one function to who wrote it.
+///
+/// Where in a mangled name the variant stands is found without a parser of our own: change a digit and see whether
+/// the demangled name is the same. It is only if the digit was a variant.
+fn one_structor(name: &str) -> Cow<'_, str> {
+    // A constructor's name holds more than one only if a function local to it is meant.
+    const MAX_CANDIDATES: usize = 8;
+    if !name.starts_with("_Z") {
+        return Cow::Borrowed(name);
+    }
+    let variant = |pair: &[u8]| matches!(pair, [b'C', b'2'..=b'5'] | [b'D', b'0' | b'2'..=b'5']);
+    let candidates: Vec<usize> =
+        name.as_bytes().windows(2).enumerate().filter(|(_, pair)| variant(pair)).map(|(at, _)| at + 1).collect();
+    if candidates.is_empty() {
+        return Cow::Borrowed(name);
+    }
+    let Some(meaning) = demangle::cpp_whole(name) else { return Cow::Borrowed(name) };
+    let mut result = Cow::Borrowed(name);
+    for &at in candidates.iter().rev().take(MAX_CANDIDATES) {
+        let mut changed = result.to_string();
+        changed.replace_range(at..=at, "1");
+        if demangle::cpp_whole(&changed).as_ref() == Some(&meaning) {
+            result = Cow::Owned(changed);
+        }
+    }
+    result
 }
 
 fn without_clone_suffix(name: &str) -> Option<&str> {
@@ -107,6 +155,18 @@ mod tests {
             (".cold", ".cold"),
             ("@x", "@x"),
             ("", ""),
+            ("foo@plt", "foo@plt"),
+            ("_ZN3FooC2Ei", "_ZN3FooC1Ei"),
+            ("_ZN3FooC1Ei", "_ZN3FooC1Ei"),
+            ("_ZN3FooC4Ei", "_ZN3FooC1Ei"),
+            ("_ZN3FooD0Ev", "_ZN3FooD1Ev"),
+            ("_ZN3FooD2Ev.cold", "_ZN3FooD1Ev"),
+            ("_ZN3FooIiEC2Ev", "_ZN3FooIiEC1Ev"),
+            ("_ZZN3FooC4EvENKUlvE_clEv", "_ZZN3FooC1EvENKUlvE_clEv"),
+            // Not variants: an identifier, and one that has the same letters as one.
+            ("_ZN5FooC2Ei", "_ZN5FooC2Ei"),
+            ("_ZN2C24nameEv", "_ZN2C24nameEv"),
+            ("_ZN2C2C2Ev", "_ZN2C2C1Ev"),
         ] {
             assert_eq!(logical(symbol), expected, "{symbol}");
         }

@@ -4,16 +4,20 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::debugfile::DebugFileFinder;
+use crate::debugfile::{DebugFile, DebugFileFinder};
 use crate::demangle::demangle;
+use crate::dwarf::{self, Dwarf, DwarfFrame};
 use crate::elf::ElfFile;
+use crate::limits;
+use crate::meter;
 use crate::names;
+use crate::plt::Plt;
 use crate::starts::FunctionStarts;
 use crate::symtab::SymbolTable;
 
 /// One of the functions that contain an address.
 ///
-/// It always has a linkage name or a start, or both.
+/// It has a linkage name or a start, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// The name of the logical function: without clone suffixes and symbol versions, and the same for inlined and
@@ -28,7 +32,7 @@ pub struct Function {
     pub decl_file: Option<Arc<str>>,
     /// The line it is declared at; 0 if unknown.
     pub decl_line: u32,
-    /// The source file of the address looked up; for an outer function, of the inlined call.
+    /// The source file of the address looked up; for a function with others inlined, of the call that was replaced.
     pub file: Option<Arc<str>>,
     /// The line there; 0 if unknown.
     pub line: u32,
@@ -38,13 +42,18 @@ pub struct Function {
 
 /// The names of one image's functions, read from it as they are needed.
 ///
-/// Belongs to one thread at a time; results are not kept, so the caller memoises them by address.
+/// The first [`Symbols::resolve`] reads the tables (and looks for a separate debug file); each unit of debug information is parsed
+/// when an address in it is first asked for. After that a call takes microseconds. Results are not kept, so the caller memoises them by
+/// address. Names and paths are shared: equal names are the same `Arc`.
+///
+/// The thread that resolves needs [`limits::MAX_DWARF_STACK`] bytes of stack and some more.
 #[derive(Debug)]
 pub struct Symbols {
     image: Arc<ElfFile>,
     finder: DebugFileFinder,
     tables: Option<Tables>,
-    names: HashMap<Box<str>, (Arc<str>, Option<Arc<str>>)>,
+    names: Names,
+    frames: Vec<DwarfFrame>,
     notes: Vec<String>,
 }
 
@@ -52,13 +61,15 @@ pub struct Symbols {
 struct Tables {
     symbols: SymbolTable,
     starts: FunctionStarts,
+    plt: Plt,
+    dwarf: Option<Dwarf>,
 }
 
 impl Symbols {
     /// Names for the addresses of `image`. Reads nothing yet.
     #[must_use]
     pub fn new(image: Arc<ElfFile>, debug: DebugFileFinder) -> Symbols {
-        Symbols { image, finder: debug, tables: None, names: HashMap::new(), notes: Vec::new() }
+        Symbols { image, finder: debug, tables: None, names: Names::default(), frames: Vec::new(), notes: Vec::new() }
     }
 
     /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out,
@@ -66,64 +77,188 @@ impl Symbols {
     /// known to contain the address.
     ///
     /// A return address is looked up at the address before it; that is the caller's business.
+    ///
+    /// Which name a function gets, so that it is the same wherever the function appears:
+    ///
+    /// - The outermost has the name in the symbol table, which is what there is without debug information too; of several symbols at
+    ///   one address the one people use (`write`, not `__write`). If debug information names another of these
+    ///   symbols, and the name is mangled, it is right: identical functions were folded, or one was declared as an alias.
+    /// - Inlined ones have their name in the debug information; if that is another name of a function
+    ///   in the symbol table, the one chosen there.
+    /// - Either loses what [`logical`](names::logical) removes.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
-        let Tables { symbols, starts } =
-            self.tables.get_or_insert_with(|| load(&self.image, &self.finder, &mut self.notes));
-        let symbol = symbols.lookup(svma);
-        let described = match symbol {
-            Some(found) if found.sized => None,
-            _ => starts.lookup(svma),
+        let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, &mut self.notes));
+        self.frames.clear();
+        if let Some(dwarf) = &mut tables.dwarf
+            && let Err(why) = dwarf.frames(svma, &mut self.frames)
+        {
+            self.notes.push(why);
+            tables.dwarf = None;
+        }
+        let called = tables.called(&self.image, svma);
+        // The last frame is the function that was called; without a name it is just a source line.
+        let outermost = self.frames.pop();
+        for frame in self.frames.drain(..) {
+            let Some(name) = &frame.name else { continue };
+            let name = match tables.symbols.chosen_for(name.as_bytes()).map(str::from_utf8) {
+                Some(Ok(chosen)) => chosen,
+                _ => name,
+            };
+            out.push(function(self.names.get(name), None, &frame, true));
+        }
+        let known = outermost.as_ref().and_then(|frame| frame.name.as_deref());
+        let name = match (called.name.as_deref(), known) {
+            (Some(symbol), Some(known)) => Some(if tables.same_function(&called, known) { known } else { symbol }),
+            (symbol, known) => symbol.or(known),
         };
-        let (name, start) = match (symbol, described) {
-            // A symbol without a size ends where another function begins.
-            (Some(found), Some(range)) if range.start > found.start => (None, range.start),
-            (Some(found), _) => (std::str::from_utf8(found.name).ok(), found.start),
-            (None, Some(range)) => (None, range.start),
-            (None, None) => return,
-        };
-        let (linkage_name, display_name) = match name {
-            Some(name) => {
-                let (linkage, display) = intern(&mut self.names, names::logical(name));
-                (Some(linkage), display)
-            }
-            None => (None, None),
-        };
-        out.push(Function {
-            linkage_name,
-            display_name,
-            start: Some(start),
-            decl_file: None,
-            decl_line: 0,
-            file: None,
-            line: 0,
-            inlined: false,
-        });
+        if name.is_none() && called.start.is_none() {
+            // Nobody called the functions found so far: they cannot be right.
+            out.clear();
+            return;
+        }
+        let nothing = DwarfFrame::default();
+        let named = name.map(|name| self.names.get(name));
+        let frame = outermost.as_ref().unwrap_or(&nothing);
+        out.push(function(named.unwrap_or_default(), called.start, frame, false));
     }
 
-    /// What could not be used and why, in words for the user; empty as a rule. Complete after the first resolve.
+    /// What could not be used and why, in words for the user; empty as a rule. Complete after the first resolve, but for what
+    /// turns out to be damaged later.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 }
 
-fn load(image: &ElfFile, finder: &DebugFileFinder, notes: &mut Vec<String>) -> Tables {
-    let debug = finder.find(image);
-    let mut files = vec![image];
-    files.extend(debug.as_ref().map(|(file, _)| file));
-    let symbols = SymbolTable::read(&files);
-    if symbols.cut {
-        notes.push(format!("only the first {} symbols are used", symbols.len()));
-    }
-    Tables { symbols, starts: FunctionStarts::new(image.unwind_sections()) }
+/// The function that was called, according to symbols and unwind information.
+#[derive(Debug, Default)]
+struct Called {
+    name: Option<String>,
+    start: Option<u64>,
 }
 
-fn intern(names: &mut HashMap<Box<str>, (Arc<str>, Option<Arc<str>>)>, name: &str) -> (Arc<str>, Option<Arc<str>>) {
-    if let Some(known) = names.get(name) {
-        return known.clone();
+impl Tables {
+    fn load(image: &ElfFile, finder: &DebugFileFinder, notes: &mut Vec<String>) -> Tables {
+        let has_dwarf = dwarf::is_in(image);
+        // With both in the image there is nothing to look for.
+        let has_symbols = image.section(b".symtab").is_some();
+        let debug = if has_dwarf && has_symbols { None } else { finder.find(image, notes) };
+        let debug_file = debug.as_ref().map(|debug| &debug.file);
+        let mut files = vec![image];
+        files.extend(debug_file);
+        let symbols = SymbolTable::read(&files);
+        if symbols.cut {
+            notes.push(format!("only the first {} symbols are used", limits::MAX_SYMBOLS));
+        }
+        let dwarf = if has_dwarf {
+            load_dwarf(image, None, finder, notes)
+        } else {
+            debug_file
+                .filter(|file| dwarf::is_in(file))
+                .and_then(|file| load_dwarf(file, debug.as_ref(), finder, notes))
+        };
+        Tables { symbols, starts: FunctionStarts::new(image.unwind_sections()), plt: Plt::new(image), dwarf }
     }
-    let entry = (Arc::from(name), demangle(name).map(Arc::from));
-    names.insert(name.into(), entry.clone());
-    entry
+
+    fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
+        let symbol = self.symbols.lookup(svma);
+        if let Some(found) = symbol.filter(|found| found.sized) {
+            return Called { name: text(found.name), start: Some(found.start) };
+        }
+        // Stubs come before frame descriptions, as one of these covers all stubs.
+        if self.plt.contains(svma) {
+            if !self.plt.is_read() {
+                self.plt.read_stubs(image);
+            }
+            if let Some((start, name)) = self.plt.lookup(svma) {
+                return Called { name: Some(name.to_owned()), start: Some(start) };
+            }
+        }
+        match (symbol, self.starts.lookup(svma)) {
+            // A symbol without a size ends where another function begins.
+            (Some(found), Some(range)) if range.start > found.start => Called { name: None, start: Some(range.start) },
+            (Some(found), _) => Called { name: text(found.name), start: Some(found.start) },
+            (None, range) => Called { name: None, start: range.map(|range| range.start) },
+        }
+    }
+
+    /// Whether debug information may name the function that was called: the name is mangled and one of its symbols.
+    fn same_function(&self, called: &Called, known: &str) -> bool {
+        let start = called.start.unwrap_or(0);
+        names::is_mangled(known.as_bytes()) && self.symbols.has_alias(start, known.as_bytes())
+    }
+}
+
+fn load_dwarf(
+    file: &ElfFile,
+    debug: Option<&DebugFile>,
+    finder: &DebugFileFinder,
+    notes: &mut Vec<String>,
+) -> Option<Dwarf> {
+    let supplement = finder.find_supplement(file, debug.and_then(|debug| debug.path.as_deref()), notes);
+    match Dwarf::load(file, supplement.as_ref()) {
+        Ok(dwarf) => Some(dwarf),
+        Err(why) => {
+            notes.push(why);
+            None
+        }
+    }
+}
+
+/// Names in a symbol table have no encoding; compilers write UTF-8.
+fn text(name: &[u8]) -> Option<String> {
+    std::str::from_utf8(name).ok().map(str::to_owned)
+}
+
+fn function(name: Named, start: Option<u64>, frame: &DwarfFrame, inlined: bool) -> Function {
+    Function {
+        linkage_name: name.linkage,
+        display_name: name.display,
+        start,
+        decl_file: frame.declaration.file.clone(),
+        decl_line: frame.declaration.line,
+        file: frame.file.clone(),
+        line: frame.line,
+        inlined,
+    }
+}
+
+/// Names as symbols and debug information have them, with what they become. Each is worked out once.
+#[derive(Debug, Default)]
+struct Names(HashMap<Box<str>, Named>);
+
+#[derive(Debug, Clone, Default)]
+struct Named {
+    linkage: Option<Arc<str>>,
+    display: Option<Arc<str>>,
+}
+
+impl Names {
+    fn get(&mut self, raw: &str) -> Named {
+        if let Some(named) = self.0.get(raw) {
+            return named.clone();
+        }
+        let logical = contained(|| names::logical(raw).into_owned()).unwrap_or_else(|| raw.to_owned());
+        let named = match self.0.get(logical.as_str()) {
+            Some(named) => named.clone(),
+            None => {
+                let display = contained(|| demangle(&logical)).flatten();
+                let named = Named { linkage: Some(Arc::from(logical.as_str())), display: display.map(Arc::from) };
+                self.0.insert(logical.as_str().into(), named.clone());
+                named
+            }
+        };
+        if logical != raw {
+            self.0.insert(raw.into(), named.clone());
+        }
+        named
+    }
+}
+
+/// Demanglers read names made by others and may panic on hostile ones.
+fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // They read no sections, so the grant of steps does not matter.
+    let mut steps = 1;
+    meter::run(&mut steps, limits::MAX_DWARF_STACK, work).ok()
 }

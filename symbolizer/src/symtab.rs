@@ -22,6 +22,8 @@ pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     /// Names that were not chosen for their address, by address; a function with aliases has a few.
     aliases: HashMap<u64, Vec<Name>>,
+    /// For visible, unmangled names among those: the name that was chosen instead.
+    chosen: HashMap<Box<[u8]>, Name>,
     /// Whether a limit cut the table.
     pub(crate) cut: bool,
 }
@@ -123,6 +125,7 @@ impl SymbolTable {
         });
         let mut symbols: Vec<Symbol> = Vec::new();
         let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
+        let mut chosen = HashMap::new();
         for candidate in candidates {
             let size = u32::try_from(candidate.size).unwrap_or(u32::MAX);
             match symbols.last_mut() {
@@ -133,6 +136,12 @@ impl SymbolTable {
                         if names.last().is_none_or(|&name| text(name) != text(candidate.name)) {
                             names.push(candidate.name);
                         }
+                        let alias = text(candidate.name);
+                        let (local, ..) = candidate.rank;
+                        // Local names are not unique in an image.
+                        if !local && !names::is_mangled(alias) {
+                            chosen.insert(alias.into(), last.name);
+                        }
                     }
                 }
                 _ => symbols.push(Symbol { svma: candidate.svma, size, name: candidate.name }),
@@ -141,6 +150,7 @@ impl SymbolTable {
         symbols.shrink_to_fit();
         self.symbols = symbols;
         self.aliases = aliases;
+        self.chosen = chosen;
         self.strings = strings;
     }
 
@@ -166,8 +176,9 @@ impl SymbolTable {
         self.aliases.get(&start).is_some_and(|names| names.iter().any(|&alias| self.text(alias) == name))
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.symbols.len()
+    /// The name chosen for the function that is also called `name`, if there is one.
+    pub(crate) fn chosen_for(&self, name: &[u8]) -> Option<&[u8]> {
+        self.chosen.get(name).map(|&name| self.text(name))
     }
 
     fn text(&self, name: Name) -> &[u8] {

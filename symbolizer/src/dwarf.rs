@@ -1,0 +1,307 @@
+//! Inlined functions and source lines, from DWARF 4 and 5.
+//!
+//! `addr2line` finds the unit, function, inlined functions and line of an address, and parses each unit when it is first
+//! needed. Here the sections are read for it, within limits, and what it does not give is added: where a function
+//! is declared. Not read: split DWARF (`.dwo`, `.dwp`), whose skeleton units only give lines; compression by section
+//! name (`.zdebug_*`, obsolete since 2015); type units.
+
+use std::sync::Arc;
+
+use addr2line::{Context, Frame};
+use gimli::{AttributeValue, Reader, Section as _, SectionId, UnitOffset, UnitRef};
+use hashbrown::{HashMap, HashSet};
+
+use crate::elf::ElfFile;
+use crate::limits;
+use crate::meter::{self, Metered, Stopped};
+
+/// The debug information of one image, ready for lookups.
+pub(crate) struct Dwarf {
+    context: Context<Metered>,
+    /// What of [`limits::MAX_DWARF_STEPS`] is left.
+    steps: u64,
+    files: HashSet<Arc<str>>,
+    /// By offset in `.debug_info`.
+    declarations: HashMap<usize, Declaration>,
+}
+
+/// A function at an address, innermost first.
+#[derive(Debug, Default)]
+pub(crate) struct DwarfFrame {
+    /// The linkage name if there is one, else the name.
+    pub(crate) name: Option<String>,
+    /// Where the address is in the source; for an outer function the call inlined there.
+    pub(crate) file: Option<Arc<str>>,
+    pub(crate) line: u32,
+    pub(crate) declaration: Declaration,
+}
+
+/// Where a function is declared.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Declaration {
+    pub(crate) file: Option<Arc<str>>,
+    /// 0 if unknown.
+    pub(crate) line: u32,
+}
+
+/// The sections lookups need. Locations of variables, types by signature and indexes for debuggers are left in the file.
+const SECTIONS: [SectionId; 10] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+];
+
+/// Whether a file has debug information at all.
+pub(crate) fn is_in(file: &ElfFile) -> bool {
+    file.section(b".debug_info").is_some_and(|section| file.section_size(section) > 0)
+}
+
+impl Dwarf {
+    /// Reads the debug sections of `file`, and of `supplement`, the file that `dwz(1)` moved common parts to.
+    ///
+    /// # Errors
+    ///
+    /// Says, in words for the user, why the debug information cannot be used.
+    pub(crate) fn load(file: &ElfFile, supplement: Option<&ElfFile>) -> Result<Dwarf, String> {
+        let size = debug_size(file).saturating_add(supplement.map_or(0, debug_size));
+        if size > limits::MAX_DEBUG_BYTES {
+            let mib = |bytes: u64| bytes >> 20;
+            let limit = mib(limits::MAX_DEBUG_BYTES);
+            return Err(format!("debug information of {} MiB is above the limit of {limit} MiB", mib(size)));
+        }
+        let mut dwarf = read_sections(file)?;
+        if let Some(supplement) = supplement {
+            dwarf.set_sup(read_sections(supplement)?);
+        }
+        let mut steps = limits::MAX_DWARF_STEPS;
+        let context = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
+            check_units(&dwarf)?;
+            if let Some(supplement) = dwarf.sup() {
+                check_units(supplement)?;
+            }
+            // Where units share abbreviations they would otherwise be parsed for each.
+            dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+            Context::from_dwarf(dwarf).map_err(|error| format!("damaged debug information: {error}"))
+        });
+        let context = context.map_err(describe)??;
+        Ok(Dwarf { context, steps, files: HashSet::new(), declarations: HashMap::new() })
+    }
+
+    /// The functions at `svma`, innermost first; none if the debug information knows nothing about it, or is
+    /// damaged there. A frame without a name and declaration, alone, says the line only.
+    ///
+    /// # Errors
+    ///
+    /// If the debug information must not be used again; says why, in words for the user.
+    pub(crate) fn frames(&mut self, svma: u64, out: &mut Vec<DwarfFrame>) -> Result<(), String> {
+        out.clear();
+        // The last address cannot be looked up: `addr2line` adds one to it. Nothing is mapped there.
+        if svma == u64::MAX {
+            return Ok(());
+        }
+        let Dwarf { context, steps, files, declarations } = self;
+        let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
+            let mut frames = context.find_frames(svma).skip_all_loads()?;
+            let mut unit = None;
+            while let Some(frame) = frames.next()? {
+                let declaration = match frame.dw_die_offset {
+                    Some(offset) => {
+                        let unit = *unit.get_or_insert_with(|| context.find_dwarf_and_unit(svma).skip_all_loads());
+                        unit.map(|unit| declaration(unit, offset, files, declarations)).unwrap_or_default()
+                    }
+                    None => Declaration::default(),
+                };
+                if out.len() >= limits::MAX_INLINE_DEPTH {
+                    // Keep the outermost: it is the function that was really called.
+                    out.pop();
+                }
+                out.push(convert(&frame, declaration, files));
+            }
+            Ok::<(), gimli::Error>(())
+        });
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => {
+                out.clear();
+                Ok(())
+            }
+            Err(stopped) => {
+                out.clear();
+                Err(describe(stopped))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Dwarf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dwarf").field("steps", &self.steps).finish_non_exhaustive()
+    }
+}
+
+fn describe(stopped: Stopped) -> String {
+    match stopped {
+        Stopped::OutOfSteps => "debug information takes more work than the limit allows".to_owned(),
+        Stopped::Panicked => "debug information made its parser fail".to_owned(),
+    }
+}
+
+fn debug_size(file: &ElfFile) -> u64 {
+    let sections = SECTIONS.iter().filter_map(|id| file.section(id.name().as_bytes()));
+    sections.fold(0, |sum: u64, section| sum.saturating_add(file.section_size(section)))
+}
+
+fn read_sections(file: &ElfFile) -> Result<gimli::Dwarf<Metered>, String> {
+    gimli::Dwarf::load(|id| {
+        let section = Some(id).filter(|id| SECTIONS.contains(id));
+        let bytes = match section.and_then(|id| file.section(id.name().as_bytes())) {
+            Some(section) => file
+                .section_data(section, limits::MAX_DEBUG_BYTES)
+                .map_err(|error| format!("cannot use debug information, {}: {error}", id.name()))?,
+            None => Arc::from(Vec::new()),
+        };
+        Ok(Metered::new(bytes))
+    })
+}
+
+/// Refuses what would cost out of proportion to the bytes it is written in: very many units, each of which becomes an
+/// index entry, and abbreviations with very many attributes, which a one-byte entry can refer to.
+fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<(), String> {
+    let damaged = |error: gimli::Error| format!("damaged debug information: {error}");
+    let mut tables = HashSet::new();
+    let mut units = dwarf.units();
+    let mut count = 0;
+    while let Some(header) = units.next().map_err(damaged)? {
+        count += 1;
+        if count > limits::MAX_UNITS {
+            return Err(format!("debug information has more than {} units", limits::MAX_UNITS));
+        }
+        if tables.insert(header.debug_abbrev_offset()) {
+            check_abbreviations(dwarf.debug_abbrev.reader(), header.debug_abbrev_offset().0).map_err(damaged)?;
+        }
+    }
+    Ok(())
+}
+
+/// Walks a table of abbreviations (DWARF 5, section 7.5.3) and looks at the number of attributes of each.
+fn check_abbreviations(section: &Metered, offset: usize) -> gimli::Result<()> {
+    let mut reader = section.clone();
+    reader.skip(offset)?;
+    while reader.read_uleb128()? != 0 {
+        let _tag = reader.read_uleb128()?;
+        let _has_children = reader.read_u8()?;
+        for count in 0.. {
+            let (name, form) = (reader.read_uleb128()?, reader.read_uleb128()?);
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                reader.skip_leb128()?;
+            }
+            if (name, form) == (0, 0) {
+                break;
+            }
+            if count >= limits::MAX_ATTRIBUTES {
+                return Err(gimli::Error::UnsupportedAttributeForm(gimli::DW_FORM_null));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn convert(frame: &Frame<'_, Metered>, declaration: Declaration, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
+    let name = frame.function.as_ref().and_then(|function| {
+        let mut name = function.raw_name().ok()?.into_owned();
+        name.truncate(name.floor_char_boundary(limits::MAX_LINKAGE_NAME));
+        (!name.is_empty()).then_some(name)
+    });
+    let location = frame.location.as_ref();
+    DwarfFrame {
+        name,
+        file: location.and_then(|location| location.file).map(|file| intern(files, file)),
+        line: location.and_then(|location| location.line).unwrap_or(0),
+        declaration,
+    }
+}
+
+fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
+    let file = file.get(..file.floor_char_boundary(limits::MAX_PATH)).unwrap_or_default();
+    files.get_or_insert_with(file, |file| Arc::from(file)).clone()
+}
+
+/// Where the function whose entry (or inlined copy) is at `offset` is declared. `DW_AT_decl_file` and
+/// `DW_AT_decl_line` are on the entry itself, on its abstract origin, or on the declaration that one completes.
+fn declaration(
+    unit: UnitRef<'_, Metered>,
+    offset: UnitOffset,
+    files: &mut HashSet<Arc<str>>,
+    known: &mut HashMap<usize, Declaration>,
+) -> Declaration {
+    let Some(gimli::DebugInfoOffset(key)) = offset.to_debug_info_offset(&unit.header) else {
+        return Declaration::default();
+    };
+    if let Some(declaration) = known.get(&key) {
+        return declaration.clone();
+    }
+    let declaration = find_declaration(unit, offset, files).unwrap_or_default();
+    known.insert(key, declaration.clone());
+    declaration
+}
+
+fn find_declaration(
+    unit: UnitRef<'_, Metered>,
+    mut offset: UnitOffset,
+    files: &mut HashSet<Arc<str>>,
+) -> Option<Declaration> {
+    // A copy refers to its abstract instance, and that to a declaration: two hops. More would be a cycle.
+    const MAX_HOPS: usize = 8;
+    for _ in 0..MAX_HOPS {
+        let entry = unit.entry(offset).ok()?;
+        if let Some(line) = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value()) {
+            let file = match entry.attr_value(gimli::DW_AT_decl_file) {
+                Some(AttributeValue::FileIndex(index)) => path_of(unit, index),
+                _ => None,
+            };
+            let file = file.map(|path| intern(files, &path));
+            return Some(Declaration { file, line: u32::try_from(line).unwrap_or(0) });
+        }
+        let origin =
+            entry.attr_value(gimli::DW_AT_abstract_origin).or_else(|| entry.attr_value(gimli::DW_AT_specification))?;
+        offset = match origin {
+            AttributeValue::UnitRef(offset) => offset,
+            // In another unit (link-time optimisation, dwz): not worth finding and parsing that one for a line.
+            _ => return None,
+        };
+    }
+    None
+}
+
+/// The path of a file in the unit's line table, put together as `addr2line` does it for lines.
+fn path_of(unit: UnitRef<'_, Metered>, index: u64) -> Option<String> {
+    let header = unit.line_program.as_ref()?.header();
+    let file = header.file(index)?;
+    let mut path = String::new();
+    let mut push = |part: &str| {
+        if part.starts_with('/') {
+            path.clear();
+        } else if !path.is_empty() && !path.ends_with('/') {
+            path.push('/');
+        }
+        path.push_str(part);
+    };
+    if let Some(directory) = &unit.comp_dir {
+        push(&directory.to_string_lossy().ok()?);
+    }
+    // Directory 0 is the unit's own.
+    if file.directory_index() != 0
+        && let Some(directory) = file.directory(header)
+    {
+        push(&unit.attr_string(directory).ok()?.to_string_lossy().ok()?);
+    }
+    push(&unit.attr_string(file.path_name()).ok()?.to_string_lossy().ok()?);
+    Some(path)
+}

@@ -1,0 +1,204 @@
+//! Bounds on what parsing debug information may cost.
+//!
+//! `addr2line` and `gimli` check what they read but not how much work it leads to: a few megabytes of hostile DWARF can
+//! ask for hours (many units that share one long range list), for a stack overflow (inlined functions nested a million deep),
+//! or for an index many times its size. All of that goes through reads, so the reader they are given here counts its reads and
+//! looks how deep the stack is, and fails when either goes beyond what has been granted.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use gimli::{EndianReader, Error, LittleEndian, Reader, ReaderOffsetId, Result};
+
+/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a pointer
+/// in each would be slower than this and hold memory.
+struct Meter {
+    steps: Cell<u64>,
+    /// The lowest stack address allowed; stacks grow downwards.
+    floor: Cell<usize>,
+}
+
+thread_local! {
+    // Outside of `run` nothing is granted.
+    static METER: Meter = const { Meter { steps: Cell::new(0), floor: Cell::new(usize::MAX) } };
+}
+
+/// Why a metered call gave no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// All granted steps were used up.
+    OutOfSteps,
+    /// The parser panicked. It is not to be called again with the same data.
+    Panicked,
+}
+
+/// Calls `parse` with a grant of `steps`, from which what it used is taken, and of `stack` bytes.
+pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -> std::result::Result<T, Stopped> {
+    METER.with(|meter| {
+        meter.steps.set(*steps);
+        meter.floor.set(stack_pointer().saturating_sub(stack));
+    });
+    // The one place where a panic is caught: parsers of others on data of others. A panic costs the names of
+    // one image, not the profile. Nothing of ours is touched inside; the parser's state is not used again.
+    let result = catch_unwind(AssertUnwindSafe(parse));
+    METER.with(|meter| {
+        *steps = meter.steps.get();
+        meter.steps.set(0);
+        meter.floor.set(usize::MAX);
+    });
+    match result {
+        Err(_) => Err(Stopped::Panicked),
+        Ok(_) if *steps == 0 => Err(Stopped::OutOfSteps),
+        Ok(value) => Ok(value),
+    }
+}
+
+/// Roughly where the stack ends now: the address of a local variable.
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}
+
+/// Takes one step, and one more for every 64 bytes looked at: a byte searched costs much less than a value decoded.
+#[inline]
+fn charge(bytes: usize) -> Result<()> {
+    let cost = 1 + (bytes as u64 >> 6);
+    METER.with(|meter| {
+        let left = meter.steps.get().saturating_sub(cost);
+        meter.steps.set(left);
+        if left == 0 || stack_pointer() < meter.floor.get() {
+            // gimli's errors are a closed set; this is the one a section that ends here gives.
+            return Err(Error::UnexpectedEof(ReaderOffsetId(0)));
+        }
+        Ok(())
+    })
+}
+
+/// A section of debug information that charges for being read.
+#[derive(Debug, Clone)]
+pub(crate) struct Metered(EndianReader<LittleEndian, Arc<[u8]>>);
+
+impl Metered {
+    pub(crate) fn new(bytes: Arc<[u8]>) -> Metered {
+        Metered(EndianReader::new(bytes, LittleEndian))
+    }
+}
+
+impl Reader for Metered {
+    type Endian = LittleEndian;
+    type Offset = usize;
+
+    fn endian(&self) -> LittleEndian {
+        LittleEndian
+    }
+
+    fn len(&self) -> usize {
+        Reader::len(&self.0)
+    }
+
+    fn empty(&mut self) {
+        self.0.empty();
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<()> {
+        self.0.truncate(len)
+    }
+
+    fn offset_from(&self, base: &Metered) -> usize {
+        self.0.offset_from(&base.0)
+    }
+
+    fn offset_id(&self) -> ReaderOffsetId {
+        self.0.offset_id()
+    }
+
+    fn lookup_offset_id(&self, id: ReaderOffsetId) -> Option<usize> {
+        self.0.lookup_offset_id(id)
+    }
+
+    fn find(&self, byte: u8) -> Result<usize> {
+        let found = self.0.find(byte);
+        charge(*found.as_ref().unwrap_or(&Reader::len(&self.0)))?;
+        found
+    }
+
+    #[inline]
+    fn skip(&mut self, len: usize) -> Result<()> {
+        charge(0)?;
+        self.0.skip(len)
+    }
+
+    fn split(&mut self, len: usize) -> Result<Metered> {
+        charge(0)?;
+        self.0.split(len).map(Metered)
+    }
+
+    fn to_slice(&self) -> Result<Cow<'_, [u8]>> {
+        charge(Reader::len(&self.0))?;
+        self.0.to_slice()
+    }
+
+    fn to_string(&self) -> Result<Cow<'_, str>> {
+        charge(Reader::len(&self.0))?;
+        self.0.to_string()
+    }
+
+    fn to_string_lossy(&self) -> Result<Cow<'_, str>> {
+        charge(Reader::len(&self.0))?;
+        self.0.to_string_lossy()
+    }
+
+    #[inline]
+    fn read_slice(&mut self, buf: &mut [u8]) -> Result<()> {
+        charge(0)?;
+        self.0.read_slice(buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_stop_when_the_steps_are_used_up() {
+        let mut steps = 10;
+        let mut reader = Metered::new(Arc::from(vec![1u8; 100]));
+        let read = run(&mut steps, 1 << 20, || (0..100).map_while(|_| reader.read_u8().ok()).count());
+        assert_eq!(read, Err(Stopped::OutOfSteps));
+        assert!(reader.read_u8().is_err(), "nothing is granted outside of a run");
+        let mut steps = 10;
+        assert_eq!(run(&mut steps, 1 << 20, || Metered::new(Arc::from([7u8])).read_u8().ok()), Ok(Some(7)));
+        assert_eq!(steps, 9);
+    }
+
+    #[test]
+    fn searching_a_string_costs_by_its_length() {
+        let mut steps = 1000;
+        let reader = Metered::new(Arc::from(vec![1u8; 6400]));
+        assert!(run(&mut steps, 1 << 20, || reader.find(0)).is_ok_and(|found| found.is_err()));
+        assert_eq!(steps, 1000 - 101);
+    }
+
+    #[test]
+    fn deep_recursion_stops_before_the_stack_ends() {
+        fn recurse(reader: &mut Metered, depth: usize) -> usize {
+            match reader.read_u8() {
+                Ok(_) => std::hint::black_box(recurse(reader, depth + 1)),
+                Err(_) => depth,
+            }
+        }
+        let mut steps = u64::MAX;
+        let mut reader = Metered::new(Arc::from(vec![1u8; 10_000_000]));
+        let depth = run(&mut steps, 256 << 10, || recurse(&mut reader, 0)).unwrap();
+        assert!((10..256 << 10).contains(&depth), "{depth}");
+    }
+
+    #[test]
+    fn a_panic_is_contained() {
+        let mut steps = 10;
+        assert_eq!(run(&mut steps, 1 << 20, || -> u8 { panic!("expected by this test") }), Err(Stopped::Panicked));
+    }
+}

@@ -1,0 +1,137 @@
+//! Names of the stubs that call functions of other images (the procedure linkage table).
+//!
+//! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation says which function the
+//! slot is for (System V ABI for AMD64, "Procedure Linkage Table").
+
+use std::ops::Range;
+
+use hashbrown::HashMap;
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
+
+use crate::elf::{ElfFile, Section, string_at};
+use crate::limits;
+
+/// The stubs of one image.
+#[derive(Debug, Default)]
+pub(crate) struct Plt {
+    sections: Vec<Range<u64>>,
+    /// Sorted by start: start, and the name with `@plt` appended.
+    stubs: Vec<(u64, Box<str>)>,
+    /// Bytes of the longest stub.
+    stub_size: u64,
+}
+
+/// The sections stubs are in: the classic one, the one used with indirect branch tracking, and the one for
+/// functions whose addresses are also taken.
+const SECTIONS: [&[u8]; 3] = [b".plt", b".plt.sec", b".plt.got"];
+
+impl Plt {
+    /// Only looks where the stubs are; they are read by [`Plt::read_stubs`] when the first address falls there.
+    pub(crate) fn new(image: &ElfFile) -> Plt {
+        let ranges = SECTIONS.iter().filter_map(|name| image.section(name)?.svma_range()).collect();
+        Plt { sections: ranges, ..Plt::default() }
+    }
+
+    pub(crate) fn contains(&self, svma: u64) -> bool {
+        self.sections.iter().any(|range| range.contains(&svma))
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        self.stub_size > 0
+    }
+
+    pub(crate) fn read_stubs(&mut self, image: &ElfFile) {
+        // 16 bytes on x86_64, 8 in `.plt.got` without branch tracking.
+        self.stub_size = 16;
+        let Some(slots) = read_slots(image) else { return };
+        for name in SECTIONS {
+            let Some(section) = image.section(name) else { continue };
+            let Ok(code) = image.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
+            let size = if section.entry_size == 8 { 8 } else { 16 };
+            let stubs = code.chunks(size).zip((section.svma..).step_by(size));
+            self.stubs.extend(stubs.filter_map(|(code, start)| {
+                let name = match target_of(code, start)? {
+                    Target::Slot(slot) => slots.by_address.get(&slot)?,
+                    Target::Index(index) => slots.by_index.get(index)?,
+                };
+                Some((start, format!("{name}@plt").into()))
+            }));
+        }
+        self.stubs.sort_unstable_by_key(|&(start, _)| start);
+    }
+
+    /// The stub at `svma`: its start and name.
+    pub(crate) fn lookup(&self, svma: u64) -> Option<(u64, &str)> {
+        let after = self.stubs.partition_point(|&(start, _)| start <= svma);
+        let (start, name) = self.stubs.get(after.checked_sub(1)?)?;
+        (svma - start < self.stub_size).then_some((*start, name))
+    }
+}
+
+/// What a stub leads to.
+enum Target {
+    /// The address of the slot it jumps through.
+    Slot(u64),
+    /// The index into `.rela.plt` it pushes for the dynamic linker.
+    Index(usize),
+}
+
+/// Reads the one or two instructions of a stub that say where it leads.
+fn target_of(code: &[u8], start: u64) -> Option<Target> {
+    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    const BND: &[u8] = &[0xf2];
+    let word = |bytes: &[u8]| -> Option<i32> { Some(i32::from_le_bytes(*bytes.first_chunk::<4>()?)) };
+    let body = code.strip_prefix(ENDBR64).unwrap_or(code);
+    let body = body.strip_prefix(BND).unwrap_or(body);
+    if let Some(rest) = body.strip_prefix(&[0xff, 0x25]) {
+        // jmp *displacement(%rip), relative to the end of the instruction.
+        let end = code.len() - rest.len() + 4;
+        let slot = start.checked_add(end as u64)?.checked_add_signed(i64::from(word(rest)?))?;
+        return Some(Target::Slot(slot));
+    }
+    // push $index, then a jump to the first stub.
+    let rest = body.strip_prefix(&[0x68])?;
+    Some(Target::Index(usize::try_from(word(rest)?).ok()?))
+}
+
+/// The functions slots are for.
+#[derive(Default)]
+struct Slots {
+    by_address: HashMap<u64, Box<str>>,
+    /// In the order of `.rela.plt`.
+    by_index: Vec<Box<str>>,
+}
+
+fn read_slots(image: &ElfFile) -> Option<Slots> {
+    let symbols = image.sections().iter().find(|section| section.kind == elf::SHT_DYNSYM)?;
+    let strings = image.sections().get(symbols.link as usize)?;
+    let read = |section: &Section| image.section_data(section, limits::MAX_SECTION_BYTES).ok();
+    let (symbols, strings) = (read(symbols)?, read(strings)?);
+    let count = symbols.len() / size_of::<elf::Sym64<LE>>();
+    let (symbols, _) = pod::slice_from_bytes::<elf::Sym64<LE>>(&symbols, count).ok()?;
+    let mut slots = Slots::default();
+    for name in [b".rela.plt".as_slice(), b".rela.dyn"] {
+        let Some(bytes) = image.section(name).and_then(read) else { continue };
+        let count = bytes.len() / size_of::<elf::Rela64<LE>>();
+        let Ok((relocations, _)) = pod::slice_from_bytes::<elf::Rela64<LE>>(&bytes, count) else { continue };
+        for relocation in relocations {
+            let kind = relocation.r_type(LE, false);
+            let jump = kind == elf::R_X86_64_JUMP_SLOT;
+            let named = jump || kind == elf::R_X86_64_GLOB_DAT;
+            let symbol = symbols.get(relocation.r_sym(LE, false) as usize).filter(|_| named);
+            let text = symbol.map_or(&b""[..], |symbol| string_at(&strings, symbol.st_name.get(LE)));
+            let text = std::str::from_utf8(text).unwrap_or_default();
+            let usable = !text.is_empty() && text.len() <= limits::MAX_LINKAGE_NAME;
+            if name == b".rela.plt" {
+                slots.by_index.push(if usable { text.into() } else { Box::from("?") });
+            }
+            if usable && slots.by_address.len() < limits::MAX_PLT_SLOTS {
+                slots.by_address.insert(relocation.r_offset.get(LE), text.into());
+            }
+        }
+    }
+    slots.by_index.truncate(limits::MAX_PLT_SLOTS);
+    Some(slots)
+}
