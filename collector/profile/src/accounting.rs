@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::context::ContextStats;
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
         /// Why an unwound stack does not reach its root.
@@ -95,7 +97,7 @@ pub struct Accounting {
     pub own_cpu_ns: u64,
     /// Largest resident set of the profiler, bytes.
     pub own_peak_rss_bytes: u64,
-    /// Calls of `ContextTable::push`.
+    /// Calls of `ContextTable::push`. Kept up by `Profile::take_update`.
     pub pushes: u64,
     /// Frames of all raw stacks.
     pub frames: u64,
@@ -105,6 +107,8 @@ pub struct Accounting {
     pub dropped_by_us: u64,
     /// Bytes written so far to the file of this session, if any.
     pub file_bytes: u64,
+    /// What the collector's table of contexts did and holds. Kept up by `Profile::take_update`.
+    pub contexts: ContextStats,
 }
 
 impl Accounting {
@@ -149,6 +153,7 @@ impl Accounting {
             max_stack_depth,
             dropped_by_us,
             file_bytes,
+            contexts,
         } = other;
         let add = |to: &mut u64, more: &u64| *to = to.saturating_add(*more);
         let add_known = |to: &mut Option<u64>, more: &Option<u64>| {
@@ -176,5 +181,6 @@ impl Accounting {
         self.max_stack_depth = self.max_stack_depth.max(*max_stack_depth);
         add(&mut self.dropped_by_us, dropped_by_us);
         add(&mut self.file_bytes, file_bytes);
+        self.contexts.merge(contexts);
     }
 }

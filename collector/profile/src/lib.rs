@@ -25,6 +25,7 @@ mod name;
 mod profile;
 mod symbols;
 mod update;
+pub mod view;
 
 pub use accounting::{Accounting, TruncationReason};
 pub use codec::{Decoded, Decoder, Encoder, Loaded, Recovery, read_profile, read_profile_with};

@@ -399,6 +399,8 @@ impl Profile {
 
     /// Everything new and everything charged since the last call, with the accounting as it is now.
     pub fn take_update(&mut self) -> Update {
+        self.accounting.contexts = self.contexts.stats();
+        self.accounting.pushes = self.accounting.pushes.max(self.accounting.contexts.pushes());
         let base = self.sent;
         let now = self.counts();
         let mut update = self.definitions(base, now);

@@ -1,4 +1,5 @@
 //! The worked cases of `data/histories.json`, by an independent implementation, and the paper's own figure.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ccsd_profile::{ContextId, ContextTable, CostCentreId, History};
 use serde_json::Value;

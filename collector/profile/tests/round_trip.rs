@@ -1,4 +1,5 @@
 //! A small session through the whole crate.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ccsd_profile::*;
 

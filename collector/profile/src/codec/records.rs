@@ -63,7 +63,7 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
     Ok(Metric { name, unit })
 }
 
-/// Two counted lists, so that either can grow: the truncated samples by reason, then all other numbers.
+/// Counted lists, so that each can grow: the truncated samples by reason, the numbers, those of the context table.
 pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
     let a = accounting;
     put_len(out, a.truncated.len());
@@ -90,6 +90,11 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
     put_option(out, a.target_cpu_ns);
     put_len(out, numbers.len());
     for number in numbers {
+        put(out, number);
+    }
+    let contexts = a.contexts.numbers();
+    put_len(out, contexts.len());
+    for number in contexts {
         put(out, number);
     }
 }
@@ -123,6 +128,9 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
         &mut a.file_bytes,
     ];
     for (field, number) in fields.into_iter().zip(numbers) {
+        *field = number;
+    }
+    for (field, number) in a.contexts.numbers_mut().into_iter().zip(from.list(Cursor::get)?) {
         *field = number;
     }
     Ok(a)

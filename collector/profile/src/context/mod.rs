@@ -58,8 +58,46 @@ pub struct ContextStats {
 impl ContextStats {
     /// All pushes.
     #[must_use]
-    pub const fn pushes(&self) -> u64 {
-        self.transition_hits + self.known_contexts + self.new_contexts + self.elided
+    pub fn pushes(&self) -> u64 {
+        let counts = [self.known_contexts, self.new_contexts, self.elided];
+        counts.into_iter().fold(self.transition_hits, u64::saturating_add)
+    }
+
+    /// Adds another table's, as if they were one.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (sum, more) in self.numbers_mut().into_iter().zip(other.numbers()) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// All fields, in the order of the file format.
+    pub(crate) const fn numbers(&self) -> [u64; 9] {
+        [
+            self.transition_hits,
+            self.known_contexts,
+            self.new_contexts,
+            self.elided,
+            self.contexts,
+            self.transitions,
+            self.checkpoints,
+            self.bytes,
+            self.limit_bytes,
+        ]
+    }
+
+    /// The same, to be set.
+    pub(crate) const fn numbers_mut(&mut self) -> [&mut u64; 9] {
+        [
+            &mut self.transition_hits,
+            &mut self.known_contexts,
+            &mut self.new_contexts,
+            &mut self.elided,
+            &mut self.contexts,
+            &mut self.transitions,
+            &mut self.checkpoints,
+            &mut self.bytes,
+            &mut self.limit_bytes,
+        ]
     }
 }
 

@@ -1,0 +1,152 @@
+//! The flat view: self and inherited weight of every function (I5).
+
+use serde::Serialize;
+
+use super::walk::walk;
+use super::{Selection, Share, Total};
+use crate::ids::CostCentreId;
+use crate::profile::Profile;
+
+/// One function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlatRow {
+    /// The function.
+    pub function: CostCentreId,
+    /// Its name.
+    pub name: String,
+    /// File name of its image.
+    pub image: String,
+    /// Weight of the stacks that it is the leaf of.
+    pub self_weight: u64,
+    /// Weight of the stacks that it is on, each counted once.
+    pub inherited_weight: u64,
+    /// Samples of the stacks that it is the leaf of.
+    pub samples_self: u64,
+    /// Samples of the stacks that it is on.
+    pub samples_inherited: u64,
+    /// Share of `self_weight` in the view's total.
+    pub self_share: Share,
+    /// Share of `inherited_weight` in the view's total.
+    pub inherited_share: Share,
+}
+
+impl FlatRow {
+    /// What the functions called by this one spent.
+    #[must_use]
+    pub const fn child_weight(&self) -> u64 {
+        self.inherited_weight - self.self_weight
+    }
+}
+
+/// Rows left out, so that totals survive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OtherRows {
+    /// How many.
+    pub functions: usize,
+    /// Their self weight.
+    pub self_weight: u64,
+    /// Their samples.
+    pub samples_self: u64,
+    /// Share of that in the view's total.
+    pub self_share: Share,
+}
+
+/// Every function that was seen, by self weight, largest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FlatView {
+    /// All of it. The sum of all `self_weight`, other rows included.
+    pub total: Total,
+    /// The functions.
+    pub rows: Vec<FlatRow>,
+    /// What [`FlatView::cut`] left out.
+    pub other: Option<OtherRows>,
+}
+
+impl FlatView {
+    /// Computes the view.
+    #[must_use]
+    pub fn new(profile: &Profile, selection: &Selection) -> Self {
+        #[derive(Clone, Copy, Default)]
+        struct Sums {
+            own: u64,
+            own_samples: u64,
+            inherited: u64,
+            inherited_samples: u64,
+        }
+        let mut sums = vec![Sums::default(); profile.cost_centres().len()];
+        let total = walk(profile, selection, |context| {
+            for function in context.active() {
+                if let Some(sum) = sums.get_mut(function.index()) {
+                    sum.inherited = sum.inherited.saturating_add(context.weight);
+                    sum.inherited_samples = sum.inherited_samples.saturating_add(context.samples);
+                }
+            }
+            if let Some(sum) = sums.get_mut(context.leaf().index()) {
+                sum.own = sum.own.saturating_add(context.weight);
+                sum.own_samples = sum.own_samples.saturating_add(context.samples);
+            }
+        });
+        let mut rows: Vec<FlatRow> = sums
+            .iter()
+            .enumerate()
+            .filter(|(_, sum)| sum.inherited > 0 || sum.inherited_samples > 0)
+            .map(|(i, sum)| {
+                let function = CostCentreId::new(i as u32);
+                FlatRow {
+                    function,
+                    name: profile.name(function).into_owned(),
+                    image: profile.image_name(function).to_owned(),
+                    self_weight: sum.own,
+                    inherited_weight: sum.inherited,
+                    samples_self: sum.own_samples,
+                    samples_inherited: sum.inherited_samples,
+                    self_share: Share::of(sum.own, total.weight, total.samples),
+                    inherited_share: Share::of(sum.inherited, total.weight, total.samples),
+                }
+            })
+            .collect();
+        rows.sort_by(|a, b| {
+            let order = |row: &FlatRow| (row.self_weight, row.samples_self, row.inherited_weight);
+            order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)).then(a.function.cmp(&b.function))
+        });
+        Self { total, rows, other: None }
+    }
+
+    /// The row of a function.
+    #[must_use]
+    pub fn row(&self, function: CostCentreId) -> Option<&FlatRow> {
+        self.rows.iter().find(|row| row.function == function)
+    }
+
+    /// Orders by inherited weight instead of self weight.
+    pub fn sort_by_inherited(&mut self) {
+        self.rows.sort_by_key(|row| std::cmp::Reverse(row.inherited_weight));
+    }
+
+    /// Leaves out the functions whose inherited share is below `fraction`, and counts them as other.
+    pub fn cut(&mut self, fraction: f64) {
+        self.keep(|_, row| row.inherited_share.fraction >= fraction);
+    }
+
+    /// Leaves out all but the first `rows` functions, and counts the rest as other.
+    pub fn limit(&mut self, rows: usize) {
+        self.keep(|i, _| i < rows);
+    }
+
+    fn keep(&mut self, mut keep: impl FnMut(usize, &FlatRow) -> bool) {
+        let mut other = self.other.unwrap_or_default();
+        let mut i = 0;
+        self.rows.retain(|row| {
+            let kept = keep(i, row);
+            i += 1;
+            if !kept {
+                other.functions += 1;
+                other.self_weight = other.self_weight.saturating_add(row.self_weight);
+                other.samples_self = other.samples_self.saturating_add(row.samples_self);
+            }
+            kept
+        });
+        other.self_share = Share::of(other.self_weight, self.total.weight, self.total.samples);
+        self.other = (other.functions > 0).then_some(other);
+    }
+}

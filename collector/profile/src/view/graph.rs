@@ -1,0 +1,202 @@
+//! The call graph view, in gprof's form: every function between its callers and its callees.
+//!
+//! As in the paper's "Presenting the results": a context with running function P gives its weight, for each item A\[B\]C, to
+//! `self1(B, C)` or `child1(B, C)` depending on whether C = P, and to `self2(A, B)` or `child2(A, B)` depending on whether
+//! B = P. An item without A is time of B as a root; one without C is self time of B. Direct recursion makes no arc: A1
+//! has folded it away.
+//!
+//! I9: a function's child weight is the sum over its outgoing arcs, and its incoming arcs and its time as a root add up to
+//! its inherited weight. Under mutual recursion, the outgoing and the incoming weight of one arc may differ.
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::walk::{function, is_marked, walk};
+use super::{Selection, Share, Total};
+use crate::ids::CostCentreId;
+use crate::profile::Profile;
+
+/// An arc to a caller or a callee, as seen from one function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GraphArc {
+    /// The other function.
+    pub function: CostCentreId,
+    /// Its name.
+    pub name: String,
+    /// Weight while the callee of the arc was running itself: `self1` of an arc to a callee, `self2` of one from a caller.
+    pub self_weight: u64,
+    /// Weight while the callee of the arc was waiting for others: `child1` or `child2`.
+    pub child_weight: u64,
+    /// Samples of both.
+    pub samples: u64,
+    /// Hidden functions and mutual recursion met: the true neighbour may be another.
+    pub approximate: bool,
+}
+
+/// A function with its callers and callees.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GraphNode {
+    /// The function.
+    pub function: CostCentreId,
+    /// Its name.
+    pub name: String,
+    /// Weight of the stacks that it is the leaf of.
+    pub self_weight: u64,
+    /// Inherited weight less self weight.
+    pub child_weight: u64,
+    /// Samples of the stacks that it is on.
+    pub samples: u64,
+    /// Share of the inherited weight in the view's total.
+    pub share: Share,
+    /// Weight as a root while it was running itself: the part of `self_weight` that no caller explains.
+    pub root_self_weight: u64,
+    /// Weight as a root while it was waiting for others.
+    pub root_child_weight: u64,
+    /// Incoming arcs, the heaviest first: `self2` and `child2`.
+    pub callers: Vec<GraphArc>,
+    /// Outgoing arcs, the heaviest first: `self1` and `child1`.
+    pub callees: Vec<GraphArc>,
+}
+
+impl GraphNode {
+    /// Weight of the stacks that it is on.
+    #[must_use]
+    pub const fn inherited_weight(&self) -> u64 {
+        self.self_weight.saturating_add(self.child_weight)
+    }
+}
+
+/// All functions, by inherited weight, largest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GraphView {
+    /// All of it.
+    pub total: Total,
+    /// The functions.
+    pub nodes: Vec<GraphNode>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    own: u64,
+    child: u64,
+    samples: u64,
+}
+
+impl Sums {
+    fn add(&mut self, is_self: bool, weight: u64, samples: u64) {
+        let sum = if is_self { &mut self.own } else { &mut self.child };
+        *sum = sum.saturating_add(weight);
+        self.samples = self.samples.saturating_add(samples);
+    }
+}
+
+/// Both weights of an arc.
+#[derive(Clone, Copy, Default)]
+struct ArcSums {
+    outgoing: Sums,
+    incoming: Sums,
+    approximate: bool,
+}
+
+#[derive(Clone, Default)]
+struct NodeSums {
+    all: Sums,
+    root: Sums,
+    callers: Vec<GraphArc>,
+    callees: Vec<GraphArc>,
+}
+
+impl GraphView {
+    /// Computes the view.
+    #[must_use]
+    pub fn new(profile: &Profile, selection: &Selection) -> Self {
+        let mut nodes = vec![NodeSums::default(); profile.cost_centres().len()];
+        let mut arcs: HashMap<(CostCentreId, CostCentreId), ArcSums> = HashMap::new();
+        let total = walk(profile, selection, |context| {
+            let (weight, samples) = (context.weight, context.samples);
+            let running = context.leaf();
+            let mut before = None;
+            let mut entries = context.entries().iter().peekable();
+            while let Some(&entry) = entries.next() {
+                let b = function(entry);
+                if is_marked(entry) {
+                    if let Some(node) = nodes.get_mut(b.index()) {
+                        node.all.add(b == running, weight, samples);
+                        if before.is_none() {
+                            node.root.add(b == running, weight, samples);
+                        }
+                    }
+                    if let Some(a) = before {
+                        let arc = arcs.entry((a, b)).or_default();
+                        arc.incoming.add(b == running, weight, samples);
+                        arc.approximate |= context.approximate;
+                    }
+                    if let Some(c) = entries.peek().map(|&&next| function(next)) {
+                        let arc = arcs.entry((b, c)).or_default();
+                        arc.outgoing.add(c == running, weight, samples);
+                        arc.approximate |= context.approximate;
+                    }
+                }
+                before = Some(b);
+            }
+        });
+        for ((caller, callee), sums) in arcs {
+            let arc = |function, part: Sums| GraphArc {
+                function,
+                name: profile.name(function).into_owned(),
+                self_weight: part.own,
+                child_weight: part.child,
+                samples: part.samples,
+                approximate: sums.approximate,
+            };
+            let seen = |part: Sums| part.samples > 0 || part.own > 0 || part.child > 0;
+            if let Some(node) = nodes.get_mut(callee.index()).filter(|_| seen(sums.incoming)) {
+                node.callers.push(arc(caller, sums.incoming));
+            }
+            if let Some(node) = nodes.get_mut(caller.index()).filter(|_| seen(sums.outgoing)) {
+                node.callees.push(arc(callee, sums.outgoing));
+            }
+        }
+        Self { total, nodes: finish(profile, total, nodes) }
+    }
+
+    /// A function with its callers and callees.
+    #[must_use]
+    pub fn node(&self, function: CostCentreId) -> Option<&GraphNode> {
+        self.nodes.iter().find(|node| node.function == function)
+    }
+}
+
+fn finish(profile: &Profile, total: Total, sums: Vec<NodeSums>) -> Vec<GraphNode> {
+    let mut nodes: Vec<GraphNode> = sums
+        .into_iter()
+        .enumerate()
+        .filter(|(_, node)| node.all.samples > 0 || node.all.own > 0 || node.all.child > 0)
+        .map(|(i, mut node)| {
+            for arcs in [&mut node.callers, &mut node.callees] {
+                arcs.sort_by(|a, b| {
+                    let weight = |arc: &GraphArc| arc.self_weight.saturating_add(arc.child_weight);
+                    weight(b).cmp(&weight(a)).then_with(|| a.name.cmp(&b.name)).then(a.function.cmp(&b.function))
+                });
+            }
+            let function = CostCentreId::new(i as u32);
+            GraphNode {
+                function,
+                name: profile.name(function).into_owned(),
+                self_weight: node.all.own,
+                child_weight: node.all.child,
+                samples: node.all.samples,
+                share: Share::of(node.all.own.saturating_add(node.all.child), total.weight, total.samples),
+                root_self_weight: node.root.own,
+                root_child_weight: node.root.child,
+                callers: node.callers,
+                callees: node.callees,
+            }
+        })
+        .collect();
+    nodes.sort_by(|a, b| {
+        let order = |node: &GraphNode| (node.inherited_weight(), node.self_weight);
+        order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)).then(a.function.cmp(&b.function))
+    });
+    nodes
+}

@@ -1,0 +1,104 @@
+//! The lines view: on which source lines each function spent its self weight.
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::walk::walk_contexts;
+use super::{Selection, Share, Total};
+use crate::ids::{CostCentreId, LineId};
+use crate::profile::Profile;
+
+/// One line of a function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LineRow {
+    /// The line.
+    pub id: LineId,
+    /// Its file; empty if unknown.
+    pub file: String,
+    /// Its number; 0 if unknown.
+    pub line: u32,
+    /// Weight.
+    pub weight: u64,
+    /// Samples.
+    pub samples: u64,
+    /// Share of the view's total.
+    pub share: Share,
+}
+
+/// The lines of one function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionLines {
+    /// The function.
+    pub function: CostCentreId,
+    /// Its name.
+    pub name: String,
+    /// Its self weight: the sum of its lines.
+    pub self_weight: u64,
+    /// Samples of that.
+    pub samples: u64,
+    /// Its lines, the heaviest first.
+    pub lines: Vec<LineRow>,
+}
+
+/// Functions with self weight, the heaviest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LinesView {
+    /// All of it.
+    pub total: Total,
+    /// The functions.
+    pub functions: Vec<FunctionLines>,
+}
+
+impl LinesView {
+    /// Computes the view. What a hidden function spent counts for its innermost visible caller, without a line.
+    #[must_use]
+    pub fn new(profile: &Profile, selection: &Selection) -> Self {
+        // Who is charged for each context.
+        let mut charged = vec![None; profile.contexts().len()];
+        let total = walk_contexts(profile, selection, |context, visible| {
+            if let Some(place) = charged.get_mut(context.index()) {
+                *place = Some(visible.leaf());
+            }
+        });
+        let mut sums: HashMap<(CostCentreId, LineId), (u64, u64)> = HashMap::new();
+        profile.for_each_charge(|charge| {
+            let Some(function) = charged.get(charge.context.index()).copied().flatten() else { return };
+            if !selection.takes_thread(charge.thread) {
+                return;
+            }
+            let own = profile.contexts().leaf(charge.context) == Some(function);
+            let line = if own { charge.line } else { LineId::UNKNOWN };
+            let weight = charge.weights.get(selection.metric_index()).copied().unwrap_or(0);
+            let (weights, samples) = sums.entry((function, line)).or_default();
+            *weights = weights.saturating_add(weight);
+            *samples = samples.saturating_add(charge.samples);
+        });
+        let mut functions: HashMap<CostCentreId, Vec<LineRow>> = HashMap::new();
+        for ((function, id), (weight, samples)) in sums {
+            let line = profile.line(id);
+            functions.entry(function).or_default().push(LineRow {
+                id,
+                file: line.map(|line| line.file.to_string()).unwrap_or_default(),
+                line: line.map_or(0, |line| line.line),
+                weight,
+                samples,
+                share: Share::of(weight, total.weight, total.samples),
+            });
+        }
+        let mut functions: Vec<FunctionLines> = functions
+            .into_iter()
+            .map(|(function, mut lines)| {
+                lines.sort_by(|a, b| b.weight.cmp(&a.weight).then(a.id.cmp(&b.id)));
+                FunctionLines {
+                    function,
+                    name: profile.name(function).into_owned(),
+                    self_weight: lines.iter().fold(0, |sum, line| sum.saturating_add(line.weight)),
+                    samples: lines.iter().fold(0, |sum, line| sum.saturating_add(line.samples)),
+                    lines,
+                }
+            })
+            .collect();
+        functions.sort_by(|a, b| b.self_weight.cmp(&a.self_weight).then(a.function.cmp(&b.function)));
+        Self { total, functions }
+    }
+}

@@ -1,0 +1,90 @@
+//! Which part of a profile to look at.
+
+use std::collections::HashSet;
+
+use crate::ids::{CostCentreId, ThreadId};
+use crate::profile::Profile;
+
+/// What a view shows: which functions are visible, which stacks and threads count, which metric.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    hidden: HashSet<CostCentreId>,
+    only: Option<HashSet<CostCentreId>>,
+    focus: Option<HashSet<CostCentreId>>,
+    threads: Option<HashSet<ThreadId>>,
+    metric: usize,
+}
+
+impl Selection {
+    /// Everything, by the first metric.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Hides functions (I6): what they spend themselves counts for their innermost visible callers.
+    #[must_use]
+    pub fn hide(mut self, functions: impl IntoIterator<Item = CostCentreId>) -> Self {
+        self.hidden.extend(functions);
+        self
+    }
+
+    /// Hides all functions but these.
+    #[must_use]
+    pub fn only(mut self, functions: impl IntoIterator<Item = CostCentreId>) -> Self {
+        self.only.get_or_insert_default().extend(functions);
+        self
+    }
+
+    /// Takes only the stacks on which one of these functions is active: the profile of these functions and what they
+    /// call (Spivey, end of "Presenting the results").
+    #[must_use]
+    pub fn focus(mut self, functions: impl IntoIterator<Item = CostCentreId>) -> Self {
+        self.focus.get_or_insert_default().extend(functions);
+        self
+    }
+
+    /// Takes only what these threads did.
+    #[must_use]
+    pub fn threads(mut self, threads: impl IntoIterator<Item = ThreadId>) -> Self {
+        self.threads.get_or_insert_default().extend(threads);
+        self
+    }
+
+    /// Weighs by the metric of this number. One that does not exist weighs everything 0.
+    #[must_use]
+    pub const fn metric(mut self, metric: usize) -> Self {
+        self.metric = metric;
+        self
+    }
+
+    /// Number of the metric.
+    #[must_use]
+    pub const fn metric_index(&self) -> usize {
+        self.metric
+    }
+
+    /// Whether a function is visible. `[elided]` is hidden like any other.
+    #[must_use]
+    pub fn shows(&self, function: CostCentreId) -> bool {
+        !self.hidden.contains(&function) && self.only.as_ref().is_none_or(|only| only.contains(&function))
+    }
+
+    pub(super) fn takes_thread(&self, thread: ThreadId) -> bool {
+        self.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
+    }
+
+    /// Visibility by number of cost centre; `None` if nothing is hidden.
+    pub(super) fn visible(&self, profile: &Profile) -> Option<Vec<bool>> {
+        if self.hidden.is_empty() && self.only.is_none() {
+            return None;
+        }
+        Some((0..profile.cost_centres().len()).map(|i| self.shows(CostCentreId::new(i as u32))).collect())
+    }
+
+    /// Focus by number of cost centre; `None` if every stack counts.
+    pub(super) fn focussed(&self, profile: &Profile) -> Option<Vec<bool>> {
+        let focus = self.focus.as_ref()?;
+        Some((0..profile.cost_centres().len()).map(|i| focus.contains(&CostCentreId::new(i as u32))).collect())
+    }
+}

@@ -1,0 +1,70 @@
+//! The stacks view: every cost-centre stack with its weight, as Morgan and Jarvis list them.
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::walk::walk;
+use super::{Names, Selection, Share, Total, names, words};
+use crate::history::Entry;
+use crate::marked::to_entry;
+use crate::profile::Profile;
+
+/// One stack: recursion is folded, see [`History`](crate::History).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StackRow {
+    /// The entries, oldest first.
+    pub entries: Vec<Entry>,
+    /// Weight charged to exactly this stack.
+    pub weight: u64,
+    /// Samples charged to it.
+    pub samples: u64,
+    /// Share of the view's total.
+    pub share: Share,
+    /// Hidden functions and mutual recursion met: unmarked entries may not be the true ones.
+    pub approximate: bool,
+}
+
+/// Every stack that was charged, the heaviest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StacksView {
+    /// All of it: the sum of all rows.
+    pub total: Total,
+    /// The stacks.
+    pub rows: Vec<StackRow>,
+    /// Names of the functions.
+    pub names: Names,
+}
+
+impl StacksView {
+    /// Computes the view.
+    #[must_use]
+    pub fn new(profile: &Profile, selection: &Selection) -> Self {
+        // Hiding functions makes stacks equal that were different.
+        let mut rows: HashMap<Vec<u32>, (u64, u64, bool)> = HashMap::new();
+        let total = walk(profile, selection, |context| {
+            let (weight, samples, approximate) = rows.entry_ref(context.entries()).or_default();
+            *weight = weight.saturating_add(context.weight);
+            *samples = samples.saturating_add(context.samples);
+            *approximate |= context.approximate;
+        });
+        let mut rows: Vec<StackRow> = rows
+            .into_iter()
+            .map(|(entries, (weight, samples, approximate))| StackRow {
+                entries: entries.iter().map(|&entry| to_entry(entry)).collect(),
+                weight,
+                samples,
+                share: Share::of(weight, total.weight, total.samples),
+                approximate,
+            })
+            .collect();
+        rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
+        let names = names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
+        Self { total, rows, names }
+    }
+
+    /// A row as text, safe to print: `<leaf,...,root> weight`, unmarked entries in parentheses.
+    #[must_use]
+    pub fn text(&self, row: &StackRow) -> String {
+        format!("<{}> {}", words(row.entries.iter().rev(), &self.names, ","), row.weight)
+    }
+}

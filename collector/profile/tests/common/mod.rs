@@ -1,0 +1,83 @@
+//! Small profiles for tests.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "every test binary uses a part of this")]
+
+use ccsd_profile::*;
+
+pub fn session() -> Session {
+    Session {
+        target: "demo".into(),
+        command: vec!["./demo".into(), "-x".into()],
+        pids: vec![7],
+        event: "cpu-clock:u".into(),
+        rate_hz: 999,
+        host: "here".into(),
+        started_unix_ns: 1_000,
+        metrics: vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }],
+        notes: vec!["no PMU: sampling by CPU clock".into()],
+        version: "0".into(),
+    }
+}
+
+/// A profile with a process, to which stacks of named functions are charged.
+pub struct Maker {
+    pub profile: Profile,
+    pub image: ImageId,
+    pub process: ProcessId,
+}
+
+impl Maker {
+    pub fn new() -> Self {
+        Self::with(session(), Limits::default())
+    }
+
+    pub fn with(session: Session, limits: Limits) -> Self {
+        let mut profile = Profile::new(session, limits);
+        let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1, 2, 3] });
+        let process = profile.add_process(Process {
+            pid: 7,
+            start_time: 100,
+            exec_generation: 0,
+            parent: None,
+            name: "demo".into(),
+        });
+        Self { profile, image, process }
+    }
+
+    pub fn function(&mut self, name: &str) -> CostCentreId {
+        self.profile.add_cost_centre(CostCentre {
+            image: self.image,
+            linkage_name: Some(name.into()),
+            display_name: None,
+            start: Some(0x1000),
+            file: Some("demo.c".into()),
+            line: 3,
+        })
+    }
+
+    pub fn thread(&mut self, tid: u32) -> ThreadId {
+        self.profile.add_thread(Thread { process: self.process, tid, name: format!("worker {tid}") })
+    }
+
+    /// Charges a stack, root first, names separated by spaces.
+    pub fn charge(&mut self, stack: &str, weight: u64) -> ContextId {
+        self.charge_at(7, stack, LineId::UNKNOWN, weight)
+    }
+
+    pub fn charge_at(&mut self, tid: u32, stack: &str, line: LineId, weight: u64) -> ContextId {
+        let thread = self.thread(tid);
+        let mut context = ContextId::ROOT;
+        for name in stack.split_whitespace() {
+            let function = self.function(name);
+            context = self.profile.contexts_mut().push(context, function);
+        }
+        self.profile.charge(thread, context, line, &[weight]);
+        self.profile.accounting_mut().received += 1;
+        context
+    }
+
+    pub fn find(&self, name: &str) -> CostCentreId {
+        let position = self.profile.cost_centres().iter().position(|f| f.linkage_name.as_deref() == Some(name));
+        CostCentreId::new(u32::try_from(position.unwrap()).unwrap())
+    }
+}
