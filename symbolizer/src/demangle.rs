@@ -15,7 +15,7 @@ const CPP_RECURSION: u32 = 160;
 /// Rust names lose their hash suffix; C++ names keep their parameters. Names longer than
 /// [`limits::MAX_DISPLAY_NAME`] bytes are cut and end in an ellipsis.
 pub(crate) fn demangle(linkage_name: &str) -> Option<String> {
-    let display = demangle_rust(linkage_name).or_else(|| demangle_cpp(linkage_name));
+    let display = demangle_rust(linkage_name).or_else(|| demangle_cpp(linkage_name, DemangleOptions::new()));
     let display = match display {
         Some(display) => display,
         None if linkage_name.len() > limits::MAX_DISPLAY_NAME => {
@@ -39,23 +39,22 @@ fn demangle_rust(name: &str) -> Option<String> {
     }
 }
 
-fn demangle_cpp(name: &str) -> Option<String> {
+fn demangle_cpp(name: &str, print: DemangleOptions) -> Option<String> {
     if !name.starts_with("_Z") && !name.starts_with("___Z") {
         return None;
     }
     let parse = ParseOptions::default().recursion_limit(CPP_RECURSION);
     let symbol = cpp_demangle::BorrowedSymbol::new_with_options(name.as_bytes(), &parse).ok()?;
     let mut out = Capped::default();
-    let print = DemangleOptions::new().recursion_limit(CPP_RECURSION);
-    match symbol.structured_demangle(&mut out, &print) {
+    match symbol.structured_demangle(&mut out, &print.recursion_limit(CPP_RECURSION)) {
         Err(_) if !out.full => None,
         _ => Some(out.finish()),
     }
 }
 
-/// The whole demangled form of a C++ name; `None` if it is not one, or too long.
+/// The whole demangled form of a C++ name, without the return type; `None` if it is not one, or too long.
 pub(crate) fn cpp_whole(name: &str) -> Option<String> {
-    let display = demangle_cpp(name)?;
+    let display = demangle_cpp(name, DemangleOptions::new().no_return_type())?;
     (!display.ends_with(Capped::ELLIPSIS)).then_some(display)
 }
 

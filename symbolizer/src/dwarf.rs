@@ -14,6 +14,8 @@ use hashbrown::{HashMap, HashSet};
 use crate::elf::ElfFile;
 use crate::limits;
 use crate::meter::{self, Metered, Stopped};
+use crate::names;
+use crate::scopes::Scopes;
 
 /// The debug information of one image, ready for lookups.
 pub(crate) struct Dwarf {
@@ -21,8 +23,17 @@ pub(crate) struct Dwarf {
     /// What of [`limits::MAX_DWARF_STEPS`] is left.
     steps: u64,
     files: HashSet<Arc<str>>,
-    /// By offset in `.debug_info`.
-    declarations: HashMap<usize, Declaration>,
+    /// What was found out about functions, by offset in `.debug_info`.
+    functions: HashMap<usize, Known>,
+    scopes: Scopes,
+}
+
+/// What `addr2line` does not give of a function.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// Only for functions without a linkage name that need one.
+    path: Option<Arc<str>>,
+    declaration: Declaration,
 }
 
 /// A function at an address, innermost first.
@@ -91,7 +102,7 @@ impl Dwarf {
             Context::from_dwarf(dwarf).map_err(|error| format!("damaged debug information: {error}"))
         });
         let context = context.map_err(describe)??;
-        Ok(Dwarf { context, steps, files: HashSet::new(), declarations: HashMap::new() })
+        Ok(Dwarf { context, steps, files: HashSet::new(), functions: HashMap::new(), scopes: Scopes::default() })
     }
 
     /// The functions at `svma`, innermost first; none if the debug information knows nothing about it, or is
@@ -106,23 +117,21 @@ impl Dwarf {
         if svma == u64::MAX {
             return Ok(());
         }
-        let Dwarf { context, steps, files, declarations } = self;
+        let Dwarf { context, steps, files, functions, scopes } = self;
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
             let mut frames = context.find_frames(svma).skip_all_loads()?;
             let mut unit = None;
             while let Some(frame) = frames.next()? {
-                let declaration = match frame.dw_die_offset {
-                    Some(offset) => {
-                        let unit = *unit.get_or_insert_with(|| context.find_dwarf_and_unit(svma).skip_all_loads());
-                        unit.map(|unit| declaration(unit, offset, files, declarations)).unwrap_or_default()
-                    }
-                    None => Declaration::default(),
+                let unit = *unit.get_or_insert_with(|| context.find_dwarf_and_unit(svma).skip_all_loads());
+                let known = match (unit, frame.dw_die_offset) {
+                    (Some(unit), Some(offset)) => know(unit, offset, &frame, files, functions, scopes),
+                    _ => Known::default(),
                 };
                 if out.len() >= limits::MAX_INLINE_DEPTH {
                     // Keep the outermost: it is the function that was really called.
                     out.pop();
                 }
-                out.push(convert(&frame, declaration, files));
+                out.push(convert(&frame, known, files));
             }
             Ok::<(), gimli::Error>(())
         });
@@ -213,19 +222,20 @@ fn check_abbreviations(section: &Metered, offset: usize) -> gimli::Result<()> {
     Ok(())
 }
 
-fn convert(frame: &Frame<'_, Metered>, declaration: Declaration, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
-    let name = frame.function.as_ref().and_then(|function| {
-        let mut name = function.raw_name().ok()?.into_owned();
-        name.truncate(name.floor_char_boundary(limits::MAX_LINKAGE_NAME));
-        (!name.is_empty()).then_some(name)
-    });
+fn convert(frame: &Frame<'_, Metered>, known: Known, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
     let location = frame.location.as_ref();
     DwarfFrame {
-        name,
+        name: known.path.map(|path| path.to_string()).or_else(|| raw_name(frame)),
         file: location.and_then(|location| location.file).map(|file| intern(files, file)),
         line: location.and_then(|location| location.line).unwrap_or(0),
-        declaration,
+        declaration: known.declaration,
     }
+}
+
+fn raw_name(frame: &Frame<'_, Metered>) -> Option<String> {
+    let mut name = frame.function.as_ref()?.raw_name().ok()?.into_owned();
+    name.truncate(name.floor_char_boundary(limits::MAX_LINKAGE_NAME));
+    (!name.is_empty()).then_some(name)
 }
 
 fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
@@ -233,33 +243,51 @@ fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
     files.get_or_insert_with(file, |file| Arc::from(file)).clone()
 }
 
-/// Where the function whose entry (or inlined copy) is at `offset` is declared. `DW_AT_decl_file` and
-/// `DW_AT_decl_line` are on the entry itself, on its abstract origin, or on the declaration that one completes.
-fn declaration(
+/// What is to be known of the function whose entry (or inlined copy) is at `offset`; worked out once.
+fn know(
     unit: UnitRef<'_, Metered>,
     offset: UnitOffset,
+    frame: &Frame<'_, Metered>,
     files: &mut HashSet<Arc<str>>,
-    known: &mut HashMap<usize, Declaration>,
-) -> Declaration {
+    functions: &mut HashMap<usize, Known>,
+    scopes: &mut Scopes,
+) -> Known {
     let Some(gimli::DebugInfoOffset(key)) = offset.to_debug_info_offset(&unit.header) else {
-        return Declaration::default();
+        return Known::default();
     };
-    if let Some(declaration) = known.get(&key) {
-        return declaration.clone();
+    if let Some(known) = functions.get(&key) {
+        return known.clone();
     }
+    let language = frame.function.as_ref().and_then(|function| function.language);
+    let needs_path =
+        language.is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
+    let path = if needs_path { scopes.path(unit, offset) } else { None };
     let declaration = find_declaration(unit, offset, files).unwrap_or_default();
-    known.insert(key, declaration.clone());
-    declaration
+    let known = Known { path: path.map(Arc::from), declaration };
+    functions.insert(key, known.clone());
+    known
 }
 
+fn is_cpp(language: gimli::DwLang) -> bool {
+    matches!(
+        language,
+        gimli::DW_LANG_C_plus_plus
+            | gimli::DW_LANG_C_plus_plus_03
+            | gimli::DW_LANG_C_plus_plus_11
+            | gimli::DW_LANG_C_plus_plus_14
+            | gimli::DW_LANG_C_plus_plus_17
+            | gimli::DW_LANG_C_plus_plus_20
+    )
+}
+
+/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
+/// origin, or on the declaration that one completes.
 fn find_declaration(
     unit: UnitRef<'_, Metered>,
     mut offset: UnitOffset,
     files: &mut HashSet<Arc<str>>,
 ) -> Option<Declaration> {
-    // A copy refers to its abstract instance, and that to a declaration: two hops. More would be a cycle.
-    const MAX_HOPS: usize = 8;
-    for _ in 0..MAX_HOPS {
+    for _ in 0..limits::MAX_ORIGINS {
         let entry = unit.entry(offset).ok()?;
         if let Some(line) = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value()) {
             let file = match entry.attr_value(gimli::DW_AT_decl_file) {

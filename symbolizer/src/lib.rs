@@ -24,6 +24,7 @@ pub mod limits;
 mod meter;
 mod names;
 mod plt;
+mod scopes;
 mod source;
 mod starts;
 mod symbols;

@@ -75,3 +75,10 @@ pub const MAX_PLT_SLOTS: usize = 1 << 20;
 
 /// Bytes of `.gnu_debugaltlink`: a path and a build id.
 pub const MAX_ALTLINK: u64 = 8 << 10;
+
+/// Hops from a copy of a function to the debug entry that has its name: copy, abstract instance, declaration. More would
+/// be a cycle.
+pub const MAX_ORIGINS: usize = 8;
+
+/// Scopes around a function in the path that names it.
+pub const MAX_SCOPES: usize = 64;

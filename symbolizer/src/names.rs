@@ -73,7 +73,80 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
     while let Some(shorter) = without_clone_suffix(name) {
         name = shorter;
     }
-    one_structor(name)
+    match file_local_path(name) {
+        Some(path) => Cow::Owned(path),
+        None => one_structor(name),
+    }
+}
+
+/// The path that identifies a C++ function only its file sees: `_ZN12_GLOBAL__N_16helperEi` is
+/// `(anonymous namespace)::helper`.
+///
+/// GCC gives such a function a mangled symbol where it is out of line and no linkage name where it is inlined; the path is
+/// what both have. It tells no parameters, so overloads local to a file are one function, as functions of one name in two files are.
+/// Names with template arguments are left mangled: compilers and demanglers spell types differently.
+fn file_local_path(name: &str) -> Option<String> {
+    // A quick look first: an unnamed namespace, an internal name (`L`), an entity local to a function (`Z`).
+    if !name.starts_with("_Z") || !(name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)) {
+        return None;
+    }
+    plain_path(&demangle::cpp_whole(name)?)
+}
+
+/// Whether the path a mangled name begins with has a component marked as internal to its file: an `L` before its length.
+fn is_internal(name: &str) -> bool {
+    let mut rest = name.strip_prefix("_Z").unwrap_or_default().as_bytes();
+    if let Some(nested) = rest.strip_prefix(b"N") {
+        // Qualifiers of member functions.
+        let qualifiers = nested.iter().take_while(|byte| b"VKRO".contains(byte)).count();
+        rest = nested.get(qualifiers..).unwrap_or_default();
+    }
+    loop {
+        if rest.first() == Some(&b'L') {
+            return rest.get(1).is_some_and(u8::is_ascii_digit);
+        }
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let length = rest.get(..digits).and_then(|digits| str::from_utf8(digits).ok()?.parse::<usize>().ok());
+        let Some(after) = length.and_then(|length| rest.get(digits.checked_add(length)?..)) else { return false };
+        rest = after;
+    }
+}
+
+/// Takes parameters and qualifiers out of a demangled name: `f(int)::{lambda(char)#1}::operator()(char) const` becomes
+/// `f::{lambda#1}::operator()`. `None` if it has template arguments.
+fn plain_path(demangled: &str) -> Option<String> {
+    const UNNAMED: &str = "(anonymous namespace)";
+    // Both `<` and `(` occur in names of operators.
+    const OPERATORS: [&str; 6] = ["operator<=>", "operator<<=", "operator<<", "operator<=", "operator<", "operator()"];
+    let mut path = String::new();
+    let mut rest = demangled;
+    while let Some(first) = rest.chars().next() {
+        let whole = OPERATORS.iter().chain(&[UNNAMED]).find(|whole| rest.starts_with(**whole));
+        if let Some(whole) = whole {
+            path.push_str(whole);
+            rest = rest.get(whole.len()..)?;
+        } else if first == '<' {
+            return None;
+        } else if first == '(' {
+            let mut depth = 0usize;
+            let end = rest.char_indices().find_map(|(at, c)| {
+                match c {
+                    '(' => depth += 1,
+                    ')' => depth -= 1,
+                    _ => {}
+                }
+                (depth == 0).then_some(at + 1)
+            })?;
+            rest = rest.get(end..)?;
+            for qualifier in [" const", " volatile", " &", " &&"] {
+                rest = rest.strip_prefix(qualifier).unwrap_or(rest);
+            }
+        } else {
+            path.push(first);
+            rest = rest.get(first.len_utf8()..)?;
+        }
+    }
+    (!path.is_empty()).then_some(path)
 }
 
 /// Whether a name is mangled by C++ or Rust, so that it tells everything that distinguishes the function.
@@ -162,7 +235,18 @@ mod tests {
             ("_ZN3FooD0Ev", "_ZN3FooD1Ev"),
             ("_ZN3FooD2Ev.cold", "_ZN3FooD1Ev"),
             ("_ZN3FooIiEC2Ev", "_ZN3FooIiEC1Ev"),
-            ("_ZZN3FooC4EvENKUlvE_clEv", "_ZZN3FooC1EvENKUlvE_clEv"),
+            // Only one file sees these; GCC leaves out the linkage names of their inlined copies.
+            ("_ZZN3FooC4EvENKUlvE_clEv", "Foo::Foo::{lambda#1}::operator()"),
+            ("_ZZ4mainENKUlRKSt6vectorIiSaIiEEE0_clES3_", "main::{lambda#2}::operator()"),
+            ("_ZL13local_to_filem", "local_to_file"),
+            ("_ZL13local_to_filem.constprop.0", "local_to_file"),
+            ("_ZN12_GLOBAL__N_16hiddenEm", "(anonymous namespace)::hidden"),
+            ("_ZN12_GLOBAL__N_1lsERK3FooS2_", "(anonymous namespace)::operator<<"),
+            ("_ZN6shapesL5localEv", "shapes::local"),
+            // Seen by one file because of its template argument; types are spelled in too many ways.
+            ("_ZN3BoxIN12_GLOBAL__N_13FooEE4pushEv", "_ZN3BoxIN12_GLOBAL__N_13FooEE4pushEv"),
+            ("_ZN5L3FooC1Ev", "_ZN5L3FooC1Ev"),
+            ("_ZNK3Foo4Lazy3getEv", "_ZNK3Foo4Lazy3getEv"),
             // Not variants: an identifier, and one that has the same letters as one.
             ("_ZN5FooC2Ei", "_ZN5FooC2Ei"),
             ("_ZN2C24nameEv", "_ZN2C24nameEv"),
