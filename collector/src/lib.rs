@@ -1,1 +1,30 @@
-//! .
+//! Samples the call stacks of running programs through perf events, and turns them into profiles.
+//!
+//! ```text
+//! perf rings -> merge -> Record -> process table + unwinder -> stacks of frames      (sampling thread, `sampler`)
+//!            -> batches  -> resolver -> contexts -> profile -> Update                (aggregating thread, `aggregator`)
+//! ```
+//!
+//! The caller starts a [`Session`] on a new program ([`Session::record`]) or on running ones ([`Session::attach`]) and
+//! reads its [`SessionEvent`]s until [`SessionEvent::Finished`]. The target is never stopped. Each thread owns its
+//! state; the two talk by bounded channels, and where one is full, samples are dropped and counted, nothing else.
+//!
+//! `unsafe` stands in three modules, each time because the kernel's interface needs it: `perf::event` (system call),
+//! `perf::ring` (shared memory) and `child` (fork, wait4).
+
+mod aggregator;
+mod batch;
+pub mod child;
+mod error;
+pub mod perf;
+pub mod process;
+mod resolve;
+mod sampler;
+mod session;
+pub mod system;
+pub mod unwind;
+pub mod usage;
+
+pub use error::{Error, Result};
+pub use perf::choice::{EventChoice, Scope, check_rate};
+pub use session::{Options, Session, SessionEvent, check_target};

@@ -1,1 +1,9 @@
-//! .
+//! The session engine: runs a collection, writes its profile as it grows, and says how it is going.
+//!
+//! The command line runs it inside its own process. Nothing here prints.
+
+mod engine;
+mod output;
+
+pub use engine::{Collection, Outcome, Request, Status, Stop, Target};
+pub use output::{OutputError, OutputFile};

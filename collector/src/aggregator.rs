@@ -1,0 +1,197 @@
+//! The aggregating thread: batches of stacks in, updates of a profile out.
+//!
+//! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
+//! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
+
+use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId};
+use crossbeam_channel::{Receiver, Sender};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
+use crate::perf::attr::{Event, EventSpec};
+use crate::process::{ProcessKey, ThreadKey};
+use crate::resolve::Resolver;
+use crate::session::SessionEvent;
+use crate::unwind::{Frame, Root};
+use crate::usage;
+
+/// One frame of a thread's last stack.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    frame: Frame,
+    /// The context after the frame's cost centres have been pushed.
+    context: ContextId,
+}
+
+/// A thread as the profile knows it, and its last stack, root first.
+struct ThreadState {
+    id: ThreadId,
+    root: Option<Root>,
+    steps: Vec<Step>,
+    line: LineId,
+    named: bool,
+}
+
+/// The state of the aggregating thread.
+pub struct Aggregator {
+    profile: Profile,
+    resolver: Resolver,
+    spec: EventSpec,
+    metrics: usize,
+    processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
+    threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
+}
+
+impl Aggregator {
+    /// An aggregator for an empty profile.
+    pub fn new(profile: Profile, spec: EventSpec) -> Aggregator {
+        let metrics = if matches!(spec.event, Event::CpuClockTsc { .. }) { MAX_METRICS } else { 1 };
+        Aggregator {
+            profile,
+            resolver: Resolver::default(),
+            spec,
+            metrics,
+            processes: HashMap::default(),
+            threads: HashMap::default(),
+        }
+    }
+
+    /// Works until the sampler says that the session is over; sends an update per interval and one at the end.
+    pub fn run(mut self, batches: &Receiver<Batch>, empty: &Sender<Batch>, events: &Sender<SessionEvent>) {
+        while let Ok(mut batch) = batches.recv() {
+            self.absorb(&mut batch);
+            if batch.mark != Mark::None {
+                self.account(&batch.counts, batch.mark == Mark::End);
+                let update = self.profile.take_update();
+                // A reader that has gone away needs no more updates; the session is stopped by its handle's drop.
+                let _ = events.send(SessionEvent::Update(Box::new(update)));
+            }
+            let ended = batch.mark == Mark::End;
+            let _ = empty.try_send(batch);
+            if ended {
+                let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
+                return;
+            }
+        }
+    }
+
+    fn absorb(&mut self, batch: &mut Batch) {
+        let mut frames = batch.frames.as_slice();
+        for item in batch.items.drain(..) {
+            match item {
+                Item::Sample { thread, frames: count, root, weights } => {
+                    let (stack, rest) = frames.split_at(frames.len().min(count as usize));
+                    frames = rest;
+                    self.sample(thread, stack, root, &weights);
+                }
+                Item::Image { name, elf } => self.resolver.add_image(&mut self.profile, name, elf),
+                Item::Process { key, parent, pid, start_time, exec_generation, name } => {
+                    let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
+                    let process = Process { pid, start_time, exec_generation, parent, name };
+                    self.processes.insert(key, self.profile.add_process(process));
+                }
+                Item::Thread { key, process, tid, name } => {
+                    let Some(&process) = self.processes.get(&process) else { continue };
+                    let id = self.profile.add_thread(Thread { process, tid, name });
+                    let state = ThreadState { id, root: None, steps: Vec::new(), line: LineId::UNKNOWN, named: true };
+                    self.threads.insert(key, state);
+                }
+                Item::ThreadName { key, process, name } => {
+                    if let Some(&process) = process.as_ref().and_then(|process| self.processes.get(process)) {
+                        self.profile.rename_process(process, &name);
+                    }
+                    if let Some(thread) = self.threads.get(&key) {
+                        self.profile.rename_thread(thread.id, &name);
+                    }
+                }
+                Item::ThreadEnd(key) => drop(self.threads.remove(&key)),
+            }
+        }
+    }
+
+    /// Charges one sample; `stack` is innermost first.
+    #[inline]
+    fn sample(&mut self, thread: ThreadKey, stack: &[Frame], root: Root, weights: &[u64; MAX_METRICS]) {
+        let Some(thread) = self.threads.get_mut(&thread) else { return };
+        let mut kept = 0;
+        if thread.root == Some(root) {
+            kept =
+                thread.steps.iter().zip(stack.iter().rev()).take_while(|(step, frame)| step.frame == **frame).count();
+        }
+        thread.root = Some(root);
+        let leaf_changed = kept < stack.len() || kept < thread.steps.len();
+        thread.steps.truncate(kept);
+        let mut context = match thread.steps.last() {
+            Some(step) => step.context,
+            None => match root {
+                Root::Complete => ContextId::ROOT,
+                Root::Truncated(reason) => {
+                    let centre = self.profile.truncated_cost_centre(reason);
+                    self.profile.contexts_mut().push(ContextId::ROOT, centre)
+                }
+            },
+        };
+        for &frame in stack.iter().rev().skip(kept) {
+            let resolved = self.resolver.resolve(&mut self.profile, frame);
+            let contexts = self.profile.contexts_mut();
+            for &centre in self.resolver.cost_centres(resolved) {
+                context = contexts.push(context, centre);
+            }
+            thread.steps.push(Step { frame, context });
+        }
+        if leaf_changed && let Some(&leaf) = stack.first() {
+            let resolved = self.resolver.resolve(&mut self.profile, leaf);
+            (thread.line, thread.named) = (resolved.line, resolved.named);
+        }
+        let (id, line, named) = (thread.id, thread.line, thread.named);
+        self.profile.charge(id, context, line, &weights[..self.metrics]);
+
+        let elided = self.profile.contexts().is_elided(context);
+        let accounting = self.profile.accounting_mut();
+        accounting.frames += stack.len() as u64;
+        accounting.max_stack_depth = accounting.max_stack_depth.max(stack.len() as u64);
+        accounting.elided += u64::from(elided);
+        accounting.unsymbolised += u64::from(!named);
+        if let Root::Truncated(reason) = root {
+            accounting.count_truncated(reason);
+        }
+    }
+
+    fn account(&mut self, counts: &Counts, last: bool) {
+        let pushes = self.profile.contexts().stats().pushes();
+        if last {
+            let notes: Vec<String> = self.resolver.notes().map(str::to_owned).collect();
+            notes.iter().for_each(|note| self.profile.add_note(note));
+        }
+        let spec = self.spec;
+        let accounting: &mut Accounting = self.profile.accounting_mut();
+        accounting.duration_ns = counts.duration_ns;
+        accounting.received = counts.received;
+        accounting.lost = counts.lost;
+        accounting.dropped_by_us = counts.dropped;
+        accounting.throttled = counts.throttled;
+        accounting.throttle_events = counts.throttle_events;
+        accounting.pushes = pushes;
+        accounting.own_cpu_ns = usage::own_cpu_ns();
+        accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
+        if !matches!(spec.event, Event::Cycles { .. }) {
+            accounting.target_cpu_ns = counts.event_count;
+            accounting.expected = expected(&spec, counts);
+        }
+    }
+}
+
+/// Samples that a clock event should have given: the CPU time that it counted over its period. The clock counts kernel
+/// time too; where only user code is sampled, the kernel's own accounts say which part of it was that.
+fn expected(spec: &EventSpec, counts: &Counts) -> Option<u64> {
+    let all = counts.event_count?;
+    let sampled = match (spec.kernel, counts.user_share) {
+        (true, _) => all,
+        (false, Some((user, total))) if total > 0 => {
+            u64::try_from(u128::from(all) * u128::from(user) / u128::from(total)).ok()?
+        }
+        (false, _) => return None,
+    };
+    Some((sampled + spec.period_ns() / 2) / spec.period_ns())
+}

@@ -1,0 +1,142 @@
+//! What the sampling thread tells the aggregating thread.
+//!
+//! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
+//! so that in the steady state nothing is allocated.
+
+use std::sync::Arc;
+
+use ccsd_symbolizer::ElfFile;
+
+use crate::process::{ProcessKey, ThreadKey};
+use crate::unwind::{Frame, Root};
+
+/// Metrics of one sample: the event's own, and the TSC cycles where they are read.
+pub const MAX_METRICS: usize = 2;
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Item {
+    /// The next image, in order of [`crate::process::images::ImageIndex`].
+    Image {
+        /// Path or bracketed name.
+        name: String,
+        /// The file, if there is one.
+        elf: Option<Arc<ElfFile>>,
+    },
+    /// A process that is about to get its first sample.
+    Process {
+        /// Identity.
+        key: ProcessKey,
+        /// Parent, if that has been announced.
+        parent: Option<ProcessKey>,
+        /// Process id.
+        pid: u32,
+        /// Clock ticks since boot.
+        start_time: u64,
+        /// Count of `execve` calls.
+        exec_generation: u32,
+        /// Name.
+        name: String,
+    },
+    /// A thread that is about to get its first sample.
+    Thread {
+        /// Identity.
+        key: ThreadKey,
+        /// Its process.
+        process: ProcessKey,
+        /// Thread id.
+        tid: u32,
+        /// Name.
+        name: String,
+    },
+    /// An announced thread has a new name.
+    ThreadName {
+        /// The thread.
+        key: ThreadKey,
+        /// Its process, if the name is the process's too.
+        process: Option<ProcessKey>,
+        /// The name.
+        name: String,
+    },
+    /// An announced thread has ended.
+    ThreadEnd(ThreadKey),
+    /// A stack.
+    Sample {
+        /// Whose.
+        thread: ThreadKey,
+        /// How many of the batch's frames are its own, taken in order.
+        frames: u32,
+        /// Where the stack ends.
+        root: Root,
+        /// Weight per metric.
+        weights: [u64; MAX_METRICS],
+    },
+}
+
+/// What the sampler has counted, absolute values since the session began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Samples taken out of the rings.
+    pub received: u64,
+    /// Samples the kernel dropped because a ring was full.
+    pub lost: u64,
+    /// Samples ccsd dropped because its own queue was full.
+    pub dropped: u64,
+    /// Times the kernel stopped an event that fired too often.
+    pub throttle_events: u64,
+    /// Samples missing because of that: rate times the time stopped.
+    pub throttled: u64,
+    /// Samples of a thread that two events were open on; one was left out.
+    pub duplicates: u64,
+    /// Records that made no sense.
+    pub malformed: u64,
+    /// Records that came out of order.
+    pub late: u64,
+    /// Records about mappings, forks and names that the kernel dropped.
+    pub lost_tracking: u64,
+    /// Nanoseconds since sampling began.
+    pub duration_ns: u64,
+    /// Sum of the events' counters (nanoseconds or cycles), where it has been read.
+    pub event_count: Option<u64>,
+    /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
+    pub user_share: Option<(u64, u64)>,
+}
+
+/// Why a batch was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// It was a round's worth.
+    #[default]
+    None,
+    /// An interval is over: an update is due.
+    Interval,
+    /// The session is over.
+    End,
+}
+
+/// A stretch of the session.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// What happened, in order.
+    pub items: Vec<Item>,
+    /// The frames of all its samples, one after the other, each stack innermost first.
+    pub frames: Vec<Frame>,
+    /// Counts at its end.
+    pub counts: Counts,
+    /// Whether it ends an interval.
+    pub mark: Mark,
+}
+
+impl Batch {
+    /// Empties it, keeping the buffers.
+    pub fn clear(&mut self) {
+        self.items.clear();
+        self.frames.clear();
+        self.mark = Mark::None;
+    }
+
+    /// Bytes in its buffers' used part.
+    pub fn bytes(&self) -> usize {
+        self.items.len() * size_of::<Item>() + self.frames.len() * size_of::<Frame>()
+    }
+}

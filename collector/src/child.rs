@@ -1,0 +1,185 @@
+//! Starting the program to be recorded, so that it notices nothing.
+//!
+//! The child is forked early and waits on a pipe while its events are opened; then it calls `execve`, at which the
+//! events switch themselves on. It keeps ccsd's terminal, standard streams, environment, directory and limits.
+
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::{ForkResult, Pid, execvp, fork, pipe2};
+
+use crate::error::{Error, Result, doing};
+
+/// A forked child that has not called `execve` yet.
+pub struct WaitingChild {
+    pid: Pid,
+    program: String,
+    go: std::fs::File,
+    outcome: std::fs::File,
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// `exit(status)`
+    Code(i32),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+/// The end of a child, and what it used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildEnd {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// User CPU time of it and the children that it waited for, nanoseconds.
+    pub user_ns: u64,
+    /// System CPU time, likewise.
+    pub system_ns: u64,
+}
+
+impl WaitingChild {
+    /// Forks a child that will run `command` (`execvp(3)`: the program is searched in `PATH`).
+    ///
+    /// # Errors
+    /// [`Error::ProgramNotFound`] for an empty command or one with a NUL byte, [`Error::System`] if forking fails.
+    pub fn spawn(command: &[std::ffi::OsString]) -> Result<WaitingChild> {
+        let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        let words: Vec<CString> = command
+            .iter()
+            .map(|word| CString::new(word.as_bytes()))
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|_| Error::ProgramNotFound(program.clone()))?;
+        let Some(file) = words.first() else { return Err(Error::ProgramNotFound(program)) };
+        let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from).map_err(doing("make a pipe"));
+        let (go_read, go_write) = pipe()?;
+        let (outcome_read, outcome_write) = pipe()?;
+
+        // SAFETY: between fork and exec the child only makes system calls that are async-signal-safe (close, read,
+        // sigaction, sigprocmask, write, _exit) and execvp, whose search of PATH in glibc and musl uses the stack only;
+        // it takes no lock that another thread may have held, and allocates nothing (nix's execvp builds its pointer
+        // array on the heap of the child, which no other thread shares; glibc's fork leaves malloc usable).
+        match unsafe { fork() } {
+            Ok(ForkResult::Child) => {
+                drop(go_write);
+                let mut byte = [0u8; 1];
+                // The parent closes the pipe without a byte if it gives up.
+                if !matches!(nix::unistd::read(&go_read, &mut byte), Ok(1)) {
+                    exit_now(127);
+                }
+                restore_signals();
+                let error = match execvp(file, &words) {
+                    Err(error) => error,
+                    Ok(never) => match never {},
+                };
+                let _ = nix::unistd::write(&outcome_write, &(error as i32).to_le_bytes());
+                exit_now(if error == Errno::ENOENT { 127 } else { 126 });
+            }
+            Ok(ForkResult::Parent { child }) => {
+                Ok(WaitingChild { pid: child, program, go: file_of(go_write), outcome: file_of(outcome_read) })
+            }
+            Err(error) => Err(doing(format!("fork for {program}"))(error.into())),
+        }
+    }
+
+    /// The child's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw().unsigned_abs()
+    }
+
+    /// Lets the child call `execve` and waits until that has succeeded or failed.
+    ///
+    /// # Errors
+    /// [`Error::ProgramNotFound`] or [`Error::ProgramNotExecutable`]; the child has then been waited for.
+    pub fn start(mut self) -> Result<RunningChild> {
+        let _ = self.go.write_all(b"g");
+        let mut answer = Vec::new();
+        // The pipe closes without a word when execve succeeds, because it is close-on-exec.
+        let _ = (&mut self.outcome).take(4).read_to_end(&mut answer);
+        let Ok(code) = <[u8; 4]>::try_from(answer) else { return Ok(RunningChild { pid: self.pid() }) };
+        let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
+        let _ = wait(self.pid());
+        if source.raw_os_error() == Some(libc::ENOENT) {
+            return Err(Error::ProgramNotFound(self.program));
+        }
+        Err(Error::ProgramNotExecutable { program: self.program, source })
+    }
+
+    /// Gives up: the child ends without running anything.
+    pub fn cancel(self) {
+        let pid = self.pid();
+        drop(self.go);
+        let _ = wait(pid);
+    }
+}
+
+/// A child that runs the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunningChild {
+    /// Its process id.
+    pub pid: u32,
+}
+
+impl RunningChild {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::System`] if it has been waited for already.
+    pub fn wait(self) -> Result<ChildEnd> {
+        wait(self.pid)
+    }
+}
+
+fn file_of(fd: OwnedFd) -> std::fs::File {
+    std::fs::File::from(fd)
+}
+
+fn exit_now(status: i32) -> ! {
+    // SAFETY: _exit ends the child without running anything of the parent's exit handlers.
+    unsafe { libc::_exit(status) }
+}
+
+/// Rust ignores SIGPIPE at start-up and ccsd may have blocked or caught signals; the program must find them as ccsd's
+/// own parent left them. Caught signals become default by `execve` itself.
+fn restore_signals() {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler of ours is installed, only the default restored.
+    let _ = unsafe { sigaction(Signal::SIGPIPE, &default) };
+    let _ = SigSet::empty().thread_set_mask();
+}
+
+fn wait(pid: u32) -> Result<ChildEnd> {
+    let mut status = 0;
+    // SAFETY: rusage is plain data, for which all zero bytes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are live and of the types that wait4(2) writes.
+        let result = unsafe { libc::wait4(pid.cast_signed(), &mut status, 0, &mut usage) };
+        if result >= 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(doing(format!("wait for process {pid}"))(error));
+        }
+    }
+    let nanos = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000;
+    let status = if libc::WIFSIGNALED(status) {
+        ExitStatus::Signal(libc::WTERMSIG(status))
+    } else {
+        ExitStatus::Code(libc::WEXITSTATUS(status))
+    };
+    Ok(ChildEnd { status, user_ns: nanos(usage.ru_utime), system_ns: nanos(usage.ru_stime) })
+}
+
+/// An eventfd-like pair made of a pipe: writing a byte to the first wakes who polls the second.
+pub(crate) fn wake_pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let (read, write) =
+        pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(io::Error::from).map_err(doing("make a pipe"))?;
+    Ok((write, read))
+}

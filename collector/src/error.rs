@@ -1,0 +1,158 @@
+//! What can go wrong before or while collecting, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of the collector. Its text says what happened, to what, and what to do next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No process has this id.
+    #[error("no process with PID {0}; `ps -e` lists those that run")]
+    NoSuchProcess(u32),
+    /// The id is that of a thread which does not lead its process.
+    #[error("{tid} is a thread of process {pid}; give the process: {pid}")]
+    NotAProcess {
+        /// The id given.
+        tid: u32,
+        /// Its process.
+        pid: u32,
+    },
+    /// The process has no user code.
+    #[error("PID {0} is a kernel thread; ccsd samples the stacks of user programs")]
+    KernelThread(u32),
+    /// The process has ended and waits for its parent.
+    #[error("PID {0} has exited and is a zombie: there is nothing left to sample")]
+    Zombie(u32),
+    /// The kernel does not let this user look at the process.
+    #[error(
+        "not permitted to sample PID {pid} (it belongs to {owner}); run ccsd as that user, as root, or with CAP_PERFMON \
+         and CAP_SYS_PTRACE"
+    )]
+    NotPermitted {
+        /// The process.
+        pid: u32,
+        /// Name or number of its user.
+        owner: String,
+    },
+    /// The process ended while its events were being opened.
+    #[error("PID {0} exited while ccsd was attaching to it; nothing was sampled")]
+    DiedDuringAttach(u32),
+    /// `execve` did not find the program.
+    #[error("{0}: program not found")]
+    ProgramNotFound(String),
+    /// `execve` found something that it cannot run.
+    #[error("{program}: cannot be executed: {source}")]
+    ProgramNotExecutable {
+        /// As given by the user.
+        program: String,
+        /// From the kernel.
+        source: io::Error,
+    },
+    /// The rate is zero or more than the kernel takes.
+    #[error("a rate of {rate} Hz is outside 1 to {max}, the kernel's maximum (kernel.perf_event_max_sample_rate)")]
+    Rate {
+        /// As given by the user.
+        rate: u64,
+        /// `perf_event_max_sample_rate`.
+        max: u32,
+    },
+    /// Perf events are refused by the machine's setting.
+    #[error(
+        "perf events are refused: kernel.perf_event_paranoid is {level} here; allow them with \
+         `sudo sysctl kernel.perf_event_paranoid=2`, or run ccsd as root or with CAP_PERFMON"
+    )]
+    Paranoid {
+        /// The setting.
+        level: i32,
+    },
+    /// `perf_event_open` is not to be had at all.
+    #[error(
+        "this kernel or container offers no perf events ({source}); in a container, run it with \
+         `--cap-add PERFMON --security-opt seccomp=unconfined` or a seccomp profile that allows perf_event_open"
+    )]
+    NoPerfEvents {
+        /// From `perf_event_open`.
+        source: io::Error,
+    },
+    /// The event that the user asked for is not there.
+    #[error("event {event} cannot be used here: {why}; `ccsd doctor` lists those that can")]
+    EventUnavailable {
+        /// As given by the user.
+        event: String,
+        /// In words.
+        why: String,
+    },
+    /// Kernel stacks were asked for and are refused.
+    #[error(
+        "kernel stacks are refused to this user: run ccsd as root or with CAP_PERFMON, or \
+         `sudo sysctl kernel.perf_event_paranoid=1`"
+    )]
+    KernelRefused,
+    /// Not even the smallest ring fits the locked-memory allowance.
+    #[error(
+        "no memory may be locked for the ring buffers (perf_event_mlock_kb {mlock_kb} KiB, `ulimit -l` {rlimit_kb} KiB, \
+         both used up or zero); raise one: `sudo sysctl kernel.perf_event_mlock_kb=516`, or run ccsd as root"
+    )]
+    MlockAllowance {
+        /// `perf_event_mlock_kb`.
+        mlock_kb: u64,
+        /// `RLIMIT_MEMLOCK` in KiB.
+        rlimit_kb: u64,
+    },
+    /// Too many threads and CPUs for the descriptor limit.
+    #[error(
+        "{needed} perf events would be needed and only {limit} files may be open; raise the limit (`ulimit -n`) or run \
+         ccsd as root"
+    )]
+    TooManyFiles {
+        /// Events.
+        needed: u64,
+        /// `RLIMIT_NOFILE`.
+        limit: u64,
+    },
+    /// A file under /proc or /sys could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A system call failed in a way that has no better name.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// From the kernel.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the request itself was wrong (exit status 2), rather than the machine failing it (1).
+    pub fn is_bad_request(&self) -> bool {
+        matches!(
+            self,
+            Error::NoSuchProcess(_)
+                | Error::NotAProcess { .. }
+                | Error::KernelThread(_)
+                | Error::Zombie(_)
+                | Error::NotPermitted { .. }
+                | Error::Rate { .. }
+                | Error::EventUnavailable { .. }
+                | Error::KernelRefused
+                | Error::Paranoid { .. }
+                | Error::NoPerfEvents { .. }
+                | Error::MlockAllowance { .. }
+        )
+    }
+}
+
+/// The result of a collector function.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Names what was being done when a system call failed.
+pub(crate) fn doing<'a>(what: impl Into<String> + 'a) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::System { what: what.into(), source }
+}

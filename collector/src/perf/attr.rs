@@ -1,0 +1,180 @@
+//! Which event samples the target, and the `perf_event_attr` that says so to the kernel.
+//!
+//! Everything here is a pure function of a [`EventSpec`]; nothing is opened. The layout of a sample record follows from
+//! the `sample_type` chosen here and is parsed in [`super::record`].
+
+use perf_event_open_sys::bindings as sys;
+
+/// Bytes of user stack that the kernel copies with every sample.
+///
+/// The kernel's own limit is 65,528 (`sample_stack_user` is a multiple of 8 below 64 KiB, and a record's size is a
+/// `u16`). Only the bytes between the stack pointer and the end of the stack are really copied, so a shallow stack
+/// costs no more; what the size costs is room in the ring, where each record takes the full size.
+pub const MAX_STACK_BYTES: u32 = 65_528 - 1_024;
+
+/// `PERF_REG_X86_BP`, `_SP` and `_IP` of `asm/perf_regs.h`: the registers that unwinding starts from.
+const USER_REGS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+
+/// What drives the sampling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The hardware cycle counter; `precise` is `precise_ip` (0 to 3).
+    Cycles {
+        /// `precise_ip`: how little skid is asked for.
+        precise: u8,
+    },
+    /// The per-task CPU clock, a high-resolution timer that runs while the task runs.
+    CpuClock,
+    /// [`Event::CpuClock`] as group leader with the time stamp counter (`msr/tsc/`) read at every sample, so that each
+    /// sample also carries the TSC cycles since the one before.
+    CpuClockTsc {
+        /// `perf_event_attr.type` of the `msr` PMU.
+        pmu_type: u32,
+        /// `perf_event_attr.config` of its `tsc` event.
+        config: u64,
+    },
+}
+
+impl Event {
+    /// The event's name as the user writes it after `-e`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Event::Cycles { .. } => "cycles",
+            Event::CpuClock => "cpu-clock",
+            Event::CpuClockTsc { .. } => "cpu-clock+tsc",
+        }
+    }
+}
+
+/// Everything that decides the attributes of the sampling event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventSpec {
+    /// What drives the sampling.
+    pub event: Event,
+    /// Samples per second of CPU time.
+    pub rate_hz: u32,
+    /// Whether samples are taken in the kernel too, with the kernel's part of the stack.
+    pub kernel: bool,
+    /// Whether threads and processes created later are sampled too.
+    pub inherit: bool,
+    /// Whether the event stays off until the target calls `execve`.
+    pub enable_on_exec: bool,
+    /// Bytes of user stack copied per sample, a multiple of 8, at most [`MAX_STACK_BYTES`].
+    pub stack_bytes: u32,
+}
+
+impl EventSpec {
+    /// Nanoseconds of CPU time between two samples of a clock event.
+    pub fn period_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.rate_hz.max(1))
+    }
+
+    /// Whether samples carry the values of the event group (`PERF_SAMPLE_READ`).
+    pub fn reads_group(&self) -> bool {
+        matches!(self.event, Event::CpuClockTsc { .. })
+    }
+
+    /// The attributes of the sampling event itself.
+    pub fn sampling_attr(&self) -> sys::perf_event_attr {
+        let mut attr = base_attr();
+        match self.event {
+            Event::Cycles { precise } => {
+                attr.type_ = sys::PERF_TYPE_HARDWARE;
+                attr.config = sys::PERF_COUNT_HW_CPU_CYCLES.into();
+                attr.set_freq(1);
+                attr.__bindgen_anon_1.sample_freq = self.rate_hz.into();
+                attr.set_precise_ip(precise.into());
+            }
+            Event::CpuClock | Event::CpuClockTsc { .. } => {
+                attr.type_ = sys::PERF_TYPE_SOFTWARE;
+                attr.config = sys::PERF_COUNT_SW_CPU_CLOCK.into();
+                attr.__bindgen_anon_1.sample_period = self.period_ns();
+            }
+        }
+        attr.sample_type |= u64::from(sys::PERF_SAMPLE_PERIOD)
+            | u64::from(sys::PERF_SAMPLE_REGS_USER)
+            | u64::from(sys::PERF_SAMPLE_STACK_USER);
+        attr.sample_regs_user = USER_REGS;
+        attr.sample_stack_user = self.stack_bytes;
+        if self.kernel {
+            attr.sample_type |= u64::from(sys::PERF_SAMPLE_CALLCHAIN);
+            attr.set_exclude_callchain_user(1);
+        }
+        if self.reads_group() {
+            attr.sample_type |= u64::from(sys::PERF_SAMPLE_READ);
+            attr.read_format = sys::PERF_FORMAT_GROUP.into();
+        }
+        self.apply_scope(&mut attr);
+        attr
+    }
+
+    /// The attributes of the TSC event that rides in the sampling event's group, if there is one.
+    pub fn group_member_attr(&self) -> Option<sys::perf_event_attr> {
+        let Event::CpuClockTsc { pmu_type, config } = self.event else { return None };
+        let mut attr = base_attr();
+        attr.type_ = pmu_type;
+        attr.config = config;
+        attr.read_format = sys::PERF_FORMAT_GROUP.into();
+        attr.set_inherit(self.inherit.into());
+        // The msr PMU counts everything or nothing: it refuses any exclusion (PERF_PMU_CAP_NO_EXCLUDE).
+        attr.set_exclude_hv(0);
+        Some(attr)
+    }
+
+    /// The attributes of the event that reports mappings, forks, execs, names and exits. It counts nothing, so its ring
+    /// fills with these records alone and sampling cannot push them out.
+    pub fn tracking_attr(&self) -> sys::perf_event_attr {
+        let mut attr = dummy_attr();
+        attr.set_mmap(1);
+        attr.set_mmap2(1);
+        attr.set_comm(1);
+        attr.set_comm_exec(1);
+        attr.set_task(1);
+        self.apply_scope(&mut attr);
+        attr.set_exclude_kernel(1);
+        attr
+    }
+
+    fn apply_scope(&self, attr: &mut sys::perf_event_attr) {
+        attr.set_exclude_kernel((!self.kernel).into());
+        attr.set_inherit(self.inherit.into());
+        attr.set_disabled(self.enable_on_exec.into());
+        attr.set_enable_on_exec(self.enable_on_exec.into());
+    }
+}
+
+/// The attributes of a ring's owner: an event of ccsd's own process that never fires. The ring lives as long as its
+/// owner, and no exit of a target thread hangs it up. `watermark` is the number of bytes after which a reader is woken.
+pub fn ring_owner_attr(watermark: u32) -> sys::perf_event_attr {
+    let mut attr = dummy_attr();
+    attr.set_exclude_kernel(1);
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = watermark;
+    attr
+}
+
+fn dummy_attr() -> sys::perf_event_attr {
+    let mut attr = base_attr();
+    attr.type_ = sys::PERF_TYPE_SOFTWARE;
+    attr.config = sys::PERF_COUNT_SW_DUMMY.into();
+    attr
+}
+
+/// What every event has in common: the trailer with identifier, thread and time on every record, and the clock.
+///
+/// Events that share a ring must share a clock (`perf_event_set_output` refuses a mixture). `CLOCK_MONOTONIC` can be
+/// read by ccsd too, which is how the merge of the rings knows what is old enough to be complete.
+fn base_attr() -> sys::perf_event_attr {
+    let mut attr = sys::perf_event_attr {
+        size: size_of::<sys::perf_event_attr>() as u32,
+        sample_type: u64::from(sys::PERF_SAMPLE_IDENTIFIER)
+            | u64::from(sys::PERF_SAMPLE_TID)
+            | u64::from(sys::PERF_SAMPLE_TIME),
+        clockid: libc::CLOCK_MONOTONIC,
+        ..Default::default()
+    };
+    attr.set_use_clockid(1);
+    attr.set_sample_id_all(1);
+    attr.set_exclude_hv(1);
+    attr
+}

@@ -1,0 +1,84 @@
+//! Many rings, one stream in order of time.
+//!
+//! Each ring is in order by itself (nearly: an interrupt may overtake by nanoseconds). The merge always takes the ring
+//! whose next record is the oldest, and stops at a *horizon* a little before now: a record that is being written on
+//! another CPU may be older than what is already visible here, so what is younger than the horizon waits for the next
+//! round. Records are handled where they lie in the ring.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::record::{Record, SampleLayout, parse, time_of};
+use super::ring::Ring;
+
+/// How long a record may take from its time stamp to its publication, in nanoseconds. Copying 64 KiB of stack takes
+/// 10 to 30 us; a millisecond leaves room for an interrupt in between. A record that comes later than this is handled
+/// all the same and counted as late.
+pub const MARGIN_NS: u64 = 1_000_000;
+
+/// The rings of a session.
+pub struct Merge {
+    rings: Vec<Ring>,
+    layout: SampleLayout,
+    heap: BinaryHeap<Reverse<(u64, usize)>>,
+    last_time: u64,
+    late: u64,
+}
+
+impl Merge {
+    /// Merges `rings`, whose samples all have the same layout.
+    pub fn new(rings: Vec<Ring>, layout: SampleLayout) -> Merge {
+        Merge { heap: BinaryHeap::with_capacity(rings.len()), rings, layout, last_time: 0, late: 0 }
+    }
+
+    /// The rings, to poll or to redirect events to.
+    pub fn rings(&self) -> &[Ring] {
+        &self.rings
+    }
+
+    /// Records that came out after a younger one.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Hands every record older than `horizon` (`CLOCK_MONOTONIC`, nanoseconds) to `handle`, oldest first, with the
+    /// index of its ring, and gives the room back. Returns how many there were.
+    pub fn drain(&mut self, horizon: u64, mut handle: impl FnMut(usize, Record<'_>)) -> u64 {
+        self.heap.clear();
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            if ring.refresh() {
+                // A record without a time is handled at once.
+                let time = ring.peek().and_then(time_of).unwrap_or(0);
+                self.heap.push(Reverse((time, index)));
+            }
+        }
+        let mut count = 0;
+        while let Some(Reverse((time, index))) = self.heap.pop() {
+            if time >= horizon {
+                // This is the oldest of all: so is everything else.
+                break;
+            }
+            if time < self.last_time {
+                self.late += 1;
+            } else {
+                self.last_time = time;
+            }
+            let ring = &mut self.rings[index];
+            match ring.peek() {
+                Some(record) => handle(index, parse(record, self.layout)),
+                None => handle(index, Record::Malformed),
+            }
+            ring.advance();
+            count += 1;
+            // A half-full ring gets its room back at once, so that a long round loses nothing.
+            if count % 16 == 0 {
+                ring.release();
+            }
+            if let Some(record) = ring.peek() {
+                self.heap.push(Reverse((time_of(record).unwrap_or(0), index)));
+            }
+        }
+        self.rings.iter_mut().for_each(Ring::release);
+        count
+    }
+}

@@ -1,0 +1,20 @@
+//! Perf events: which are chosen, how they are opened, and the records they write.
+//!
+//! `attr` says what is wanted, `choice` finds out what the kernel takes, `event` is the system call, `ring` the shared
+//! memory, `record` its contents, and `merge` turns the rings of all CPUs into one stream in order of time.
+
+pub mod attr;
+pub mod choice;
+pub mod event;
+pub mod merge;
+pub mod record;
+pub mod ring;
+pub mod set;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Now, by the clock of all records: `CLOCK_MONOTONIC` in nanoseconds.
+pub fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |t| (t.tv_sec().unsigned_abs()) * 1_000_000_000 + t.tv_nsec().unsigned_abs())
+}

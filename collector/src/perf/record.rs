@@ -1,0 +1,338 @@
+//! Perf records as typed values.
+//!
+//! The layouts are those of `linux/perf_event.h` for the `sample_type` of [`super::attr`]: a sample is
+//! `identifier, pid/tid, time, period, [group read], [callchain], user registers, user stack`, and every other record
+//! ends in the trailer `pid/tid, time, identifier`. Bytes come from the kernel, but lengths are checked all the same.
+
+use perf_event_open_sys::bindings as sys;
+
+use super::ring::Bytes;
+
+/// `pid/tid, time, identifier` at the end of every record that is not a sample.
+const TRAILER: usize = 24;
+const HEADER: usize = 8;
+/// Entries of a kernel call chain looked at: the kernel's own default limit is 127, settable up to 640.
+const MAX_CHAIN: u64 = 1024;
+
+/// Which optional fields the samples of a session carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleLayout {
+    /// `PERF_SAMPLE_READ` with `PERF_FORMAT_GROUP`.
+    pub group_read: bool,
+    /// `PERF_SAMPLE_CALLCHAIN`.
+    pub callchain: bool,
+}
+
+/// The registers that unwinding starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserRegs {
+    /// `rip`
+    pub ip: u64,
+    /// `rsp`
+    pub sp: u64,
+    /// `rbp`
+    pub bp: u64,
+}
+
+/// One sample, borrowing from the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// The event that took it (inherited events carry their ancestor's).
+    pub id: u64,
+    /// Process (thread group).
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub time: u64,
+    /// Nanoseconds (clock) or cycles that the sample stands for.
+    pub period: u64,
+    /// Running count of the group's second event, for [`SampleLayout::group_read`].
+    pub group_value: Option<u64>,
+    /// Kernel addresses, innermost first, as raw little-endian words; context markers included.
+    pub kernel_chain: Bytes<'a>,
+    /// `None` where the thread has no user state: a kernel thread, or one in the middle of exec or exit.
+    pub regs: Option<UserRegs>,
+    /// Stack bytes from `sp` upwards.
+    pub stack: Bytes<'a>,
+    /// Whether the copy of the stack ended at the size asked for, so that there may be more.
+    pub stack_full: bool,
+}
+
+/// A mapping of executable memory (`PERF_RECORD_MMAP2`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mmap {
+    /// Process.
+    pub pid: u32,
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Offset in the file, bytes.
+    pub file_offset: u64,
+    /// Inode number, 0 for anonymous memory.
+    pub inode: u64,
+    /// `PROT_*` bits.
+    pub prot: u32,
+    /// Path in the process's own root, `[vdso]`, `//anon`, ...
+    pub name: String,
+}
+
+/// What happened, for everything that is not a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// New executable mapping.
+    Mmap(Mmap),
+    /// A thread or process began; `pid == parent_pid` for a thread.
+    Fork {
+        /// Process of the new thread.
+        pid: u32,
+        /// The new thread.
+        tid: u32,
+        /// Process of the thread that forked.
+        parent_pid: u32,
+        /// The thread that forked.
+        parent_tid: u32,
+    },
+    /// A thread ended.
+    Exit {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+    },
+    /// A thread's name changed.
+    Comm {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+        /// Whether by `execve`.
+        exec: bool,
+        /// The new name.
+        name: String,
+    },
+    /// The kernel dropped `count` records of a ring that was full.
+    Lost {
+        /// Records dropped.
+        count: u64,
+    },
+    /// The kernel stopped (`true`) or resumed (`false`) an event that fired too often.
+    Throttle {
+        /// Whether it stopped.
+        stopped: bool,
+    },
+}
+
+/// One record.
+#[derive(Clone, Debug)]
+pub enum Record<'a> {
+    /// A stack sample.
+    Sample(Sample<'a>),
+    /// Anything else of interest, its time and the event it came from.
+    Change {
+        /// `CLOCK_MONOTONIC`, nanoseconds.
+        time: u64,
+        /// Identifier of the event.
+        id: u64,
+        /// What happened.
+        change: Change,
+    },
+    /// A record of a kind that is not used.
+    Other,
+    /// A record whose contents do not fit its length.
+    Malformed,
+}
+
+/// The time of a record, found without parsing the rest.
+#[inline]
+pub fn time_of(record: Bytes<'_>) -> Option<u64> {
+    let kind = record.u64_at(0)? as u32;
+    if kind == sys::PERF_RECORD_SAMPLE { record.u64_at(24) } else { record.u64_at(record.len().checked_sub(16)?) }
+}
+
+/// Parses one record, header included.
+#[inline]
+pub fn parse<'a>(record: Bytes<'a>, layout: SampleLayout) -> Record<'a> {
+    let Some(header) = record.u64_at(0) else { return Record::Malformed };
+    let kind = header as u32;
+    if kind == sys::PERF_RECORD_SAMPLE {
+        return sample(record, layout).map_or(Record::Malformed, Record::Sample);
+    }
+    let misc = (header >> 32) as u16;
+    change(record, kind, misc).unwrap_or(Record::Malformed)
+}
+
+fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
+    let mut at = HEADER;
+    let mut next = || {
+        let word = record.u64_at(at);
+        at += 8;
+        word
+    };
+    let id = next()?;
+    let pid_tid = next()?;
+    let time = next()?;
+    let period = next()?;
+    let mut group_value = None;
+    if layout.group_read {
+        for i in 0..next()?.min(8) {
+            let value = next()?;
+            if i == 1 {
+                group_value = Some(value);
+            }
+        }
+    }
+    let mut kernel_chain = Bytes::new(&[]);
+    if layout.callchain {
+        let entries = next()?;
+        if entries > MAX_CHAIN {
+            return None;
+        }
+        kernel_chain = record.slice(at, entries as usize * 8);
+        at += entries as usize * 8;
+    }
+    let mut next = || {
+        let word = record.u64_at(at);
+        at += 8;
+        word
+    };
+    let abi = next()?;
+    let regs = match u32::try_from(abi).ok()? {
+        sys::PERF_SAMPLE_REGS_ABI_NONE => None,
+        _ => Some(UserRegs { bp: next()?, sp: next()?, ip: next()? }),
+    };
+    let (mut stack, mut stack_full) = (Bytes::new(&[]), false);
+    let asked = next()?;
+    if asked > 0 {
+        let asked = usize::try_from(asked).ok()?;
+        let copied = usize::try_from(record.u64_at(at.checked_add(asked)?)?).ok()?;
+        stack = record.slice(at, copied.min(asked));
+        stack_full = copied >= asked;
+    }
+    Some(Sample {
+        id,
+        pid: pid_tid as u32,
+        tid: (pid_tid >> 32) as u32,
+        time,
+        period,
+        group_value,
+        kernel_chain,
+        // A 32-bit program's registers say nothing to a 64-bit unwinder.
+        regs: regs.filter(|_| u32::try_from(abi) == Ok(sys::PERF_SAMPLE_REGS_ABI_64)),
+        stack,
+        stack_full,
+    })
+}
+
+fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
+    let end = record.len().checked_sub(TRAILER).filter(|&end| end >= HEADER)?;
+    let (time, id) = (record.u64_at(end + 8)?, record.u64_at(end + 16)?);
+    let body = record.slice(HEADER, end - HEADER);
+    let change = match kind {
+        sys::PERF_RECORD_MMAP2 => Change::Mmap(Mmap {
+            pid: body.u32_at(0)?,
+            start: body.u64_at(8)?,
+            len: body.u64_at(16)?,
+            file_offset: body.u64_at(24)?,
+            inode: body.u64_at(40)?,
+            prot: body.u32_at(56)?,
+            name: body.slice(64, body.len()).text(),
+        }),
+        sys::PERF_RECORD_FORK => Change::Fork {
+            pid: body.u32_at(0)?,
+            parent_pid: body.u32_at(4)?,
+            tid: body.u32_at(8)?,
+            parent_tid: body.u32_at(12)?,
+        },
+        sys::PERF_RECORD_EXIT => Change::Exit { pid: body.u32_at(0)?, tid: body.u32_at(8)? },
+        sys::PERF_RECORD_COMM => Change::Comm {
+            pid: body.u32_at(0)?,
+            tid: body.u32_at(4)?,
+            exec: u32::from(misc) & sys::PERF_RECORD_MISC_COMM_EXEC != 0,
+            name: body.slice(8, body.len()).text(),
+        },
+        sys::PERF_RECORD_LOST => Change::Lost { count: body.u64_at(8)? },
+        sys::PERF_RECORD_THROTTLE => Change::Throttle { stopped: true },
+        sys::PERF_RECORD_UNTHROTTLE => Change::Throttle { stopped: false },
+        _ => return Some(Record::Other),
+    };
+    Some(Record::Change { time, id, change })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, misc: u16, words: &[u64]) -> Vec<u8> {
+        let size = (HEADER + words.len() * 8) as u64;
+        let header = u64::from(kind) | u64::from(misc) << 32 | size << 48;
+        std::iter::once(&header).chain(words).flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_sample_with_every_field() {
+        let words = [
+            7,
+            0x14_0000_000a,
+            99,
+            1_001_001, // id, tid 20 pid 10, time, period
+            2,
+            5,
+            1234, // group of two
+            2,
+            0xffff_ffff_ffff_ff80,
+            0xffff_ffff_8100_0000, // callchain
+            2,
+            0xb0,
+            0x70,
+            0x40, // abi 64, bp, sp, ip
+            16,
+            1,
+            2,
+            8, // 16 bytes asked, 8 copied
+        ];
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &words);
+        let layout = SampleLayout { group_read: true, callchain: true };
+        assert_eq!(time_of(Bytes::new(&bytes)), Some(99));
+        let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
+        assert_eq!((sample.id, sample.pid, sample.tid, sample.time, sample.period), (7, 10, 20, 99, 1_001_001));
+        assert_eq!(sample.group_value, Some(1234));
+        assert_eq!(sample.kernel_chain.u64_at(8), Some(0xffff_ffff_8100_0000));
+        assert_eq!(sample.regs, Some(UserRegs { ip: 0x40, sp: 0x70, bp: 0xb0 }));
+        assert_eq!((sample.stack.len(), sample.stack_full), (8, false));
+        for cut in 0..bytes.len() {
+            // Whatever is cut off, the parser answers.
+            let _ = parse(Bytes::new(&bytes[..cut]), layout);
+        }
+    }
+
+    #[test]
+    fn a_sample_without_user_state() {
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &[7, 0, 99, 1, 0, 0]);
+        let Record::Sample(sample) = parse(Bytes::new(&bytes), SampleLayout::default()) else { panic!("not a sample") };
+        assert_eq!(sample.regs, None);
+        assert!(sample.stack.is_empty());
+    }
+
+    #[test]
+    fn changes_carry_time_and_id() {
+        let fork = record(sys::PERF_RECORD_FORK, 0, &[0x1_0000_0002, 0x3_0000_0004, 0, 0, 55, 66]);
+        assert_eq!(time_of(Bytes::new(&fork)), Some(55));
+        match parse(Bytes::new(&fork), SampleLayout::default()) {
+            Record::Change { time: 55, id: 66, change } => {
+                assert_eq!(change, Change::Fork { pid: 2, parent_pid: 1, tid: 4, parent_tid: 3 });
+            }
+            other => panic!("{other:?}"),
+        }
+        let name = u64::from_le_bytes(*b"worker\0\0");
+        let comm = record(sys::PERF_RECORD_COMM, 1 << 13, &[0x5_0000_0004, name, 0, 55, 66]);
+        match parse(Bytes::new(&comm), SampleLayout::default()) {
+            Record::Change { change: Change::Comm { pid: 4, tid: 5, exec: true, name }, .. } => {
+                assert_eq!(name, "worker");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(parse(Bytes::new(&comm[..16]), SampleLayout::default()), Record::Malformed));
+    }
+}

@@ -1,0 +1,180 @@
+//! The events of one session: rings per CPU, and on every thread a sampling and a tracking event per CPU.
+//!
+//! Each CPU has two rings, one for samples and one for mappings, forks, execs, names and exits, so that under load only
+//! samples can be dropped. A ring belongs to a dummy event on ccsd itself; the target's events are redirected to it.
+//! Per-CPU events are what `inherit` demands: the kernel gives no ring to an inherited event that may run on any CPU.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::attr::{EventSpec, MAX_STACK_BYTES, ring_owner_attr};
+use super::event;
+use super::merge::Merge;
+use super::record::SampleLayout;
+use super::ring::{PAGE, Ring};
+use crate::error::{Error, Result, doing};
+use crate::system;
+
+/// Pages of a sample ring at best: 2 MiB hold 32 samples of the largest size, 32 ms of a busy CPU at 999 Hz.
+const SAMPLE_PAGES: usize = 512;
+/// Pages of a sample ring at least: two samples of 8 KiB of stack. Below this, sampling makes no sense.
+const MIN_SAMPLE_PAGES: usize = 8;
+/// Pages of a tracking ring at best: 64 KiB hold about 600 mapping records.
+const TRACKING_PAGES: usize = 16;
+/// Pages of a tracking ring at least.
+const MIN_TRACKING_PAGES: usize = 1;
+/// Memory of all sample rings together, at best, so that a machine with hundreds of CPUs does not lock gigabytes.
+const ALL_SAMPLES_BYTES: usize = 128 << 20;
+/// Samples that a ring must hold at full size, so that the reader may be late by this many periods. A smaller ring makes
+/// the copy of the stack smaller instead.
+const SAMPLES_PER_RING: usize = 8;
+
+/// The events of one session.
+pub struct EventSet {
+    spec: EventSpec,
+    cpus: Vec<i32>,
+    /// Per CPU the descriptors of the ring owners, sample ring first.
+    owners: Vec<(OwnedFd, OwnedFd)>,
+    sampling: Vec<OwnedFd>,
+    others: Vec<OwnedFd>,
+    file_limit: u64,
+}
+
+/// What opening events on a thread came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// The events are there.
+    Yes,
+    /// The thread had ended.
+    Gone,
+}
+
+impl EventSet {
+    /// Maps the rings, as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
+    /// Returns the rings as one merged stream; a note says if they had to be small.
+    ///
+    /// # Errors
+    /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::System`] for anything unforeseen.
+    pub fn new(mut spec: EventSpec, notes: &mut Vec<String>) -> Result<(EventSet, Merge)> {
+        let cpus = system::online_cpus();
+        let most = (ALL_SAMPLES_BYTES / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, SAMPLE_PAGES);
+        let mut sample_pages = most;
+        let mut tracking_pages = TRACKING_PAGES;
+        let rings = loop {
+            match map_rings(&cpus, sample_pages, tracking_pages) {
+                Ok(rings) => break rings,
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                    if sample_pages > MIN_SAMPLE_PAGES {
+                        sample_pages /= 2;
+                    } else if tracking_pages > MIN_TRACKING_PAGES {
+                        tracking_pages /= 2;
+                    } else {
+                        return Err(Error::MlockAllowance {
+                            mlock_kb: system::perf_event_mlock_kb(),
+                            rlimit_kb: system::memlock_limit_kb(),
+                        });
+                    }
+                }
+                Err(error) => return Err(doing("map a perf ring buffer")(error)),
+            }
+        };
+        // 256 bytes for everything in a record that is not stack; see `record`.
+        let fits = (sample_pages * PAGE / SAMPLES_PER_RING).saturating_sub(256) / 8 * 8;
+        spec.stack_bytes = spec.stack_bytes.min(MAX_STACK_BYTES).min(u32::try_from(fits).unwrap_or(MAX_STACK_BYTES));
+        if sample_pages < most {
+            notes.push(format!(
+                "the locked-memory allowance gives {} KiB of ring per CPU: {} KiB of stack are copied per sample; \
+                 raise `ulimit -l` or kernel.perf_event_mlock_kb for more",
+                sample_pages * PAGE / 1024,
+                spec.stack_bytes / 1024
+            ));
+        }
+        let owners = rings
+            .chunks(2)
+            .map(|pair| Ok((pair[0].owner().try_clone()?, pair[1].owner().try_clone()?)))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(doing("duplicate a perf event"))?;
+        let layout = SampleLayout { group_read: spec.reads_group(), callchain: spec.kernel };
+        let file_limit = system::raise_file_limit();
+        let set = EventSet { spec, cpus, owners, sampling: Vec::new(), others: Vec::new(), file_limit };
+        Ok((set, Merge::new(rings, layout)))
+    }
+
+    /// The attributes in use.
+    pub fn spec(&self) -> &EventSpec {
+        &self.spec
+    }
+
+    /// Opens the events of one thread on every CPU.
+    ///
+    /// # Errors
+    /// [`Error::TooManyFiles`] at the descriptor limit, [`Error::NotPermitted`] where the kernel refuses the process.
+    pub fn open_thread(&mut self, tid: u32) -> Result<Opened> {
+        let Ok(pid) = i32::try_from(tid) else { return Ok(Opened::Gone) };
+        match self.try_open_thread(pid) {
+            Ok(()) => Ok(Opened::Yes),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ESRCH) => Ok(Opened::Gone),
+                Some(libc::EMFILE | libc::ENFILE) => {
+                    Err(Error::TooManyFiles { needed: self.files() + 1, limit: self.file_limit })
+                }
+                Some(libc::EACCES | libc::EPERM) => {
+                    Err(Error::NotPermitted { pid: tid, owner: crate::process::procfs::owner_name(tid) })
+                }
+                _ => Err(doing(format!("open perf events on thread {tid}"))(error)),
+            },
+        }
+    }
+
+    fn try_open_thread(&mut self, tid: i32) -> io::Result<()> {
+        // Tracking first: no mapping may fall between the first sample and the first record of mappings.
+        let (tracking, sampling, member) =
+            (self.spec.tracking_attr(), self.spec.sampling_attr(), self.spec.group_member_attr());
+        for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
+            let fd = event::open(&tracking, tid, cpu, None)?;
+            event::redirect(&fd, owner)?;
+            self.others.push(fd);
+        }
+        for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
+            let leader = event::open(&sampling, tid, cpu, None)?;
+            // A sample written before the member is there reads a group of one, and has no TSC.
+            if let Some(member) = &member {
+                self.others.push(event::open(member, tid, cpu, Some(leader.as_fd()))?);
+            }
+            event::redirect(&leader, owner)?;
+            self.sampling.push(leader);
+        }
+        Ok(())
+    }
+
+    /// How many descriptors the events take.
+    pub fn files(&self) -> u64 {
+        (self.sampling.len() + self.others.len() + 2 * self.owners.len()) as u64
+    }
+
+    /// Stops sampling; the rings keep what was written.
+    pub fn stop(&self) {
+        for event in self.sampling.iter().chain(&self.others) {
+            // An event whose thread is gone is stopped already.
+            let _ = event::disable(event);
+        }
+    }
+
+    /// The sum of all sampling events' counts: nanoseconds of CPU time, or cycles, of everything sampled so far.
+    pub fn count(&self) -> Option<u64> {
+        let grouped = self.spec.reads_group();
+        self.sampling.iter().try_fold(0u64, |sum, fd| Some(sum.saturating_add(event::count(fd, grouped).ok()?)))
+    }
+}
+
+fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Result<Vec<Ring>> {
+    let mut rings = Vec::with_capacity(2 * cpus.len());
+    for &cpu in cpus {
+        for pages in [sample_pages, tracking_pages] {
+            // Half full is late enough to batch the wake-ups and early enough to lose nothing.
+            let watermark = u32::try_from(pages * PAGE / 2).unwrap_or(u32::MAX);
+            rings.push(Ring::map(event::open(&ring_owner_attr(watermark), 0, cpu, None)?, pages)?);
+        }
+    }
+    Ok(rings)
+}

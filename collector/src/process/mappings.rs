@@ -1,0 +1,111 @@
+//! Which image lies where in one process.
+
+use crate::process::images::ImageIndex;
+
+/// An image at a range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address (AVMA).
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// The image mapped here.
+    pub image: ImageIndex,
+    /// What is added to an AVMA of this range to get the image's SVMA, wrapping.
+    pub to_svma: u64,
+}
+
+/// Mappings kept per process: beyond any program seen (browsers have some thousands), and 3 MiB at most. More are
+/// not entered; their frames come out as unknown memory.
+const MAX_MAPPINGS: usize = 65_536;
+
+/// The executable mappings of one process, in order of address, never overlapping.
+#[derive(Clone, Debug, Default)]
+pub struct Mappings {
+    list: Vec<Mapping>,
+    /// Index of the last answer: neighbouring frames mostly lie in the same image.
+    last: usize,
+}
+
+impl Mappings {
+    /// Enters a mapping; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it.
+    pub fn insert(&mut self, new: Mapping) {
+        if new.start >= new.end {
+            return;
+        }
+        let first = self.list.partition_point(|old| old.end <= new.start);
+        let last = self.list.partition_point(|old| old.start < new.end);
+        if self.list.len() - (last - first) >= MAX_MAPPINGS {
+            return;
+        }
+        let left = self.list[first..last].first().filter(|old| old.start < new.start).copied();
+        let right = self.list[first..last].last().filter(|old| old.end > new.end).copied();
+        let pieces = left
+            .map(|old| Mapping { end: new.start, ..old })
+            .into_iter()
+            .chain([new])
+            .chain(right.map(|old| Mapping { start: new.end, ..old }));
+        self.list.splice(first..last, pieces);
+        self.last = 0;
+    }
+
+    /// Forgets everything, as `execve` does.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.last = 0;
+    }
+
+    /// The mapping that covers an address.
+    #[inline]
+    pub fn find(&mut self, address: u64) -> Option<Mapping> {
+        if let Some(mapping) = self.list.get(self.last)
+            && (mapping.start..mapping.end).contains(&address)
+        {
+            return Some(*mapping);
+        }
+        let index = self.list.partition_point(|mapping| mapping.end <= address);
+        let mapping = self.list.get(index).filter(|mapping| mapping.start <= address)?;
+        self.last = index;
+        Some(*mapping)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.list.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, end: u64, image: u32) -> Mapping {
+        Mapping { start, end, image: ImageIndex(image), to_svma: 0 }
+    }
+
+    #[test]
+    fn the_newest_wins_byte_by_byte() {
+        // Against the obvious model: an array of the image per address.
+        let mut seed = 1u64;
+        let mut random = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        for _ in 0..200 {
+            let mut model = [None; 64];
+            let mut mappings = Mappings::default();
+            for image in 0..20 {
+                let start = random(60);
+                let end = (start + random(20)).min(64);
+                mappings.insert(mapping(start, end, image));
+                for slot in start..end {
+                    model[slot as usize] = Some(ImageIndex(image));
+                }
+                for address in 0..64u64 {
+                    assert_eq!(mappings.find(address).map(|m| m.image), model[address as usize], "{mappings:?}");
+                }
+            }
+            assert!(mappings.iter().zip(mappings.iter().skip(1)).all(|(a, b)| a.end <= b.start));
+        }
+    }
+}

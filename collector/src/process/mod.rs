@@ -1,0 +1,255 @@
+//! Processes and threads as records and /proc tell of them: who runs, what is mapped where, under which name.
+//!
+//! A process is its pid, its start time and its exec generation. Within a session each such identity gets a
+//! [`ProcessKey`] and each thread of it a [`ThreadKey`]; these are never used again, whatever the kernel does with pids.
+
+pub mod images;
+pub mod mappings;
+pub mod procfs;
+
+use hashbrown::HashMap;
+
+use crate::perf::record::Mmap;
+use images::{Images, MappedFile};
+use mappings::{Mapping, Mappings};
+
+/// One identity of a process (pid, start, exec generation) in this session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessKey(pub u32);
+
+/// One thread of a [`ProcessKey`] in this session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadKey(pub u32);
+
+/// A live process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its identity in this session.
+    pub key: ProcessKey,
+    /// The process that forked it, or that it was before `execve`.
+    pub parent: Option<ProcessKey>,
+    /// Start, clock ticks since boot; for a process seen forking, computed from the record's time.
+    pub start_time: u64,
+    /// How many `execve` calls of this pid the session has seen.
+    pub exec_generation: u32,
+    /// Name of its main thread.
+    pub name: String,
+    /// Whether a sample has been charged to it, so that others know its key.
+    pub announced: bool,
+    /// Executable mappings.
+    pub mappings: Mappings,
+    threads: u32,
+}
+
+/// A live thread.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    /// Its identity in this session.
+    pub key: ThreadKey,
+    /// Its process.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether others know its key.
+    pub announced: bool,
+    /// Last value of the group's second counter, per ring.
+    pub group_values: Vec<u64>,
+}
+
+/// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
+const TICK_NS: u64 = 10_000_000;
+
+/// All live processes and threads of a session.
+#[derive(Debug, Default)]
+pub struct ProcessTable {
+    processes: HashMap<u32, Process>,
+    threads: HashMap<u32, Thread>,
+    next_process: u32,
+    next_thread: u32,
+}
+
+impl ProcessTable {
+    /// Whether no process is alive.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// Live processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.keys().copied().collect()
+    }
+
+    /// Whether a thread is known to be alive.
+    pub fn knows_thread(&self, tid: u32) -> bool {
+        self.threads.contains_key(&tid)
+    }
+
+    /// The thread and its process; both are made up from /proc if no record told of them.
+    pub fn thread(&mut self, pid: u32, tid: u32, images: &mut Images) -> Option<(&mut Thread, &mut Process)> {
+        if self.threads.get(&tid).is_none_or(|thread| thread.pid != pid) {
+            if !self.processes.contains_key(&pid) {
+                self.read_process(pid, images);
+            }
+            self.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
+        }
+        Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
+    }
+
+    /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty.
+    pub fn read_process(&mut self, pid: u32, images: &mut Images) {
+        let stat = procfs::stat(pid).ok();
+        let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
+        let mut mappings = Mappings::default();
+        for map in procfs::executable_maps(pid).unwrap_or_default() {
+            let file = MappedFile { pid, start: map.start, end: map.end, inode: map.inode, path: &map.path };
+            mappings.insert(mapping_of(images, file, map.file_offset));
+        }
+        match self.processes.get_mut(&pid) {
+            Some(process) => process.mappings = mappings,
+            None => self.add_process(pid, None, start_time, 0, name, mappings),
+        }
+    }
+
+    fn add_process(
+        &mut self,
+        pid: u32,
+        parent: Option<ProcessKey>,
+        start_time: u64,
+        exec_generation: u32,
+        name: String,
+        mappings: Mappings,
+    ) {
+        let key = ProcessKey(self.next_process);
+        self.next_process += 1;
+        let threads = self.processes.get(&pid).map_or(0, |old| old.threads);
+        let process = Process { key, parent, start_time, exec_generation, name, announced: false, mappings, threads };
+        self.processes.insert(pid, process);
+    }
+
+    /// Enters a thread of a known process.
+    pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let key = ThreadKey(self.next_thread);
+        self.next_thread += 1;
+        let thread = Thread { key, pid, name, announced: false, group_values: Vec::new() };
+        if self.threads.insert(tid, thread).is_none_or(|old| old.pid != pid) {
+            process.threads += 1;
+        }
+    }
+
+    /// `PERF_RECORD_FORK`: a thread of the same process, or a process with a copy of the parent's mappings.
+    pub fn fork(&mut self, pid: u32, tid: u32, parent_pid: u32, parent_tid: u32, time: u64) {
+        let name = self.threads.get(&parent_tid).map(|thread| thread.name.clone()).unwrap_or_default();
+        if pid != parent_pid {
+            // Whoever had this pid before is gone, even if its exit was not seen.
+            self.remove_process(pid);
+            let parent = self.processes.get(&parent_pid);
+            let (key, mappings) = parent.map(|parent| (Some(parent.key), parent.mappings.clone())).unwrap_or_default();
+            self.add_process(pid, key, time / TICK_NS, 0, name.clone(), mappings);
+        }
+        self.add_thread(pid, tid, name);
+    }
+
+    /// `execve`: the same pid becomes another program. Returns the keys of what ended.
+    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) {
+        let old = self.processes.get(&pid).map(|old| (old.key, old.start_time, old.exec_generation, old.announced));
+        let (parent, start_time, generation) = match old {
+            // A generation without a sample is of no interest: its child takes its place.
+            Some((key, start, generation, announced)) => (announced.then_some(key), start, generation + 1),
+            None => (None, procfs::stat(pid).map_or(0, |stat| stat.start_time), 0),
+        };
+        let parent = parent.or_else(|| self.processes.get(&pid).and_then(|old| old.parent));
+        let values = self.threads.get_mut(&tid).map(|thread| std::mem::take(&mut thread.group_values));
+        self.threads.retain(|_, thread| thread.pid != pid);
+        self.processes.remove(&pid);
+        self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
+        self.add_thread(pid, tid, name.to_owned());
+        // The counters belong to the task and go on counting.
+        if let (Some(thread), Some(values)) = (self.threads.get_mut(&tid), values) {
+            thread.group_values = values;
+        }
+    }
+
+    /// A thread's new name; the main thread's is the process's.
+    pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(&Thread, &Process)> {
+        let process = self.processes.get_mut(&pid)?;
+        if pid == tid {
+            name.clone_into(&mut process.name);
+        }
+        let thread = self.threads.get_mut(&tid)?;
+        name.clone_into(&mut thread.name);
+        Some((thread, process))
+    }
+
+    /// A thread ended, and with the last one its process. Returns the thread if it was known.
+    pub fn exit(&mut self, pid: u32, tid: u32) -> Option<Thread> {
+        let thread = self.threads.remove(&tid)?;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.threads = process.threads.saturating_sub(1);
+            if process.threads == 0 {
+                self.processes.remove(&pid);
+            }
+        }
+        Some(thread)
+    }
+
+    /// Forgets a process and its threads.
+    pub fn remove_process(&mut self, pid: u32) {
+        if self.processes.remove(&pid).is_some() {
+            self.threads.retain(|_, thread| thread.pid != pid);
+        }
+    }
+
+    /// `PERF_RECORD_MMAP2`.
+    pub fn mmap(&mut self, mmap: &Mmap, images: &mut Images) {
+        if u64::from(mmap.prot) & libc::PROT_EXEC as u64 == 0 {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
+        let end = mmap.start.saturating_add(mmap.len);
+        let file = MappedFile { pid: mmap.pid, start: mmap.start, end, inode: mmap.inode, path: &mmap.name };
+        process.mappings.insert(mapping_of(images, file, mmap.file_offset));
+    }
+}
+
+fn mapping_of(images: &mut Images, file: MappedFile<'_>, file_offset: u64) -> Mapping {
+    let image = images.find_or_open(file);
+    Mapping { start: file.start, end: file.end, image, to_svma: images.to_svma(image, file.start, file_offset) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_outlive_pids() {
+        let mut images = Images::default();
+        let mut table = ProcessTable::default();
+        // A pid that no process here has, so that /proc says nothing.
+        let pid = u32::MAX - 10;
+        table.read_process(pid, &mut images);
+        table.add_thread(pid, pid, "main".to_owned());
+        table.fork(pid, pid + 1, pid, pid, 0);
+        table.fork(pid + 2, pid + 2, pid, pid + 1, 50 * TICK_NS);
+        let key = |table: &mut ProcessTable, tid| table.thread(pid + 2, tid, &mut Images::default()).unwrap().1.key;
+        let first = key(&mut table, pid + 2);
+        assert_eq!(table.processes[&(pid + 2)].start_time, 50);
+        assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
+
+        table.exec(pid + 2, pid + 2, "other");
+        assert_ne!(key(&mut table, pid + 2), first);
+        assert_eq!(table.processes[&(pid + 2)].exec_generation, 1);
+
+        assert!(table.exit(pid + 2, pid + 2).is_some());
+        assert!(!table.processes.contains_key(&(pid + 2)));
+        table.fork(pid + 2, pid + 2, pid, pid, 60 * TICK_NS);
+        assert_eq!(table.processes[&(pid + 2)].exec_generation, 0);
+
+        table.exit(pid, pid);
+        assert!(table.processes.contains_key(&pid), "the other thread lives on");
+        table.exit(pid, pid + 1);
+        table.exit(pid + 2, pid + 2);
+        assert!(table.is_empty());
+        assert!(table.threads.is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+//! What /proc says of processes. Every field is optional, every size has a limit: a process names itself and its files.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes; a process may raise
+/// neither by itself.
+const MAX_FILE: u64 = 64 << 20;
+/// `PF_KTHREAD` of `linux/sched.h`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// Some of `/proc/PID/stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Name of the (main) thread.
+    pub comm: String,
+    /// `R`, `S`, `Z`, ...
+    pub state: char,
+    /// Parent process.
+    pub parent: u32,
+    /// Whether it is a thread of the kernel.
+    pub kernel_thread: bool,
+    /// CPU time in clock ticks, user and system.
+    pub cpu_ticks: (u64, u64),
+    /// Start, clock ticks since boot.
+    pub start_time: u64,
+}
+
+/// An executable mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Offset in the file, bytes.
+    pub file_offset: u64,
+    /// Inode number; 0 for anonymous memory.
+    pub inode: u64,
+    /// Path as the kernel prints it, without ` (deleted)`; empty for anonymous memory.
+    pub path: String,
+}
+
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// `/proc/PID/stat` of a process or thread.
+///
+/// # Errors
+/// `NotFound` where it does not exist, `InvalidData` where it cannot be understood.
+pub fn stat(pid: u32) -> io::Result<Stat> {
+    parse_stat(&read(&format!("/proc/{pid}/stat"))?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+    // The name stands in parentheses and may itself contain them: the last one ends it.
+    let open = bytes.iter().position(|&b| b == b'(')?;
+    let close = bytes.iter().rposition(|&b| b == b')')?;
+    let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?).into_owned();
+    let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // proc_pid_stat(5) numbers fields from 1; the first here is 3, the state.
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        comm,
+        state: field(3)?.chars().next()?,
+        parent: field(4)?.parse().ok()?,
+        kernel_thread: field(9)?.parse::<u64>().ok()? & PF_KTHREAD != 0,
+        cpu_ticks: (field(14)?.parse().ok()?, field(15)?.parse().ok()?),
+        start_time: field(22)?.parse().ok()?,
+    })
+}
+
+/// The process that a thread belongs to.
+pub fn thread_group(tid: u32) -> Option<u32> {
+    let status = read(&format!("/proc/{tid}/status")).ok()?;
+    String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
+fn numbers_in(path: &str) -> io::Result<Vec<u32>> {
+    Ok(fs::read_dir(path)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The threads of a process.
+///
+/// # Errors
+/// `NotFound` where the process has gone.
+pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    numbers_in(&format!("/proc/{pid}/task"))
+}
+
+/// All processes whose line of parents leads to one of `ancestors`, these not included, parents before children.
+pub fn descendants(ancestors: &[u32]) -> Vec<u32> {
+    let pairs: Vec<(u32, u32)> = numbers_in("/proc")
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|pid| Some((pid, stat(pid).ok()?.parent)))
+        .collect();
+    let mut found = Vec::new();
+    let mut frontier = ancestors.to_vec();
+    while let Some(parent) = frontier.pop() {
+        for &(pid, _) in pairs.iter().filter(|pair| pair.1 == parent) {
+            if !found.contains(&pid) && !ancestors.contains(&pid) {
+                found.push(pid);
+                frontier.push(pid);
+            }
+        }
+    }
+    found
+}
+
+/// A thread's name.
+pub fn comm(pid: u32, tid: u32) -> Option<String> {
+    let name = read(&format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+}
+
+/// The words of a process's command line; empty for a zombie.
+pub fn command_line(pid: u32) -> Vec<String> {
+    let bytes = read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if text.is_empty() {
+        return Vec::new();
+    }
+    text.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// The name, or else the number, of the user that a process runs as.
+pub fn owner_name(pid: u32) -> String {
+    let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
+    match nix::unistd::User::from_uid(uid.into()) {
+        Ok(Some(user)) => format!("user {}", user.name),
+        _ => format!("user {uid}"),
+    }
+}
+
+/// The executable mappings of a process.
+///
+/// # Errors
+/// `NotFound` where the process has gone, `PermissionDenied` where it may not be looked at.
+pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
+    let bytes = read(&format!("/proc/{pid}/maps"))?;
+    Ok(bytes.split(|&b| b == b'\n').filter_map(parse_map).collect())
+}
+
+fn parse_map(line: &[u8]) -> Option<MapEntry> {
+    // start-end perms offset dev inode   path (which may contain blanks; a newline in it is printed as \012)
+    let line = String::from_utf8_lossy(line);
+    let mut rest: &str = &line;
+    let mut word = || {
+        let trimmed = rest.trim_start_matches(' ');
+        let (word, tail) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+        rest = tail;
+        word.to_owned()
+    };
+    let (range, perms, offset, _device, inode) = (word(), word(), word(), word(), word());
+    if perms.as_bytes().get(2) != Some(&b'x') {
+        return None;
+    }
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let path = rest.trim_start_matches(' ');
+    (start < end).then_some(MapEntry {
+        start,
+        end,
+        file_offset: u64::from_str_radix(&offset, 16).ok()?,
+        inode: inode.parse().ok()?,
+        path: path.strip_suffix(" (deleted)").unwrap_or(path).replace("\\012", "\n"),
+    })
+}
+
+/// The bytes of ccsd's own `[vdso]`, which is every process's: the kernel has one.
+///
+/// # Errors
+/// Those of reading `/proc/self/mem`; `NotFound` where there is no vdso.
+pub fn vdso_bytes() -> io::Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let maps = executable_maps(std::process::id())?;
+    let vdso = maps.iter().find(|map| map.path == "[vdso]").ok_or(io::ErrorKind::NotFound)?;
+    // A vdso is two to four pages; 1 MiB is far beyond any.
+    let len = usize::try_from(vdso.end - vdso.start).map_or(0, |len| len.min(1 << 20));
+    let mut bytes = vec![0; len];
+    File::open("/proc/self/mem")?.read_exact_at(&mut bytes, vdso.start)?;
+    Ok(bytes)
+}
+
+/// Opens the file behind a mapping of a process, or finds that it cannot be had.
+///
+/// In this order: the mapping itself (`map_files`, which survives deletion, replacement and other mount namespaces,
+/// for those whom the kernel lets), the path inside the process's root, the path as such (for a process that has ended).
+/// A path is believed only if it leads to the inode that was mapped. Only regular files are opened, and without
+/// waiting: a FIFO or device in the way does nothing.
+pub fn open_mapped_file(pid: u32, start: u64, end: u64, inode: u64, path: &str) -> Option<File> {
+    let mapped = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    let rooted = PathBuf::from(format!("/proc/{pid}/root{path}"));
+    if let Some(file) = open_regular(&mapped, inode) {
+        return Some(file);
+    }
+    if !path.starts_with('/') {
+        return None;
+    }
+    open_regular(&rooted, inode).or_else(|| open_regular(&PathBuf::from(path), inode))
+}
+
+fn open_regular(path: &std::path::Path, inode: u64) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let wanted = |meta: fs::Metadata| meta.is_file() && meta.ino() == inode;
+    // Looked at before opening, because opening a device can do things; and again after, because it may have changed.
+    if !wanted(fs::metadata(path).ok()?) {
+        return None;
+    }
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    wanted(file.metadata().ok()?).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_parentheses() {
+        let line =
+            b"42 (a) R (b) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 12345 1000 2 18446744073709551615 1";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.comm.as_str(), stat.state, stat.parent), ("a) R (b", 'S', 7));
+        assert_eq!((stat.cpu_ticks, stat.start_time, stat.kernel_thread), ((11, 22), 12345, false));
+        assert_eq!(parse_stat(b"42 (x"), None);
+        assert_eq!(parse_stat(b")42 (x"), None);
+    }
+
+    #[test]
+    fn maps_keep_only_what_is_executable() {
+        let map = parse_map(b"7f00-8000 r-xp 00001000 08:01 99                         /tmp/a b (deleted)").unwrap();
+        assert_eq!((map.start, map.end, map.file_offset, map.inode), (0x7f00, 0x8000, 0x1000, 99));
+        assert_eq!(map.path, "/tmp/a b");
+        assert_eq!(parse_map(b"7f00-8000 rw-p 00001000 08:01 99 /tmp/a"), None);
+        assert_eq!(parse_map(b"7f00-8000 r-xp 0 00:00 0").unwrap().path, "");
+        assert_eq!(parse_map(b"garbage"), None);
+        assert_eq!(parse_map(b""), None);
+    }
+
+    #[test]
+    fn this_process_is_there() {
+        let own = std::process::id();
+        assert_eq!(thread_group(own), Some(own));
+        assert!(threads(own).unwrap().contains(&own));
+        assert!(executable_maps(own).unwrap().iter().any(|map| map.path.starts_with('/')));
+        assert!(vdso_bytes().unwrap().starts_with(b"\x7fELF"));
+    }
+
+    #[test]
+    fn a_fifo_is_not_opened() {
+        let dir = std::env::temp_dir().join(format!("ccsd-fifo-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let fifo = dir.join("fifo");
+        let _ = nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU);
+        let inode = fs::metadata(&fifo).unwrap().ino();
+        assert!(open_regular(&fifo, inode).is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

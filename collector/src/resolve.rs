@@ -1,0 +1,152 @@
+//! From frames to cost centres, each distinct frame once.
+//!
+//! The answer to a frame is a run of cost centres, because functions may have been inlined into the one that the frame
+//! is in. Answers are remembered until there are [`MAX_FRAMES_KNOWN`] of them.
+
+use std::fs::File;
+
+use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile};
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, KernelSymbols, Symbols};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::sync::Arc;
+
+use crate::process::images::ImageIndex;
+use crate::unwind::Frame;
+
+/// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
+const MAX_FRAMES_KNOWN: usize = 1 << 20;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolved {
+    /// Where its cost centres begin in the arena.
+    first: u32,
+    /// How many there are, outermost first.
+    count: u32,
+    /// Source line of the innermost.
+    pub line: LineId,
+    /// Whether the innermost has a name.
+    pub named: bool,
+}
+
+struct ImageSymbols {
+    id: ImageId,
+    symbols: Option<Symbols>,
+}
+
+/// Resolves frames, and enters images, cost centres and lines into a profile.
+#[derive(Default)]
+pub struct Resolver {
+    images: Vec<ImageSymbols>,
+    /// `None` until the first kernel frame; then the symbols, or that there are none.
+    kernel: Option<Option<KernelSymbols>>,
+    known: HashMap<Frame, Resolved, FxBuildHasher>,
+    arena: Vec<CostCentreId>,
+    functions: Vec<Function>,
+}
+
+impl Resolver {
+    /// Enters the next image, in order of [`ImageIndex`].
+    pub fn add_image(&mut self, profile: &mut Profile, name: String, elf: Option<Arc<ElfFile>>) {
+        let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
+        let id = profile.add_image(ProfileImage { name, build_id });
+        let symbols = elf.map(|elf| Symbols::new(elf, DebugFileFinder::default()));
+        self.images.push(ImageSymbols { id, symbols });
+    }
+
+    /// What a frame is.
+    #[inline]
+    pub fn resolve(&mut self, profile: &mut Profile, frame: Frame) -> Resolved {
+        match self.known.get(&frame) {
+            Some(resolved) => *resolved,
+            None => self.resolve_new(profile, frame),
+        }
+    }
+
+    /// The cost centres of a resolved frame, outermost first.
+    #[inline]
+    pub fn cost_centres(&self, resolved: Resolved) -> &[CostCentreId] {
+        let first = resolved.first as usize;
+        self.arena.get(first..first + resolved.count as usize).unwrap_or_default()
+    }
+
+    #[cold]
+    fn resolve_new(&mut self, profile: &mut Profile, frame: Frame) -> Resolved {
+        if self.known.len() >= MAX_FRAMES_KNOWN {
+            self.known.clear();
+            self.arena.clear();
+        }
+        let first = self.arena.len() as u32;
+        let (line, named) = if frame.image == ImageIndex::KERNEL {
+            self.kernel_frame(profile, frame.address)
+        } else {
+            self.user_frame(profile, frame)
+        };
+        let resolved = Resolved { first, count: self.arena.len() as u32 - first, line, named };
+        self.known.insert(frame, resolved);
+        resolved
+    }
+
+    fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
+        let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
+        self.functions.clear();
+        if let Some(symbols) = &mut image.symbols {
+            symbols.resolve(frame.address, &mut self.functions);
+        }
+        if self.functions.is_empty() {
+            self.arena.push(profile.add_cost_centre(CostCentre {
+                image: image.id,
+                linkage_name: None,
+                display_name: None,
+                start: None,
+                file: None,
+                line: 0,
+            }));
+            return (LineId::UNKNOWN, false);
+        }
+        let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
+        for function in self.functions.iter().rev() {
+            self.arena.push(profile.add_cost_centre(CostCentre {
+                image: image.id,
+                linkage_name: text(&function.linkage_name),
+                display_name: text(&function.display_name),
+                start: function.start,
+                file: text(&function.decl_file),
+                line: function.decl_line,
+            }));
+        }
+        let innermost = &self.functions[0];
+        let line = match &innermost.file {
+            Some(file) if innermost.line > 0 => profile.add_line(file, innermost.line),
+            _ => LineId::UNKNOWN,
+        };
+        (line, innermost.linkage_name.is_some())
+    }
+
+    fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
+        let symbols = self
+            .kernel
+            .get_or_insert_with(|| File::open("/proc/kallsyms").ok().and_then(|file| KernelSymbols::read(file).ok()));
+        let function = symbols.as_ref().and_then(|symbols| symbols.lookup(address));
+        let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
+        let named = function.is_some();
+        self.arena.push(profile.add_cost_centre(CostCentre {
+            image,
+            linkage_name: function.as_ref().map(|function| match function.module {
+                Some(module) => format!("{} [{module}]", function.name),
+                None => function.name.to_owned(),
+            }),
+            display_name: None,
+            start: function.as_ref().map(|function| function.start),
+            file: None,
+            line: 0,
+        }));
+        (LineId::UNKNOWN, named)
+    }
+
+    /// What the images' symbols could not give, one line each.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes).map(String::as_str)
+    }
+}

@@ -1,0 +1,437 @@
+//! The sampling thread: rings in, batches of unwound stacks out.
+//!
+//! It owns the rings, the process table and the unwinder. Stacks are unwound where they lie in the ring, because their
+//! bytes are gone once the room is given back; everything that can wait (names, contexts) is the aggregator's. If the
+//! aggregator falls behind, the batch grows to a limit and then samples are dropped and counted; mappings, forks and
+//! names never are.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError};
+use hashbrown::{HashMap, HashSet};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
+use crate::error::{Error, Result};
+use crate::perf::attr::Event;
+use crate::perf::merge::{MARGIN_NS, Merge};
+use crate::perf::now_ns;
+use crate::perf::record::{Change, Record, Sample};
+use crate::perf::set::{EventSet, Opened};
+use crate::process::images::Images;
+use crate::process::{ProcessTable, procfs};
+use crate::unwind::{Frame, Root, StackUnwinder};
+
+/// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
+const BATCH_BYTES: usize = 64 << 10;
+/// The largest a batch may grow while the aggregator is busy. At depth 24 and 999 Hz this is 40 s of one CPU.
+const MAX_BATCH_BYTES: usize = 16 << 20;
+/// Longest sleep between two looks at the rings.
+const MAX_SLEEP_MS: u16 = 100;
+/// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
+/// missed; a program that starts threads faster than they can be opened is followed by inheritance from then on.
+const SCAN_ROUNDS: u32 = 20;
+
+/// What the sampler is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// End the collection in order. The target's CPU time, user and in all, in nanoseconds, if the caller knows it.
+    Stop {
+        /// `(user, user + system)`
+        target_cpu_ns: Option<(u64, u64)>,
+    },
+}
+
+/// The channels of a sampler.
+pub struct Channels {
+    /// Where batches go.
+    pub batches: Sender<Batch>,
+    /// Where empty ones come back.
+    pub empty: Receiver<Batch>,
+    /// What to do.
+    pub commands: Receiver<Command>,
+    /// Becomes readable with every command, to end a sleep.
+    pub wake: OwnedFd,
+}
+
+/// The state of the sampling thread.
+pub struct Sampler {
+    events: EventSet,
+    merge: Merge,
+    channels: Channels,
+    interval: Duration,
+    /// Whether the session ends with its last process. The one who waits for a child says so himself.
+    ends_with_target: bool,
+    state: State,
+}
+
+/// Everything that handling a record touches; apart from the rings, so that both can be borrowed.
+struct State {
+    table: ProcessTable,
+    images: Images,
+    announced_images: usize,
+    unwinder: StackUnwinder,
+    frames: Vec<Frame>,
+    batch: Batch,
+    counts: Counts,
+    metrics: usize,
+    period: u64,
+    throttled_since: HashMap<u64, u64>,
+    throttled_ns: u64,
+    /// Threads that were opened while they may already have inherited events: which event of a ring is believed.
+    doubtful: HashMap<(u32, usize), u64>,
+    doubtful_threads: HashSet<u32>,
+    /// Threads that a record said were forked by a traced thread.
+    forked: HashSet<u32>,
+    scanning: bool,
+    queue_full: bool,
+    /// CPU ticks, user and system, of the processes that were there at the beginning.
+    cpu_before: HashMap<u32, (u64, u64)>,
+    /// User time and all time of the target, in the same unit, as last known.
+    user_share: Option<(u64, u64)>,
+}
+
+impl Sampler {
+    /// A sampler for `events`, whose rings are `merge`. An update is due every `interval`.
+    pub fn new(events: EventSet, merge: Merge, channels: Channels, interval: Duration) -> Sampler {
+        let metrics = match events.spec().event {
+            Event::CpuClockTsc { .. } => 2,
+            Event::CpuClock | Event::Cycles { .. } => 1,
+        };
+        let period = match events.spec().event {
+            Event::Cycles { .. } => 0,
+            _ => events.spec().period_ns(),
+        };
+        let state = State {
+            table: ProcessTable::default(),
+            images: Images::default(),
+            announced_images: 0,
+            unwinder: StackUnwinder::default(),
+            frames: Vec::new(),
+            batch: Batch::default(),
+            counts: Counts::default(),
+            metrics,
+            period,
+            throttled_since: HashMap::new(),
+            throttled_ns: 0,
+            doubtful: HashMap::new(),
+            doubtful_threads: HashSet::new(),
+            forked: HashSet::new(),
+            scanning: false,
+            queue_full: false,
+            cpu_before: HashMap::new(),
+            user_share: None,
+        };
+        Sampler { events, merge, channels, interval, ends_with_target: false, state }
+    }
+
+    /// Opens the events of a process that has yet to call `execve`.
+    ///
+    /// # Errors
+    /// Those of [`EventSet::open_thread`].
+    pub fn prepare_child(&mut self, pid: u32) -> Result<()> {
+        if self.events.open_thread(pid)? == Opened::Gone {
+            return Err(Error::DiedDuringAttach(pid));
+        }
+        self.state.table.read_process(pid, &mut self.state.images);
+        self.state.table.add_thread(pid, pid, String::new());
+        Ok(())
+    }
+
+    /// Opens the events of every thread of `pids`, and with `children` of every process that descends from them, until a
+    /// look at /proc finds no thread that is neither open nor inherited.
+    ///
+    /// # Errors
+    /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
+    /// [`Error::TooManyFiles`].
+    pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
+        let mut opened: HashSet<u32> = HashSet::new();
+        let mut processes: HashSet<u32> = HashSet::new();
+        self.state.scanning = true;
+        self.ends_with_target = true;
+        for round in 0..SCAN_ROUNDS {
+            let mut all = pids.to_vec();
+            if children {
+                all.extend(procfs::descendants(pids));
+            }
+            // What was forked in the meantime by threads already open says so in the rings.
+            self.merge.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
+            let mut found = false;
+            for &pid in &all {
+                for tid in procfs::threads(pid).unwrap_or_default() {
+                    if opened.contains(&tid) || self.state.forked.contains(&tid) {
+                        continue;
+                    }
+                    match self.events.open_thread(tid) {
+                        Ok(Opened::Yes) => {}
+                        Ok(Opened::Gone) => continue,
+                        // A child may have become another user's; only those asked for must be permitted.
+                        Err(Error::NotPermitted { .. }) if !pids.contains(&pid) => continue,
+                        Err(error) => return Err(error),
+                    }
+                    found = true;
+                    opened.insert(tid);
+                    if round > 0 {
+                        self.state.doubtful_threads.insert(tid);
+                    }
+                    if processes.insert(pid) {
+                        let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
+                        self.state.cpu_before.insert(pid, ticks);
+                        self.state.table.read_process(pid, &mut self.state.images);
+                    }
+                    if !self.state.table.knows_thread(tid) {
+                        self.state.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
+                    }
+                }
+            }
+            if !found {
+                break;
+            }
+        }
+        self.state.scanning = false;
+        self.state.forked = HashSet::new();
+        // A process that ended in between left its entry; without it the session would wait for it forever.
+        for pid in self.state.table.pids() {
+            // (A main thread may end before the others: then it is a zombie among live threads.)
+            let zombie = procfs::stat(pid).map_or(true, |stat| stat.state == 'Z');
+            if zombie && procfs::threads(pid).map_or(0, |threads| threads.len()) <= 1 {
+                self.state.table.remove_process(pid);
+            }
+        }
+        match pids.first() {
+            Some(&pid) if opened.is_empty() => Err(Error::DiedDuringAttach(pid)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
+    pub fn run(mut self) {
+        let started = now_ns();
+        let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let mut next_interval = started.saturating_add(interval);
+        loop {
+            self.sleep(next_interval.saturating_sub(now_ns()));
+            let command = match self.channels.commands.try_recv() {
+                Ok(command) => Some(command),
+                // Nobody is left who could want the result.
+                Err(TryRecvError::Disconnected) => Some(Command::Stop { target_cpu_ns: None }),
+                Err(TryRecvError::Empty) => None,
+            };
+            let now = now_ns();
+            self.state.counts.duration_ns = now.saturating_sub(started);
+            if let Some(Command::Stop { target_cpu_ns }) = command {
+                self.state.user_share = target_cpu_ns.or(self.state.user_share);
+                break;
+            }
+            self.round(now.saturating_sub(MARGIN_NS));
+            if self.ends_with_target && self.state.table.is_empty() {
+                break;
+            }
+            if now >= next_interval {
+                // Intervals that were slept through are not made up for.
+                next_interval = now.saturating_add(interval);
+                self.read_counters();
+                self.state.batch.mark = Mark::Interval;
+            }
+            self.hand_on(false);
+        }
+        self.finish();
+    }
+
+    fn finish(mut self) {
+        self.events.stop();
+        self.round(u64::MAX);
+        self.read_counters();
+        self.state.batch.mark = Mark::End;
+        self.hand_on(true);
+    }
+
+    /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
+    fn read_counters(&mut self) {
+        self.state.counts.event_count = self.events.count();
+        if self.ends_with_target {
+            let mut sum = (0u64, 0u64);
+            for pid in self.state.table.pids() {
+                let Ok(stat) = procfs::stat(pid) else { continue };
+                let before = self.state.cpu_before.get(&pid).copied().unwrap_or_default();
+                let user = stat.cpu_ticks.0.saturating_sub(before.0);
+                sum.0 += user;
+                sum.1 += user + stat.cpu_ticks.1.saturating_sub(before.1);
+            }
+            if sum.1 > 0 {
+                self.state.user_share = Some(sum);
+            }
+        }
+        self.state.counts.user_share = self.state.user_share;
+    }
+
+    fn sleep(&self, until_interval_ns: u64) {
+        let mut fds: Vec<PollFd<'_>> =
+            self.merge.rings().iter().map(|ring| PollFd::new(ring.poll_fd(), PollFlags::POLLIN)).collect();
+        fds.push(PollFd::new(self.channels.wake.as_fd(), PollFlags::POLLIN));
+        let wanted = u16::try_from(until_interval_ns.div_ceil(1_000_000)).unwrap_or(MAX_SLEEP_MS);
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut fds, PollTimeout::from(wanted.min(MAX_SLEEP_MS)));
+    }
+
+    fn round(&mut self, horizon: u64) {
+        let (merge, state, channels) = (&mut self.merge, &mut self.state, &self.channels);
+        merge.drain(horizon, |ring, record| {
+            state.handle(ring, record);
+            if state.batch.bytes() >= BATCH_BYTES && !state.queue_full {
+                state.send(channels, false);
+            }
+        });
+        state.counts.late = merge.late();
+        state.queue_full = false;
+    }
+
+    fn hand_on(&mut self, wait: bool) {
+        if !self.state.batch.items.is_empty() || self.state.batch.mark != Mark::None {
+            self.state.send(&self.channels, wait);
+        }
+    }
+}
+
+impl State {
+    fn send(&mut self, channels: &Channels, wait: bool) {
+        self.counts.throttled = self.throttled_ns.checked_div(self.period).unwrap_or(0);
+        self.batch.counts = self.counts;
+        let mut next = channels.empty.try_recv().unwrap_or_default();
+        next.clear();
+        let full = std::mem::replace(&mut self.batch, next);
+        if wait {
+            // If the aggregator is gone there is no one to tell.
+            let _ = channels.batches.send(full);
+            return;
+        }
+        if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full) {
+            self.batch = full;
+            self.queue_full = true;
+        }
+    }
+
+    fn handle(&mut self, ring: usize, record: Record<'_>) {
+        match record {
+            Record::Sample(sample) => self.sample(ring, &sample),
+            Record::Change { time, id, change } => self.change(ring, time, id, change),
+            Record::Other => {}
+            Record::Malformed => self.counts.malformed += 1,
+        }
+    }
+
+    #[inline]
+    fn sample(&mut self, ring: usize, sample: &Sample<'_>) {
+        if !self.doubtful_threads.is_empty() && self.doubtful_threads.contains(&sample.tid) {
+            let believed = *self.doubtful.entry((sample.tid, ring)).or_insert(sample.id);
+            if believed != sample.id {
+                self.counts.duplicates += 1;
+                return;
+            }
+        }
+        if self.batch.bytes() >= MAX_BATCH_BYTES {
+            self.counts.dropped += 1;
+            return;
+        }
+        let Some((thread, process)) = self.table.thread(sample.pid, sample.tid, &mut self.images) else {
+            // A thread that is in no process: nothing to charge it to.
+            self.counts.dropped += 1;
+            return;
+        };
+        self.counts.received += 1;
+        let mut weights = [0; MAX_METRICS];
+        weights[0] = sample.period;
+        if self.metrics > 1
+            && let Some(value) = sample.group_value
+        {
+            if thread.group_values.len() <= ring {
+                thread.group_values.resize(ring + 1, 0);
+            }
+            weights[1] = value.saturating_sub(thread.group_values[ring]);
+            thread.group_values[ring] = value;
+        }
+        let root = self.unwinder.unwind(sample, &mut process.mappings, &self.images, &mut self.frames);
+
+        let items = &mut self.batch.items;
+        if self.announced_images < self.images.len() {
+            for index in self.announced_images..self.images.len() {
+                let index = crate::process::images::ImageIndex(index as u32);
+                if let Some(image) = self.images.get(index) {
+                    items.push(Item::Image { name: image.name.clone(), elf: image.elf.clone() });
+                }
+            }
+            self.announced_images = self.images.len();
+        }
+        if !process.announced {
+            process.announced = true;
+            items.push(Item::Process {
+                key: process.key,
+                parent: process.parent,
+                pid: sample.pid,
+                start_time: process.start_time,
+                exec_generation: process.exec_generation,
+                name: process.name.clone(),
+            });
+        }
+        if !thread.announced {
+            thread.announced = true;
+            items.push(Item::Thread {
+                key: thread.key,
+                process: process.key,
+                tid: sample.tid,
+                name: thread.name.clone(),
+            });
+        }
+        self.batch.frames.extend_from_slice(&self.frames);
+        // MAX_FRAMES and the kernel's chain limit are far below 2^32.
+        let frames = self.frames.len() as u32;
+        items.push(Item::Sample { thread: thread.key, frames, root, weights });
+    }
+
+    fn change(&mut self, ring: usize, time: u64, id: u64, change: Change) {
+        match change {
+            Change::Mmap(mmap) => self.table.mmap(&mmap, &mut self.images),
+            Change::Fork { pid, tid, parent_pid, parent_tid } => {
+                if self.scanning {
+                    self.forked.insert(tid);
+                }
+                self.table.fork(pid, tid, parent_pid, parent_tid, time);
+            }
+            Change::Exit { pid, tid } => {
+                if let Some(thread) = self.table.exit(pid, tid)
+                    && thread.announced
+                {
+                    self.batch.items.push(Item::ThreadEnd(thread.key));
+                }
+                if self.doubtful_threads.remove(&tid) {
+                    self.doubtful.retain(|&(doubtful, _), _| doubtful != tid);
+                }
+            }
+            Change::Comm { pid, tid, exec: true, name } => self.table.exec(pid, tid, &name),
+            Change::Comm { pid, tid, exec: false, name } => {
+                if let Some((thread, process)) = self.table.rename(pid, tid, &name)
+                    && thread.announced
+                {
+                    let process = (pid == tid && process.announced).then_some(process.key);
+                    self.batch.items.push(Item::ThreadName { key: thread.key, process, name });
+                }
+            }
+            // Even rings carry samples, odd ones everything else; see `EventSet`.
+            Change::Lost { count } if ring.is_multiple_of(2) => self.counts.lost += count,
+            Change::Lost { count } => self.counts.lost_tracking += count,
+            Change::Throttle { stopped: true } => {
+                self.counts.throttle_events += 1;
+                self.throttled_since.insert(id, time);
+            }
+            Change::Throttle { stopped: false } => {
+                if let Some(since) = self.throttled_since.remove(&id) {
+                    self.throttled_ns = self.throttled_ns.saturating_add(time.saturating_sub(since));
+                }
+            }
+        }
+    }
+}
+
+// A root is part of every sample item; if it grew, batches would.
+const _: () = assert!(size_of::<Root>() <= 2);

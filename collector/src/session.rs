@@ -1,0 +1,239 @@
+//! A session: one collection over a set of processes, from its start to its last update.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ccsd_profile::{Limits, Metric, Profile, Session as SessionInfo, Unit, Update};
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::aggregator::Aggregator;
+use crate::child::{ChildEnd, RunningChild, WaitingChild, wake_pipe};
+use crate::error::{Error, Result, doing};
+use crate::perf::attr::Event;
+use crate::perf::choice::{Choice, EventChoice, Scope, choose};
+use crate::perf::set::EventSet;
+use crate::process::procfs;
+use crate::sampler::{Channels, Command, Sampler};
+use crate::system;
+
+/// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
+const BATCHES: usize = 16;
+/// Updates between the aggregator and its reader, who should be done with one before the next is due.
+const UPDATES: usize = 4;
+
+/// What to collect and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which event.
+    pub event: EventChoice,
+    /// Kernel, user or both.
+    pub scope: Scope,
+    /// Samples per second of CPU time; see [`crate::perf::choice::check_rate`].
+    pub rate_hz: u32,
+    /// Whether threads and processes that the target starts are sampled too.
+    pub inherit: bool,
+    /// Time between two updates.
+    pub interval: Duration,
+    /// Budgets of the profile.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            event: EventChoice::Auto,
+            scope: Scope::Auto,
+            // Not 1000: a rate that divides the usual timers' would see their work always or never.
+            rate_hz: 999,
+            inherit: true,
+            interval: Duration::from_secs(1),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What a session says.
+#[derive(Debug)]
+pub enum SessionEvent {
+    /// What came since the last one. The first also describes the session.
+    Update(Box<Update>),
+    /// There will be nothing more: the whole profile.
+    Finished(Box<Profile>),
+}
+
+/// A running session. Dropping it ends it.
+pub struct Session {
+    info: SessionInfo,
+    events: Receiver<SessionEvent>,
+    commands: Sender<Command>,
+    wake: OwnedFd,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Starts a program under observation from its first instruction.
+    ///
+    /// # Errors
+    /// All of [`Error`] that concern events and programs; nothing runs then.
+    pub fn record(options: &Options, command: &[OsString]) -> Result<(Session, RunningChild)> {
+        // Before anything else: the child must not inherit what is opened or raised below.
+        let child = WaitingChild::spawn(command)?;
+        let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let target = words.first().cloned().unwrap_or_default();
+        let pid = child.pid();
+        let prepared = Prepared::new(options, true, target, words, vec![pid]).and_then(|mut prepared| {
+            prepared.sampler.prepare_child(pid)?;
+            Ok(prepared)
+        });
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                child.cancel();
+                return Err(error);
+            }
+        };
+        let session = prepared.start()?;
+        Ok((session, child.start()?))
+    }
+
+    /// Attaches to running processes: to all their threads, and with `options.inherit` to all their descendants. They
+    /// are not stopped.
+    ///
+    /// # Errors
+    /// As [`check_target`] for each, and all that concern events.
+    pub fn attach(options: &Options, pids: &[u32]) -> Result<Session> {
+        for &pid in pids {
+            check_target(pid)?;
+        }
+        let names: Vec<String> = pids
+            .iter()
+            .map(|&pid| format!("{} ({pid})", procfs::stat(pid).map(|stat| stat.comm).unwrap_or_default()))
+            .collect();
+        let words = pids.first().map(|&pid| procfs::command_line(pid)).unwrap_or_default();
+        let mut prepared = Prepared::new(options, false, names.join(", "), words, pids.to_vec())?;
+        prepared.sampler.attach(pids, options.inherit)?;
+        prepared.start()
+    }
+
+    /// What is being collected.
+    pub fn info(&self) -> &SessionInfo {
+        &self.info
+    }
+
+    /// Updates, and the end. Must be read: a full channel stops the aggregator, and in time costs samples.
+    pub fn events(&self) -> &Receiver<SessionEvent> {
+        &self.events
+    }
+
+    /// Asks for the end. `child` is how the recorded program ended, if it did. The last update and
+    /// [`SessionEvent::Finished`] follow.
+    pub fn stop(&self, child: Option<&ChildEnd>) {
+        let target_cpu_ns = child.map(|end| (end.user_ns, end.user_ns.saturating_add(end.system_ns)));
+        // Full means that it has been said already.
+        let _ = self.commands.try_send(Command::Stop { target_cpu_ns });
+        let _ = nix::unistd::write(&self.wake, b"!");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop(None);
+        // Draining lets the aggregator get to its end.
+        while !matches!(self.events.recv(), Ok(SessionEvent::Finished(_)) | Err(_)) {}
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a process can be attached to, as far as can be said before trying.
+///
+/// # Errors
+/// [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::KernelThread`], [`Error::Zombie`].
+pub fn check_target(pid: u32) -> Result<()> {
+    let stat = procfs::stat(pid).map_err(|_| Error::NoSuchProcess(pid))?;
+    match procfs::thread_group(pid) {
+        Some(group) if group != pid => return Err(Error::NotAProcess { tid: pid, pid: group }),
+        _ => {}
+    }
+    if stat.kernel_thread {
+        return Err(Error::KernelThread(pid));
+    }
+    if stat.state == 'Z' && procfs::threads(pid).map_or(0, |threads| threads.len()) <= 1 {
+        return Err(Error::Zombie(pid));
+    }
+    Ok(())
+}
+
+/// Everything there is before the first sample.
+struct Prepared {
+    info: SessionInfo,
+    sampler: Sampler,
+    aggregator: Aggregator,
+    batches: Receiver<crate::batch::Batch>,
+    empty: Sender<crate::batch::Batch>,
+    commands: Sender<Command>,
+    wake: OwnedFd,
+}
+
+impl Prepared {
+    fn new(
+        options: &Options,
+        enable_on_exec: bool,
+        target: String,
+        command: Vec<String>,
+        pids: Vec<u32>,
+    ) -> Result<Prepared> {
+        let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
+        choice.spec.enable_on_exec = enable_on_exec;
+        let (events, merge) = EventSet::new(choice.spec, &mut choice.notes)?;
+        let spec = *events.spec();
+        let info = describe(&choice, target, command, pids);
+        let profile = Profile::new(info.clone(), options.limits.clone());
+        let (batch_sender, batches) = bounded(BATCHES);
+        let (empty, empty_receiver) = bounded(BATCHES);
+        let (commands, command_receiver) = bounded(1);
+        let (wake, wake_receiver) = wake_pipe()?;
+        let channels =
+            Channels { batches: batch_sender, empty: empty_receiver, commands: command_receiver, wake: wake_receiver };
+        let sampler = Sampler::new(events, merge, channels, options.interval);
+        Ok(Prepared { info, sampler, aggregator: Aggregator::new(profile, spec), batches, empty, commands, wake })
+    }
+
+    fn start(self) -> Result<Session> {
+        let (events_sender, events) = bounded(UPDATES);
+        let Prepared { info, sampler, aggregator, batches, empty, commands, wake } = self;
+        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(doing("start a thread"))
+        };
+        let threads = vec![
+            spawn("ccsd-aggregate", Box::new(move || aggregator.run(&batches, &empty, &events_sender)))?,
+            spawn("ccsd-sample", Box::new(move || sampler.run()))?,
+        ];
+        Ok(Session { info, events, commands, wake, threads })
+    }
+}
+
+fn describe(choice: &Choice, target: String, command: Vec<String>, pids: Vec<u32>) -> SessionInfo {
+    let clock = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
+    let metrics = match choice.spec.event {
+        Event::Cycles { .. } => vec![Metric { name: "cycles".to_owned(), unit: Unit::Cycles }],
+        Event::CpuClock => vec![clock],
+        Event::CpuClockTsc { .. } => vec![clock, Metric { name: "tsc".to_owned(), unit: Unit::Cycles }],
+    };
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    SessionInfo {
+        target,
+        command,
+        pids,
+        event: choice.label(),
+        rate_hz: choice.spec.rate_hz,
+        host: system::host_name(),
+        started_unix_ns: u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX),
+        metrics,
+        notes: choice.notes.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}

@@ -1,0 +1,114 @@
+//! The profile file of a collection.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use ccsd_profile::codec::MAGIC;
+use ccsd_profile::{EncodeError, Encoder, Session, Update};
+
+/// Why there is no profile file, or why it ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The file cannot be created.
+    #[error("cannot create {}: {source}", path.display())]
+    Create {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is a file of this name that is no profile; it is left alone.
+    #[error("{} exists and is not a ccsd profile: not overwritten; choose another name with -o", path.display())]
+    NotAProfile {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Writing failed on the way. What was written up to then is a readable profile.
+    #[error("cannot write {}: {source}; what was written before stays readable", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: EncodeError,
+    },
+}
+
+/// A profile file being written, one whole record after the other, or the error that ended it.
+pub struct OutputFile {
+    path: PathBuf,
+    encoder: Option<Encoder<File>>,
+    bytes: u64,
+    error: Option<OutputError>,
+}
+
+impl OutputFile {
+    /// Creates the file, or replaces an older profile of that name.
+    ///
+    /// # Errors
+    /// [`OutputError::NotAProfile`] where something else would be overwritten, [`OutputError::Create`].
+    pub fn create(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
+        check_replaceable(path)?;
+        let create = |source| OutputError::Create { path: path.to_owned(), source };
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(create)?;
+        let mut output = OutputFile { path: path.to_owned(), encoder: None, bytes: 0, error: None };
+        match Encoder::new(file, session) {
+            Ok(encoder) => output.encoder = Some(encoder),
+            Err(source) => output.error = Some(OutputError::Write { path: path.to_owned(), source }),
+        }
+        Ok(output)
+    }
+
+    /// Writes an update. After an error, which is kept, nothing more is written.
+    pub fn write(&mut self, update: &Update) {
+        let Some(encoder) = &mut self.encoder else { return };
+        let result = encoder.write(update);
+        self.bytes = encoder.bytes_written();
+        if let Err(source) = result {
+            self.fail(source);
+        }
+    }
+
+    /// Writes the end.
+    pub fn finish(&mut self) {
+        let Some(encoder) = self.encoder.take() else { return };
+        match encoder.finish().and_then(|file| Ok(file.metadata()?.len())) {
+            Ok(bytes) => self.bytes = bytes.max(self.bytes),
+            Err(source) => self.fail(source),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What went wrong, if anything.
+    pub fn error(&self) -> Option<&OutputError> {
+        self.error.as_ref()
+    }
+
+    fn fail(&mut self, source: EncodeError) {
+        self.encoder = None;
+        self.error = Some(OutputError::Write { path: self.path.clone(), source });
+    }
+}
+
+/// A file that holds something else must not be lost to a mistyped `-o`.
+fn check_replaceable(path: &Path) -> Result<(), OutputError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+    if !meta.is_file() || meta.len() == 0 {
+        return Ok(());
+    }
+    let mut start = [0u8; MAGIC.len()];
+    // A FIFO put there in the meantime must not hold us.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let is_profile = file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC;
+    if is_profile { Ok(()) } else { Err(OutputError::NotAProfile { path: path.to_owned() }) }
+}
