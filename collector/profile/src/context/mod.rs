@@ -154,7 +154,7 @@ impl ContextTable {
             new: 0,
             elided_pushes: 0,
         };
-        // ROOT has a function that no push can name, so that it answers no A1.
+        // ROOT has no function.
         table.store.append(0, NONE, 0);
         table.store.append(ContextId::ROOT.0, CostCentreId::ELIDED.0, 0);
         table
@@ -170,6 +170,9 @@ impl ContextTable {
         // A1, and the check that `from` exists.
         match self.store.get(from.0) {
             Some(node) if node.function == f => {
+                if f == NONE {
+                    return self.push_elided(f);
+                }
                 self.hits += 1;
                 return from;
             }

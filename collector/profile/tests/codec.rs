@@ -1,0 +1,395 @@
+//! I8: the file format, whole, cut, damaged and hostile.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::Cursor;
+
+use ccsd_profile::*;
+use common::{Maker, session};
+use proptest::prelude::*;
+
+/// A session of a few updates, with everything in it, and the canonical form after each whole record.
+fn demo() -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
+    let mut maker = Maker::new();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let mut states = vec![(encoder.get_ref().len(), merge_state::of(&maker.profile))];
+    for round in 0..3u32 {
+        let lines: Vec<_> = (0..3).map(|i| maker.profile.add_line("src/demo.c", 10 * round + i)).collect();
+        for (i, stack) in ["main", "main f", "main f g f", "main f g f g", "start f x y z"].iter().enumerate() {
+            let i = i as u32;
+            // Not all weights are a multiple of the usual one.
+            maker.charge_at(round + i % 2, stack, lines[i as usize % 3], 1_001_001 + u64::from(i / 3));
+        }
+        let truncated = maker.profile.truncated_cost_centre(TruncationReason::StackCopyTooSmall);
+        let context = maker.profile.contexts_mut().push(ContextId::ROOT, truncated);
+        let thread = maker.thread(round);
+        maker.profile.charge(thread, context, LineId::UNKNOWN, &[5]);
+        maker.profile.add_cost_centre(CostCentre {
+            image: maker.image,
+            linkage_name: None,
+            display_name: None,
+            start: Some(u64::MAX - u64::from(round)),
+            file: None,
+            line: 0,
+        });
+        maker.profile.rename_thread(thread, "renamed ☂");
+        maker.profile.rename_process(maker.process, &format!("exec {round}"));
+        maker.profile.add_note(&format!("note {round}"));
+        let accounting = maker.profile.accounting_mut();
+        accounting.count_truncated(TruncationReason::StackCopyTooSmall);
+        accounting.duration_ns += 1_000_000_000;
+        accounting.expected = Some(20);
+        encoder.write(&maker.profile.take_update()).unwrap();
+        states.push((encoder.get_ref().len(), merge_state::of(&maker.profile)));
+    }
+    let file = encoder.finish().unwrap();
+    states.push((file.len(), merge_state::of(&maker.profile)));
+    (file, states)
+}
+
+mod merge_state {
+    use ccsd_profile::*;
+
+    /// All that a file tells, as far as it can be compared.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct State {
+        pub session: Session,
+        pub canonical: Canonical,
+        pub accounting: Accounting,
+        pub cost_centres: Vec<CostCentre>,
+        pub lines: Vec<Line>,
+        pub processes: Vec<Process>,
+        pub threads: Vec<Thread>,
+        pub images: Vec<Image>,
+    }
+
+    pub fn of(profile: &Profile) -> State {
+        State {
+            session: profile.session().clone(),
+            canonical: profile.canonical(),
+            accounting: profile.accounting().clone(),
+            cost_centres: profile.cost_centres().to_vec(),
+            lines: profile.lines().to_vec(),
+            processes: profile.processes().to_vec(),
+            threads: profile.threads().to_vec(),
+            images: profile.images().to_vec(),
+        }
+    }
+}
+
+/// The state that belongs to so many whole bytes; before the first record there is none.
+fn state_at(states: &[(usize, merge_state::State)], bytes: usize) -> Option<&merge_state::State> {
+    states.iter().rev().find(|(end, _)| *end <= bytes).map(|(_, state)| state)
+}
+
+#[test]
+fn round_trip() {
+    let (file, states) = demo();
+    let loaded = read_profile(&file[..]).unwrap();
+    assert!(matches!(loaded.recovery, Recovery::Whole) && loaded.finished);
+    assert_eq!((loaded.records, loaded.bytes), (5, file.len() as u64));
+    assert_eq!(&merge_state::of(&loaded.profile), &states.last().unwrap().1);
+}
+
+#[test]
+fn every_prefix_opens_up_to_its_last_whole_record() {
+    let (file, states) = demo();
+    for cut in 0..file.len() {
+        let prefix = &file[..cut];
+        match read_profile(prefix) {
+            Err(DecodeError::Empty) => assert_eq!(cut, 0),
+            Err(DecodeError::NoSession) => assert!(cut > 0 && cut < states[0].0, "{cut}"),
+            Err(other) => panic!("{cut}: {other}"),
+            Ok(loaded) => {
+                assert!(!loaded.finished);
+                let at_boundary = states.iter().any(|(end, _)| *end == cut);
+                match loaded.recovery {
+                    Recovery::Whole => assert!(at_boundary, "{cut}"),
+                    Recovery::Cut { whole_records, bytes_used, bytes_discarded, why } => {
+                        assert!(!at_boundary && matches!(why, DecodeError::CutOff { .. }), "{cut}: {why}");
+                        assert_eq!(bytes_used + bytes_discarded, cut as u64);
+                        assert!(states.iter().any(|(end, _)| *end as u64 == bytes_used));
+                        assert_eq!(whole_records, states.iter().filter(|(end, _)| *end <= cut).count() as u64);
+                    }
+                }
+                if cut >= states[1].0 {
+                    assert_eq!(Some(&merge_state::of(&loaded.profile)), state_at(&states, cut), "{cut}");
+                } else {
+                    assert_eq!(loaded.profile.charge_count(), 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let (file, states) = demo();
+    for bit in 0..file.len() * 8 {
+        let mut damaged = file.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        match read_profile(&damaged[..]) {
+            Err(_) => assert!(bit / 8 < states[0].0, "byte {}", bit / 8),
+            Ok(loaded) => {
+                let Recovery::Cut { bytes_used, bytes_discarded, .. } = loaded.recovery else {
+                    panic!("bit {bit} not noticed")
+                };
+                assert_eq!(bytes_used + bytes_discarded, file.len() as u64);
+                // All before the record with the flipped bit, and nothing of it.
+                let expected = states.iter().rev().find(|(end, _)| *end <= bit / 8).unwrap().0;
+                assert_eq!(bytes_used, expected as u64, "bit {bit}");
+                assert!(!loaded.finished);
+            }
+        }
+    }
+}
+
+#[test]
+fn records_that_are_lost_repeated_or_moved_are_noticed() {
+    let (file, states) = demo();
+    let [a, b, c] = [states[0].0, states[1].0, states[2].0];
+    for damaged in [
+        [&file[..a], &file[b..]].concat(),
+        [&file[..b], &file[a..]].concat(),
+        [&file[..a], &file[b..c], &file[a..b], &file[c..]].concat(),
+    ] {
+        let loaded = read_profile(&damaged[..]).unwrap();
+        assert!(matches!(loaded.recovery, Recovery::Cut { why: DecodeError::Checksum { .. }, .. }));
+    }
+    let loaded = read_profile(&[&file[..], b"more"].concat()[..]).unwrap();
+    assert!(loaded.finished && matches!(loaded.recovery, Recovery::Cut { .. }));
+}
+
+#[test]
+fn what_is_no_profile_is_refused_by_name() {
+    assert!(matches!(read_profile(&b""[..]), Err(DecodeError::Empty)));
+    assert!(matches!(read_profile(&b"\x7fELF..........."[..]), Err(DecodeError::NotAProfile)));
+    assert!(matches!(read_profile(&b"x"[..]), Err(DecodeError::NotAProfile)));
+    assert!(matches!(read_profile(&codec::MAGIC[..5]), Err(DecodeError::NoSession)));
+    let (mut file, _) = demo();
+    file[8] = 9;
+    let error = read_profile(&file[..]).unwrap_err();
+    assert_eq!(error.to_string(), "the profile has format version 9, this program reads up to version 1");
+}
+
+#[test]
+fn intervals_can_be_left_out() {
+    let (file, _) = demo();
+    let loaded = read_profile_with(&file[..], Limits::reading(), |update| {
+        if update.from_ns < 1_000_000_000 || update.to_ns > 2_000_000_000 {
+            update.clear_charges();
+        }
+    })
+    .unwrap();
+    assert!(matches!(loaded.recovery, Recovery::Whole));
+    let mut samples = 0;
+    loaded.profile.for_each_charge(|charge| samples += charge.samples);
+    assert_eq!(samples, 6);
+}
+
+/// Wraps a payload as a record with a good checksum.
+fn record(number: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut header = Vec::new();
+    if number == 0 {
+        header.extend(codec::MAGIC);
+        header.extend(codec::VERSION.to_le_bytes());
+    }
+    let mut length = Vec::new();
+    let mut rest = payload.len();
+    while rest >= 0x80 {
+        length.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    length.push(rest as u8);
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&header);
+    crc.update(&number.to_le_bytes());
+    crc.update(&[kind]);
+    crc.update(&length);
+    crc.update(payload);
+    [&header[..], &[kind], &length, payload, &crc.finalize().to_le_bytes()].concat()
+}
+
+/// The payloads of a file's records after the session, with their types.
+fn payloads(file: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut rest = &file[12..];
+    let mut payloads = Vec::new();
+    while let Some((&kind, after)) = rest.split_first() {
+        let bytes = after.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        let length = after[..bytes].iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+        payloads.push((kind, after[bytes..bytes + length].to_vec()));
+        rest = &after[bytes + length + 4..];
+    }
+    payloads
+}
+
+#[test]
+fn unknown_optional_records_are_skipped() {
+    let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();
+    file.extend(record(1, 200, b"from the future"));
+    file.extend(record(2, 3, &payloads(&demo().0).last().unwrap().1));
+    let loaded = read_profile(&file[..]).unwrap();
+    assert!(loaded.finished && matches!(loaded.recovery, Recovery::Whole));
+    let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();
+    file.extend(record(1, 100, b"from the future"));
+    assert!(matches!(read_profile(&file[..]).unwrap().recovery, Recovery::Cut { .. }));
+}
+
+#[test]
+fn a_bad_update_changes_nothing() {
+    let mut maker = Maker::new();
+    maker.charge("main f", 1);
+    let good = maker.profile.take_update();
+    let bad: [fn(&mut Update); 12] = [
+        |update| update.base.contexts += 1,
+        |update| update.base.images -= 1,
+        |update| update.contexts[1].parent = ContextId::new(77),
+        |update| update.contexts[1].function = CostCentreId::new(77),
+        |update| update.contexts.push(update.contexts[1]),
+        |update| update.contexts[1] = NewContext { parent: ContextId::new(2), function: CostCentreId::new(2) },
+        |update| update.charges[0].thread = ThreadId::new(1),
+        |update| update.charges[0].context = ContextId::new(4),
+        |update| update.charges[0].line = LineId::new(1),
+        |update| update.weights.push(1),
+        |update| update.cost_centres.push(update.cost_centres[0].clone()),
+        |update| update.threads[0].process = ProcessId::new(1),
+    ];
+    for (i, spoil) in bad.iter().enumerate() {
+        let mut update = good.clone();
+        spoil(&mut update);
+        let mut profile = Profile::new(session(), Limits::default());
+        assert!(profile.apply(&update).is_err(), "{i}");
+        profile.apply(&good).unwrap();
+        assert!(profile.apply(&good).is_err(), "twice");
+        assert_eq!(profile.canonical(), maker.profile.canonical(), "{i}");
+    }
+}
+
+#[test]
+fn weights_at_the_edge_of_their_range() {
+    let mut maker = Maker::new();
+    for weight in [u64::MAX, 0, 1, u64::MAX / 2, u64::MAX] {
+        maker.charge(&format!("f{weight}"), weight);
+    }
+    maker.charge("f0", u64::MAX);
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let update = maker.profile.take_update();
+    encoder.write(&update).unwrap();
+    let file = encoder.finish().unwrap();
+    let mut decoder = Decoder::new(&file[..]).unwrap();
+    assert_eq!(decoder.next_record().unwrap(), Some(Decoded::Update(Box::new(update))));
+    // Saturated, not wrapped, and no panic.
+    let view = view::FlatView::new(&maker.profile, &view::Selection::all());
+    assert_eq!(view.total.weight, u64::MAX);
+}
+
+#[test]
+fn the_golden_file_goes_on_decoding() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1.profile");
+    let golden = std::fs::read(path).unwrap();
+    let loaded = read_profile(&golden[..]).unwrap();
+    assert!(matches!(loaded.recovery, Recovery::Whole) && loaded.finished);
+    let (file, states) = demo();
+    let mut found = merge_state::of(&loaded.profile);
+    let expected = &states.last().unwrap().1;
+    // Memory is that of the machine that wrote the file.
+    found.accounting.contexts.bytes = expected.accounting.contexts.bytes;
+    assert_eq!(&found, expected);
+    // The same session is still written in the same form.
+    assert_eq!(payloads(&file).len(), payloads(&golden).len());
+}
+
+/// `CCSD_WRITE_GOLDEN=1 cargo test -p ccsd-profile --test codec write_golden -- --ignored`, for a new format version only.
+#[test]
+#[ignore = "writes a test's data"]
+fn write_golden() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1.profile");
+    std::fs::write(path, demo().0).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = read_profile(&bytes[..]);
+        let file = [Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone(), bytes].concat();
+        let _ = read_profile(&file[..]);
+    }
+
+    /// Payloads of noise with good checksums, then one that is good.
+    #[test]
+    fn arbitrary_records_never_panic(kind in 0..5u8, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();
+        file.extend(record(1, kind, &bytes));
+        let _ = read_profile(&file[..]);
+        let _ = read_profile(&record(0, 1, &bytes)[..]);
+    }
+
+    /// Good payloads with bytes changed, inserted and deleted, and good checksums: what passes gives views without panic.
+    #[test]
+    fn spoilt_records_never_panic(spoil in prop::collection::vec((any::<usize>(), any::<u8>(), 0..3u8), 1..6)) {
+        let (good, _) = demo();
+        let mut payloads = payloads(&good);
+        for (at, byte, how) in spoil {
+            let which = at % payloads.len();
+            let payload = &mut payloads[which].1;
+            let at = (at / 7) % payload.len().max(1);
+            match how {
+                0 if at < payload.len() => payload[at] = byte,
+                1 if at < payload.len() => { payload.remove(at); }
+                _ => payload.insert(at.min(payload.len()), byte),
+            }
+        }
+        let file: Vec<u8> = (0..).zip(&payloads).flat_map(|(i, (kind, payload))| record(i, *kind, payload)).collect();
+        if let Ok(loaded) = read_profile(Cursor::new(file)) {
+            let all = view::Selection::all();
+            let _ = view::FlatView::new(&loaded.profile, &all);
+            let _ = view::GraphView::new(&loaded.profile, &all);
+            let _ = view::LinesView::new(&loaded.profile, &all);
+            let _ = view::ThreadsView::new(&loaded.profile, &all);
+            let _ = view::StatsView::new(&loaded.profile, None);
+            let _ = loaded.profile.canonical();
+        }
+    }
+
+    /// Updates with arbitrary charges come back as they were, sorted or not.
+    #[test]
+    fn updates_come_back(
+        charges in prop::collection::vec((0..4u32, any::<u32>(), any::<u32>(), 0..u64::MAX / 2, any::<u64>(), any::<u64>()), 0..50),
+        contexts in prop::collection::vec((any::<u32>(), any::<u32>()), 0..50),
+        text in ".{0,40}",
+    ) {
+        let metric = |name: &str| Metric { name: name.into(), unit: Unit::Cycles };
+        let session = Session { metrics: vec![metric("a"), metric("b")], target: text.clone(), ..session() };
+        let update = Update {
+            from_ns: 5,
+            to_ns: 3,
+            notes: vec![text],
+            contexts: contexts
+                .iter()
+                .map(|&(parent, function)| NewContext { parent: ContextId::new(parent), function: CostCentreId::new(function) })
+                .collect(),
+            charges: charges
+                .iter()
+                .map(|&(thread, context, line, samples, _, _)| ChargeDelta {
+                    thread: ThreadId::new(thread),
+                    context: ContextId::new(context),
+                    line: LineId::new(line),
+                    samples,
+                })
+                .collect(),
+            weights: charges.iter().flat_map(|&(_, _, _, _, a, b)| [a, b]).collect(),
+            ..Update::default()
+        };
+        let mut encoder = Encoder::new(Vec::new(), &session).unwrap();
+        encoder.write(&update).unwrap();
+        let file = encoder.finish().unwrap();
+        let mut decoder = Decoder::new(&file[..]).unwrap();
+        prop_assert_eq!(decoder.session(), &session);
+        prop_assert_eq!(decoder.next_record().unwrap(), Some(Decoded::Update(Box::new(update))));
+        prop_assert!(matches!(decoder.next_record().unwrap(), Some(Decoded::End(_))));
+        prop_assert_eq!(decoder.next_record().unwrap(), None);
+    }
+}
