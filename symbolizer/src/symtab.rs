@@ -20,6 +20,8 @@ use crate::names;
 pub(crate) struct SymbolTable {
     strings: Vec<Arc<[u8]>>,
     symbols: Vec<Symbol>,
+    /// Where code is: sections, or segments if the image has no section headers.
+    code: Vec<Range<u64>>,
     /// Names that were not chosen for their address, by address; a function with aliases has a few.
     aliases: HashMap<u64, Vec<Name>>,
     /// For visible, unmangled names among those: the name that was chosen instead.
@@ -66,7 +68,8 @@ struct Candidate {
     svma: u64,
     size: u64,
     name: Name,
-    rank: names::AliasRank,
+    local: bool,
+    weak: bool,
 }
 
 impl SymbolTable {
@@ -89,6 +92,7 @@ impl SymbolTable {
             table.read_file(file, &code, &mut candidates);
         }
         table.choose(candidates);
+        table.code = code;
         table
     }
 
@@ -119,9 +123,11 @@ impl SymbolTable {
     fn choose(&mut self, mut candidates: Vec<Candidate>) {
         let strings = std::mem::take(&mut self.strings);
         let text = |name: Name| name_in(&strings, name);
+        // Names are only looked at where several symbols share an address: string tables are many times larger than this.
+        let rank = |c: &Candidate| names::alias_rank(text(c.name), c.local, c.weak);
         candidates.sort_unstable_by(|a, b| {
-            let key = |c: &Candidate| (c.svma, c.rank);
-            key(a).cmp(&key(b)).then_with(|| text(a.name).cmp(text(b.name)))
+            let names = || rank(a).cmp(&rank(b)).then_with(|| text(a.name).cmp(text(b.name)));
+            a.svma.cmp(&b.svma).then_with(names)
         });
         let mut symbols: Vec<Symbol> = Vec::new();
         let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
@@ -137,9 +143,8 @@ impl SymbolTable {
                             names.push(candidate.name);
                         }
                         let alias = text(candidate.name);
-                        let (local, ..) = candidate.rank;
                         // Local names are not unique in an image.
-                        if !local && !names::is_mangled(alias) {
+                        if !candidate.local && !names::is_mangled(alias) {
                             chosen.insert(alias.into(), last.name);
                         }
                     }
@@ -155,7 +160,7 @@ impl SymbolTable {
     }
 
     /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it if that has no
-    /// size, which then extends up to the next symbol.
+    /// size, which then extends up to the next symbol or the end of its section.
     pub(crate) fn lookup(&self, svma: u64) -> Option<Found<'_>> {
         let after = self.symbols.partition_point(|symbol| symbol.svma <= svma);
         let before = self.symbols.get(..after)?;
@@ -164,7 +169,8 @@ impl SymbolTable {
             if svma - symbol.svma < u64::from(symbol.size) {
                 return Some(found(symbol, true));
             }
-            if steps == 0 && symbol.size == 0 {
+            let together = |range: &Range<u64>| range.contains(&symbol.svma) && range.contains(&svma);
+            if steps == 0 && symbol.size == 0 && self.code.iter().any(together) {
                 return Some(found(symbol, false));
             }
         }
@@ -189,7 +195,8 @@ impl SymbolTable {
 fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
     let table = (name.0 >> NAME_OFFSET_BITS) as usize;
     let offset = name.0 & ((1 << NAME_OFFSET_BITS) - 1);
-    strings.get(table).map_or(&[], |strings| string_at(strings, offset))
+    let name = strings.get(table).map_or(&b""[..], |strings| string_at(strings, offset));
+    name.get(..limits::MAX_LINKAGE_NAME).unwrap_or(name)
 }
 
 /// A symbol is a function if it says so (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size or is
@@ -209,10 +216,10 @@ fn candidate(symbol: &elf::Sym64<LE>, table: usize, strings: &[u8], code: &[Rang
         return None;
     }
     let offset = symbol.st_name.get(LE);
-    let text = string_at(strings, offset);
-    if text.is_empty() || text.len() > limits::MAX_LINKAGE_NAME {
+    // Nameless, or the name lies outside the table.
+    if strings.get(offset as usize).is_none_or(|&byte| byte == 0) {
         return None;
     }
-    let rank = names::alias_rank(text, local, symbol.st_bind() == elf::STB_WEAK);
-    Some(Candidate { svma, size, name: Name::new(table, offset)?, rank })
+    let weak = symbol.st_bind() == elf::STB_WEAK;
+    Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak })
 }
