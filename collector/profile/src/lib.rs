@@ -23,6 +23,7 @@ mod merge;
 mod model;
 mod name;
 mod profile;
+mod stream;
 mod symbols;
 mod update;
 pub mod view;

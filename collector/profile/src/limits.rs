@@ -1,9 +1,9 @@
 //! How large things may get, with the reason for each number.
 
 /// Entries of a history beyond which a stack is charged to `[elided]`. A history has at most three entries for each
-/// distinct function on the stack, and the deepest stacks measured hold a few hundred distinct functions. The limit
+/// distinct function on the stack, mostly little more than one, and deep stacks hold a few hundred functions. The limit
 /// keeps a hostile file of n contexts from costing n x n steps to show.
-pub const MAX_HISTORY_ENTRIES: usize = 4096;
+pub const MAX_HISTORY_ENTRIES: usize = 2048;
 
 /// Metrics that one session can carry: cycles, two clocks, faults, allocation and a few more. A charge costs 16 bytes
 /// of memory for each of them.
@@ -30,6 +30,8 @@ pub struct Limits {
     /// Bytes of the charges (thread x context x line). When full, a new combination is charged to `[elided]` of its
     /// thread.
     pub charge_bytes: usize,
+    /// Bytes of all names. What comes later goes by its address, or to `[elided]` and `[other]`.
+    pub string_bytes: usize,
     /// Images; more share the image `[other]`.
     pub images: usize,
     /// Cost centres; more are charged as `[elided]`.
@@ -44,11 +46,13 @@ pub struct Limits {
 
 impl Default for Limits {
     /// For collecting. 64 MiB of contexts are about 1.5 million, and `cc1 -O2`, a program rich in contexts, made
-    /// 33,730 in 25 seconds; the other counts are ten times and more what the largest known programs need.
+    /// 33,730 in 25 seconds. The names of the functions of a large C++ program that are ever sampled take a few
+    /// megabytes, 128 MiB are those of a million functions. The other counts are ten times and more what the largest known programs need.
     fn default() -> Self {
         Self {
             context_bytes: 64 << 20,
             charge_bytes: 64 << 20,
+            string_bytes: 128 << 20,
             images: 1 << 14,
             cost_centres: 1 << 20,
             lines: 1 << 20,
@@ -65,6 +69,7 @@ impl Limits {
         Self {
             context_bytes: 1 << 30,
             charge_bytes: 1 << 30,
+            string_bytes: 1 << 30,
             images: 1 << 18,
             cost_centres: 1 << 24,
             lines: 1 << 24,

@@ -21,6 +21,10 @@ impl Profile {
         if self.session.metrics != other.session.metrics {
             return Err(MergeError::Metrics(metric_names(&self.session.metrics), metric_names(&other.session.metrics)));
         }
+        let mut accounting = other.accounting.clone();
+        accounting.contexts = other.collected_contexts();
+        self.accounting.contexts = self.collected_contexts();
+        self.collecting = false;
         let elided_apart = self.accounting.elided.saturating_add(other.accounting.elided);
         self.add_charges(other, |profile, image, cost_centre| {
             profile.add_cost_centre(CostCentre { image, ..cost_centre.clone() })
@@ -40,9 +44,14 @@ impl Profile {
         for note in &theirs.notes {
             self.add_note(note);
         }
-        self.accounting.merge(&other.accounting);
+        self.accounting.merge(&accounting);
         self.accounting.elided = elided;
         Ok(())
+    }
+
+    /// What the table of contexts did while collecting, wherever that was.
+    fn collected_contexts(&self) -> crate::ContextStats {
+        if self.collecting { self.contexts.stats() } else { self.accounting.contexts }
     }
 
     /// The same profile with other functions: `group` says which one stands for each. Self and inherited weights are
@@ -60,6 +69,7 @@ impl Profile {
             profile.add_cost_centre(CostCentre { image, ..group(id, cost_centre) })
         });
         grouped.accounting = self.accounting.clone();
+        grouped.collecting = false;
         grouped
     }
 

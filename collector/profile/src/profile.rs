@@ -3,12 +3,11 @@
 use crate::accounting::{Accounting, TruncationReason};
 use crate::charges::Charges;
 use crate::context::ContextTable;
-use crate::error::UpdateError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::symbols::{Files, Table, clip, clip_string};
-use crate::update::{ChargeDelta, Counts, NewContext, Update};
+use crate::update::Counts;
 
 /// Everything charged in one place: a thread, a context, a line of the context's running function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +42,16 @@ pub struct Profile {
     pub(crate) charges: Charges,
     pub(crate) accounting: Accounting,
     /// Accounting of the last update.
-    settled_accounting: Accounting,
-    renamed_processes: Vec<ProcessId>,
-    renamed_threads: Vec<ThreadId>,
+    pub(crate) settled_accounting: Accounting,
+    pub(crate) renamed_processes: Vec<ProcessId>,
+    pub(crate) renamed_threads: Vec<ThreadId>,
     /// What the updates taken so far hold.
-    sent: Counts,
-    sent_notes: usize,
+    pub(crate) sent: Counts,
+    pub(crate) sent_notes: usize,
+    /// Nothing was applied or merged: the statistics of the context table are those of the collection.
+    pub(crate) collecting: bool,
+    /// Bytes of all names.
+    pub(crate) string_bytes: usize,
 }
 
 impl Profile {
@@ -73,6 +76,8 @@ impl Profile {
             renamed_processes: Vec::new(),
             renamed_threads: Vec::new(),
             sent: Counts::default(),
+            collecting: true,
+            string_bytes: 0,
         };
         // What every profile has, under the ids that the constants name.
         profile.images.insert(Image { name: "[ccsd]".into(), build_id: Vec::new() });
@@ -117,12 +122,13 @@ impl Profile {
         if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
             return ImageId(i);
         }
-        if self.images.len() + 1 >= self.limits.images {
+        if self.images.len() + 1 >= self.limits.images || !self.has_room_for(image.name.len()) {
             image = Image { name: "[other]".into(), build_id: Vec::new() };
             if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
                 return ImageId(i);
             }
         }
+        self.string_bytes += image.name.len() + image.build_id.len();
         ImageId(self.images.insert(image))
     }
 
@@ -140,6 +146,18 @@ impl Profile {
         if self.cost_centres.len() >= self.limits.cost_centres || self.images.get(cost_centre.image.0).is_none() {
             return CostCentreId::ELIDED;
         }
+        if !self.has_room_for(string_bytes(&cost_centre)) {
+            // No room for names: the address has to do, if there is one.
+            let CostCentre { image, start, line, .. } = cost_centre;
+            if start.is_none() {
+                return CostCentreId::ELIDED;
+            }
+            cost_centre = CostCentre { image, start, line, linkage_name: None, display_name: None, file: None };
+            if let Some(i) = self.cost_centres.find(&crate::symbols::Identity::key(&cost_centre)) {
+                return CostCentreId(i);
+            }
+        }
+        self.string_bytes += string_bytes(&cost_centre);
         CostCentreId(self.cost_centres.insert(cost_centre))
     }
 
@@ -164,9 +182,10 @@ impl Profile {
         if let Some(i) = self.lines.find(&(file, line)) {
             return LineId(i);
         }
-        if self.lines.len() >= self.limits.lines {
+        if self.lines.len() >= self.limits.lines || !self.has_room_for(file.len()) {
             return LineId::UNKNOWN;
         }
+        self.string_bytes += self.files.added_bytes(file);
         let file = self.files.intern(file);
         LineId(self.lines.insert(Line { file, line }))
     }
@@ -180,9 +199,10 @@ impl Profile {
         if process.parent.is_some_and(|parent| parent.index() >= self.processes.len()) {
             process.parent = None;
         }
-        if self.processes.len() + 1 >= self.limits.processes {
+        if self.processes.len() + 1 >= self.limits.processes || !self.has_room_for(process.name.len()) {
             return self.other_process();
         }
+        self.string_bytes += process.name.len();
         ProcessId(self.processes.insert(process))
     }
 
@@ -192,10 +212,17 @@ impl Profile {
         if let Some(i) = self.threads.find(&(thread.process.0, thread.tid)) {
             return ThreadId(i);
         }
-        if self.threads.len() + 1 >= self.limits.threads || self.processes.get(thread.process.0).is_none() {
+        let full = self.threads.len() + 1 >= self.limits.threads || !self.has_room_for(thread.name.len());
+        if full || self.processes.get(thread.process.0).is_none() {
             return self.other_thread();
         }
+        self.string_bytes += thread.name.len();
         ThreadId(self.threads.insert(thread))
+    }
+
+    /// Whether names of so many bytes keep within the budget.
+    const fn has_room_for(&self, bytes: usize) -> bool {
+        self.string_bytes.saturating_add(bytes) <= self.limits.string_bytes
     }
 
     /// The process that those share which there is no room for.
@@ -339,7 +366,7 @@ impl Profile {
             && line.index() < self.lines.len();
         let elided = self.contexts.is_elided(context);
         if !known || !self.charges.add((thread.0, context.0, line.0), samples, weights, false) {
-            self.charge_coarsely(thread, context, samples, weights);
+            self.charge_coarsely(thread, samples, weights);
         } else if elided {
             self.accounting.elided = self.accounting.elided.saturating_add(samples);
         }
@@ -348,7 +375,7 @@ impl Profile {
     /// Charges where no budget applies: to `[elided]` of the thread. There is one such row for each thread, and threads
     /// are limited.
     #[cold]
-    fn charge_coarsely(&mut self, thread: ThreadId, _context: ContextId, samples: u64, weights: &[u64]) {
+    pub(crate) fn charge_coarsely(&mut self, thread: ThreadId, samples: u64, weights: &[u64]) {
         let thread = if thread.index() < self.threads.len() { thread } else { self.other_thread() };
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
         self.charges.add((thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0), samples, weights, true);
@@ -373,10 +400,11 @@ impl Profile {
         self.charges.len()
     }
 
-    /// Bytes allocated for contexts, charges and tables; the strings themselves are not counted.
+    /// Bytes allocated for contexts, charges, tables and names. (What the allocator adds to each name is not counted.)
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.contexts.bytes()
+        self.string_bytes
+            + self.contexts.bytes()
             + self.charges.bytes()
             + self.images.bytes()
             + self.cost_centres.bytes()
@@ -384,249 +412,13 @@ impl Profile {
             + self.processes.bytes()
             + self.threads.bytes()
     }
-
-    fn counts(&self) -> Counts {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Counts {
-            images: count(self.images.len()),
-            cost_centres: count(self.cost_centres.len()),
-            lines: count(self.lines.len()),
-            processes: count(self.processes.len()),
-            threads: count(self.threads.len()),
-            contexts: count(self.contexts.len()),
-        }
-    }
-
-    /// Everything new and everything charged since the last call, with the accounting as it is now.
-    pub fn take_update(&mut self) -> Update {
-        self.accounting.contexts = self.contexts.stats();
-        self.accounting.pushes = self.accounting.pushes.max(self.accounting.contexts.pushes());
-        let base = self.sent;
-        let now = self.counts();
-        let mut update = self.definitions(base, now);
-        self.renamed_processes.sort_unstable();
-        self.renamed_processes.dedup();
-        self.renamed_threads.sort_unstable();
-        self.renamed_threads.dedup();
-        for id in self.renamed_processes.drain(..) {
-            update.renamed_processes.extend(self.processes.get(id.0).map(|process| (id, process.name.clone())));
-        }
-        for id in self.renamed_threads.drain(..) {
-            update.renamed_threads.extend(self.threads.get(id.0).map(|thread| (id, thread.name.clone())));
-        }
-        let Update { charges, weights, .. } = &mut update;
-        self.charges.take(|row, samples, pending| {
-            charges.push(delta(row, samples));
-            weights.extend_from_slice(pending);
-        });
-        update.notes = self.session.notes.get(self.sent_notes..).unwrap_or(&[]).to_vec();
-        update.from_ns = self.settled_accounting.duration_ns;
-        update.to_ns = self.accounting.duration_ns;
-        update.accounting = self.accounting.clone();
-        self.settled_accounting = self.accounting.clone();
-        self.sent = now;
-        self.sent_notes = self.session.notes.len();
-        update
-    }
-
-    /// All that the updates taken or applied so far hold, as one update for a new profile of this session (with the
-    /// session's notes of the beginning; later ones are in the update). A reader that starts with this one and goes on
-    /// with the following updates has the whole (I7).
-    #[must_use]
-    pub fn snapshot(&self) -> Update {
-        let fresh = Counts { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2 };
-        let mut update = self.definitions(fresh, self.sent);
-        let Update { charges, weights, .. } = &mut update;
-        self.charges.for_each_settled(|row, samples, settled| {
-            charges.push(delta(row, samples));
-            weights.extend_from_slice(settled);
-        });
-        sort_charges(charges, weights, self.session.metrics.len());
-        update.notes = self.session.notes.get(..self.sent_notes).unwrap_or(&[]).to_vec();
-        update.to_ns = self.settled_accounting.duration_ns;
-        update.accounting = self.settled_accounting.clone();
-        update
-    }
-
-    /// An update with the definitions of ids from `base` up to `end`.
-    fn definitions(&self, base: Counts, end: Counts) -> Update {
-        fn range<T: Clone>(items: &[T], from: u32, to: u32) -> Vec<T> {
-            items.get(from as usize..to as usize).unwrap_or(&[]).to_vec()
-        }
-        Update {
-            base,
-            images: range(self.images.items(), base.images, end.images),
-            cost_centres: range(self.cost_centres.items(), base.cost_centres, end.cost_centres),
-            lines: range(self.lines.items(), base.lines, end.lines),
-            processes: range(self.processes.items(), base.processes, end.processes),
-            threads: range(self.threads.items(), base.threads, end.threads),
-            contexts: (base.contexts..end.contexts)
-                .map(ContextId)
-                .filter_map(|id| {
-                    let (parent, function) = self.contexts.parent(id).zip(self.contexts.leaf(id))?;
-                    Some(NewContext { parent, function })
-                })
-                .collect(),
-            ..Update::default()
-        }
-    }
-
-    /// Applies an update of the session that this profile follows. What it charges counts as settled: a later
-    /// `take_update` does not give it again.
-    ///
-    /// # Errors
-    ///
-    /// Every id, length and order is checked. After an error the profile is as it was.
-    pub fn apply(&mut self, update: &Update) -> Result<(), UpdateError> {
-        self.check(update)?;
-        // Contexts first: the table itself finds out whether they are what pushes make, and can take them back.
-        let contexts = self.contexts.len();
-        for (new, id) in update.contexts.iter().zip(contexts..) {
-            if self.contexts.append(new.parent, new.function).is_none() {
-                self.contexts.truncate(contexts);
-                return Err(UpdateError::BadContext(id as u32));
-            }
-        }
-        // From here on nothing fails.
-        for image in &update.images {
-            self.images.insert(image.clone());
-        }
-        for cost_centre in &update.cost_centres {
-            self.cost_centres.insert(cost_centre.clone());
-        }
-        for line in &update.lines {
-            let file = self.files.intern(&line.file);
-            self.lines.insert(Line { file, line: line.line });
-        }
-        for process in &update.processes {
-            self.processes.insert(process.clone());
-        }
-        for thread in &update.threads {
-            self.threads.insert(thread.clone());
-        }
-        for (id, name) in &update.renamed_processes {
-            if let Some(process) = self.processes.get_mut(id.0) {
-                clip(name).clone_into(&mut process.name);
-            }
-        }
-        for (id, name) in &update.renamed_threads {
-            if let Some(thread) = self.threads.get_mut(id.0) {
-                clip(name).clone_into(&mut thread.name);
-            }
-        }
-        for note in &update.notes {
-            self.add_note(note);
-        }
-        self.accounting = update.accounting.clone();
-        for (charge, weights) in update.charges_with_weights(self.session.metrics.len()) {
-            let key = (charge.thread.0, charge.context.0, charge.line.0);
-            if !self.charges.add(key, charge.samples, weights, false) {
-                self.charge_coarsely(charge.thread, charge.context, charge.samples, weights);
-            }
-        }
-        self.charges.take(|_, _, _| {});
-        self.settled_accounting = self.accounting.clone();
-        self.sent = self.counts();
-        self.sent_notes = self.session.notes.len();
-        Ok(())
-    }
-
-    /// Everything about an update that can be checked without changing anything.
-    fn check(&self, update: &Update) -> Result<(), UpdateError> {
-        let counts = self.counts();
-        let base = update.base;
-        let sequence = [
-            ("image", base.images, counts.images),
-            ("function", base.cost_centres, counts.cost_centres),
-            ("line", base.lines, counts.lines),
-            ("process", base.processes, counts.processes),
-            ("thread", base.threads, counts.threads),
-            ("context", base.contexts, counts.contexts),
-        ];
-        for (what, found, expected) in sequence {
-            if found != expected {
-                return Err(UpdateError::OutOfSequence { what, found, expected });
-            }
-        }
-        let limits = &self.limits;
-        let images = total("images", counts.images, update.images.len(), limits.images)?;
-        let functions = total("functions", counts.cost_centres, update.cost_centres.len(), limits.cost_centres)?;
-        let lines = total("lines", counts.lines, update.lines.len(), limits.lines)?;
-        let processes = total("processes", counts.processes, update.processes.len(), limits.processes)?;
-        let threads = total("threads", counts.threads, update.threads.len(), limits.threads)?;
-        // A context takes at least 12 bytes, so the byte budget bounds their number, too.
-        let contexts = total("contexts", counts.contexts, update.contexts.len(), limits.context_bytes / 12)?;
-
-        unique("image", &self.images, &update.images)?;
-        unique("function", &self.cost_centres, &update.cost_centres)?;
-        unique("line", &self.lines, &update.lines)?;
-        unique("process", &self.processes, &update.processes)?;
-        unique("thread", &self.threads, &update.threads)?;
-        let known = |what, id: u32, count| if id < count { Ok(()) } else { Err(UpdateError::UnknownId { what, id }) };
-        for cost_centre in &update.cost_centres {
-            known("image", cost_centre.image.0, images)?;
-        }
-        for (process, id) in update.processes.iter().zip(counts.processes..) {
-            process.parent.map_or(Ok(()), |parent| known("process", parent.0, id))?;
-        }
-        for thread in &update.threads {
-            known("process", thread.process.0, processes)?;
-        }
-        for (id, _) in &update.renamed_processes {
-            known("process", id.0, processes)?;
-        }
-        for (id, _) in &update.renamed_threads {
-            known("thread", id.0, threads)?;
-        }
-        for (new, id) in update.contexts.iter().zip(counts.contexts..) {
-            known("context", new.parent.0, id)?;
-            known("function", new.function.0, functions)?;
-        }
-        for charge in &update.charges {
-            known("thread", charge.thread.0, threads)?;
-            known("context", charge.context.0, contexts)?;
-            known("line", charge.line.0, lines)?;
-        }
-        let expected = update.charges.len() * self.session.metrics.len();
-        if update.weights.len() != expected {
-            return Err(UpdateError::WeightCount { found: update.weights.len(), expected });
-        }
-        Ok(())
-    }
 }
 
 /// Longest build id kept: GNU build ids are 20 bytes (SHA-1), the longest hash in use has 64.
 const MAX_BUILD_ID_BYTES: usize = 64;
 
-/// Number of things after an update.
-fn total(what: &'static str, now: u32, more: usize, limit: usize) -> Result<u32, UpdateError> {
-    match u32::try_from(more).ok().and_then(|more| now.checked_add(more)) {
-        Some(total) if more == 0 || total as usize <= limit => Ok(total),
-        _ => Err(UpdateError::TooMany { what, limit }),
-    }
-}
-
-/// Checks that no new item equals a known one or another new one.
-fn unique<T: crate::symbols::Identity>(what: &'static str, known: &Table<T>, new: &[T]) -> Result<(), UpdateError> {
-    let mut seen = hashbrown::HashSet::new();
-    for (i, item) in new.iter().enumerate() {
-        let key = item.key();
-        if known.find(&key).is_some() || !seen.insert(key) {
-            return Err(UpdateError::Duplicate { what, id: (known.len() + i) as u32 });
-        }
-    }
-    Ok(())
-}
-
-fn delta(row: &crate::charges::Row, samples: u64) -> ChargeDelta {
-    ChargeDelta { thread: ThreadId(row.thread), context: ContextId(row.context), line: LineId(row.line), samples }
-}
-
-/// Sorts charges by key, their weights along.
-fn sort_charges(charges: &mut [ChargeDelta], weights: &mut Vec<u64>, metrics: usize) {
-    let mut order: Vec<usize> = (0..charges.len()).collect();
-    order.sort_unstable_by_key(|&i| charges.get(i).copied());
-    *weights =
-        order.iter().flat_map(|&i| weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[])).copied().collect();
-    charges.sort_unstable();
+/// Bytes of a cost centre's names.
+pub(crate) fn string_bytes(cost_centre: &CostCentre) -> usize {
+    let CostCentre { linkage_name, display_name, file, .. } = cost_centre;
+    [linkage_name, display_name, file].into_iter().flatten().map(String::len).sum()
 }

@@ -118,6 +118,13 @@ impl Files {
         Self { names: HashTable::new(), hasher: DefaultHashBuilder::default() }
     }
 
+    /// Bytes that interning this name will take.
+    pub(crate) fn added_bytes(&self, name: &str) -> usize {
+        let name = clip(name);
+        let known = self.names.find(self.hasher.hash_one(name), |known| **known == *name);
+        if known.is_some() { 0 } else { name.len() }
+    }
+
     pub(crate) fn intern(&mut self, name: &str) -> Arc<str> {
         let name = clip(name);
         let hasher = &self.hasher;
