@@ -24,7 +24,7 @@ pub struct SampleLayout {
 }
 
 /// The registers that unwinding starts from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserRegs {
     /// `rip`
     pub ip: u64,
@@ -32,6 +32,32 @@ pub struct UserRegs {
     pub sp: u64,
     /// `rbp`
     pub bp: u64,
+    /// `rbx`
+    pub bx: u64,
+    /// `r10`
+    pub r10: u64,
+    /// `r12` to `r15`
+    pub r12_to_15: [u64; 4],
+}
+
+impl UserRegs {
+    /// All of them by DWARF number.
+    pub fn dwarf(&self) -> impl Iterator<Item = (gimli::Register, u64)> {
+        use gimli::X86_64 as R;
+        let [r12, r13, r14, r15] = self.r12_to_15;
+        [
+            (R::RA, self.ip),
+            (R::RSP, self.sp),
+            (R::RBP, self.bp),
+            (R::RBX, self.bx),
+            (R::R10, self.r10),
+            (R::R12, r12),
+            (R::R13, r13),
+            (R::R14, r14),
+            (R::R15, r15),
+        ]
+        .into_iter()
+    }
 }
 
 /// One sample, borrowing from the ring.
@@ -200,7 +226,15 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
     let abi = next()?;
     let regs = match u32::try_from(abi).ok()? {
         sys::PERF_SAMPLE_REGS_ABI_NONE => None,
-        _ => Some(UserRegs { bp: next()?, sp: next()?, ip: next()? }),
+        // In the order of their bits in the mask.
+        _ => Some(UserRegs {
+            bx: next()?,
+            bp: next()?,
+            sp: next()?,
+            ip: next()?,
+            r10: next()?,
+            r12_to_15: [next()?, next()?, next()?, next()?],
+        }),
     };
     let (mut stack, mut stack_full) = (Bytes::new(&[]), false);
     let asked = next()?;
@@ -299,7 +333,10 @@ mod tests {
         assert_eq!((sample.id, sample.pid, sample.tid, sample.time, sample.period), (7, 10, 20, 99, 1_001_001));
         assert_eq!(sample.group_value, Some(1234));
         assert_eq!(sample.kernel_chain.u64_at(8), Some(0xffff_ffff_8100_0000));
-        assert_eq!(sample.regs, Some(UserRegs { ip: 0x40, sp: 0x70, bp: 0xb0 }));
+        assert_eq!(
+            sample.regs,
+            Some(UserRegs { ip: 0x40, sp: 0x70, bp: 0xb0, bx: 0xb, r10: 10, r12_to_15: [12, 13, 14, 15] })
+        );
         assert_eq!((sample.stack.len(), sample.stack_full), (8, false));
         for cut in 0..bytes.len() {
             // Whatever is cut off, the parser answers.

@@ -15,8 +15,9 @@ use super::ring::{PAGE, Ring};
 use crate::error::{Error, Result, doing};
 use crate::system;
 
-/// Pages of a sample ring at best: 2 MiB hold 32 samples of the largest size, 32 ms of a busy CPU at 999 Hz.
-const SAMPLE_PAGES: usize = 512;
+/// Pages of a sample ring at best: 4 MiB hold 64 samples of the largest size, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
+/// samples when more threads than CPUs kept ccsd waiting for its turn.)
+const SAMPLE_PAGES: usize = 1024;
 /// Pages of a sample ring at least: two samples of 8 KiB of stack. Below this, sampling makes no sense.
 const MIN_SAMPLE_PAGES: usize = 8;
 /// Pages of a tracking ring at best: 64 KiB hold about 600 mapping records.
@@ -171,8 +172,8 @@ fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Re
     let mut rings = Vec::with_capacity(2 * cpus.len());
     for &cpu in cpus {
         for pages in [sample_pages, tracking_pages] {
-            // Half full is late enough to batch the wake-ups and early enough to lose nothing.
-            let watermark = u32::try_from(pages * PAGE / 2).unwrap_or(u32::MAX);
+            // A quarter full is late enough to batch the wake-ups, and leaves time to be late.
+            let watermark = u32::try_from(pages * PAGE / 4).unwrap_or(u32::MAX);
             rings.push(Ring::map(event::open(&ring_owner_attr(watermark), 0, cpu, None)?, pages)?);
         }
     }

@@ -10,8 +10,9 @@
 //! - framehop caches 509 rules; a compiler has tens of thousands of return addresses. A set of caches, chosen by bits
 //!   of the address, keeps the hit rate near one.
 //!
-//! A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
+//! Where framehop's rules do not reach, the stack is unwound again by [`careful`]. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
+mod careful;
 mod roots;
 
 use std::sync::Arc;
@@ -20,11 +21,12 @@ use ccsd_profile::TruncationReason;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 
-use crate::perf::record::Sample;
+use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
-use roots::Roots;
+use careful::{Caller, Registers, Stuck};
+use roots::{Covered, ImageRoots};
 
 /// Frames of one stack at most: what 64 KiB of stack can hold at 8 bytes a frame. More is a loop in the unwind data.
 pub const MAX_FRAMES: usize = 8192;
@@ -58,9 +60,22 @@ pub enum Root {
 pub struct StackUnwinder {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     caches: Vec<CacheX86_64>,
-    /// Per image, whether its unwind sections have been looked for.
-    loaded: Vec<bool>,
-    roots: Roots,
+    /// Per image; `None` until its unwind sections have been looked for.
+    images: Vec<Option<LoadedImage>>,
+}
+
+/// An image as the unwinder sees it.
+struct LoadedImage {
+    /// What is added to an SVMA to get an address in ccsd's own space, wrapping.
+    to_own: u64,
+    roots: ImageRoots,
+}
+
+/// A frame that has been found in the mappings.
+enum Located {
+    At(Frame),
+    /// The address is not code of the process.
+    Nowhere,
 }
 
 impl Default for StackUnwinder {
@@ -68,8 +83,7 @@ impl Default for StackUnwinder {
         StackUnwinder {
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
-            loaded: Vec::new(),
-            roots: Roots::default(),
+            images: Vec::new(),
         }
     }
 }
@@ -86,111 +100,226 @@ impl StackUnwinder {
     ) -> Root {
         frames.clear();
         kernel_frames(sample.kernel_chain, frames);
-        if sample.regs.is_none() {
-            // In exec, exit, or a kernel thread there is no user stack, so the kernel's is whole.
-            let in_kernel = !frames.is_empty();
+        let in_kernel = !frames.is_empty();
+        let Some(regs) = sample.regs else {
+            // A kernel thread has no user stack, so the kernel's is whole.
             return if in_kernel { Root::Complete } else { Root::Truncated(TruncationReason::NoUserRegisters) };
+        };
+        if in_kernel && (sample.stack.is_empty() || mappings.find(regs.ip).is_none()) {
+            // In the middle of exec or exit the registers are those of a program whose memory is gone.
+            return Root::Complete;
         }
-        self.user_frames(sample, mappings, images, frames)
+        let stack = StackBytes { bytes: sample.stack, sp: regs.sp };
+        let kernel_part = frames.len();
+        let stuck = match self.fast(&regs, &stack, mappings, images, frames) {
+            Ok(root) => return root,
+            Err(stuck) => stuck,
+        };
+        let (reason, address) = match stuck {
+            Stop::NeedsCare => {
+                frames.truncate(kernel_part);
+                match self.careful(&regs, &stack, mappings, images, frames) {
+                    Ok(root) => return root,
+                    Err(stop) => stop.reason(),
+                }
+            }
+            stop => stop.reason(),
+        };
+        Root::Truncated(match address {
+            // The stack goes on where the copy ends.
+            Some(address) if address >= regs.sp && address - regs.sp >= sample.stack.len() as u64 => {
+                if sample.stack_full { TruncationReason::StackCopyTooSmall } else { TruncationReason::StackUnreadable }
+            }
+            _ => reason,
+        })
     }
 
-    fn user_frames(
+    /// With framehop and its caches.
+    fn fast(
         &mut self,
-        sample: &Sample<'_>,
+        start: &UserRegs,
+        stack: &StackBytes<'_>,
         mappings: &mut Mappings,
         images: &Images,
         frames: &mut Vec<Frame>,
-    ) -> Root {
-        let Some(start) = sample.regs else { return Root::Truncated(TruncationReason::NoUserRegisters) };
-        let stack = StackBytes { bytes: sample.stack, sp: start.sp };
+    ) -> Result<Root, Stop> {
         let mut read_stack = |address: u64| stack.read(address).ok_or(());
         let mut regs = UnwindRegsX86_64::new(start.ip, start.sp, start.bp);
         let mut at = FrameAddress::InstructionPointer(start.ip);
-        let mut is_return_address = false;
         loop {
-            let lookup = at.address_for_lookup();
-            let Some(mapping) = mappings.find(lookup) else {
-                if is_return_address {
-                    // What was read from the stack is no code: the frame before was not unwound rightly.
-                    return Root::Truncated(TruncationReason::UnknownMapping);
-                }
-                frames.push(Frame { image: ImageIndex::UNKNOWN, address: lookup });
-                return Root::Truncated(TruncationReason::UnknownMapping);
+            let frame = match locate(at.address_for_lookup(), mappings, frames)? {
+                Located::At(frame) => frame,
+                Located::Nowhere => return Err(Stop::Nowhere),
             };
-            let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
-            if frames.len() >= MAX_FRAMES {
-                return Root::Truncated(TruncationReason::TooDeep);
+            let Some(image) = loaded(&mut self.images, &mut self.unwinder, frame.image, images) else {
+                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            };
+            if image.roots.is_bare_entry(frame.address) {
+                return Ok(Root::Complete);
             }
-            frames.push(frame);
-            let here = self.own_address(frame, images);
-            let here = match is_return_address {
-                true => FrameAddress::from_return_address(here.wrapping_add(1)),
-                false => Some(FrameAddress::InstructionPointer(here)),
+            if image.roots.needs_care(frame.address) {
+                return Err(Stop::NeedsCare);
+            }
+            let own = frame.address.wrapping_add(image.to_own);
+            let here = match at {
+                FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
+                FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
             };
-            let Some(here) = here else { return Root::Truncated(TruncationReason::BadUnwindInfo) };
+            let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
             let cache = &mut self.caches[cache_of(frame.address)];
-            match self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack) {
-                Ok(Some(address)) => {
-                    let Some(next) = FrameAddress::from_return_address(address) else {
-                        return Root::Truncated(TruncationReason::BadUnwindInfo);
-                    };
-                    (at, is_return_address) = (next, true);
-                }
-                Ok(None) => return self.roots.judge(frame, images),
-                Err(framehop::Error::CouldNotReadStack(address)) => {
-                    let past_the_end = address.wrapping_sub(start.sp) >= sample.stack.len() as u64;
-                    return Root::Truncated(match (past_the_end && address >= start.sp, sample.stack_full) {
-                        (true, true) => TruncationReason::StackCopyTooSmall,
-                        (true, false) => TruncationReason::StackUnreadable,
-                        (false, _) => TruncationReason::BadUnwindInfo,
-                    });
-                }
-                Err(_) if self.roots.has_unwind_info(frame, images) => {
-                    return Root::Truncated(TruncationReason::BadUnwindInfo);
-                }
-                Err(_) => return Root::Truncated(TruncationReason::NoUnwindInfo),
+            let misses = cache.stats().hits();
+            let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
+            // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
+            if cache.stats().hits() == misses && image.roots.examine(frame.address) {
+                return Err(Stop::NeedsCare);
             }
+            at = match result {
+                Ok(Some(address)) => {
+                    FrameAddress::from_return_address(address).ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?
+                }
+                Ok(None) => return judge(&mut image.roots, frame.address),
+                Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
+                Err(_) => return Err(Stop::no_way(&mut image.roots, frame.address)),
+            };
         }
     }
 
-    /// The frame's address in ccsd's own address space; its image's unwind information is loaded on the way.
-    #[inline]
-    fn own_address(&mut self, frame: Frame, images: &Images) -> u64 {
-        let index = frame.image.0 as usize;
-        if !self.loaded.get(index).copied().unwrap_or(false) {
-            self.load(frame.image, images);
-        }
-        let base = IMAGE_SPAN.wrapping_mul(u64::from(frame.image.0) + 1);
-        let elf = images.get(frame.image).and_then(|image| image.elf.as_deref());
-        base.wrapping_add(elf.map_or(frame.address, |elf| frame.address.wrapping_sub(elf.base_svma())) % IMAGE_SPAN)
-    }
-
+    /// With every register, frame by frame.
     #[cold]
-    fn load(&mut self, index: ImageIndex, images: &Images) {
-        let position = index.0 as usize;
-        if self.loaded.len() <= position {
-            self.loaded.resize(position + 1, false);
+    fn careful(
+        &mut self,
+        start: &UserRegs,
+        stack: &StackBytes<'_>,
+        mappings: &mut Mappings,
+        images: &Images,
+        frames: &mut Vec<Frame>,
+    ) -> Result<Root, Stop> {
+        let read = |address: u64| stack.read(address);
+        let mut registers = Registers::default();
+        for (register, value) in start.dwarf() {
+            registers.set(register, value);
         }
-        self.loaded[position] = true;
-        let Some(image) = images.get(index) else { return };
-        let Some(elf) = &image.elf else { return };
-        let sections = elf.unwind_sections();
-        let info = ExplicitModuleSectionInfo {
-            base_svma: sections.base_svma,
-            text_svma: sections.text_svma.clone(),
-            got_svma: sections.got_svma.clone(),
-            eh_frame_svma: sections.eh_frame.as_ref().map(|s| s.svma.clone()),
-            eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
-            eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
-            eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
-            debug_frame: sections.debug_frame.clone(),
-            ..Default::default()
-        };
-        let base = IMAGE_SPAN * (u64::from(index.0) + 1);
-        // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
-        self.unwinder.add_module(Module::new(image.name.clone(), base..base + (1 << 32), base, info));
-        self.roots.add(index, sections);
+        let mut lookup = start.ip;
+        loop {
+            let frame = match locate(lookup, mappings, frames)? {
+                Located::At(frame) => frame,
+                Located::Nowhere => return Err(Stop::Nowhere),
+            };
+            let Some(image) = loaded(&mut self.images, &mut self.unwinder, frame.image, images) else {
+                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            };
+            if image.roots.is_bare_entry(frame.address) {
+                return Ok(Root::Complete);
+            }
+            let caller = match careful::leave(image.roots.sections(), frame.address, &mut registers, &read) {
+                Err(Stuck::NotCovered) => careful::follow_frame_pointer(&mut registers, &read),
+                result => result,
+            };
+            let pc = registers.get(gimli::X86_64::RA).unwrap_or(0);
+            lookup = match caller {
+                Ok(Caller::Called) => pc.wrapping_sub(1),
+                Ok(Caller::Interrupted) => pc,
+                Ok(Caller::None) => return judge(&mut image.roots, frame.address),
+                Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
+                Err(_) => return Err(Stop::no_way(&mut image.roots, frame.address)),
+            };
+        }
     }
+}
+
+/// Why unwinding stopped short of a root.
+enum Stop {
+    /// framehop cannot leave this frame.
+    NeedsCare,
+    /// The address is not code of the process.
+    Nowhere,
+    /// A value is needed that the copy of the stack does not hold.
+    Unreadable(u64),
+    Because(TruncationReason),
+}
+
+impl Stop {
+    fn no_way(roots: &mut ImageRoots, address: u64) -> Stop {
+        Stop::Because(match roots.covered(address) {
+            Covered::No => TruncationReason::NoUnwindInfo,
+            Covered::Yes | Covered::NoCaller => TruncationReason::BadUnwindInfo,
+        })
+    }
+
+    fn reason(&self) -> (TruncationReason, Option<u64>) {
+        match *self {
+            Stop::NeedsCare => (TruncationReason::BadUnwindInfo, None),
+            Stop::Nowhere => (TruncationReason::UnknownMapping, None),
+            Stop::Unreadable(address) => (TruncationReason::BadUnwindInfo, Some(address)),
+            Stop::Because(reason) => (reason, None),
+        }
+    }
+}
+
+/// Whether a stack that ends at a frame is whole; see [`roots`]. (A frame pointer of 0 at the entry has been dealt with.)
+fn judge(roots: &mut ImageRoots, address: u64) -> Result<Root, Stop> {
+    match roots.covered(address) {
+        Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
+        Covered::No => Err(Stop::Because(TruncationReason::NoUnwindInfo)),
+    }
+}
+
+/// Enters the frame of an address. An address that is no code can only be the first, a jump gone wrong: it is kept, as
+/// unknown. One read from the stack says that the frame before was not unwound rightly, and is dropped.
+#[inline]
+fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Result<Located, Stop> {
+    let Some(mapping) = mappings.find(lookup) else {
+        if frames.is_empty() {
+            frames.push(Frame { image: ImageIndex::UNKNOWN, address: lookup });
+        }
+        return Ok(Located::Nowhere);
+    };
+    if frames.len() >= MAX_FRAMES {
+        return Err(Stop::Because(TruncationReason::TooDeep));
+    }
+    let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
+    frames.push(frame);
+    Ok(Located::At(frame))
+}
+
+/// The image's unwind information, loaded if this is its first frame.
+#[inline]
+fn loaded<'a>(
+    loaded: &'a mut Vec<Option<LoadedImage>>,
+    unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
+    index: ImageIndex,
+    images: &Images,
+) -> Option<&'a mut LoadedImage> {
+    let position = index.0 as usize;
+    if !loaded.get(position).is_some_and(Option::is_some) {
+        if loaded.len() <= position {
+            loaded.resize_with(position + 1, || None);
+        }
+        loaded[position] = Some(load(unwinder, index, images));
+    }
+    loaded.get_mut(position)?.as_mut()
+}
+
+#[cold]
+fn load(unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
+    let base = IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1);
+    let Some(image) = images.get(index) else { return LoadedImage { to_own: base, roots: ImageRoots::default() } };
+    let Some(elf) = &image.elf else { return LoadedImage { to_own: base, roots: ImageRoots::default() } };
+    let sections = elf.unwind_sections();
+    let info = ExplicitModuleSectionInfo {
+        base_svma: sections.base_svma,
+        text_svma: sections.text_svma.clone(),
+        got_svma: sections.got_svma.clone(),
+        eh_frame_svma: sections.eh_frame.as_ref().map(|s| s.svma.clone()),
+        eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
+        eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
+        eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
+        debug_frame: sections.debug_frame.clone(),
+        ..Default::default()
+    };
+    // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
+    unwinder.add_module(Module::new(image.name.clone(), base..base + (1 << 32), base, info));
+    LoadedImage { to_own: base.wrapping_sub(sections.base_svma), roots: ImageRoots::new(elf, sections) }
 }
 
 /// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.

@@ -1,0 +1,301 @@
+//! One frame at a time with every register, straight from the unwind tables.
+//!
+//! framehop follows `rip`, `rsp` and `rbp`, and knows no rule that reads memory to find the frame. That leaves out signal
+//! frames, functions that realign their stack, and assembly that keeps its frame in another register (the dynamic
+//! linker's lazy binding keeps it in `rbx`). A stack that meets such a frame is unwound by this module instead, from
+//! its first frame, because the other registers have to be followed through the callees. It is slower, about a
+//! microsecond a frame, and rare.
+
+use ccsd_symbolizer::UnwindSections;
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation, EvaluationResult,
+    FrameDescriptionEntry, LittleEndian, Location, Register, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection, UnwindTableRow, Value, X86_64,
+};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// DWARF numbers 0 to 15 are general registers, 16 is the return address; psABI for x86-64, figure 3.36.
+const REGISTERS: usize = 17;
+/// Registers that a function leaves as it found them: rbx, rbp, r12 to r15. Unless the table says otherwise these, and
+/// only these, are the caller's too.
+const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
+/// Requests for memory or registers that one expression may make; real ones make two.
+const MAX_EVALUATION_STEPS: usize = 64;
+
+/// Register values by DWARF number, as far as they are known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registers {
+    values: [Option<u64>; REGISTERS],
+}
+
+impl Registers {
+    /// The value of a register.
+    pub fn get(&self, register: Register) -> Option<u64> {
+        self.values.get(usize::from(register.0)).copied().flatten()
+    }
+
+    /// Sets a register; one that is not followed is ignored.
+    pub fn set(&mut self, register: Register, value: u64) {
+        if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
+            *slot = Some(value);
+        }
+    }
+}
+
+/// What is known of the caller of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// The tables say that there is none.
+    None,
+    /// The registers are now the caller's; it waits for a call to return.
+    Called,
+    /// The registers are now those of code that was interrupted by a signal.
+    Interrupted,
+}
+
+/// Why a frame could not be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// No table covers the address.
+    NotCovered,
+    /// A value is needed from this address of the stack, which is not there.
+    Unreadable(u64),
+    /// The table makes no sense, or needs a register that is not known.
+    Bad,
+}
+
+/// Whether framehop can leave the frame at `address`.
+pub fn needs_care(sections: &UnwindSections, address: u64) -> bool {
+    let simple = with_row(sections, address, |row, _| {
+        let cfa = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
+            // That of the PLT reads no memory, and framehop evaluates it.
+            CfaRule::Expression(expression) => !reads_memory(sections, expression),
+        };
+        let plain = |rule: Option<RegisterRule<usize>>| {
+            matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
+        };
+        cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP))
+    });
+    // What no table covers is framehop's to guess.
+    simple == Ok(false)
+}
+
+/// Whether a table covers the address, and whether it says that the function has no caller.
+pub fn covers(sections: &UnwindSections, address: u64) -> Option<bool> {
+    with_row(sections, address, |row, _| matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined))).ok()
+}
+
+/// Leaves the frame at `address` (an SVMA, already inside the call for a caller).
+///
+/// # Errors
+/// See [`Stuck`]; the registers are then as before.
+pub fn leave(
+    sections: &UnwindSections,
+    address: u64,
+    registers: &mut Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+) -> Result<Caller, Stuck> {
+    let before = *registers;
+    let (after, signal) =
+        with_row(sections, address, |row, signal| apply(sections, row, &before, read).map(|after| (after, signal)))??;
+    let Some(after) = after else { return Ok(Caller::None) };
+    match after.get(X86_64::RA) {
+        None | Some(0) => Ok(Caller::None),
+        Some(_) if after.get(X86_64::RSP) <= before.get(X86_64::RSP) && !signal => Err(Stuck::Bad),
+        Some(_) => {
+            *registers = after;
+            Ok(if signal { Caller::Interrupted } else { Caller::Called })
+        }
+    }
+}
+
+/// Leaves a frame that no table covers, as code compiled with frame pointers is left: `rbp` points to the caller's `rbp`,
+/// and above it is the return address. A frame pointer of 0 ends the stack.
+///
+/// # Errors
+/// See [`Stuck`].
+pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Caller, Stuck> {
+    let bp = registers.get(X86_64::RBP).ok_or(Stuck::Bad)?;
+    if bp == 0 {
+        return Ok(Caller::None);
+    }
+    let sp = bp.checked_add(16).ok_or(Stuck::Bad)?;
+    if registers.get(X86_64::RSP).is_some_and(|old| sp <= old) {
+        return Err(Stuck::Bad);
+    }
+    let caller_bp = read(bp).ok_or(Stuck::Unreadable(bp))?;
+    let address = read(bp + 8).ok_or(Stuck::Unreadable(bp + 8))?;
+    *registers = Registers::default();
+    registers.set(X86_64::RBP, caller_bp);
+    registers.set(X86_64::RSP, sp);
+    registers.set(X86_64::RA, address);
+    Ok(if address == 0 { Caller::None } else { Caller::Called })
+}
+
+/// The caller's registers; `None` where the return address is undefined.
+fn apply(
+    sections: &UnwindSections,
+    row: &UnwindTableRow<usize>,
+    before: &Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+) -> Result<Option<Registers>, Stuck> {
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            before.get(*register).ok_or(Stuck::Bad)?.wrapping_add_signed(*offset)
+        }
+        CfaRule::Expression(expression) => evaluate(sections, expression, before, None, read)?,
+    };
+    let load = |address: u64| read(address).ok_or(Stuck::Unreadable(address));
+    let mut after = Registers::default();
+    for number in 0..REGISTERS as u16 {
+        let register = Register(number);
+        let value = match row.register(register) {
+            None if register == X86_64::RSP => Some(cfa),
+            None if CALLEE_SAVED.contains(&usize::from(number)) => before.get(register),
+            None => None,
+            Some(RegisterRule::Undefined) => None,
+            Some(RegisterRule::SameValue) => before.get(register),
+            Some(RegisterRule::Offset(offset)) => {
+                let slot = cfa.wrapping_add_signed(offset);
+                match load(slot) {
+                    Ok(value) => Some(value),
+                    // A register that nobody may need is not worth the stack.
+                    Err(_) if register != X86_64::RA => None,
+                    Err(stuck) => return Err(stuck),
+                }
+            }
+            Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+            Some(RegisterRule::Register(other)) => before.get(other),
+            Some(RegisterRule::Expression(expression)) => {
+                Some(load(evaluate(sections, &expression, before, Some(cfa), read)?)?)
+            }
+            Some(RegisterRule::ValExpression(expression)) => {
+                Some(evaluate(sections, &expression, before, Some(cfa), read)?)
+            }
+            Some(_) => None,
+        };
+        if let Some(value) = value {
+            after.set(register, value);
+        }
+    }
+    if matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined)) {
+        return Ok(None);
+    }
+    Ok(Some(after))
+}
+
+fn evaluate(
+    sections: &UnwindSections,
+    expression: &UnwindExpression<usize>,
+    registers: &Registers,
+    cfa: Option<u64>,
+    read: &impl Fn(u64) -> Option<u64>,
+) -> Result<u64, Stuck> {
+    let mut evaluation = evaluation(sections, expression).ok_or(Stuck::Bad)?;
+    if let Some(cfa) = cfa {
+        // Register expressions start with the frame's address on their stack (DWARF 5, 6.4.2.3).
+        evaluation.set_initial_value(cfa);
+    }
+    let mut state = evaluation.evaluate().map_err(|_| Stuck::Bad)?;
+    for _ in 0..MAX_EVALUATION_STEPS {
+        state = match state {
+            EvaluationResult::Complete => {
+                return match evaluation.result().first().map(|piece| &piece.location) {
+                    Some(Location::Address { address }) => Ok(*address),
+                    Some(Location::Value { value: Value::Generic(value) }) => Ok(*value),
+                    _ => Err(Stuck::Bad),
+                };
+            }
+            EvaluationResult::RequiresMemory { address, size: 8, .. } => {
+                let value = read(address).ok_or(Stuck::Unreadable(address))?;
+                evaluation.resume_with_memory(Value::Generic(value))
+            }
+            EvaluationResult::RequiresRegister { register, .. } => {
+                evaluation.resume_with_register(Value::Generic(registers.get(register).ok_or(Stuck::Bad)?))
+            }
+            _ => return Err(Stuck::Bad),
+        }
+        .map_err(|_| Stuck::Bad)?;
+    }
+    Err(Stuck::Bad)
+}
+
+fn reads_memory(sections: &UnwindSections, expression: &UnwindExpression<usize>) -> bool {
+    let Some(mut evaluation) = evaluation(sections, expression) else { return false };
+    let mut state = evaluation.evaluate();
+    for _ in 0..MAX_EVALUATION_STEPS {
+        state = match state {
+            Ok(EvaluationResult::RequiresMemory { .. }) => return true,
+            // Any value will do: what counts is what it is used for.
+            Ok(EvaluationResult::RequiresRegister { .. }) => evaluation.resume_with_register(Value::Generic(16)),
+            _ => return false,
+        };
+    }
+    false
+}
+
+fn evaluation<'a>(sections: &'a UnwindSections, expression: &UnwindExpression<usize>) -> Option<Evaluation<Slice<'a>>> {
+    let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
+    let expression = match (&sections.eh_frame, &sections.debug_frame) {
+        (Some(eh_frame), _) => expression.get(&EhFrame::new(&eh_frame.data, LittleEndian)),
+        (None, Some(data)) => expression.get(&DebugFrame::new(data, LittleEndian)),
+        (None, None) => return None,
+    };
+    Some(expression.ok()?.evaluation(encoding))
+}
+
+/// Finds the row of the unwind table for an address, and whether it belongs to a signal trampoline.
+fn with_row<T>(
+    sections: &UnwindSections,
+    address: u64,
+    then: impl FnOnce(&UnwindTableRow<usize>, bool) -> T,
+) -> Result<T, Stuck> {
+    let bases = sections.bases();
+    if let Some(eh_frame) = &sections.eh_frame {
+        let section = EhFrame::new(&eh_frame.data, LittleEndian);
+        let Some(header) = &sections.eh_frame_hdr else { return scan(&section, &bases, address, then) };
+        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok();
+        let fde = parsed
+            .as_ref()
+            .and_then(|parsed| parsed.table())
+            .and_then(|table| table.fde_for_address(&section, &bases, address, EhFrame::cie_from_offset).ok());
+        return row(&section, &bases, &fde.ok_or(Stuck::NotCovered)?, address, then);
+    }
+    match &sections.debug_frame {
+        Some(data) => scan(&DebugFrame::new(data, LittleEndian), &bases, address, then),
+        None => Err(Stuck::NotCovered),
+    }
+}
+
+/// Without an index: entry by entry.
+fn scan<'a, S: UnwindSection<Slice<'a>, Offset = O>, O: gimli::UnwindOffset<usize>, T>(
+    section: &S,
+    bases: &BaseAddresses,
+    address: u64,
+    then: impl FnOnce(&UnwindTableRow<usize>, bool) -> T,
+) -> Result<T, Stuck> {
+    let mut entries = section.entries(bases);
+    while let Ok(Some(entry)) = entries.next() {
+        if let CieOrFde::Fde(partial) = entry
+            && let Ok(fde) = partial.parse(S::cie_from_offset)
+            && fde.contains(address)
+        {
+            return row(section, bases, &fde, address, then);
+        }
+    }
+    Err(Stuck::NotCovered)
+}
+
+fn row<'a, S: UnwindSection<Slice<'a>>, T>(
+    section: &S,
+    bases: &BaseAddresses,
+    fde: &FrameDescriptionEntry<Slice<'a>>,
+    address: u64,
+    then: impl FnOnce(&UnwindTableRow<usize>, bool) -> T,
+) -> Result<T, Stuck> {
+    let mut context = UnwindContext::new();
+    let row = fde.unwind_info_for_address(section, bases, &mut context, address).map_err(|_| Stuck::Bad)?;
+    Ok(then(row, fde.is_signal_trampoline()))
+}
