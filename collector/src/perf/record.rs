@@ -318,9 +318,15 @@ mod tests {
             0xffff_ffff_ffff_ff80,
             0xffff_ffff_8100_0000, // callchain
             2,
+            0xb, // abi 64, bx
             0xb0,
             0x70,
-            0x40, // abi 64, bp, sp, ip
+            0x40, // bp, sp, ip
+            10,
+            12,
+            13,
+            14,
+            15, // r10, r12 to r15
             16,
             1,
             2,
