@@ -97,12 +97,17 @@ impl SymbolTable {
     }
 
     fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<Candidate>) {
+        let first = candidates.len();
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let Some(section) = file.sections().iter().find(|section| section.kind == kind) else { continue };
             let Some(strings) = file.sections().get(section.link as usize) else { continue };
             let Ok(bytes) = file.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
-            let Ok(strings) = file.section_data(strings, limits::MAX_SECTION_BYTES) else { continue };
             let count = bytes.len() / size_of::<elf::Sym64<LE>>();
+            // Linkers put everything of `.dynsym` in `.symtab` too; only `strip` with special wishes leaves less there.
+            if kind == elf::SHT_DYNSYM && candidates.len() - first >= count {
+                continue;
+            }
+            let Ok(strings) = file.section_data(strings, limits::MAX_SECTION_BYTES) else { continue };
             let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
             let index = self.strings.len();
             let before = candidates.len();
@@ -123,12 +128,12 @@ impl SymbolTable {
     fn choose(&mut self, mut candidates: Vec<Candidate>) {
         let strings = std::mem::take(&mut self.strings);
         let text = |name: Name| name_in(&strings, name);
+        candidates.sort_unstable_by_key(|candidate| candidate.svma);
         // Names are only looked at where several symbols share an address: string tables are many times larger than this.
         let rank = |c: &Candidate| names::alias_rank(text(c.name), c.local, c.weak);
-        candidates.sort_unstable_by(|a, b| {
-            let names = || rank(a).cmp(&rank(b)).then_with(|| text(a.name).cmp(text(b.name)));
-            a.svma.cmp(&b.svma).then_with(names)
-        });
+        for group in candidates.chunk_by_mut(|a, b| a.svma == b.svma).filter(|group| group.len() > 1) {
+            group.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| text(a.name).cmp(text(b.name))));
+        }
         let mut symbols: Vec<Symbol> = Vec::new();
         let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
         let mut chosen = HashMap::new();
