@@ -1,2 +1,56 @@
-//! .
-fn main() {}
+//! The command line of ccsd.
+//!
+//! `args` holds what was typed; each command's module makes of it what is meant, does it, and returns how to exit. What
+//! the numbers are is decided in the libraries; here is only how they look.
+
+mod args;
+mod doctor;
+mod duration;
+mod exit;
+mod format;
+mod manual;
+mod report;
+mod run;
+mod signals;
+mod status;
+mod style;
+mod table;
+
+use std::fmt;
+use std::io::{Write, stderr};
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use exit::{Exit, Failure};
+
+fn main() {
+    let cli = Cli::parse();
+    let exit = run(cli).unwrap_or_else(|failure| {
+        // `{:#}` gives the causes, too, on one line.
+        warn(format_args!("{:#}", failure.error));
+        Exit::Status(failure.status)
+    });
+    exit.leave();
+}
+
+fn run(cli: Cli) -> Result<Exit, Failure> {
+    match cli.command {
+        Command::Record(args) => run::record(args, cli.color),
+        Command::Attach(args) => run::attach(args, cli.color),
+        Command::Report(args) => report::run(&args, cli.color),
+        Command::Doctor(args) => doctor::run(&args, cli.color),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+    }
+}
+
+/// A line about ccsd itself on standard error. That it cannot be written is no reason to stop.
+fn warn(message: fmt::Arguments<'_>) {
+    let _ = writeln!(stderr(), "ccsd: {message}");
+}
+
+/// Text on standard error, likewise.
+fn say(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
+}

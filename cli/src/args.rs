@@ -1,0 +1,312 @@
+//! Arguments as they stand on the command line. What they mean is decided by the module of each command.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{ArgGroup, Args, Parser, Subcommand};
+
+use crate::duration;
+use crate::style::ColorChoice;
+
+/// Where a profile goes, and where it is looked for, if no file is named.
+pub const DEFAULT_FILE: &str = "profile.ccsd";
+
+/// A sampling profiler for Linux whose profiles survive recursion
+///
+/// ccsd samples the call stacks of native programs and charges every sample to its cost-centre stack, in which recursion
+/// is folded away. It needs no rebuild, never stops the program, and counts whatever it loses.
+#[derive(Debug, Parser)]
+#[command(name = "ccsd", version, max_term_width = 100, after_long_help = EXAMPLES)]
+pub struct Cli {
+    /// When to use colour
+    #[arg(long, value_name = "WHEN", global = true, default_value = "auto", hide_short_help = true)]
+    pub color: ColorChoice,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ccsd record -- xz -k big.tar       run a program and see where its time goes
+  ccsd attach $(pgrep -o postgres)   the same for one that runs; Ctrl-C ends it
+  ccsd report --graph                callers and callees, from profile.ccsd
+  ccsd doctor                        what can be sampled here, and how to allow more
+
+Exit status: that of the program for `record` (and the same signal, if one killed it); else 0 if all went well, 1 if
+something failed on the way, 2 if the request cannot be met. 126: the program cannot be executed. 127: it is not found.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program and profile it
+    #[command(after_long_help = RECORD_EXAMPLES)]
+    Record(RecordArgs),
+    /// Profile running processes
+    #[command(after_long_help = ATTACH_EXAMPLES)]
+    Attach(AttachArgs),
+    /// Show a profile
+    #[command(after_long_help = REPORT_EXAMPLES)]
+    Report(ReportArgs),
+    /// Show what can be sampled here, and how to allow more
+    #[command(after_long_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell
+    #[command(after_long_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all of them
+    #[command(after_long_help = MAN_EXAMPLES)]
+    Man(ManArgs),
+}
+
+/// How to collect.
+#[derive(Debug, Args)]
+pub struct CollectArgs {
+    /// Samples per second of CPU time, or `max` for what the kernel takes
+    ///
+    /// Not a round number by default: a program that does something every millisecond would else be seen doing it always
+    /// or never.
+    #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", allow_negative_numbers = true)]
+    pub frequency: String,
+    /// The event that samples [default: the best there is]
+    ///
+    /// `cycles` counts hardware cycles and is missing in most virtual machines; `cpu-clock` is a timer that runs while
+    /// the program runs; `cpu-clock+tsc` is the same and weighs every sample in cycles of the time stamp counter, too.
+    #[arg(short, long, value_name = "EVENT", hide_default_value = true, default_value = "auto",
+        value_parser = PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock"]))]
+    pub event: String,
+    /// The profile file [default: profile.ccsd]
+    ///
+    /// An older profile of this name is replaced, any other file is not. The file is written as the program runs: if
+    /// ccsd is interrupted, what was written up to then is a valid profile.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write no file, only show the report
+    #[arg(long, conflicts_with = "output")]
+    pub no_output: bool,
+    /// Stop collecting after this time, as in 500ms, 10, 1.5s, 2m
+    ///
+    /// The program goes on running.
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub duration: Option<Duration>,
+    /// Sample neither child processes nor threads that are started later
+    #[arg(long)]
+    pub no_inherit: bool,
+    /// Sample the kernel, too, or fail [default: if permitted]
+    #[arg(long, conflicts_with = "user")]
+    pub kernel: bool,
+    /// Sample user code only
+    #[arg(long)]
+    pub user: bool,
+    /// Show neither status line nor report
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Runs a program, samples its call stacks until it ends, leaves a profile and prints a short report.
+///
+/// The program's input, output and exit status are its own: whatever ccsd prints goes to standard error, and ccsd ends as
+/// the program ended. On SIGINT or SIGTERM the collection ends in order, with file and report; ccsd then waits for the
+/// program, unless it is signalled again.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    #[command(flatten)]
+    pub collect: CollectArgs,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+const RECORD_EXAMPLES: &str = "\
+Examples:
+  ccsd record -- xz -k big.tar
+  ccsd record -F 4999 -o fast.ccsd -- ./short-program
+  ccsd record --duration 30s -- ./server --port 8080
+  ccsd record --no-inherit -- make -j8          # make itself, not the compilers
+
+Then see more of it:
+  ccsd report --graph
+  ccsd report --lines --function compress";
+
+/// Samples the call stacks of processes that run already, until they end, the duration is over, or Ctrl-C.
+///
+/// All their threads are sampled and, unless --no-inherit is given, all their descendants, those that exist and those to
+/// come. They are never stopped.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub collect: CollectArgs,
+    /// Process ids
+    #[arg(required = true, value_name = "PID", value_parser = pid)]
+    pub pids: Vec<u32>,
+}
+
+const ATTACH_EXAMPLES: &str = "\
+Examples:
+  ccsd attach 1234                         until it ends or Ctrl-C
+  ccsd attach --duration 10 1234 1240
+  ccsd attach --no-inherit $(pgrep -o nginx)";
+
+fn pid(text: &str) -> Result<u32, String> {
+    // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
+    let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);
+    pid.ok_or_else(|| "not a process id; `pgrep NAME` finds those of a program".to_owned())
+}
+
+/// Shows a profile that `record` or `attach` has written.
+///
+/// Every output begins with what became of the samples and what collecting them cost, in lines that begin with `#`.
+/// Percentages are of all samples of the profile, and come with their 95% confidence interval where there is room. On a
+/// terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or a
+/// pipe goes everything.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("view"))]
+pub struct ReportArgs {
+    /// The profile
+    #[arg(value_name = "FILE", default_value = DEFAULT_FILE)]
+    pub file: PathBuf,
+    /// Functions by the time they spent themselves (default)
+    #[arg(long, group = "view")]
+    pub flat: bool,
+    /// Functions, each between its callers and its callees
+    ///
+    /// In the form of gprof. Above a function stand its callers with the part of its time that they account for, below it
+    /// its callees with the part of theirs that it accounts for; `self` is what the callee of the arc spent itself, `child`
+    /// what it spent in others. Where functions call each other in circles, an arc may weigh differently from its two ends.
+    #[arg(long, group = "view")]
+    pub graph: bool,
+    /// Cost-centre stacks as `<leaf,...,root> weight`
+    ///
+    /// Recursion is folded: a function in parentheses has been entered again since, further left.
+    #[arg(long, group = "view")]
+    pub stacks: bool,
+    /// Source lines on which each function spent its time
+    #[arg(long, group = "view")]
+    pub lines: bool,
+    /// Processes and their threads
+    #[arg(long, group = "view")]
+    pub threads: bool,
+    /// Cycles of mutual recursion that really happened
+    #[arg(long, group = "view")]
+    pub cycles: bool,
+    /// Size and cost of the profile itself: contexts, transitions, depths, memory
+    #[arg(long, group = "view")]
+    pub stats: bool,
+    /// Print JSON: one document with the accounting and the view
+    #[arg(long)]
+    pub json: bool,
+    /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Weigh by this metric of the profile [default: its first]
+    #[arg(long, value_name = "NAME")]
+    pub metric: Option<String>,
+    /// Only functions whose names contain this (with --flat, --graph, --lines)
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
+    pub function: Option<String>,
+    /// Order functions by inherited time instead of their own (with --flat)
+    #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats"])]
+    pub inherited: bool,
+}
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  ccsd report                              the flat profile of profile.ccsd
+  ccsd report --graph --function parse     callers and callees of whatever is called so
+  ccsd report --stacks old.ccsd | grep malloc
+  ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
+
+/// Tries what this machine lets this user sample, and names the command that would allow more.
+///
+/// Exit status 1 if nothing can be sampled at all.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  ccsd doctor
+  sudo ccsd doctor                         what root could do
+  ccsd doctor --json | jq '.checks[] | select(.mark != \"ok\")'";
+
+/// Prints a completion script.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  ccsd completions bash > ~/.local/share/bash-completion/completions/ccsd
+  ccsd completions zsh > ~/.zfunc/_ccsd
+  ccsd completions fish > ~/.config/fish/completions/ccsd.fish";
+
+/// Prints ccsd(1), or writes the pages of ccsd and of its commands into a directory.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where to write all pages
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  ccsd man | man -l -
+  ccsd man ~/.local/share/man/man1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_program_s() {
+        for line in ["ccsd record -F 99 -- ls -l --color", "ccsd record -F 99 ls -l --color"] {
+            let Command::Record(args) = parse(line).unwrap().command else { panic!() };
+            assert_eq!(args.program, ["ls", "-l", "--color"]);
+            assert_eq!(args.collect.frequency, "99");
+        }
+    }
+
+    #[test]
+    fn a_negative_rate_is_a_rate() {
+        let Command::Record(args) = parse("ccsd record -F -5 -- ls").unwrap().command else { panic!() };
+        assert_eq!(args.collect.frequency, "-5");
+    }
+
+    #[test]
+    fn wrong_arguments_exit_with_2() {
+        for line in [
+            "ccsd",
+            "ccsd record",
+            "ccsd attach",
+            "ccsd attach 0",
+            "ccsd attach -1",
+            "ccsd attach 99999999999",
+            "ccsd record -e nonsense -- ls",
+            "ccsd record --duration -1 -- ls",
+            "ccsd record --kernel --user -- ls",
+            "ccsd report --flat --graph",
+            "ccsd report -n -1",
+            "ccsd report --stacks --function x",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! How ccsd ends: every exit status in one place.
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | something failed while running |
+//! | 2 | the request cannot be met: wrong arguments, no such process, not a profile, not permitted |
+//! | 126, 127 | the program cannot be executed, is not found (as in a shell) |
+//! | 130, 143, 129 | left at the second SIGINT, SIGTERM, SIGHUP while the program still runs |
+//! | other | that of the program under `record`; if a signal killed it, the same signal kills ccsd |
+
+use std::io;
+
+use ccsd_collector::child::{ChildEnd, ExitStatus};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use signal_hook::consts::SIGPIPE;
+
+/// How to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// With this status.
+    Status(i32),
+    /// By this signal, so that our parent sees what we saw.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Done.
+    pub const SUCCESS: Exit = Exit::Status(0);
+    /// Something failed while running.
+    pub const FAILURE: Exit = Exit::Status(1);
+
+    /// As the program ended.
+    pub fn as_child(end: &ChildEnd) -> Exit {
+        match end.status {
+            ExitStatus::Code(code) => Exit::Status(code),
+            ExitStatus::Signal(signal) => Exit::Signal(signal),
+        }
+    }
+
+    /// The status with which a shell reports a death by `signal`.
+    pub fn shell_status(signal: i32) -> i32 {
+        signal.saturating_add(128)
+    }
+
+    /// Ends the process.
+    pub fn leave(self) -> ! {
+        match self {
+            Exit::Status(status) => std::process::exit(status),
+            Exit::Signal(signal) => {
+                // One core dump, the program's, is enough. The limit alone does not hold where dumps go to a pipe.
+                let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+                let _ = prctl::set_dumpable(false);
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+                // A real-time signal, or one that was blocked: say it as a shell does.
+                std::process::exit(Exit::shell_status(signal))
+            }
+        }
+    }
+}
+
+/// A request that could not be met, as it is told to the user.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit status.
+    pub status: i32,
+    /// Why.
+    pub error: anyhow::Error,
+}
+
+impl Failure {
+    /// The request was wrong.
+    pub fn bad_request(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { status: 2, error: error.into() }
+    }
+
+    /// The machine failed.
+    pub fn at_run_time(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { status: 1, error: error.into() }
+    }
+}
+
+impl From<ccsd_collector::Error> for Failure {
+    fn from(error: ccsd_collector::Error) -> Failure {
+        use ccsd_collector::Error;
+        let status = match &error {
+            Error::ProgramNotFound(_) => 127,
+            Error::ProgramNotExecutable { .. } => 126,
+            error if error.is_bad_request() => 2,
+            _ => 1,
+        };
+        Failure { status, error: error.into() }
+    }
+}
+
+/// Writing to standard output failed. If its reader has gone (`| head`), we go as silently as SIGPIPE would have made us.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Exit::Signal(SIGPIPE).leave();
+        }
+        Failure::at_run_time(anyhow::Error::from(error).context("cannot write to standard output"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses() {
+        use ccsd_collector::Error;
+        let status = |error: Error| Failure::from(error).status;
+        assert_eq!(status(Error::ProgramNotFound("x".to_owned())), 127);
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(status(Error::ProgramNotExecutable { program: "x".to_owned(), source: source() }), 126);
+        assert_eq!(status(Error::NoSuchProcess(1)), 2);
+        assert_eq!(status(Error::System { what: "x".to_owned(), source: source() }), 1);
+        assert_eq!(Exit::shell_status(2), 130);
+    }
+}

@@ -1,0 +1,258 @@
+//! Numbers for people: counts, bytes, durations, dates, shares, and weights in a unit that a whole table shares.
+
+use std::time::Duration;
+
+use ccsd_profile::Unit;
+
+/// `1234567` as `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count with its noun: `1 sample`, `2,000 samples`.
+pub fn counted(n: u64, singular: &str, plural: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { singular } else { plural })
+}
+
+/// `34.2 KiB`; bytes below 1 KiB without a fraction.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64 / 1024.0;
+    let mut unit = UNITS[0];
+    for next in &UNITS[1..] {
+        // 1023.95 would print as 1024.0.
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// A duration with three significant digits: `4.32 s`, `38.1 ms`, `2 min 05 s`, `3 h 04 min`.
+pub fn nanoseconds(ns: u64) -> String {
+    // From here on, rounding to three digits would carry into the next unit.
+    const MINUTE: u64 = 59_950_000_000;
+    match ns {
+        0..=999 => format!("{ns} ns"),
+        1_000..=999_499 => three_digits(ns as f64 / 1e3, "us"),
+        999_500..=999_499_999 => three_digits(ns as f64 / 1e6, "ms"),
+        999_500_000..MINUTE => three_digits(ns as f64 / 1e9, "s"),
+        _ => {
+            let seconds = ns / 1_000_000_000 + u64::from(ns % 1_000_000_000 >= 500_000_000);
+            let minutes = seconds / 60;
+            if minutes < 60 {
+                format!("{minutes} min {:02} s", seconds % 60)
+            } else {
+                format!("{} h {:02} min", count(minutes / 60), minutes % 60)
+            }
+        }
+    }
+}
+
+/// The same of a [`Duration`].
+pub fn duration(duration: Duration) -> String {
+    nanoseconds(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn three_digits(value: f64, unit: &str) -> String {
+    let decimals = match value {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// A position in time as `00:00:05`.
+pub fn clock(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// A moment as `2024-02-29 12:00:00 UTC`.
+pub fn moment(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (year, month, day) = civil(seconds / 86_400);
+    let time = clock(seconds % 86_400 * 1_000_000_000);
+    format!("{year:04}-{month:02}-{day:02} {time} UTC")
+}
+
+/// The date of a day since 1970-01-01, in the Gregorian calendar. Counted from 0000-03-01, so that the leap day is the
+/// last of its year and months have 153 days in five.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const DAYS_FROM_0000_03_01: u64 = 719_468;
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    let days = days + DAYS_FROM_0000_03_01;
+    let era = days / DAYS_IN_400_YEARS;
+    let day_of_era = days % DAYS_IN_400_YEARS;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// A fraction as percent with two decimals, without the sign: `45.12`.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.2}", fraction * 100.0)
+}
+
+/// `a` in percent of `b`: `0.88%`; `-` where there is nothing to compare with.
+pub fn ratio(a: u64, b: u64) -> String {
+    if b == 0 { "-".to_owned() } else { format!("{}%", percent(a as f64 / b as f64)) }
+}
+
+/// How the weights of one table are written: all in one unit, so that they compare at a glance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// The unit's name, for the head of the column.
+    pub unit: &'static str,
+    divisor: f64,
+    decimals: usize,
+}
+
+impl Scale {
+    /// The scale for a table whose largest weight is `largest`.
+    pub fn new(unit: Unit, largest: u64) -> Scale {
+        let in_steps = |steps: [(u64, &'static str, usize); 4]| {
+            let [.., last] = steps;
+            let (divisor, unit, decimals) = steps.into_iter().find(|step| largest >= step.0).unwrap_or(last);
+            Scale { unit, divisor: divisor as f64, decimals }
+        };
+        // Three decimals of a second or a gigacycle are about one sample at the default rate.
+        match unit {
+            Unit::Nanoseconds => {
+                in_steps([(1_000_000_000, "s", 3), (1_000_000, "ms", 2), (1_000, "us", 2), (1, "ns", 0)])
+            }
+            Unit::Cycles => in_steps([
+                (1_000_000_000, "Gcycles", 3),
+                (1_000_000, "Mcycles", 2),
+                (1_000, "kcycles", 2),
+                (1, "cycles", 0),
+            ]),
+            Unit::Count => Scale { unit: "count", divisor: 1.0, decimals: 0 },
+        }
+    }
+
+    /// A weight in this unit, without the unit.
+    pub fn weight(&self, weight: u64) -> String {
+        if self.decimals == 0 {
+            return count(weight);
+        }
+        let text = format!("{:.*}", self.decimals, weight as f64 / self.divisor);
+        match text.split_once('.') {
+            Some((whole, fraction)) => match whole.parse() {
+                Ok(whole) => format!("{}.{fraction}", count(whole)),
+                Err(_) => text,
+            },
+            None => text,
+        }
+    }
+}
+
+/// The name of a unit as weights are stored in it.
+pub fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Nanoseconds => "ns",
+        Unit::Cycles => "cycles",
+        Unit::Count => "count",
+    }
+}
+
+/// A word of a command line, quoted where a shell would take it apart. For copying, not for running unseen.
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c) || !c.is_ascii();
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(12_345_678), "12,345,678");
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!(counted(1, "sample", "samples"), "1 sample");
+        assert_eq!(counted(1000, "sample", "samples"), "1,000 samples");
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes(1024 * 1024 - 1), "1.0 MiB");
+        assert_eq!(bytes(u64::MAX), "16384.0 PiB");
+    }
+
+    #[test]
+    fn durations() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+            (38_100_000, "38.1 ms"),
+            (999_600_000, "1.00 s"),
+            (9_994_000_000, "9.99 s"),
+            (9_996_000_000, "10.0 s"),
+            (59_940_000_000, "59.9 s"),
+            (59_960_000_000, "1 min 00 s"),
+            (125_000_000_000, "2 min 05 s"),
+            (11_040_000_000_000, "3 h 04 min"),
+        ] {
+            assert_eq!(nanoseconds(ns), text);
+        }
+        assert_eq!(clock(3_725_999_999_999), "01:02:05");
+        nanoseconds(u64::MAX);
+    }
+
+    #[test]
+    fn moments() {
+        assert_eq!(moment(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(moment(951_782_400_000_000_000), "2000-02-29 00:00:00 UTC");
+        assert_eq!(moment(1_735_689_599_000_000_000), "2024-12-31 23:59:59 UTC");
+        assert_eq!(moment(4_107_542_400_000_000_000), "2100-03-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn scales() {
+        let seconds = Scale::new(Unit::Nanoseconds, 4_312_000_000);
+        assert_eq!((seconds.unit, seconds.weight(1_001_001)), ("s", "0.001".to_owned()));
+        assert_eq!(seconds.weight(4_312_000_000_000), "4,312.000");
+        let millis = Scale::new(Unit::Nanoseconds, 999_000_000);
+        assert_eq!((millis.unit, millis.weight(1_001_001)), ("ms", "1.00".to_owned()));
+        assert_eq!(Scale::new(Unit::Nanoseconds, 0).weight(0), "0");
+        assert_eq!(Scale::new(Unit::Cycles, 5_000_000_000).unit, "Gcycles");
+        assert_eq!(Scale::new(Unit::Count, 5_000_000_000).weight(5_000), "5,000");
+    }
+
+    #[test]
+    fn words() {
+        assert_eq!(shell_word("-O2"), "-O2");
+        assert_eq!(shell_word("a b"), "'a b'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
+}

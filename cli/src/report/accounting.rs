@@ -1,0 +1,233 @@
+//! The head of every report: what was sampled, what became of the samples, and what that cost.
+
+use ccsd_profile::{Accounting, Profile, Session, TruncationReason, sanitise};
+
+use super::file::LoadedFile;
+use crate::format::{bytes, count, moment, nanoseconds, ratio, shell_word};
+use crate::style::{Layout, Tone};
+use crate::table::cut;
+
+/// Losses beyond this share of the expected samples are pointed out: they could move a share by as much.
+const NOTABLE: f64 = 0.01;
+/// A command line longer than this says no more about what was profiled.
+const LONGEST_COMMAND: usize = 200;
+
+struct Line {
+    label: &'static str,
+    text: String,
+    tone: Tone,
+}
+
+/// The accounting, each line beginning with `#`. `file` is where the profile was read from, if it was.
+pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> String {
+    let (session, accounting) = (profile.session(), profile.accounting());
+    let mut lines = vec![
+        Line { label: "target", text: target(session), tone: Tone::Plain },
+        Line { label: "event", text: event(session, accounting), tone: Tone::Plain },
+        Line { label: "samples", text: samples(accounting), tone: warn_if(is_lossy(accounting)) },
+        Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
+        Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
+    ];
+    if let Some(message) = file.and_then(LoadedFile::message) {
+        lines.push(Line { label: "file", text: message, tone: Tone::Warning });
+    }
+    for note in &session.notes {
+        lines.push(Line { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
+    }
+    lines.iter().map(|line| line.render(layout)).collect()
+}
+
+fn warn_if(warn: bool) -> Tone {
+    if warn { Tone::Warning } else { Tone::Plain }
+}
+
+impl Line {
+    /// On a terminal, a long line goes on below its own beginning.
+    fn render(&self, layout: Layout) -> String {
+        const INDENT: usize = 11;
+        let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
+        let mut text = String::new();
+        for (i, part) in wrap(&self.text, room).iter().enumerate() {
+            let head = format!("# {:8} ", if i == 0 { self.label } else { "" });
+            text.push_str(&layout.paint(Tone::Faint, &head));
+            text.push_str(&layout.paint(self.tone, part));
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// `text` in lines of at most `width` characters, broken at blanks.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0usize;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        let Some(line) = lines.last_mut() else { break };
+        if used > 0 && used.saturating_add(length).saturating_add(1) > width {
+            lines.push(word.to_owned());
+            used = length;
+            continue;
+        }
+        if used > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        line.push_str(word);
+        used += length;
+    }
+    lines
+}
+
+fn target(session: &Session) -> String {
+    let words: Vec<String> = session.command.iter().map(|word| shell_word(&sanitise(word))).collect();
+    let command = cut(&words.join(" "), LONGEST_COMMAND);
+    let started = session.command.first() == Some(&session.target);
+    let what = if started {
+        let pids: Vec<String> = session.pids.iter().map(u32::to_string).collect();
+        format!("{command} (PID {})", pids.join(", "))
+    } else if command.is_empty() {
+        sanitise(&session.target).into_owned()
+    } else {
+        format!("{}: {command}", sanitise(&session.target))
+    };
+    format!("{what} on {}, {}", sanitise(&session.host), moment(session.started_unix_ns))
+}
+
+fn event(session: &Session, accounting: &Accounting) -> String {
+    format!(
+        "{} at {} Hz of CPU time, for {}",
+        sanitise(&session.event),
+        count(session.rate_hz.into()),
+        nanoseconds(accounting.duration_ns)
+    )
+}
+
+fn samples(accounting: &Accounting) -> String {
+    let expected = match accounting.expected {
+        Some(expected) => format!("{} expected, ", count(expected)),
+        None => "expected not known, ".to_owned(),
+    };
+    let throttled = match accounting.throttle_events {
+        0 => count(accounting.throttled),
+        times => format!("{} (in {} throttlings)", count(accounting.throttled), count(times)),
+    };
+    format!(
+        "{expected}{} received; {} lost, {throttled} throttled, {} dropped, {} undelivered",
+        count(accounting.received),
+        count(accounting.lost),
+        count(accounting.dropped_by_us),
+        count(accounting.undelivered()),
+    )
+}
+
+fn stacks(accounting: &Accounting) -> String {
+    let truncated = accounting.truncated_total();
+    let mut text =
+        format!("{} complete, {} truncated", count(accounting.received.saturating_sub(truncated)), count(truncated));
+    let mut reasons: Vec<(u64, &str)> = TruncationReason::ALL
+        .iter()
+        .zip(accounting.truncated)
+        .filter(|(_, samples)| *samples > 0)
+        .map(|(reason, samples)| (samples, reason.text()))
+        .collect();
+    reasons.sort_by_key(|(samples, _)| std::cmp::Reverse(*samples));
+    if !reasons.is_empty() {
+        let reasons: Vec<String> =
+            reasons.into_iter().map(|(samples, reason)| format!("{} {reason}", count(samples))).collect();
+        text.push_str(&format!(" ({})", reasons.join(", ")));
+    }
+    text.push_str(&format!("; {} unsymbolised, {} elided", count(accounting.unsymbolised), count(accounting.elided)));
+    text
+}
+
+fn cost(accounting: &Accounting) -> String {
+    let own = nanoseconds(accounting.own_cpu_ns);
+    let peak = bytes(accounting.own_peak_rss_bytes);
+    match accounting.target_cpu_ns {
+        Some(target) => format!(
+            "target {} of CPU time; ccsd {own} ({} of that), {peak} of memory at its peak",
+            nanoseconds(target),
+            ratio(accounting.own_cpu_ns, target)
+        ),
+        None => format!("target's CPU time not known; ccsd {own}, {peak} of memory at its peak"),
+    }
+}
+
+fn is_lossy(accounting: &Accounting) -> bool {
+    let missing = [accounting.lost, accounting.throttled, accounting.dropped_by_us, accounting.undelivered()]
+        .into_iter()
+        .fold(0, u64::saturating_add);
+    missing > 1 && missing as f64 > NOTABLE * accounting.received.saturating_add(missing) as f64
+}
+
+fn is_doubtful(accounting: &Accounting) -> bool {
+    let doubtful = accounting.truncated_total().max(accounting.elided);
+    doubtful > 1 && doubtful as f64 > NOTABLE * accounting.received as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccsd_profile::Limits;
+
+    fn profile() -> Profile {
+        let session = Session {
+            target: "xz".to_owned(),
+            command: vec!["xz".to_owned(), "a b".to_owned()],
+            pids: vec![7],
+            event: "cpu-clock:u".to_owned(),
+            rate_hz: 999,
+            host: "vm".to_owned(),
+            ..Session::default()
+        };
+        let mut profile = Profile::new(session, Limits::default());
+        let accounting = profile.accounting_mut();
+        accounting.expected = Some(4_315);
+        accounting.received = 4_312;
+        accounting.truncated[0] = 2;
+        accounting.truncated[1] = 10;
+        accounting.duration_ns = 4_320_000_000;
+        accounting.target_cpu_ns = Some(4_310_000_000);
+        accounting.own_cpu_ns = 38_000_000;
+        accounting.own_peak_rss_bytes = 20 << 20;
+        profile
+    }
+
+    #[test]
+    fn all_is_said_in_few_lines() {
+        assert_eq!(
+            text(&profile(), None, Layout::PLAIN),
+            "# target   xz 'a b' (PID 7) on vm, 1970-01-01 00:00:00 UTC\n\
+             # event    cpu-clock:u at 999 Hz of CPU time, for 4.32 s\n\
+             # samples  4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
+             # stacks   4,300 complete, 12 truncated (10 no unwind information, 2 stack copy too small); \
+             0 unsymbolised, 0 elided\n\
+             # cost     target 4.31 s of CPU time; ccsd 38.0 ms (0.88% of that), 20.0 MiB of memory at its peak\n"
+        );
+    }
+
+    #[test]
+    fn a_terminal_wraps() {
+        let text = text(&profile(), None, Layout { width: Some(60), colour: false });
+        assert!(text.lines().all(|line| line.starts_with('#') && line.chars().count() <= 60), "{text}");
+    }
+
+    #[test]
+    fn names_cannot_forge_lines() {
+        let mut profile = profile();
+        profile.session_mut().target = "x\n# samples  all".to_owned();
+        profile.session_mut().notes.push("a\x1b[2Jb".to_owned());
+        let text = text(&profile, None, Layout::PLAIN);
+        assert_eq!(text.lines().count(), 6);
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn losses_are_pointed_out() {
+        let mut accounting = Accounting { received: 1_000, lost: 5, ..Accounting::default() };
+        assert!(!is_lossy(&accounting));
+        accounting.lost = 20;
+        assert!(is_lossy(&accounting));
+    }
+}

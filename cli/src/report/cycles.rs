@@ -1,0 +1,62 @@
+//! Cycles of mutual recursion that really happened.
+
+use ccsd_profile::sanitise;
+use ccsd_profile::view::{CycleRow, CyclesView, Share};
+
+use super::Shown;
+use super::flat::interval;
+use crate::format::{Scale, counted, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// The view.
+pub fn view(shown: &Shown<'_>) -> CyclesView {
+    CyclesView::new(shown.profile, &shown.selection)
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let view = view(shown);
+    if view.rows.is_empty() {
+        return "no cycles: no sampled function had been entered through another function that it had called\n"
+            .to_owned();
+    }
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let mut table = Table::new(vec![
+        Column::number(format!("self {}", scale.unit)),
+        Column::number("%"),
+        Column::number("95% interval"),
+        Column::text("cycle"),
+    ]);
+    let rows = shown.rows(view.rows.len());
+    for row in view.rows.iter().take(rows) {
+        table.row(vec![
+            scale.weight(row.weight).into(),
+            percent(row.share.fraction).into(),
+            interval(&row.share),
+            cycle(&view, row).into(),
+        ]);
+    }
+    if let Some(rest @ [_, ..]) = view.rows.get(rows..) {
+        let weight = rest.iter().map(|row| row.weight).fold(0, u64::saturating_add);
+        let share = Share::of(weight, view.total.weight, view.total.samples);
+        let more = counted(rest.len() as u64, "more", "more");
+        table.row(vec![
+            scale.weight(weight).into(),
+            percent(share.fraction).into(),
+            interval(&share),
+            Cell::toned(Tone::Faint, format!("[{more}; -n 0 shows all]")),
+        ]);
+    }
+    table.render(shown.layout)
+}
+
+fn cycle(view: &CyclesView, row: &CycleRow) -> String {
+    let names: Vec<_> = row
+        .cycle
+        .iter()
+        .map(|function| sanitise(view.names.get(function).map_or("[unknown]", String::as_str)))
+        .collect();
+    let mark = if row.approximate { "~" } else { "" };
+    format!("{mark}{}", names.join(" > "))
+}

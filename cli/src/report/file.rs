@@ -1,0 +1,79 @@
+//! Opening a profile.
+
+use std::fs::OpenOptions;
+use std::io::BufReader;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use ccsd_profile::{DecodeError, Loaded, Profile, Recovery, read_profile};
+use nix::fcntl::OFlag;
+
+use crate::exit::Failure;
+use crate::format::{clock, count, counted};
+
+/// A profile and how much of its file it is.
+pub struct LoadedFile {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// The profile.
+    pub profile: Profile,
+    /// How much of the file could be read.
+    pub recovery: Recovery,
+    /// Whether the file ends as a finished collection ends it.
+    pub finished: bool,
+    /// Whole records.
+    pub records: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Opens a profile.
+///
+/// # Errors
+/// Whatever makes it no profile is a bad request; only failing to read an open file is not.
+pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
+    let name = path.display();
+    // Not to be held by a FIFO: only regular files are read.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let file = file.with_context(|| format!("cannot open {name}")).map_err(Failure::bad_request)?;
+    let meta = file.metadata().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
+    if meta.is_dir() {
+        return Err(Failure::bad_request(anyhow!("{name} is a directory, not a profile")));
+    }
+    if !meta.is_file() {
+        return Err(Failure::bad_request(anyhow!("{name} is not a regular file")));
+    }
+    match read_profile(BufReader::with_capacity(1 << 18, file)) {
+        Ok(Loaded { profile, recovery, finished, records, bytes }) => {
+            Ok(LoadedFile { path: path.to_owned(), profile, recovery, finished, records, bytes })
+        }
+        Err(DecodeError::Io(error)) => {
+            Err(Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}"))))
+        }
+        Err(error) => Err(Failure::bad_request(anyhow!("{name}: {error}"))),
+    }
+}
+
+impl LoadedFile {
+    /// What is to be said about a file that does not end as it should.
+    pub fn message(&self) -> Option<String> {
+        let name = self.path.display();
+        let until = clock(self.profile.accounting().duration_ns);
+        match &self.recovery {
+            Recovery::Cut { whole_records, bytes_used, why, .. } => {
+                let what = if matches!(why, DecodeError::CutOff { .. }) { "is cut short" } else { "is damaged" };
+                Some(format!(
+                    "{name} {what} ({why}): {}, {} of {} bytes used; the profile up to {until} is shown",
+                    counted(*whole_records, "whole record", "whole records"),
+                    count(*bytes_used),
+                    count(self.bytes),
+                ))
+            }
+            Recovery::Whole if !self.finished => Some(format!(
+                "{name} has no end yet: its collection still runs or was interrupted; the profile up to {until} is shown"
+            )),
+            Recovery::Whole => None,
+        }
+    }
+}

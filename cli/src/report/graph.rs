@@ -1,0 +1,97 @@
+//! The call graph profile, in gprof's form.
+
+use std::collections::HashMap;
+
+use ccsd_profile::view::{GraphArc, GraphNode, GraphView};
+use ccsd_profile::{CostCentreId, sanitise};
+
+use super::Shown;
+use crate::format::{Scale, counted, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// Callers or callees of one function that are shown on a terminal.
+const ARCS_ON_TERMINAL: usize = 10;
+
+/// The view of what is asked for. The number of a function is its place in the whole view, whatever is left out.
+pub fn view(shown: &Shown<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
+    let mut view = GraphView::new(shown.profile, &shown.selection);
+    let numbers = view.nodes.iter().enumerate().map(|(i, node)| (node.function, i + 1)).collect();
+    view.nodes.retain(|node| shown.wants(&node.name));
+    (view, numbers)
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let (view, numbers) = view(shown);
+    if view.nodes.is_empty() {
+        return shown.nothing();
+    }
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let graph = Graph { scale, numbers, arcs: shown.layout.is_terminal().then_some(ARCS_ON_TERMINAL) };
+    let mut table = Table::new(vec![
+        Column::text("index"),
+        Column::number("%"),
+        Column::number(format!("self {}", scale.unit)),
+        Column::number(format!("child {}", scale.unit)),
+        Column::text("function"),
+    ]);
+    let rows = shown.rows(view.nodes.len());
+    for node in view.nodes.iter().take(rows) {
+        graph.block(&mut table, node);
+        table.rule();
+    }
+    let mut text = table.render(shown.layout);
+    if let left @ 1.. = view.nodes.len() - rows {
+        let more = counted(left as u64, "more function", "more functions");
+        text.push_str(
+            &shown.layout.paint(Tone::Faint, &format!("[{more}, of smaller inherited weight; -n 0 shows all]\n")),
+        );
+    }
+    text
+}
+
+struct Graph {
+    scale: Scale,
+    numbers: HashMap<CostCentreId, usize>,
+    /// Arcs to each side, if not all.
+    arcs: Option<usize>,
+}
+
+impl Graph {
+    fn block(&self, table: &mut Table, node: &GraphNode) {
+        if node.root_self_weight > 0 || node.root_child_weight > 0 {
+            self.line(table, node.root_self_weight, node.root_child_weight, "<root>");
+        }
+        self.side(table, &node.callers);
+        let number = self.numbers.get(&node.function).copied().unwrap_or(0);
+        let strong = |text: String| Cell::toned(Tone::Strong, text);
+        table.row(vec![
+            strong(format!("[{number}]")),
+            strong(percent(node.share.fraction)),
+            strong(self.scale.weight(node.self_weight)),
+            strong(self.scale.weight(node.child_weight)),
+            strong(format!("{} [{number}]", sanitise(&node.name))),
+        ]);
+        self.side(table, &node.callees);
+    }
+
+    fn side(&self, table: &mut Table, arcs: &[GraphArc]) {
+        let shown = self.arcs.unwrap_or(arcs.len());
+        for arc in arcs.iter().take(shown) {
+            let number = self.numbers.get(&arc.function).copied().unwrap_or(0);
+            let mark = if arc.approximate { "~" } else { "" };
+            self.line(table, arc.self_weight, arc.child_weight, &format!("{mark}{} [{number}]", sanitise(&arc.name)));
+        }
+        if let Some(rest @ [_, ..]) = arcs.get(shown..) {
+            let sum = |weight: fn(&GraphArc) -> u64| rest.iter().map(weight).fold(0, u64::saturating_add);
+            let (own, child) = (sum(|arc| arc.self_weight), sum(|arc| arc.child_weight));
+            self.line(table, own, child, &format!("[{} more]", rest.len()));
+        }
+    }
+
+    fn line(&self, table: &mut Table, own: u64, child: u64, name: &str) {
+        let (own, child) = (self.scale.weight(own), self.scale.weight(child));
+        table.row(vec!["".into(), "".into(), own.into(), child.into(), format!("    {name}").into()]);
+    }
+}

@@ -1,0 +1,190 @@
+//! `ccsd report`, and the short report after a collection.
+//!
+//! Every text is the accounting, in lines that begin with `#`, an empty line, and the view. `grep -v '^#'` leaves the
+//! view alone.
+
+mod accounting;
+mod cycles;
+mod file;
+mod flat;
+mod graph;
+mod json;
+mod lines;
+mod stacks;
+mod stats;
+mod threads;
+
+use std::io::{Write, stdout};
+
+use anyhow::anyhow;
+use ccsd_profile::view::Selection;
+use ccsd_profile::{Profile, Unit, sanitise};
+
+use crate::args::ReportArgs;
+use crate::exit::{Exit, Failure};
+use crate::style::{ColorChoice, Layout};
+use crate::warn;
+
+/// Rows of the report after a collection: what fits on a screen below the program's own last words.
+const SHORT_ROWS: usize = 15;
+
+/// What to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    Flat,
+    Graph,
+    Stacks,
+    Lines,
+    Threads,
+    Cycles,
+    Stats,
+}
+
+impl View {
+    fn of(args: &ReportArgs) -> View {
+        let chosen = [
+            (args.graph, View::Graph),
+            (args.stacks, View::Stacks),
+            (args.lines, View::Lines),
+            (args.threads, View::Threads),
+            (args.cycles, View::Cycles),
+            (args.stats, View::Stats),
+        ];
+        chosen.into_iter().find(|(given, _)| *given).map_or(View::Flat, |(_, view)| view)
+    }
+
+    /// Rows that are shown on a terminal: about a page.
+    fn rows_on_terminal(self) -> usize {
+        match self {
+            View::Flat | View::Stacks | View::Threads | View::Cycles | View::Stats => 40,
+            // Of these, each "row" is a block of lines.
+            View::Graph | View::Lines => 15,
+        }
+    }
+}
+
+/// What of a profile is shown, and how.
+struct Shown<'a> {
+    profile: &'a Profile,
+    selection: Selection,
+    metric: Metric,
+    layout: Layout,
+    /// Rows, if not all.
+    limit: Option<usize>,
+    /// Part of the names of the functions that are asked for.
+    function: Option<&'a str>,
+    /// Inherited time decides the order.
+    inherited: bool,
+    /// Size of the file.
+    file_bytes: Option<u64>,
+}
+
+/// The metric by which weights are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Metric {
+    name: String,
+    unit: Unit,
+}
+
+impl Shown<'_> {
+    /// Whether a function is asked for.
+    fn wants(&self, name: &str) -> bool {
+        self.function.is_none_or(|part| name.contains(part))
+    }
+
+    /// How many rows to show out of `rows`.
+    fn rows(&self, rows: usize) -> usize {
+        self.limit.map_or(rows, |limit| limit.min(rows))
+    }
+
+    /// What to say where a view is empty.
+    fn nothing(&self) -> String {
+        match self.function {
+            Some(part) => format!("no function was sampled whose name contains {:?}\n", sanitise(part)),
+            None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let loaded = file::load(&args.file)?;
+    if let Some(message) = loaded.message() {
+        warn(format_args!("{message}"));
+    }
+    let view = View::of(args);
+    let layout = Layout::of(&stdout(), colour);
+    let (index, metric) = metric(&loaded.profile, args.metric.as_deref())?;
+    let limit = match args.limit {
+        Some(0) => None,
+        Some(limit) => Some(limit),
+        None => (layout.is_terminal() && !args.json).then(|| view.rows_on_terminal()),
+    };
+    let shown = Shown {
+        profile: &loaded.profile,
+        selection: Selection::all().metric(index),
+        metric,
+        layout,
+        limit,
+        function: args.function.as_deref(),
+        inherited: args.inherited,
+        file_bytes: Some(loaded.bytes),
+    };
+    let text = if args.json {
+        json::document(view, &shown, &loaded).map_err(Failure::at_run_time)?
+    } else {
+        let mut text = accounting::text(&loaded.profile, Some(&loaded), layout);
+        text.push('\n');
+        text.push_str(&view_text(view, &shown));
+        text
+    };
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
+/// The report after a collection.
+pub fn short(profile: &Profile, file_bytes: Option<u64>, layout: Layout) -> String {
+    let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
+    let shown = Shown {
+        profile,
+        selection: Selection::all(),
+        metric,
+        layout,
+        limit: Some(SHORT_ROWS),
+        function: None,
+        inherited: false,
+        file_bytes,
+    };
+    format!("{}\n{}", accounting::text(profile, None, layout), flat::text(&shown))
+}
+
+fn view_text(view: View, shown: &Shown<'_>) -> String {
+    match view {
+        View::Flat => flat::text(shown),
+        View::Graph => graph::text(shown),
+        View::Stacks => stacks::text(shown),
+        View::Lines => lines::text(shown),
+        View::Threads => threads::text(shown),
+        View::Cycles => cycles::text(shown),
+        View::Stats => stats::text(shown),
+    }
+}
+
+/// The metric of this name, or the first.
+fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, Metric), Failure> {
+    let metrics = &profile.session().metrics;
+    let position = match name {
+        Some(name) => metrics.iter().position(|metric| metric.name == name),
+        None => Some(0),
+    };
+    match position.and_then(|i| Some((i, metrics.get(i)?))) {
+        Some((i, metric)) => Ok((i, Metric { name: sanitise(&metric.name).into_owned(), unit: metric.unit })),
+        None => {
+            let names: Vec<_> = metrics.iter().map(|metric| sanitise(&metric.name)).collect();
+            let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let asked = name.map_or_else(String::new, |name| format!(" {:?}", sanitise(name)));
+            Err(Failure::bad_request(anyhow!("the profile has no metric{asked}; it has: {has}")))
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Size and cost of the profile itself: the columns of Spivey's Table I.
+
+use ccsd_profile::view::StatsView;
+
+use super::Shown;
+use crate::format::{bytes, count, ratio};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// The view.
+pub fn view(shown: &Shown<'_>) -> StatsView {
+    StatsView::new(shown.profile, shown.file_bytes)
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let view = view(shown);
+    let mut table = Table::new(vec![Column::text(""), Column::number(""), Column::text("")]);
+    let mut row = |name: &str, value: String, remark: String| {
+        table.row(vec![name.into(), Cell::toned(Tone::Strong, value), Cell::toned(Tone::Faint, remark)]);
+    };
+    let one = |value: f64| format!("{value:.2}");
+    let per = |sum: u64, n: u64| if n == 0 { "-".to_owned() } else { one(sum as f64 / n as f64) };
+    let stack = format!("raw stacks: {}", one(view.stack_depth_average));
+    row("samples", count(view.samples), String::new());
+    row("functions", count(view.functions), "on sampled stacks".to_owned());
+    row(
+        "pushes",
+        count(view.pushes),
+        format!("{} a sample; the stacks have {} frames in all", per(view.pushes, view.samples), count(view.frames)),
+    );
+    row("states", count(view.states), format!("contexts; {} of them were sampled", count(view.charged_states)));
+    let table_stats = &view.table;
+    let known = table_stats.transition_hits;
+    row(
+        "transitions",
+        count(view.transitions),
+        format!("answered {} of {} pushes", ratio(known, table_stats.pushes()), count(table_stats.pushes())),
+    );
+    row("depth, average", one(view.depth_average), stack);
+    row("depth, maximum", count(view.depth_maximum), format!("raw stacks: {}", count(view.stack_depth_maximum)));
+    row(
+        "context memory",
+        bytes(view.context_bytes),
+        format!("{} bytes a context; budget {}", per(view.context_bytes, view.states), bytes(table_stats.limit_bytes)),
+    );
+    let file = view.file_bytes;
+    row(
+        "file",
+        file.map_or_else(|| "-".to_owned(), bytes),
+        format!("{} bytes a sample", per(file.unwrap_or(0), view.samples)),
+    );
+    row(
+        "context table",
+        count(table_stats.new_contexts),
+        format!(
+            "contexts made; {} found by their history, {} pushes elided",
+            count(table_stats.known_contexts),
+            count(table_stats.elided)
+        ),
+    );
+    table.render(shown.layout)
+}

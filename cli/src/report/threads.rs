@@ -1,0 +1,67 @@
+//! Processes and their threads.
+
+use ccsd_profile::sanitise;
+use ccsd_profile::view::{Share, ThreadsView};
+
+use super::Shown;
+use super::flat::interval;
+use crate::format::{Scale, count, counted, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// The view.
+pub fn view(shown: &Shown<'_>) -> ThreadsView {
+    ThreadsView::new(shown.profile, &shown.selection)
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let view = view(shown);
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let mut table = Table::new(vec![
+        Column::number(scale.unit),
+        Column::number("%"),
+        Column::number("95% interval"),
+        Column::number("samples"),
+        Column::number("id"),
+        Column::text("process and threads"),
+    ]);
+    let row = |table: &mut Table, tone, weight, samples, id: String, name: String| {
+        let share = Share::of(weight, view.total.weight, view.total.samples);
+        table.row(vec![
+            Cell::toned(tone, scale.weight(weight)),
+            Cell::toned(tone, percent(share.fraction)),
+            interval(&share),
+            Cell::toned(tone, count(samples)),
+            Cell::toned(tone, id),
+            Cell::toned(tone, name),
+        ]);
+    };
+    let mut left = shown.limit.unwrap_or(usize::MAX);
+    // Number, weight and samples of what is left out.
+    let mut other = (0u64, 0u64, 0u64);
+    for process in &view.processes {
+        let name = match process.exec_generation {
+            0 => sanitise(&process.name).into_owned(),
+            // One process, several programs: say which.
+            generation => format!("{} (exec {generation})", sanitise(&process.name)),
+        };
+        if left > 0 {
+            row(&mut table, Tone::Strong, process.weight, process.samples, process.pid.to_string(), name);
+        }
+        for thread in &process.threads {
+            if left > 0 {
+                let name = format!("    {}", sanitise(&thread.name));
+                row(&mut table, Tone::Plain, thread.weight, thread.samples, thread.tid.to_string(), name);
+            } else {
+                other = (other.0 + 1, other.1.saturating_add(thread.weight), other.2.saturating_add(thread.samples));
+            }
+            left = left.saturating_sub(1);
+        }
+    }
+    if other.0 > 0 {
+        let more = counted(other.0, "more thread", "more threads");
+        row(&mut table, Tone::Faint, other.1, other.2, String::new(), format!("[{more}; -n 0 shows all]"));
+    }
+    if view.processes.is_empty() { shown.nothing() } else { table.render(shown.layout) }
+}

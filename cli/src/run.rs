@@ -1,0 +1,175 @@
+//! `ccsd record` and `ccsd attach`: one collection, in this process.
+
+use std::ffi::OsString;
+use std::io::stderr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use ccsd_collector::child::ChildEnd;
+use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
+use ccsd_daemon::{Collection, Outcome, Request, Target};
+use crossbeam_channel::{bounded, select};
+
+use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
+use crate::exit::{Exit, Failure};
+use crate::format::shell_word;
+use crate::report;
+use crate::signals::Signals;
+use crate::status::StatusLine;
+use crate::style::{ColorChoice, Layout};
+use crate::{say, warn};
+
+/// A program that is about to end anyway is not worth a line.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Runs a program and profiles it.
+pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let request = request(Target::Command(args.program.clone()), &args.collect)?;
+    let layout = Layout::of(&stderr(), colour);
+    let (mut outcome, signals) = collect(request, &args.collect, layout)?;
+    let saved = conclude(&mut outcome, &args.collect, layout);
+    let end = match wait(outcome, &signals, &args) {
+        Ok(end) => end,
+        Err(signal) => return Ok(Exit::Status(Exit::shell_status(signal))),
+    };
+    match end.as_ref().map(Exit::as_child) {
+        None => Err(Failure::at_run_time(anyhow!("how the program ended is not known"))),
+        // The program did well, and we did not.
+        Some(Exit::SUCCESS) if !saved => Ok(Exit::FAILURE),
+        Some(exit) => Ok(exit),
+    }
+}
+
+/// Profiles processes that run already.
+pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let mut pids = Vec::with_capacity(args.pids.len());
+    for pid in args.pids {
+        if !pids.contains(&pid) {
+            pids.push(pid);
+        }
+    }
+    let request = request(Target::Pids(pids), &args.collect)?;
+    let layout = Layout::of(&stderr(), colour);
+    let (mut outcome, _signals) = collect(request, &args.collect, layout)?;
+    let saved = conclude(&mut outcome, &args.collect, layout);
+    Ok(if saved { Exit::SUCCESS } else { Exit::FAILURE })
+}
+
+/// What the arguments ask for.
+fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
+    let scope = match (args.kernel, args.user) {
+        (true, _) => Scope::Kernel,
+        (_, true) => Scope::User,
+        _ => Scope::Auto,
+    };
+    let event: EventChoice = args.event.parse()?;
+    let options =
+        Options { event, scope, rate_hz: rate(&args.frequency)?, inherit: !args.no_inherit, ..Options::default() };
+    let output = match (&args.output, args.no_output) {
+        (_, true) => None,
+        (Some(path), _) => Some(path.clone()),
+        (None, _) => Some(PathBuf::from(DEFAULT_FILE)),
+    };
+    Ok(Request { target, options, output, duration: args.duration })
+}
+
+/// Reads a rate.
+fn rate(text: &str) -> Result<u32, Failure> {
+    if text == "max" {
+        return Ok(system::perf_max_sample_rate());
+    }
+    match text.parse::<u64>() {
+        Ok(rate) => Ok(check_rate(rate)?),
+        Err(_) => Err(Failure::bad_request(anyhow!(
+            "a rate of {text:?} is not a whole number of samples per second from 1 to {}, the kernel's maximum \
+             (kernel.perf_event_max_sample_rate)",
+            system::perf_max_sample_rate()
+        ))),
+    }
+}
+
+/// Collects until the end.
+fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outcome, Signals), Failure> {
+    let collection = Collection::start(request)?;
+    // Only now, so that the program has been started with the signals as we were given them.
+    let signals = Signals::catch(collection.child().map(|child| child.pid))
+        .map_err(|error| Failure::at_run_time(anyhow::Error::from(error).context("cannot catch signals")))?;
+    if let Some(error) = collection.output_error() {
+        warn(format_args!("{error}; going on without a file"));
+    }
+    let mut line = StatusLine::new(layout, args.quiet);
+    let outcome = collection.run(&signals.stop, |status| line.show(status));
+    line.erase();
+    signals.now_waiting();
+    Ok((outcome, signals))
+}
+
+/// Prints the short report and says where the rest is. False if the profile was to be saved and was not.
+fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
+    let file_error = outcome.file.as_ref().and_then(|file| file.error());
+    if let Some(error) = file_error {
+        warn(format_args!("{error}"));
+    }
+    let saved = file_error.is_none() && outcome.file_error.is_none();
+    if !args.quiet {
+        let mut text = report::short(&outcome.profile, outcome.file.as_ref().map(|file| file.bytes()), layout);
+        if let Some(file) = &outcome.file {
+            let mut command = "ccsd report --graph".to_owned();
+            if file.path() != std::path::Path::new(DEFAULT_FILE) {
+                command.push(' ');
+                command.push_str(&shell_word(&file.path().to_string_lossy()));
+            }
+            text.push_str(&format!("\nsaved in {}; see more with `{command}`\n", file.path().display()));
+        }
+        say(&text);
+    }
+    saved
+}
+
+/// Waits for the program if it still runs. The error is the signal at which to leave it.
+fn wait(mut outcome: Outcome, signals: &Signals, args: &RecordArgs) -> Result<Option<ChildEnd>, i32> {
+    if !outcome.child_is_running() {
+        return Ok(outcome.wait_for_child());
+    }
+    let (sender, ended) = bounded(1);
+    thread::spawn(move || {
+        // If nobody listens any more, we are leaving.
+        let _ = sender.send(outcome.wait_for_child());
+    });
+    select! {
+        recv(ended) -> end => return Ok(end.ok().flatten()),
+        default(PATIENCE) => {}
+    }
+    if !args.collect.quiet {
+        let program = args.program.first().map(OsString::as_os_str).unwrap_or_default().to_string_lossy();
+        let program = ccsd_profile::sanitise(&program).into_owned();
+        warn(format_args!("{program} still runs; waiting for it to end (a second Ctrl-C leaves it running)"));
+    }
+    select! {
+        recv(ended) -> end => Ok(end.ok().flatten()),
+        recv(signals.again) -> signal => match signal {
+            Ok(signal) => Err(signal),
+            // Nobody catches signals: then none of them is of interest.
+            Err(_) => Ok(ended.recv().ok().flatten()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates() {
+        assert_eq!(rate("999").unwrap(), 999);
+        assert_eq!(rate("max").unwrap(), system::perf_max_sample_rate());
+        for text in ["0", "-5", "1.5", "", "x", "99999999999999999999", "4294967295"] {
+            let failure = rate(text).unwrap_err();
+            assert_eq!(failure.status, 2, "{text}");
+            let message = failure.error.to_string();
+            assert!(message.contains(&format!("1 to {}", system::perf_max_sample_rate())), "{message}");
+        }
+    }
+}

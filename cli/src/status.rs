@@ -1,0 +1,85 @@
+//! The line that says how a collection is going, on standard error while that is a terminal.
+
+use std::io::{Write, stderr};
+use std::time::Duration;
+
+use ccsd_daemon::Status;
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+use crate::format::{count, duration, percent};
+use crate::style::{Layout, Tone};
+use crate::table::cut;
+
+/// The line.
+pub struct StatusLine {
+    layout: Layout,
+    enabled: bool,
+    drawn: bool,
+    /// Elapsed time, samples and own CPU time at the last update, for rates.
+    last: (Duration, u64, u64),
+}
+
+impl StatusLine {
+    /// A line that is shown on a terminal, unless `quiet`.
+    pub fn new(layout: Layout, quiet: bool) -> StatusLine {
+        StatusLine { layout, enabled: layout.is_terminal() && !quiet, drawn: false, last: (Duration::ZERO, 0, 0) }
+    }
+
+    /// Shows how it is going.
+    pub fn show(&mut self, status: &Status) {
+        if !self.enabled {
+            return;
+        }
+        let now = (status.elapsed, status.accounting.received, status.accounting.own_cpu_ns);
+        let text = text(status, std::mem::replace(&mut self.last, now));
+        // A program that has taken the terminal for itself (an editor, a pager) must not find our line in its picture.
+        if tcgetattr(stderr()).is_ok_and(|settings| !settings.local_flags.contains(LocalFlags::ICANON)) {
+            self.drawn = false;
+            return;
+        }
+        let width = self.layout.width.unwrap_or(usize::MAX).saturating_sub(1);
+        let line = self.layout.paint(Tone::Faint, &cut(&text, width));
+        // The cursor goes back to the beginning, so that what the program prints next begins a line.
+        let _ = write!(stderr(), "\r\x1b[K{line}\r");
+        self.drawn = true;
+    }
+
+    /// Takes the line away.
+    pub fn erase(&mut self) {
+        if self.drawn {
+            let _ = write!(stderr(), "\r\x1b[K");
+            self.drawn = false;
+        }
+    }
+}
+
+fn text(status: &Status, (elapsed, received, own_cpu): (Duration, u64, u64)) -> String {
+    let accounting = &status.accounting;
+    let seconds = status.elapsed.saturating_sub(elapsed).as_secs_f64().max(1e-3);
+    let rate = accounting.received.saturating_sub(received) as f64 / seconds;
+    let own = accounting.own_cpu_ns.saturating_sub(own_cpu) as f64 / 1e9 / seconds;
+    let lost = accounting.lost.saturating_add(accounting.dropped_by_us).saturating_add(accounting.throttled);
+    format!(
+        "{}  {} samples  {}/s  {} lost  {} contexts  ccsd {}% CPU",
+        duration(status.elapsed),
+        count(accounting.received),
+        count(rate.round() as u64),
+        count(lost),
+        count(status.contexts),
+        percent(own),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccsd_profile::Accounting;
+
+    #[test]
+    fn rates_are_those_since_the_last_update() {
+        let accounting = Accounting { received: 2_500, own_cpu_ns: 30_000_000, lost: 1, ..Accounting::default() };
+        let status = Status { elapsed: Duration::from_secs(3), contexts: 1_234, accounting };
+        let text = text(&status, (Duration::from_secs(2), 1_500, 20_000_000));
+        assert_eq!(text, "3.00 s  2,500 samples  1,000/s  1 lost  1,234 contexts  ccsd 1.00% CPU");
+    }
+}

@@ -1,0 +1,236 @@
+//! Tables: columns wide enough for what is in them, the last one cut to the terminal.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::style::{Layout, Tone};
+
+/// Between two columns.
+const GAP: &str = "  ";
+/// A column that may be cut never gets narrower than this.
+const MIN_CUT: usize = 16;
+
+/// To which side a column leans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    Left,
+    Right,
+}
+
+/// A column.
+#[derive(Clone, Debug)]
+pub struct Column {
+    title: String,
+    align: Align,
+    /// On a terminal never wider than this.
+    most: usize,
+}
+
+impl Column {
+    /// Numbers.
+    pub fn number(title: impl Into<String>) -> Column {
+        Column { title: title.into(), align: Align::Right, most: usize::MAX }
+    }
+
+    /// Words.
+    pub fn text(title: impl Into<String>) -> Column {
+        Column { title: title.into(), align: Align::Left, most: usize::MAX }
+    }
+
+    /// On a terminal cut to `most` columns.
+    pub fn at_most(self, most: usize) -> Column {
+        Column { most, ..self }
+    }
+}
+
+/// One field of a row.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    /// With a tone.
+    pub fn toned(tone: Tone, text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), tone }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell { text: text.into(), tone: Tone::Plain }
+    }
+}
+
+/// A table. The last column is never padded; on a terminal it gets what width is left, and longer text loses its middle.
+#[derive(Clone, Debug)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+enum Row {
+    Cells(Vec<Cell>),
+    Rule,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(columns: Vec<Column>) -> Table {
+        Table { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row. Fields missing are empty.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(Row::Cells(cells));
+    }
+
+    /// Adds a line across.
+    pub fn rule(&mut self) {
+        self.rows.push(Row::Rule);
+    }
+
+    /// The table as text.
+    pub fn render(&self, layout: Layout) -> String {
+        let terminal = layout.is_terminal();
+        let widths: Vec<usize> = (0..self.columns.len()).map(|i| self.width(i, terminal)).collect();
+        let fixed: usize = widths.iter().rev().skip(1).map(|width| width + GAP.len()).sum();
+        let last = self.columns.len().saturating_sub(1);
+        let room = layout.width.map(|width| width.saturating_sub(fixed).max(MIN_CUT));
+        let limit = |i: usize| if i == last { room } else { terminal.then(|| widths.get(i).copied()).flatten() };
+
+        let mut text = String::new();
+        let head: Vec<Cell> = self.columns.iter().map(|c| Cell::toned(Tone::Strong, c.title.as_str())).collect();
+        if self.columns.iter().any(|column| !column.title.is_empty()) {
+            self.line(&mut text, layout, &head, &widths, limit);
+        }
+        for row in &self.rows {
+            match row {
+                Row::Cells(cells) => self.line(&mut text, layout, cells, &widths, limit),
+                Row::Rule => {
+                    let whole = fixed + widths.last().copied().unwrap_or(0).min(RULE);
+                    let rule = "-".repeat(layout.width.map_or(whole, |width| whole.min(width)));
+                    text.push_str(&layout.paint(Tone::Faint, &rule));
+                    text.push('\n');
+                }
+            }
+        }
+        text
+    }
+
+    fn line(
+        &self,
+        text: &mut String,
+        layout: Layout,
+        cells: &[Cell],
+        widths: &[usize],
+        limit: impl Fn(usize) -> Option<usize>,
+    ) {
+        let mut pending = 0;
+        for (i, (column, &width)) in self.columns.iter().zip(widths).enumerate() {
+            let cell = cells.get(i).cloned().unwrap_or_default();
+            let shown = match limit(i) {
+                Some(limit) => cut(&cell.text, limit),
+                None => cell.text,
+            };
+            let space = width.saturating_sub(shown.width());
+            let (before, after) = match column.align {
+                Align::Left => (0, space),
+                Align::Right => (space, 0),
+            };
+            // Space is written only once something follows it: no line ends in blanks.
+            pending += before;
+            if !shown.is_empty() {
+                text.extend(std::iter::repeat_n(' ', pending));
+                pending = 0;
+                text.push_str(&layout.paint(cell.tone, &shown));
+            }
+            pending += after + GAP.len();
+        }
+        text.push('\n');
+    }
+
+    fn width(&self, i: usize, terminal: bool) -> usize {
+        let Some(column) = self.columns.get(i) else { return 0 };
+        let cells = self.rows.iter().filter_map(|row| match row {
+            Row::Cells(cells) => cells.get(i),
+            Row::Rule => None,
+        });
+        let widest = cells.map(|cell| cell.text.width()).max().unwrap_or(0).max(column.title.width());
+        if terminal { widest.min(column.most) } else { widest }
+    }
+}
+
+/// A rule goes this far into the last column.
+const RULE: usize = 40;
+
+/// `text` in at most `width` columns: what is too long loses its middle. The ends of a name say most: where it lives,
+/// and what it is called.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let room = width.saturating_sub(1);
+    let tail_room = room / 2;
+    let head = taken(text.chars(), room - tail_room);
+    let tail: String = taken(text.chars().rev(), tail_room).chars().rev().collect();
+    format!("{head}\u{2026}{tail}")
+}
+
+/// As many characters from the beginning as fit.
+fn taken(chars: impl Iterator<Item = char>, width: usize) -> String {
+    let mut used = 0;
+    chars
+        .take_while(|c| {
+            used += c.width().unwrap_or(0);
+            used <= width
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(vec![Column::number("self"), Column::text("image"), Column::text("function")]);
+        table.row(vec!["1.5".into(), "a.out".into(), "main".into()]);
+        table.row(vec!["10.25".into(), "".into(), "a_function_with_quite_a_long_name".into()]);
+        table.row(vec!["7".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_line_up_and_no_line_ends_in_blanks() {
+        let text = table().render(Layout::PLAIN);
+        assert_eq!(
+            text,
+            " self  image  function\n  1.5  a.out  main\n10.25         a_function_with_quite_a_long_name\n    7\n"
+        );
+    }
+
+    #[test]
+    fn a_terminal_cuts_the_last_column() {
+        let text = table().render(Layout { width: Some(34), colour: false });
+        assert!(text.contains("10.25         a_function\u{2026}long_name\n"), "{text}");
+        assert!(text.lines().all(|line| line.width() <= 34), "{text}");
+    }
+
+    #[test]
+    fn colour_does_not_count() {
+        let mut table = Table::new(vec![Column::number("n"), Column::text("what")]);
+        table.row(vec![Cell::toned(Tone::Bad, "5"), "x".into()]);
+        let text = table.render(Layout { width: None, colour: true });
+        assert_eq!(text, "\x1b[1mn\x1b[0m  \x1b[1mwhat\x1b[0m\n\x1b[31m5\x1b[0m  x\n");
+    }
+
+    #[test]
+    fn cutting() {
+        assert_eq!(cut("abcdef", 6), "abcdef");
+        assert_eq!(cut("abcdefg", 6), "abc\u{2026}fg");
+        assert_eq!(cut("日本語の関数", 6), "日\u{2026}数");
+        assert_eq!(cut("abc", 1), "\u{2026}");
+        assert_eq!(cut("abc", 0), "\u{2026}");
+    }
+}
