@@ -135,6 +135,21 @@ fn contexts(c: &mut Criterion) {
     group.bench_function("miss", |b| {
         b.iter_batched(|| ContextTable::new(64 << 20), |mut table| push_all(&mut table, &deep), BatchSize::LargeInput);
     });
+    // One stack of 20,000 frames that calls any of 100 functions: every push makes a context with a history of about 130
+    // entries, below the last one.
+    let mut random = Random(3);
+    let recursion: Vec<Vec<u32>> = vec![(0..20_000).map(|_| random.below(100)).collect()];
+    group.throughput(criterion::Throughput::Elements(20_000));
+    group.bench_function("miss in a recursion of 100 functions", |b| {
+        b.iter_batched(
+            || ContextTable::new(64 << 20),
+            |mut table| push_all(&mut table, &recursion),
+            BatchSize::LargeInput,
+        );
+    });
+    let mut table = ContextTable::new(64 << 20);
+    push_all(&mut table, &recursion);
+    println!("recursion: {:?}", table.stats());
     group.finish();
 
     // The same hits where the table is large: 50,000 contexts, far more than the first-level cache holds.

@@ -88,3 +88,36 @@ fn is_unsafe(c: char) -> bool {
         | 0xe0000..=0x10_ffff  // tags, variation selectors, private use
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_names_stay() {
+        for name in ["main", "std::vec<int, std::allocator<int>>::push_back(int&&)", "größe", "函数", "f\\n", "🦀"]
+        {
+            assert!(matches!(sanitise(name), Cow::Borrowed(same) if same == name));
+        }
+    }
+
+    #[test]
+    fn what_moves_or_hides_is_escaped() {
+        for (name, safe) in [
+            ("a\x1b[31mb", "a\\u{1b}[31mb"),
+            ("a\nb\tc\r\0", "a\\u{a}b\\u{9}c\\u{d}\\u{0}"),
+            ("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}"),
+            ("a\u{202e}b\u{2066}c\u{200b}d\u{feff}", "a\\u{202e}b\\u{2066}c\\u{200b}d\\u{feff}"),
+            ("\u{2028}\u{e0041}\u{10ffff}", "\\u{2028}\\u{e0041}\\u{10ffff}"),
+        ] {
+            assert_eq!(sanitise(name), safe);
+        }
+    }
+
+    #[test]
+    fn base_names() {
+        for (path, name) in [("/usr/lib/libc.so.6", "libc.so.6"), ("[vdso]", "[vdso]"), ("a/", "a/"), ("", "")] {
+            assert_eq!(basename(path), name);
+        }
+    }
+}

@@ -186,3 +186,56 @@ fn unnamed_functions_are_named_by_image_and_address() {
     });
     assert_eq!(maker.profile.name(id), "demo+0x1234");
 }
+
+#[test]
+fn shares_of_morgan_and_jarvis_figure_7() {
+    let mut maker = Maker::new();
+    for (stack, weight) in [
+        ("main a c f h j rev", 1181),
+        ("main a b e g j rev", 16),
+        ("main a b e g rev", 10),
+        ("main a c f i rev", 7),
+        ("main a b d g rev", 11),
+        ("main a b d g j rev", 12),
+    ] {
+        maker.charge(stack, weight);
+    }
+    let view = FlatView::new(&maker.profile, &Selection::all());
+    let percent = |name: &str| view.row(maker.find(name)).unwrap().inherited_share.fraction * 100.0;
+    for (name, expected) in [("f", 96.0), ("j", 97.7), ("h", 95.5)] {
+        assert!((percent(name) - expected).abs() < 0.05, "{name} {}", percent(name));
+    }
+    let rev = view.row(maker.find("rev")).unwrap();
+    assert!((rev.self_share.fraction - 1.0).abs() < f64::EPSILON && (rev.self_share.high - 1.0).abs() < f64::EPSILON);
+    // And j called from h is the cause.
+    let graph = GraphView::new(&maker.profile, &Selection::all());
+    let j = graph.node(maker.find("j")).unwrap();
+    assert_eq!((j.callers[0].name.as_str(), j.callers[0].child_weight), ("h", 1181));
+}
+
+#[test]
+fn a_callee_whose_cost_depends_on_its_caller() {
+    // The average time assumption would give f and g half of i each.
+    let mut maker = Maker::new();
+    maker.charge("main f h i", 90);
+    maker.charge("main g h i", 10);
+    let graph = GraphView::new(&maker.profile, &Selection::all());
+    let h = graph.node(maker.find("h")).unwrap();
+    let callers: Vec<_> = h.callers.iter().map(|arc| (arc.name.as_str(), arc.self_weight, arc.child_weight)).collect();
+    assert_eq!(callers, [("f", 0, 90), ("g", 0, 10)]);
+}
+
+#[test]
+fn all_views_of_an_empty_profile() {
+    let maker = Maker::new();
+    let all = Selection::all();
+    assert!(FlatView::new(&maker.profile, &all).rows.is_empty());
+    assert!(GraphView::new(&maker.profile, &all).nodes.is_empty());
+    assert!(StacksView::new(&maker.profile, &all).rows.is_empty());
+    assert!(CyclesView::new(&maker.profile, &all).rows.is_empty());
+    assert!(LinesView::new(&maker.profile, &all).functions.is_empty());
+    assert_eq!(ThreadsView::new(&maker.profile, &all).processes.len(), 1);
+    assert_eq!(StatsView::new(&maker.profile, None).states, 0);
+    let json = serde_json::to_string(&FlatView::new(&maker.profile, &all)).unwrap();
+    assert_eq!(json, r#"{"total":{"weight":0,"samples":0,"whole_weight":0,"whole_samples":0},"rows":[],"other":null}"#);
+}

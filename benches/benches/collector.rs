@@ -1,0 +1,115 @@
+//! What one sample costs after the kernel has written it: parsing, unwinding, resolving.
+//!
+//! The sample is a real one, of this very process inside a recursion of 24 frames (the depth of a compiler's stacks).
+
+use std::hint::black_box;
+
+use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
+use ccsd_collector::perf::record::{Record, SampleLayout, parse};
+use ccsd_collector::perf::ring::Bytes;
+use ccsd_collector::perf::set::EventSet;
+use ccsd_collector::process::ProcessTable;
+use ccsd_collector::process::images::{ImageIndex, Images};
+use ccsd_collector::resolve::Resolver;
+use ccsd_collector::unwind::{Frame, Root, StackUnwinder};
+use ccsd_profile::{Limits, Profile, Session};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+#[inline(never)]
+fn recurse(depth: u32, work: &mut dyn FnMut()) {
+    if depth == 0 {
+        work();
+    } else {
+        recurse(black_box(depth - 1), work);
+    }
+    black_box(depth);
+}
+
+/// Samples this thread until a sample inside the recursion has come, and returns its record's bytes and layout.
+fn one_sample() -> (Vec<u8>, SampleLayout) {
+    let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
+    let (mut events, mut merge) = EventSet::new(choice.spec, &mut Vec::new()).expect("rings");
+    let layout = SampleLayout::default();
+    events.open_thread(std::process::id()).expect("events on this process");
+    let mut found = None;
+    recurse(24, &mut || {
+        while found.is_none() {
+            (0..1_000_000u64).for_each(|i| drop(black_box(i)));
+            merge.drain_raw(u64::MAX, |_, bytes| {
+                if let Record::Sample(sample) = parse(bytes, layout)
+                    && sample.regs.is_some()
+                {
+                    found = Some(bytes.to_vec());
+                }
+            });
+        }
+    });
+    events.stop();
+    (found.unwrap_or_default(), layout)
+}
+
+fn bench(c: &mut Criterion) {
+    let (bytes, layout) = one_sample();
+    let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
+    let mut images = Images::default();
+    let mut table = ProcessTable::default();
+    let pid = std::process::id();
+    table.read_process(pid, &mut images);
+    let mut mappings = table.thread(pid, pid, &mut images).expect("this process").1.mappings.clone();
+    let mut unwinder = StackUnwinder::default();
+    let mut frames: Vec<Frame> = Vec::new();
+    let root = unwinder.unwind(&sample, &mut mappings, &images, &mut frames);
+    assert_eq!(root, Root::Complete);
+    println!("the sample: {} frames, {} bytes of stack", frames.len(), sample.stack.len());
+
+    c.bench_function("parse a sample", |b| b.iter(|| black_box(parse(Bytes::new(black_box(&bytes)), layout))));
+
+    let mut group = c.benchmark_group("unwind");
+    group.throughput(Throughput::Elements(frames.len() as u64));
+    group.bench_function("a real stack, warm", |b| {
+        b.iter(|| unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut frames));
+    });
+    group.bench_function("a real stack, nothing cached", |b| {
+        b.iter_batched_ref(
+            StackUnwinder::default,
+            |unwinder| unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut frames),
+            criterion::BatchSize::LargeInput,
+        );
+    });
+    group.finish();
+
+    let resolver = |profile: &mut Profile| {
+        let mut resolver = Resolver::default();
+        for index in 0..images.len() as u32 {
+            let image = images.get(ImageIndex(index)).expect("an image").clone();
+            resolver.add_image(profile, image.name, image.elf);
+        }
+        resolver
+    };
+    let new_profile = || Profile::new(Session::default(), Limits::default());
+    let mut group = c.benchmark_group("resolve");
+    group.throughput(Throughput::Elements(frames.len() as u64));
+    let mut profile = new_profile();
+    let mut warm = resolver(&mut profile);
+    group.bench_function("a real stack, known", |b| {
+        b.iter(|| frames.iter().map(|&frame| warm.resolve(&mut profile, frame).line.index()).max());
+    });
+    group.sample_size(10);
+    group.bench_function("a real stack, first time (symbols and DWARF read)", |b| {
+        b.iter_batched(
+            || {
+                let mut profile = new_profile();
+                let resolver = resolver(&mut profile);
+                (profile, resolver)
+            },
+            |(mut profile, mut resolver)| {
+                frames.iter().map(|&frame| resolver.resolve(&mut profile, frame).line.index()).max()
+            },
+            criterion::BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);
