@@ -71,8 +71,8 @@ pub enum EncodeError {
     /// Writing failed.
     #[error("cannot write the profile: {0}")]
     Io(#[from] io::Error),
-    /// One update is too large for one record.
-    #[error("an update of {0} bytes is larger than a record may be")]
+    /// A session record too large to be read again: a command line of tens of megabytes.
+    #[error("a record of {0} bytes is larger than a record may be")]
     TooLarge(usize),
 }
 

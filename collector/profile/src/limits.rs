@@ -12,10 +12,10 @@ pub const MAX_METRICS: usize = 16;
 /// Longest string kept, in bytes; longer ones are cut. Mangled C++ names of several kilobytes are real, 64 KiB are not.
 pub const MAX_STRING_BYTES: usize = 64 * 1024;
 
-/// Longest record that is written or read, in bytes. At 8 bytes a context this is far beyond what the default
-/// [`Limits`] let a session hold, so no update of ours is refused. Reading allocates as data arrives, never from a
-/// length found in the file.
-pub const MAX_RECORD_BYTES: usize = 256 * 1024 * 1024;
+/// Longest record that is written or read, in bytes. Updates are cut before (at 65,536 definitions, 4 MiB of names, about a
+/// million numbers in charges, of at most 10 bytes each), so none of ours is refused. A reader of a hostile stream
+/// allocates as data arrives, never from a length found in it, and in all a few times this.
+pub const MAX_RECORD_BYTES: usize = 32 * 1024 * 1024;
 
 /// Smallest budget of a context table, in bytes: an eighth of it is kept for `[elided]`, which must hold one block of
 /// contexts (6 KiB) and its index.

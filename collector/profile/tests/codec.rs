@@ -393,3 +393,31 @@ proptest! {
         prop_assert_eq!(decoder.next_record().unwrap(), None);
     }
 }
+
+#[test]
+fn an_update_too_large_for_a_record_becomes_several() {
+    let mut maker = Maker::new();
+    let functions: Vec<_> = (0..70_000u32)
+        .map(|i| maker.function(&format!("function {i} with a name of some length {}", "x".repeat(i as usize % 100))))
+        .collect();
+    let thread = maker.thread(1);
+    for (i, &function) in functions.iter().enumerate() {
+        let below = maker.profile.contexts_mut().push(ContextId::ROOT, functions[i / 300]);
+        let context = maker.profile.contexts_mut().push(below, function);
+        for line in 0..5 {
+            let line = maker.profile.add_line("demo.c", line);
+            maker.profile.charge(thread, context, line, &[i as u64]);
+        }
+    }
+    maker.profile.accounting_mut().received = 5 * 70_000;
+    maker.profile.add_note("large");
+    let update = maker.profile.take_update();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    encoder.write(&update).unwrap();
+    let file = encoder.finish().unwrap();
+    let loaded = read_profile(&file[..]).unwrap();
+    assert!(loaded.finished && matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
+    assert!((4..8).contains(&loaded.records), "{}", loaded.records);
+    let (found, expected) = (merge_state::of(&loaded.profile), merge_state::of(&maker.profile));
+    assert!(found == expected);
+}

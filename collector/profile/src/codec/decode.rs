@@ -4,6 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
 use super::records;
+use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
 use super::{HEADER_BYTES, MAGIC, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
 use crate::accounting::Accounting;
@@ -336,6 +337,9 @@ fn charges(from: &mut Cursor<'_>, metrics: usize) -> Result<(Vec<ChargeDelta>, V
         usual.push(from.get()?);
     }
     let count = from.count()?;
+    if count > record_charges(metrics) {
+        return Err("more charges than a record may have");
+    }
     let (mut charges, mut weights) = (Vec::new(), Vec::new());
     while charges.len() < count {
         let thread = ThreadId(from.get_u32()?);

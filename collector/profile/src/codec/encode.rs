@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::records::{put_accounting, put_session};
+use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
 use super::{HEADER_BYTES, MAGIC, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
 use crate::accounting::Accounting;
@@ -29,7 +30,8 @@ pub struct Encoder<W> {
 }
 
 impl<W: Write> Encoder<W> {
-    /// Begins a session: writes the header and the session record.
+    /// Begins a session: writes the header and the session record. Of lists longer than 65,536 the first so many are
+    /// written.
     ///
     /// # Errors
     ///
@@ -50,21 +52,26 @@ impl<W: Write> Encoder<W> {
         Ok(encoder)
     }
 
-    /// Writes an update.
+    /// Writes an update, as one record. One with more than 65,536 definitions, 4 MiB of names or some 200,000 charges (a
+    /// snapshot, a merged profile) becomes several; a stream cut between those has charges that its accounting does not
+    /// count yet.
     ///
     /// # Errors
     ///
-    /// When writing fails; the stream may end within a record then, which readers notice. When the update is larger than
-    /// [`MAX_RECORD_BYTES`]; nothing is written then, and no later update will fit.
+    /// When writing fails; the stream may end within a record then, which readers notice, and nothing more can be written to
+    /// it.
     pub fn write(&mut self, update: &Update) -> Result<(), EncodeError> {
-        let known = self.files.len();
-        self.put_update(update);
-        if self.payload.len() > MAX_RECORD_BYTES {
-            let bytes = self.payload.len();
-            self.files.retain(|_, &mut i| (i as usize) < known);
-            self.payload = Vec::new();
-            return Err(EncodeError::TooLarge(bytes));
+        if split::fits(update, self.metrics) {
+            return self.write_piece(update);
         }
+        for piece in Pieces::new(update, self.metrics, self.accounting.clone()) {
+            self.write_piece(&piece)?;
+        }
+        Ok(())
+    }
+
+    fn write_piece(&mut self, update: &Update) -> Result<(), EncodeError> {
+        self.put_update(update);
         self.write_record(TYPE_UPDATE)?;
         self.accounting = update.accounting.clone();
         Ok(())
@@ -105,6 +112,9 @@ impl<W: Write> Encoder<W> {
 
     /// Writes `payload` as a record, before it the header if it is the first.
     fn write_record(&mut self, kind: u8) -> Result<(), EncodeError> {
+        if self.payload.len() > MAX_RECORD_BYTES {
+            return Err(EncodeError::TooLarge(self.payload.len()));
+        }
         self.frame.clear();
         if self.records == 0 {
             self.frame.extend_from_slice(&MAGIC);

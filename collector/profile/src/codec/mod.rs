@@ -10,7 +10,7 @@
 //! the session (type 1), then come updates (2), and at the end of a finished session its final accounting (3). Types
 //! from 128 on may be added within a version: readers skip those they do not know.
 //!
-//! One update is one record, so what is read of a cut file is always the profile at the end of some interval: no charge
+//! One update is one record (but for the very large, see [`Encoder::write`]), so what is read of a cut file is always the profile at the end of some interval: no charge
 //! without its context, no accounting without its charges. Numbers are LEB128 varints, signed ones zigzag first. File
 //! names are kept in a store that grows from record to record; other strings occur once anyway. Contexts are written
 //! as distance to their parent and function, charges as differences to the charge before, in order of thread, context
@@ -20,6 +20,7 @@
 mod decode;
 mod encode;
 mod records;
+mod split;
 mod wire;
 
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};

@@ -1,5 +1,6 @@
 //! The payloads that have no state: session and accounting.
 
+use super::split::RECORD_ITEMS;
 use super::wire::{Cursor, Wrong, put, put_len, put_option, put_str};
 use crate::accounting::{Accounting, TruncationReason};
 use crate::limits::MAX_METRICS;
@@ -7,12 +8,10 @@ use crate::model::{Metric, Session, Unit};
 
 pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
     put_str(out, &session.target);
-    put_len(out, session.command.len());
-    for word in &session.command {
-        put_str(out, word);
-    }
-    put_len(out, session.pids.len());
-    for &pid in &session.pids {
+    put_strings(out, &session.command);
+    let pids = session.pids.get(..RECORD_ITEMS).unwrap_or(&session.pids);
+    put_len(out, pids.len());
+    for &pid in pids {
         put(out, u64::from(pid));
     }
     put_str(out, &session.event);
@@ -29,11 +28,16 @@ pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
             Unit::Count => 2,
         });
     }
-    put_len(out, session.notes.len());
-    for note in &session.notes {
-        put_str(out, note);
-    }
+    put_strings(out, &session.notes);
     put_str(out, &session.version);
+}
+
+fn put_strings(out: &mut Vec<u8>, strings: &[String]) {
+    let strings = strings.get(..RECORD_ITEMS).unwrap_or(strings);
+    put_len(out, strings.len());
+    for text in strings {
+        put_str(out, text);
+    }
 }
 
 pub(super) fn session(from: &mut Cursor<'_>) -> Result<Session, Wrong> {

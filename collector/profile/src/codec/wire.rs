@@ -1,5 +1,7 @@
 //! Numbers and strings as bytes.
 
+use super::split::RECORD_ITEMS;
+
 /// What a payload can be wrong about.
 pub(super) type Wrong = &'static str;
 
@@ -32,8 +34,9 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// Text, cut to what a reader takes.
 pub(super) fn put_str(out: &mut Vec<u8>, text: &str) {
-    put_bytes(out, text.as_bytes());
+    put_bytes(out, crate::symbols::clip(text).as_bytes());
 }
 
 /// 0 for nothing, else the value + 1; the largest value is one less.
@@ -118,9 +121,12 @@ impl<'a> Cursor<'a> {
         if text.len() > crate::limits::MAX_STRING_BYTES { Err("text too long") } else { Ok(text.to_owned()) }
     }
 
-    /// Several of the same.
+    /// Several of the same, no more than any record of ours has: names of files come with functions and with lines.
     pub(super) fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, Wrong>) -> Result<Vec<T>, Wrong> {
         let count = self.count()?;
+        if count > 2 * RECORD_ITEMS {
+            return Err("more items than a record may have");
+        }
         let mut items = Vec::new();
         for _ in 0..count {
             items.push(item(self)?);

@@ -1,0 +1,165 @@
+//! Updates too large for one record, cut into several that follow each other.
+//!
+//! What an interval brings fits into one record by far. The first update of a long session, a snapshot or a merged profile
+//! may not. Definitions go first, in the order in which they refer to each other; the charges come last, and only the
+//! last piece has the new accounting. Applied one after another, the pieces are the update.
+
+use crate::accounting::Accounting;
+use crate::model::CostCentre;
+use crate::update::{Counts, Update};
+
+/// Definitions in one record: a 65,000th new function, line or context within one interval is far beyond the usual, and so
+/// many take a reader about 20 MiB.
+pub(super) const RECORD_ITEMS: usize = 1 << 16;
+
+/// Bytes of names in one record (and the name that goes beyond them), well below what a record may hold.
+const RECORD_NAMES: usize = 4 << 20;
+
+/// Numbers in the charges of one record, of which each takes up to 10 bytes.
+const RECORD_NUMBERS: usize = 1 << 20;
+
+/// Charges in one record: two ids, the samples and the weights are its numbers.
+pub(super) const fn record_charges(metrics: usize) -> usize {
+    RECORD_NUMBERS / (metrics + 3)
+}
+
+/// Whether an update fits into one record.
+pub(super) fn fits(update: &Update, metrics: usize) -> bool {
+    let items = update.images.len()
+        + update.cost_centres.len()
+        + update.lines.len()
+        + update.processes.len()
+        + update.threads.len()
+        + update.renamed_processes.len()
+        + update.renamed_threads.len()
+        + update.contexts.len()
+        + update.notes.len();
+    items <= RECORD_ITEMS && update.charges.len() <= record_charges(metrics) && names(update) <= RECORD_NAMES
+}
+
+fn names(update: &Update) -> usize {
+    let sums = [
+        update.images.iter().map(|image| image.name.len() + image.build_id.len()).sum::<usize>(),
+        update.cost_centres.iter().map(names_of).sum(),
+        update.lines.iter().map(|line| line.file.len()).sum(),
+        update.processes.iter().map(|process| process.name.len()).sum(),
+        update.threads.iter().map(|thread| thread.name.len()).sum(),
+        update.renamed_processes.iter().map(|(_, name)| name.len()).sum(),
+        update.renamed_threads.iter().map(|(_, name)| name.len()).sum(),
+        update.notes.iter().map(String::len).sum(),
+    ];
+    sums.iter().sum()
+}
+
+fn names_of(cost_centre: &CostCentre) -> usize {
+    let CostCentre { linkage_name, display_name, file, .. } = cost_centre;
+    [linkage_name, display_name, file].into_iter().flatten().map(String::len).sum()
+}
+
+/// What one piece may still take.
+struct Room {
+    items: usize,
+    names: usize,
+}
+
+impl Room {
+    /// Moves items from the front of `from` as long as there is room; whether all were moved.
+    fn take<T: Clone>(&mut self, from: &mut &[T], to: &mut Vec<T>, names: impl Fn(&T) -> usize) -> bool {
+        while let Some((item, rest)) = from.split_first() {
+            if self.items == 0 || self.names == 0 {
+                return false;
+            }
+            self.items -= 1;
+            self.names = self.names.saturating_sub(names(item));
+            to.push(item.clone());
+            *from = rest;
+        }
+        true
+    }
+}
+
+/// The pieces of an update.
+pub(super) struct Pieces<'a> {
+    whole: &'a Update,
+    // What is left of the definitions.
+    images: &'a [crate::Image],
+    cost_centres: &'a [CostCentre],
+    lines: &'a [crate::Line],
+    processes: &'a [crate::Process],
+    threads: &'a [crate::Thread],
+    renamed_processes: &'a [(crate::ProcessId, String)],
+    renamed_threads: &'a [(crate::ThreadId, String)],
+    contexts: &'a [crate::NewContext],
+    notes: &'a [String],
+    charged: usize,
+    base: Counts,
+    before: Accounting,
+    metrics: usize,
+    done: bool,
+}
+
+impl<'a> Pieces<'a> {
+    /// Of an update that follows one with the accounting `before`.
+    pub(super) fn new(whole: &'a Update, metrics: usize, before: Accounting) -> Self {
+        Self {
+            whole,
+            images: &whole.images,
+            cost_centres: &whole.cost_centres,
+            lines: &whole.lines,
+            processes: &whole.processes,
+            threads: &whole.threads,
+            renamed_processes: &whole.renamed_processes,
+            renamed_threads: &whole.renamed_threads,
+            contexts: &whole.contexts,
+            notes: &whole.notes,
+            charged: 0,
+            base: whole.base,
+            before,
+            metrics,
+            done: false,
+        }
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Update;
+
+    fn next(&mut self) -> Option<Update> {
+        if self.done {
+            return None;
+        }
+        let mut room = Room { items: RECORD_ITEMS, names: RECORD_NAMES };
+        let whole = self.whole;
+        let mut piece = Update { from_ns: whole.from_ns, to_ns: whole.to_ns, base: self.base, ..Update::default() };
+        let defined = room.take(&mut self.images, &mut piece.images, |image| image.name.len() + image.build_id.len())
+            && room.take(&mut self.cost_centres, &mut piece.cost_centres, names_of)
+            && room.take(&mut self.lines, &mut piece.lines, |line| line.file.len())
+            && room.take(&mut self.processes, &mut piece.processes, |process| process.name.len())
+            && room.take(&mut self.threads, &mut piece.threads, |thread| thread.name.len())
+            && room.take(&mut self.renamed_processes, &mut piece.renamed_processes, |(_, name)| name.len())
+            && room.take(&mut self.renamed_threads, &mut piece.renamed_threads, |(_, name)| name.len())
+            && room.take(&mut self.contexts, &mut piece.contexts, |_| 0)
+            && room.take(&mut self.notes, &mut piece.notes, String::len);
+        if defined {
+            let end = whole.charges.len().min(self.charged.saturating_add(record_charges(self.metrics)));
+            let weights = self.charged * self.metrics..end * self.metrics;
+            piece.charges = whole.charges.get(self.charged..end).unwrap_or(&[]).to_vec();
+            piece.weights = whole.weights.get(weights).unwrap_or(&[]).to_vec();
+            self.charged = end;
+            self.done = end == whole.charges.len();
+        }
+        piece.accounting = if self.done { whole.accounting.clone() } else { self.before.clone() };
+        let base = &mut self.base;
+        for (count, more) in [
+            (&mut base.images, piece.images.len()),
+            (&mut base.cost_centres, piece.cost_centres.len()),
+            (&mut base.lines, piece.lines.len()),
+            (&mut base.processes, piece.processes.len()),
+            (&mut base.threads, piece.threads.len()),
+            (&mut base.contexts, piece.contexts.len()),
+        ] {
+            *count = count.saturating_add(more as u32);
+        }
+        Some(piece)
+    }
+}
