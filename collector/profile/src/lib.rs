@@ -39,4 +39,4 @@ pub use merge::{Canonical, ChargeKey, CostCentreKey};
 pub use model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
 pub use name::sanitise;
 pub use profile::{Charge, Profile};
-pub use update::{ChargeDelta, NewContext, Update};
+pub use update::{ChargeDelta, Counts, NewContext, Update};

@@ -6,13 +6,18 @@ use crate::model::{CostCentre, Image, Line, Process, Thread};
 
 /// How many of each there were before an update: the ids of its definitions continue from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Counts {
+    /// Images, `[ccsd]` among them.
     pub images: u32,
+    /// Cost centres, `[elided]` and `[root]` among them.
     pub cost_centres: u32,
+    /// Lines, the unknown one among them.
     pub lines: u32,
+    /// Processes.
     pub processes: u32,
+    /// Threads.
     pub threads: u32,
+    /// Contexts, the empty one and `[elided]` among them.
     pub contexts: u32,
 }
 

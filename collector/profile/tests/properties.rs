@@ -185,6 +185,29 @@ proptest! {
         }
     }
 
+    /// I6: hiding one function changes no other's inherited weight, and self weight only of its nearest callers.
+    #[test]
+    fn i6_hiding_is_local(samples in samples(), hidden in 0..6u32) {
+        let maker = profile(&samples);
+        let all = own(&maker.profile, &Selection::all());
+        let gone = name(hidden);
+        prop_assume!(all.contains_key(&gone));
+        let found = own(&maker.profile, &Selection::all().hide([maker.find(&gone)]));
+        let callers: BTreeSet<String> = samples
+            .iter()
+            .filter(|(stack, _)| stack.last() == Some(&hidden))
+            .map(|(stack, _)| stack.iter().rev().find(|&&f| f != hidden).map_or("[root]".to_owned(), |&f| name(f)))
+            .collect();
+        for (function, weights) in all.iter().filter(|(function, _)| **function != gone) {
+            prop_assert_eq!(found[function].1, weights.1);
+            if !callers.contains(function) {
+                prop_assert_eq!(found[function].0, weights.0);
+            }
+        }
+        let moved: u64 = found.iter().map(|(function, (own, _))| own - all.get(function).map_or(0, |w| w.0)).sum();
+        prop_assert_eq!(moved, all[&gone].0);
+    }
+
     /// I9: arcs add up, with mutual recursion and with hidden functions.
     #[test]
     fn i9_arcs(samples in samples(), hidden in prop::collection::btree_set(0..6u32, 0..3)) {
