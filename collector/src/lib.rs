@@ -18,7 +18,7 @@ pub mod child;
 mod error;
 pub mod perf;
 pub mod process;
-mod resolve;
+pub mod resolve;
 mod sampler;
 mod session;
 pub mod system;

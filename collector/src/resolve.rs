@@ -147,6 +147,10 @@ impl Resolver {
 
     /// What the images' symbols could not give, one line each.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
-        self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes).map(String::as_str)
+        let kernel = matches!(self.kernel, Some(None))
+            .then_some("kernel functions have no names: /proc/kallsyms is hidden (kernel.kptr_restrict) or unreadable");
+        let images =
+            self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes).map(String::as_str);
+        kernel.into_iter().chain(images)
     }
 }

@@ -33,6 +33,10 @@ const MAX_SLEEP_MS: u16 = 100;
 /// missed; a program that starts threads faster than they can be opened is followed by inheritance from then on.
 const SCAN_ROUNDS: u32 = 20;
 
+/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
+/// some 100 us.
+const FORK_NS: u64 = 5_000_000;
+
 /// What the sampler is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -63,6 +67,8 @@ pub struct Sampler {
     interval: Duration,
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
     ends_with_target: bool,
+    /// When the first event was opened, if that was before [`Sampler::run`].
+    started: Option<u64>,
     state: State,
 }
 
@@ -82,8 +88,8 @@ struct State {
     /// Threads that were opened while they may already have inherited events: which event of a ring is believed.
     doubtful: HashMap<(u32, usize), u64>,
     doubtful_threads: HashSet<u32>,
-    /// Threads that a record said were forked by a traced thread.
-    forked: HashSet<u32>,
+    /// Threads that a record said were forked by a traced thread: which, and when. Only while attaching.
+    forked: HashMap<u32, (u32, u64)>,
     scanning: bool,
     queue_full: bool,
     /// CPU ticks, user and system, of the processes that were there at the beginning.
@@ -117,13 +123,13 @@ impl Sampler {
             throttled_ns: 0,
             doubtful: HashMap::new(),
             doubtful_threads: HashSet::new(),
-            forked: HashSet::new(),
+            forked: HashMap::new(),
             scanning: false,
             queue_full: false,
             cpu_before: HashMap::new(),
             user_share: None,
         };
-        Sampler { events, merge, channels, interval, ends_with_target: false, state }
+        Sampler { events, merge, channels, interval, ends_with_target: false, started: None, state }
     }
 
     /// Opens the events of a process that has yet to call `execve`.
@@ -146,10 +152,11 @@ impl Sampler {
     /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
     /// [`Error::TooManyFiles`].
     pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
-        let mut opened: HashSet<u32> = HashSet::new();
+        let mut opened: HashMap<u32, u64> = HashMap::new();
         let mut processes: HashSet<u32> = HashSet::new();
         self.state.scanning = true;
         self.ends_with_target = true;
+        self.started = Some(now_ns());
         for round in 0..SCAN_ROUNDS {
             let mut all = pids.to_vec();
             if children {
@@ -160,7 +167,12 @@ impl Sampler {
             let mut found = false;
             for &pid in &all {
                 for tid in procfs::threads(pid).unwrap_or_default() {
-                    if opened.contains(&tid) || self.state.forked.contains(&tid) {
+                    // A thread forked by an open one has inherited its events, unless these were opened while it was
+                    // being forked: then it may or may not have.
+                    let inherited = self.state.forked.get(&tid).is_some_and(|&(parent, time)| {
+                        opened.get(&parent).is_none_or(|&since| time.saturating_sub(since) > FORK_NS)
+                    });
+                    if opened.contains_key(&tid) || inherited {
                         continue;
                     }
                     match self.events.open_thread(tid) {
@@ -171,7 +183,7 @@ impl Sampler {
                         Err(error) => return Err(error),
                     }
                     found = true;
-                    opened.insert(tid);
+                    opened.insert(tid, now_ns());
                     if round > 0 {
                         self.state.doubtful_threads.insert(tid);
                     }
@@ -190,7 +202,7 @@ impl Sampler {
             }
         }
         self.state.scanning = false;
-        self.state.forked = HashSet::new();
+        self.state.forked = HashMap::new();
         // A process that ended in between left its entry; without it the session would wait for it forever.
         for pid in self.state.table.pids() {
             // (A main thread may end before the others: then it is a zombie among live threads.)
@@ -207,9 +219,9 @@ impl Sampler {
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
     pub fn run(mut self) {
-        let started = now_ns();
+        let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let mut next_interval = started.saturating_add(interval);
+        let mut next_interval = now_ns().saturating_add(interval);
         loop {
             self.sleep(next_interval.saturating_sub(now_ns()));
             let command = match self.channels.commands.try_recv() {
@@ -253,7 +265,11 @@ impl Sampler {
         if self.ends_with_target {
             let mut sum = (0u64, 0u64);
             for pid in self.state.table.pids() {
-                let Ok(stat) = procfs::stat(pid) else { continue };
+                let Ok(stat) = procfs::stat(pid) else {
+                    // Its exit was not seen; the session must not wait for it.
+                    self.state.table.remove_process(pid);
+                    continue;
+                };
                 let before = self.state.cpu_before.get(&pid).copied().unwrap_or_default();
                 let user = stat.cpu_ticks.0.saturating_sub(before.0);
                 sum.0 += user;
@@ -394,7 +410,7 @@ impl State {
             Change::Mmap(mmap) => self.table.mmap(&mmap, &mut self.images),
             Change::Fork { pid, tid, parent_pid, parent_tid } => {
                 if self.scanning {
-                    self.forked.insert(tid);
+                    self.forked.insert(tid, (parent_tid, time));
                 }
                 self.table.fork(pid, tid, parent_pid, parent_tid, time);
             }

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::record::{Record, SampleLayout, parse, time_of};
-use super::ring::Ring;
+use super::ring::{Bytes, Ring};
 
 /// How long a record may take from its time stamp to its publication, in nanoseconds. Copying 64 KiB of stack takes
 /// 10 to 30 us; a millisecond leaves room for an interrupt in between. A record that comes later than this is handled
@@ -43,7 +43,14 @@ impl Merge {
 
     /// Hands every record older than `horizon` (`CLOCK_MONOTONIC`, nanoseconds) to `handle`, oldest first, with the
     /// index of its ring, and gives the room back. Returns how many there were.
+    #[inline]
     pub fn drain(&mut self, horizon: u64, mut handle: impl FnMut(usize, Record<'_>)) -> u64 {
+        let layout = self.layout;
+        self.drain_raw(horizon, |ring, bytes| handle(ring, parse(bytes, layout)))
+    }
+
+    /// [`Merge::drain`] with unparsed records; one whose length makes no sense is empty.
+    pub fn drain_raw(&mut self, horizon: u64, mut handle: impl FnMut(usize, Bytes<'_>)) -> u64 {
         self.heap.clear();
         for (index, ring) in self.rings.iter_mut().enumerate() {
             if ring.refresh() {
@@ -64,10 +71,7 @@ impl Merge {
                 self.last_time = time;
             }
             let ring = &mut self.rings[index];
-            match ring.peek() {
-                Some(record) => handle(index, parse(record, self.layout)),
-                None => handle(index, Record::Malformed),
-            }
+            handle(index, ring.peek().unwrap_or(Bytes::new(&[])));
             ring.advance();
             count += 1;
             // A half-full ring gets its room back at once, so that a long round loses nothing.

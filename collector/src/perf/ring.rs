@@ -103,6 +103,11 @@ impl<'a> Bytes<'a> {
         }
     }
 
+    /// A copy in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        [self.first, self.second].concat()
+    }
+
     /// The bytes up to the first NUL as text; what is not UTF-8 is replaced.
     pub fn text(&self) -> String {
         let bytes: Vec<u8> = self.first.iter().chain(self.second).copied().take_while(|&b| b != 0).collect();

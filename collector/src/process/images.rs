@@ -68,13 +68,18 @@ impl Default for Images {
 }
 
 impl Images {
+    /// Name of the image that all anonymous executable memory is: code generated at run time.
+    pub const ANONYMOUS: &'static str = "[anon]";
+
     /// The image of a mapping; opened if it is new.
     pub fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
             "[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", || {
                 ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok()
             }),
-            "" | "//anon" | "[heap]" | "[stack]" => self.intern(Key::Name("[anon]".to_owned()), "[anon]", || None),
+            "" | "//anon" | "[heap]" | "[stack]" => {
+                self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, || None)
+            }
             path if mapped.inode == 0 => self.intern(Key::Name(path.to_owned()), path, || None),
             path => match procfs::open_mapped_file(mapped.pid, mapped.start, mapped.end, mapped.inode, path) {
                 Some(file) => match file_key(&file) {

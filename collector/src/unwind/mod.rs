@@ -68,6 +68,8 @@ pub struct StackUnwinder {
 struct LoadedImage {
     /// What is added to an SVMA to get an address in ccsd's own space, wrapping.
     to_own: u64,
+    /// Whether it is memory that a program writes its own code into.
+    generated: bool,
     roots: ImageRoots,
 }
 
@@ -177,9 +179,9 @@ impl StackUnwinder {
                 Ok(Some(address)) => {
                     FrameAddress::from_return_address(address).ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?
                 }
-                Ok(None) => return judge(&mut image.roots, frame.address),
+                Ok(None) => return image.judge(frame.address),
                 Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
-                Err(_) => return Err(Stop::no_way(&mut image.roots, frame.address)),
+                Err(_) => return Err(image.no_way(frame.address)),
             };
         }
     }
@@ -219,9 +221,9 @@ impl StackUnwinder {
             lookup = match caller {
                 Ok(Caller::Called) => pc.wrapping_sub(1),
                 Ok(Caller::Interrupted) => pc,
-                Ok(Caller::None) => return judge(&mut image.roots, frame.address),
+                Ok(Caller::None) => return image.judge(frame.address),
                 Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
-                Err(_) => return Err(Stop::no_way(&mut image.roots, frame.address)),
+                Err(_) => return Err(image.no_way(frame.address)),
             };
         }
     }
@@ -239,13 +241,6 @@ enum Stop {
 }
 
 impl Stop {
-    fn no_way(roots: &mut ImageRoots, address: u64) -> Stop {
-        Stop::Because(match roots.covered(address) {
-            Covered::No => TruncationReason::NoUnwindInfo,
-            Covered::Yes | Covered::NoCaller => TruncationReason::BadUnwindInfo,
-        })
-    }
-
     fn reason(&self) -> (TruncationReason, Option<u64>) {
         match *self {
             Stop::NeedsCare => (TruncationReason::BadUnwindInfo, None),
@@ -256,11 +251,23 @@ impl Stop {
     }
 }
 
-/// Whether a stack that ends at a frame is whole; see [`roots`]. (A frame pointer of 0 at the entry has been dealt with.)
-fn judge(roots: &mut ImageRoots, address: u64) -> Result<Root, Stop> {
-    match roots.covered(address) {
-        Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
-        Covered::No => Err(Stop::Because(TruncationReason::NoUnwindInfo)),
+impl LoadedImage {
+    /// Whether a stack that ends at a frame is whole; see [`roots`]. (A frame pointer of 0 at the entry has been dealt
+    /// with.)
+    fn judge(&mut self, address: u64) -> Result<Root, Stop> {
+        match self.roots.covered(address) {
+            Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
+            Covered::No => Err(self.no_way(address)),
+        }
+    }
+
+    /// Why there is no way on from a frame.
+    fn no_way(&mut self, address: u64) -> Stop {
+        Stop::Because(match self.roots.covered(address) {
+            Covered::No if self.generated => TruncationReason::JitWithoutMap,
+            Covered::No => TruncationReason::NoUnwindInfo,
+            Covered::Yes | Covered::NoCaller => TruncationReason::BadUnwindInfo,
+        })
     }
 }
 
@@ -303,8 +310,11 @@ fn loaded<'a>(
 #[cold]
 fn load(unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
     let base = IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1);
-    let Some(image) = images.get(index) else { return LoadedImage { to_own: base, roots: ImageRoots::default() } };
-    let Some(elf) = &image.elf else { return LoadedImage { to_own: base, roots: ImageRoots::default() } };
+    let image = images.get(index);
+    let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
+    let bare = LoadedImage { to_own: base, generated, roots: ImageRoots::default() };
+    let Some(image) = image else { return bare };
+    let Some(elf) = &image.elf else { return bare };
     let sections = elf.unwind_sections();
     let info = ExplicitModuleSectionInfo {
         base_svma: sections.base_svma,
@@ -319,7 +329,7 @@ fn load(unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Im
     };
     // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
     unwinder.add_module(Module::new(image.name.clone(), base..base + (1 << 32), base, info));
-    LoadedImage { to_own: base.wrapping_sub(sections.base_svma), roots: ImageRoots::new(elf, sections) }
+    LoadedImage { to_own: base.wrapping_sub(sections.base_svma), generated, roots: ImageRoots::new(elf, sections) }
 }
 
 /// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.
