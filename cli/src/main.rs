@@ -8,6 +8,7 @@ mod doctor;
 mod duration;
 mod exit;
 mod format;
+mod json;
 mod manual;
 mod report;
 mod run;

@@ -178,6 +178,28 @@ pub fn cut(text: &str, width: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
+/// `text` in lines of at most `width` columns, broken at blanks.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0usize;
+    for word in text.split(' ') {
+        let length = word.width();
+        let Some(line) = lines.last_mut() else { break };
+        if used > 0 && used.saturating_add(length).saturating_add(1) > width {
+            lines.push(word.to_owned());
+            used = length;
+            continue;
+        }
+        if used > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        line.push_str(word);
+        used += length;
+    }
+    lines
+}
+
 /// As many characters from the beginning as fit.
 fn taken(chars: impl Iterator<Item = char>, width: usize) -> String {
     let mut used = 0;

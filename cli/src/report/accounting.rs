@@ -5,7 +5,7 @@ use ccsd_profile::{Accounting, Profile, Session, TruncationReason, sanitise};
 use super::file::LoadedFile;
 use crate::format::{bytes, count, moment, nanoseconds, ratio, shell_word};
 use crate::style::{Layout, Tone};
-use crate::table::cut;
+use crate::table::{cut, wrap};
 
 /// Losses beyond this share of the expected samples are pointed out: they could move a share by as much.
 const NOTABLE: f64 = 0.01;
@@ -55,28 +55,6 @@ impl Line {
         }
         text
     }
-}
-
-/// `text` in lines of at most `width` characters, broken at blanks.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0usize;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        let Some(line) = lines.last_mut() else { break };
-        if used > 0 && used.saturating_add(length).saturating_add(1) > width {
-            lines.push(word.to_owned());
-            used = length;
-            continue;
-        }
-        if used > 0 {
-            line.push(' ');
-            used += 1;
-        }
-        line.push_str(word);
-        used += length;
-    }
-    lines
 }
 
 fn target(session: &Session) -> String {

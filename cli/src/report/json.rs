@@ -1,21 +1,16 @@
-//! Every view as one JSON document.
-//!
-//! Names stand as the profiled program has them; what a terminal could take amiss is written as `\u` escapes, which a
-//! JSON reader turns back.
+//! Every view as one JSON document, with names as the profiled program has them.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io;
 
 use ccsd_profile::view::{CyclesView, Names, StacksView};
-use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Recovery, Session, TruncationReason, sanitise};
+use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Recovery, Session, TruncationReason};
 use serde::Serialize;
-use serde_json::ser::Formatter;
-use serde_json::{Serializer, Value, json};
+use serde_json::{Value, json};
 
 use super::file::LoadedFile;
 use super::{Shown, View, cycles, flat, graph, lines, stacks, stats, threads};
 use crate::format::unit_name;
+use crate::json::to_text;
 
 /// Raised when a field changes its meaning or goes. New fields do not raise it.
 const SCHEMA: u32 = 1;
@@ -146,17 +141,6 @@ pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<Stri
     to_text(&document)
 }
 
-/// Any value as JSON that is safe on a terminal, with a line end.
-///
-/// # Errors
-/// As [`serde_json`].
-pub fn to_text(value: &impl Serialize) -> Result<String, serde_json::Error> {
-    let mut out = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut out, TerminalSafe))?;
-    out.push(b'\n');
-    Ok(String::from_utf8_lossy(&out).into_owned())
-}
-
 fn data(view: View, shown: &Shown<'_>) -> Result<(&'static str, Value), serde_json::Error> {
     let (name, mut data) = match view {
         View::Flat => ("flat", serde_json::to_value(flat::view(shown))?),
@@ -247,41 +231,9 @@ fn insert(object: &mut Value, key: &str, value: Value) {
     }
 }
 
-/// Escapes in strings whatever [`sanitise`] would.
-struct TerminalSafe;
-
-impl Formatter for TerminalSafe {
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        if matches!(sanitise(fragment), Cow::Borrowed(_)) {
-            return writer.write_all(fragment.as_bytes());
-        }
-        for c in fragment.chars() {
-            let mut bytes = [0; 4];
-            let text: &str = c.encode_utf8(&mut bytes);
-            if matches!(sanitise(text), Cow::Borrowed(_)) {
-                writer.write_all(text.as_bytes())?;
-            } else {
-                // As JSON has it: UTF-16, a pair where one unit is not enough.
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    write!(writer, "\\u{unit:04x}")?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn terminal_escapes_are_escaped_and_come_back() {
-        let name = "a\x1b[2J\u{9b}31m\u{202e}\u{e0041}\"\\\né";
-        let text = to_text(&name).unwrap();
-        assert_eq!(text, "\"a\\u001b[2J\\u009b31m\\u202e\\udb40\\udc41\\\"\\\\\\né\"\n");
-        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), name);
-    }
 
     #[test]
     fn causes_of_truncation_have_names() {

@@ -1,0 +1,306 @@
+//! The checks, each by trying, not by reading settings alone: a container may refuse what the settings allow.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use ccsd_collector::perf::attr::{Event, MAX_STACK_BYTES};
+use ccsd_collector::perf::choice::{Choice, choose};
+use ccsd_collector::perf::set::EventSet;
+use ccsd_collector::{Error, EventChoice, Options, Scope, system};
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::{Check, Mark, user_name};
+use crate::format::{bytes, count};
+
+const PARANOID_1: &str = "sudo sysctl kernel.perf_event_paranoid=1";
+
+/// All of them, the most important first.
+pub fn all() -> Vec<Check> {
+    let capabilities = Capabilities::effective();
+    let mut checks = vec![sampling()];
+    if checks.iter().all(|check| check.mark == Mark::Ok) {
+        let kernel = try_event(EventChoice::CpuClock, Scope::Kernel).is_ok();
+        checks.extend([
+            kernel_stacks(kernel),
+            kernel_names(capabilities),
+            cycles(),
+            tsc(kernel),
+            rate(),
+            locked_memory(),
+        ]);
+    }
+    checks.extend([open_files(), processes(capabilities), debug_files()]);
+    checks
+}
+
+fn try_event(event: EventChoice, scope: Scope) -> Result<Choice, Error> {
+    choose(event, scope, Options::default().rate_hz.min(system::perf_max_sample_rate()), true)
+}
+
+fn sampling() -> Check {
+    const NAME: &str = "sampling";
+    match try_event(EventChoice::CpuClock, Scope::User) {
+        Ok(_) => {
+            let paranoid =
+                system::perf_event_paranoid().map_or_else(|| "not set".to_owned(), |level| level.to_string());
+            Check::ok(NAME, format!("perf events work (kernel.perf_event_paranoid is {paranoid})"))
+        }
+        Err(error @ Error::Paranoid { .. }) => {
+            Check::no(NAME, error.to_string()).command("sudo sysctl kernel.perf_event_paranoid=2")
+        }
+        Err(error) => Check::no(NAME, error.to_string()),
+    }
+}
+
+fn kernel_stacks(permitted: bool) -> Check {
+    const NAME: &str = "kernel stacks";
+    if permitted {
+        return Check::ok(NAME, "the kernel's part of every stack is sampled, too");
+    }
+    Check::limited(NAME, "refused to this user: only user code is sampled, and time in the kernel is not seen")
+        .command(PARANOID_1)
+}
+
+fn kernel_names(capabilities: Capabilities) -> Check {
+    const NAME: &str = "kernel names";
+    let restrict = system::kptr_restrict();
+    if kallsyms_are_readable() {
+        return Check::ok(NAME, "/proc/kallsyms gives the names of kernel functions");
+    }
+    let set = restrict.map_or_else(|| "not set".to_owned(), |level| level.to_string());
+    let check = Check::limited(NAME, format!("hidden (kernel.kptr_restrict is {set}): kernel functions have no names"));
+    match restrict {
+        // Hidden from everybody; 1 shows them to those with CAP_SYSLOG.
+        Some(2..) if capabilities.syslog => check.command("sudo sysctl kernel.kptr_restrict=1"),
+        // For all others the kernel also asks whether they may sample it.
+        _ => check.command(format!("{PARANOID_1} kernel.kptr_restrict=0")),
+    }
+}
+
+/// Where addresses are hidden, they read as zero.
+fn kallsyms_are_readable() -> bool {
+    // Some symbols really are at 0 (per-CPU offsets), so a few lines are not enough.
+    const LINES: usize = 20_000;
+    let Ok(file) = File::open("/proc/kallsyms") else { return false };
+    let lines = BufReader::new(file).split(b'\n').take(LINES).map_while(Result::ok);
+    let mut address = lines.map(|line| line.split(|&byte| byte == b' ').next().unwrap_or_default().to_vec());
+    address.any(|digits| digits.iter().any(|&digit| digit != b'0'))
+}
+
+fn cycles() -> Check {
+    const NAME: &str = "hardware cycles";
+    match try_event(EventChoice::Cycles, Scope::Auto) {
+        Ok(choice) => {
+            let skid = match choice.spec.event {
+                Event::Cycles { precise: 3 } => "no skid",
+                Event::Cycles { precise: 1 | 2 } => "little skid",
+                _ => "some skid: a sample may be charged a few instructions late",
+            };
+            Check::ok(NAME, format!("counted, with {skid}"))
+        }
+        Err(error) => {
+            // No command of this machine helps, so none is given as one to copy.
+            let host = if is_virtual_machine() {
+                "; the host of a virtual machine can give it one (QEMU: `-cpu host,pmu=on`)"
+            } else {
+                ""
+            };
+            Check::limited(NAME, format!("{}: the CPU clock samples instead{host}", reason(&error)))
+        }
+    }
+}
+
+fn tsc(kernel: bool) -> Check {
+    const NAME: &str = "TSC cycles";
+    match try_event(EventChoice::CpuClockTsc, Scope::Auto) {
+        Ok(_) => Check::ok(NAME, "samples of the CPU clock also carry cycles of the time stamp counter"),
+        Err(error) => {
+            let check = Check::limited(NAME, format!("none: {}", reason(&error)));
+            if kernel { check } else { check.command(PARANOID_1) }
+        }
+    }
+}
+
+/// An error's own words, without what it says to those who asked for the event by name.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::EventUnavailable { why, .. } => why.clone(),
+        error => error.to_string(),
+    }
+}
+
+fn rate() -> Check {
+    const NAME: &str = "sampling rate";
+    let (max, default) = (system::perf_max_sample_rate(), Options::default().rate_hz);
+    let text = format!("up to {} Hz (kernel.perf_event_max_sample_rate)", count(max.into()));
+    if max >= default {
+        return Check::ok(NAME, text);
+    }
+    Check::limited(NAME, format!("{text}: the default of {default} Hz is refused, give -F {max}"))
+        .command("sudo sysctl kernel.perf_event_max_sample_rate=100000")
+}
+
+fn locked_memory() -> Check {
+    const NAME: &str = "locked memory";
+    let limit = match system::memlock_limit_kb() {
+        u64::MAX => "unlimited".to_owned(),
+        kib => bytes(kib.saturating_mul(1024)),
+    };
+    let allowance = format!(
+        "kernel.perf_event_mlock_kb gives {} per CPU, `ulimit -l` {limit} more",
+        bytes(system::perf_event_mlock_kb().saturating_mul(1024))
+    );
+    let Ok(choice) = try_event(EventChoice::Auto, Scope::Auto) else {
+        return Check::limited(NAME, allowance);
+    };
+    let mut notes = Vec::new();
+    let cpus = system::online_cpus().len() as u64;
+    // What a ring at its best takes, with its header page, and the small ring beside it.
+    let command = format!("sudo sysctl kernel.perf_event_mlock_kb={}", 516 + 2048 + 128);
+    match EventSet::new(choice.spec, &mut notes) {
+        Ok((events, _)) => {
+            let stack = u64::from(events.spec().stack_bytes);
+            let text = format!("{} of stack are copied per sample, on {cpus} CPUs; {allowance}", bytes(stack));
+            if notes.is_empty() && stack >= u64::from(MAX_STACK_BYTES) {
+                Check::ok(NAME, text)
+            } else {
+                Check::limited(NAME, format!("{text}. Deeper stacks are cut off")).command(command)
+            }
+        }
+        Err(error) => Check::no(NAME, error.to_string()).command(command),
+    }
+}
+
+fn open_files() -> Check {
+    const NAME: &str = "open files";
+    /// A large server's threads, and then some.
+    const PLENTY: u64 = 1_000;
+    /// Descriptors that are not events: standard streams, the profile, images being read.
+    const OTHERS: u64 = 64;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
+    let events = match try_event(EventChoice::Auto, Scope::Auto).map(|choice| choice.spec.event) {
+        Ok(Event::CpuClockTsc { .. }) => 3,
+        _ => 2,
+    };
+    let per_thread = events * system::online_cpus().len() as u64;
+    let threads = hard.saturating_sub(OTHERS) / per_thread.max(1);
+    let text = format!(
+        "{} allowed (`ulimit -Hn`), {per_thread} needed per thread: attach reaches {} threads",
+        count(hard),
+        count(threads)
+    );
+    if threads >= PLENTY {
+        return Check::ok(NAME, text);
+    }
+    Check::limited(NAME, text).command("sudo prlimit --pid $$ --nofile=1048576:1048576")
+}
+
+fn processes(capabilities: Capabilities) -> Check {
+    const NAME: &str = "processes";
+    // perf_event_open asks for CAP_PERFMON, reading /proc/PID/maps for CAP_SYS_PTRACE. Yama restricts tracing only.
+    if capabilities.perfmon && capabilities.ptrace {
+        return Check::ok(NAME, "those of every user can be attached to");
+    }
+    let program = std::env::current_exe().map_or_else(|_| "ccsd".to_owned(), |path| path.display().to_string());
+    Check::limited(NAME, format!("those of user {} can be attached to", user_name())).command(format!(
+        "sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog=ep {}",
+        crate::format::shell_word(&program)
+    ))
+}
+
+fn debug_files() -> Check {
+    const NAME: &str = "debug files";
+    let directory = Path::new("/usr/lib/debug");
+    let has_any = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    if has_any(&directory.join(".build-id")) {
+        return Check::ok(NAME, "/usr/lib/debug has debug files by build id; they name what stripped programs do not");
+    }
+    let check = Check::limited(
+        NAME,
+        "none in /usr/lib/debug: functions of stripped programs and libraries show as library+0x1234, without lines",
+    );
+    let os = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    match debug_package_command(&os) {
+        Some(command) => check.command(command),
+        None => check,
+    }
+}
+
+/// How to install the debug files of the C library, for a distribution described by this /etc/os-release.
+fn debug_package_command(os_release: &str) -> Option<&'static str> {
+    let names: Vec<&str> = os_release
+        .lines()
+        .filter_map(|line| line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE=")))
+        .flat_map(|value| value.trim_matches('"').split(' '))
+        .collect();
+    let is = |name| names.contains(&name);
+    if is("debian") || is("ubuntu") {
+        Some("sudo apt install libc6-dbg   # and PACKAGE-dbg or PACKAGE-dbgsym of others")
+    } else if is("fedora") || is("rhel") {
+        Some("sudo dnf debuginfo-install glibc   # and others")
+    } else if is("suse") || is("opensuse") {
+        Some("sudo zypper install glibc-debuginfo   # and PACKAGE-debuginfo of others")
+    } else {
+        None
+    }
+}
+
+fn is_virtual_machine() -> bool {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = info.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+/// What this process may do beyond what its user may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Capabilities {
+    perfmon: bool,
+    ptrace: bool,
+    syslog: bool,
+}
+
+impl Capabilities {
+    fn effective() -> Capabilities {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).map(Capabilities::of).unwrap_or_default()
+    }
+
+    fn of(mask: u64) -> Capabilities {
+        // Numbers of linux/capability.h.
+        const SYS_PTRACE: u32 = 19;
+        const SYS_ADMIN: u32 = 21;
+        const SYSLOG: u32 = 34;
+        const PERFMON: u32 = 38;
+        let has = |capability: u32| mask & (1 << capability) != 0;
+        Capabilities { perfmon: has(PERFMON) || has(SYS_ADMIN), ptrace: has(SYS_PTRACE), syslog: has(SYSLOG) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities() {
+        assert_eq!(Capabilities::of(0), Capabilities::default());
+        assert!(Capabilities::of(1 << 38).perfmon);
+        assert_eq!(Capabilities::of(u64::MAX), Capabilities { perfmon: true, ptrace: true, syslog: true });
+    }
+
+    #[test]
+    fn packages() {
+        assert!(debug_package_command("NAME=x\nID=debian\n").unwrap().contains("apt"));
+        assert!(debug_package_command("ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n").unwrap().contains("zypper"));
+        assert_eq!(debug_package_command("ID=alpine\n"), None);
+    }
+
+    /// Whatever the machine, every check says something.
+    #[test]
+    fn all_checks_run() {
+        let checks = all();
+        assert!(checks.len() >= 4);
+        assert!(checks.iter().all(|check| !check.text.is_empty()));
+    }
+}
