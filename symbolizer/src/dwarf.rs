@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use addr2line::{Context, Frame};
-use gimli::{AttributeValue, Reader, Section as _, SectionId, UnitOffset, UnitRef};
+use gimli::{AttributeValue, Reader, Section as _, SectionId, UnitRef};
 use hashbrown::{HashMap, HashSet};
 
 use crate::elf::ElfFile;
@@ -16,10 +16,12 @@ use crate::limits;
 use crate::meter::{self, Metered, Stopped};
 use crate::names;
 use crate::scopes::Scopes;
+use crate::units::{Entry, Units};
 
 /// The debug information of one image, ready for lookups.
 pub(crate) struct Dwarf {
     context: Context<Metered>,
+    units: Units,
     /// What of [`limits::MAX_DWARF_STEPS`] is left.
     steps: u64,
     files: HashSet<Arc<str>>,
@@ -34,6 +36,9 @@ struct Known {
     /// Only for functions without a linkage name that need one.
     path: Option<Arc<str>>,
     declaration: Declaration,
+    /// The linker left the function out of the image (`--gc-sections`) and its debug entry says address zero. If it is long it seems
+    /// to lie over the functions at the beginning of the image.
+    dropped: bool,
 }
 
 /// A function at an address, innermost first.
@@ -92,17 +97,20 @@ impl Dwarf {
             dwarf.set_sup(read_sections(supplement)?);
         }
         let mut steps = limits::MAX_DWARF_STEPS;
-        let context = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
-            check_units(&dwarf)?;
+        let parsed = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
+            let starts = check_units(&dwarf)?;
             if let Some(supplement) = dwarf.sup() {
                 check_units(supplement)?;
             }
             // Where units share abbreviations they would otherwise be parsed for each.
             dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-            Context::from_dwarf(dwarf).map_err(|error| format!("damaged debug information: {error}"))
+            let dwarf = Arc::new(dwarf);
+            let context = Context::from_arc_dwarf(Arc::clone(&dwarf));
+            let context = context.map_err(|error| format!("damaged debug information: {error}"))?;
+            Ok::<_, String>((context, Units::new(dwarf, starts)))
         });
-        let context = context.map_err(describe)??;
-        Ok(Dwarf { context, steps, files: HashSet::new(), functions: HashMap::new(), scopes: Scopes::default() })
+        let (context, units) = parsed.map_err(describe)??;
+        Ok(Dwarf { context, units, steps, files: HashSet::new(), functions: HashMap::new(), scopes: Scopes::default() })
     }
 
     /// The functions at `svma`, innermost first; none if the debug information knows nothing about it, or is
@@ -117,21 +125,26 @@ impl Dwarf {
         if svma == u64::MAX {
             return Ok(());
         }
-        let Dwarf { context, steps, files, functions, scopes } = self;
+        let Dwarf { context, units, steps, files, functions, scopes } = self;
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
             let mut frames = context.find_frames(svma).skip_all_loads()?;
             let mut unit = None;
+            let mut dropped = false;
             while let Some(frame) = frames.next()? {
                 let unit = *unit.get_or_insert_with(|| context.find_dwarf_and_unit(svma).skip_all_loads());
                 let known = match (unit, frame.dw_die_offset) {
-                    (Some(unit), Some(offset)) => know(unit, offset, &frame, files, functions, scopes),
+                    (Some(unit), Some(offset)) => know(units, Entry { unit, offset }, &frame, files, functions, scopes),
                     _ => Known::default(),
                 };
+                dropped = known.dropped;
                 if out.len() >= limits::MAX_INLINE_DEPTH {
                     // Keep the outermost: it is the function that was really called.
                     out.pop();
                 }
                 out.push(convert(&frame, known, files));
+            }
+            if dropped {
+                out.clear();
             }
             Ok::<(), gimli::Error>(())
         });
@@ -182,21 +195,23 @@ fn read_sections(file: &ElfFile) -> Result<gimli::Dwarf<Metered>, String> {
 
 /// Refuses what would cost out of proportion to the bytes it is written in: very many units, each of which becomes an
 /// index entry, and abbreviations with very many attributes, which a one-byte entry can refer to.
-fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<(), String> {
+///
+/// Returns where the units begin.
+fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
     let damaged = |error: gimli::Error| format!("damaged debug information: {error}");
     let mut tables = HashSet::new();
     let mut units = dwarf.units();
-    let mut count = 0;
+    let mut starts = Vec::new();
     while let Some(header) = units.next().map_err(damaged)? {
-        count += 1;
-        if count > limits::MAX_UNITS {
+        starts.extend(header.debug_info_offset().map(|offset| offset.0));
+        if starts.len() > limits::MAX_UNITS {
             return Err(format!("debug information has more than {} units", limits::MAX_UNITS));
         }
         if tables.insert(header.debug_abbrev_offset()) {
             check_abbreviations(dwarf.debug_abbrev.reader(), header.debug_abbrev_offset().0).map_err(damaged)?;
         }
     }
-    Ok(())
+    Ok(starts)
 }
 
 /// Walks a table of abbreviations (DWARF 5, section 7.5.3) and looks at the number of attributes of each.
@@ -243,16 +258,16 @@ fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
     files.get_or_insert_with(file, |file| Arc::from(file)).clone()
 }
 
-/// What is to be known of the function whose entry (or inlined copy) is at `offset`; worked out once.
-fn know(
-    unit: UnitRef<'_, Metered>,
-    offset: UnitOffset,
+/// What is to be known of the function whose entry, or inlined copy, is `at`; worked out once.
+fn know<'a>(
+    units: &'a Units,
+    at: Entry<'a>,
     frame: &Frame<'_, Metered>,
     files: &mut HashSet<Arc<str>>,
     functions: &mut HashMap<usize, Known>,
     scopes: &mut Scopes,
 ) -> Known {
-    let Some(gimli::DebugInfoOffset(key)) = offset.to_debug_info_offset(&unit.header) else {
+    let Some(gimli::DebugInfoOffset(key)) = at.offset.to_debug_info_offset(&at.unit.header) else {
         return Known::default();
     };
     if let Some(known) = functions.get(&key) {
@@ -261,9 +276,13 @@ fn know(
     let language = frame.function.as_ref().and_then(|function| function.language);
     let needs_path =
         language.is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
-    let path = if needs_path { scopes.path(unit, offset) } else { None };
-    let declaration = find_declaration(unit, offset, files).unwrap_or_default();
-    let known = Known { path: path.map(Arc::from), declaration };
+    let path = if needs_path { scopes.path(units, at) } else { None };
+    let low = at.unit.entry(at.offset).ok().and_then(|entry| entry.attr_value(gimli::DW_AT_low_pc));
+    let known = Known {
+        path: path.map(Arc::from),
+        declaration: find_declaration(units, at, files).unwrap_or_default(),
+        dropped: matches!(low, Some(AttributeValue::Addr(0))),
+    };
     functions.insert(key, known.clone());
     known
 }
@@ -282,30 +301,16 @@ fn is_cpp(language: gimli::DwLang) -> bool {
 
 /// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
 /// origin, or on the declaration that one completes.
-fn find_declaration(
-    unit: UnitRef<'_, Metered>,
-    mut offset: UnitOffset,
-    files: &mut HashSet<Arc<str>>,
-) -> Option<Declaration> {
-    for _ in 0..limits::MAX_ORIGINS {
-        let entry = unit.entry(offset).ok()?;
-        if let Some(line) = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value()) {
-            let file = match entry.attr_value(gimli::DW_AT_decl_file) {
-                Some(AttributeValue::FileIndex(index)) => path_of(unit, index),
-                _ => None,
-            };
-            let file = file.map(|path| intern(files, &path));
-            return Some(Declaration { file, line: u32::try_from(line).unwrap_or(0) });
-        }
-        let origin =
-            entry.attr_value(gimli::DW_AT_abstract_origin).or_else(|| entry.attr_value(gimli::DW_AT_specification))?;
-        offset = match origin {
-            AttributeValue::UnitRef(offset) => offset,
-            // In another unit (link-time optimisation, dwz): not worth finding and parsing that one for a line.
-            _ => return None,
-        };
-    }
-    None
+fn find_declaration<'a>(units: &'a Units, at: Entry<'a>, files: &mut HashSet<Arc<str>>) -> Option<Declaration> {
+    let at = units.find(at, gimli::DW_AT_decl_line)?;
+    let entry = at.unit.entry(at.offset).ok()?;
+    let line = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value());
+    let file = match entry.attr_value(gimli::DW_AT_decl_file) {
+        Some(AttributeValue::FileIndex(index)) => path_of(at.unit, index),
+        _ => None,
+    };
+    let file = file.map(|path| intern(files, &path));
+    Some(Declaration { file, line: line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0) })
 }
 
 /// The path of a file in the unit's line table, put together as `addr2line` does it for lines.

@@ -29,6 +29,7 @@ mod source;
 mod starts;
 mod symbols;
 mod symtab;
+mod units;
 mod unwind;
 
 pub use debugfile::DebugFileFinder;

@@ -5,14 +5,18 @@
 //! `(anonymous namespace)::helper`, which both can be brought to: the symbol by [`names::logical`](crate::names::logical),
 //! the debug entry here, from the entries around it.
 
-use gimli::{AttributeValue, Reader, UnitOffset, UnitRef};
+use gimli::{AttributeValue, UnitOffset, UnitRef};
 use hashbrown::HashMap;
 
 use crate::limits;
 use crate::meter::Metered;
+use crate::units::{Entry, Units};
 
 /// How a path names an unnamed namespace; as C++ demanglers do.
 const UNNAMED_NAMESPACE: &str = "(anonymous namespace)";
+
+/// What the name of a lambda's class begins with, where it has one.
+const LAMBDA: &str = "<lambda";
 
 /// Which entries lie inside which, for the units that were needed so far.
 #[derive(Debug, Default)]
@@ -31,45 +35,41 @@ struct Scope {
 }
 
 impl Scopes {
-    /// The path of the function whose entry, or inlined copy, is at `offset`, if it is a C++ function without a
+    /// The path of the function whose entry, or inlined copy, is `at`, if it is a C++ function without a
     /// linkage name that only its file sees.
-    pub(crate) fn path(&mut self, unit: UnitRef<'_, Metered>, offset: UnitOffset) -> Option<String> {
-        let offset = named_entry(unit, offset)?;
+    pub(crate) fn path<'a>(&mut self, units: &'a Units, at: Entry<'a>) -> Option<String> {
+        let mut at = units.named(at)?;
         // A function others see too has a linkage name unless it is declared `extern "C"`; then its name is the whole name.
-        if flag(unit, offset, gimli::DW_AT_external)? {
+        if at.flag(gimli::DW_AT_external) {
             return None;
         }
-        let key = unit.header.debug_info_offset()?.0;
-        let scopes = self.units.entry(key).or_insert_with(|| read(unit).unwrap_or_default());
-        path(scopes, unit, offset)
-    }
-}
-
-/// Follows a copy to its abstract instance and a definition to its declaration: the entry with the name.
-fn named_entry(unit: UnitRef<'_, Metered>, mut offset: UnitOffset) -> Option<UnitOffset> {
-    for _ in 0..limits::MAX_ORIGINS {
-        let entry = unit.entry(offset).ok()?;
-        if entry.attr(gimli::DW_AT_name).is_some() {
-            return Some(offset);
+        let mut parts = Vec::new();
+        for _ in 0..limits::MAX_SCOPES {
+            let scopes = self.of(at)?;
+            let index = find(scopes, at.offset)?;
+            parts.push(part(scopes, at, index)?);
+            let parent = scopes.get(index)?.parent as usize;
+            if parent == index {
+                break;
+            }
+            let around = Entry { offset: scopes.get(parent)?.offset(), ..at };
+            // A function around it may be a copy, or defined apart from its declaration, which knows its own place.
+            at = units.named(around).unwrap_or(around);
         }
-        let origin =
-            entry.attr_value(gimli::DW_AT_abstract_origin).or_else(|| entry.attr_value(gimli::DW_AT_specification))?;
-        let AttributeValue::UnitRef(next) = origin else { return None };
-        offset = next;
+        parts.reverse();
+        Some(parts.join("::"))
     }
-    None
+
+    fn of(&mut self, at: Entry<'_>) -> Option<&[Scope]> {
+        let key = at.unit_start()?;
+        Some(self.units.entry(key).or_insert_with(|| read(at.unit).unwrap_or_default()))
+    }
 }
 
-fn flag(unit: UnitRef<'_, Metered>, offset: UnitOffset, name: gimli::DwAt) -> Option<bool> {
-    let entry = unit.entry(offset).ok()?;
-    Some(matches!(entry.attr_value(name), Some(AttributeValue::Flag(true))))
-}
-
-fn name(unit: UnitRef<'_, Metered>, offset: UnitOffset) -> Option<String> {
-    let value = unit.entry(offset).ok()?.attr_value(gimli::DW_AT_name)?;
-    let name = unit.attr_string(value).ok()?;
-    let name = name.to_string_lossy().ok()?.into_owned();
-    (!name.is_empty()).then_some(name)
+impl Scope {
+    fn offset(self) -> UnitOffset {
+        UnitOffset(self.offset as usize)
+    }
 }
 
 /// Walks the unit once and keeps the namespaces, classes and functions.
@@ -106,68 +106,48 @@ fn is_class(tag: gimli::DwTag) -> bool {
     matches!(tag, gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type)
 }
 
-fn path(scopes: &[Scope], unit: UnitRef<'_, Metered>, offset: UnitOffset) -> Option<String> {
-    let mut parts = Vec::new();
-    let mut index = find(scopes, offset)?;
-    // Bounded: a scope's parent comes before it.
-    for _ in 0..limits::MAX_SCOPES {
-        parts.push(part(scopes, unit, index)?);
-        let parent = scopes.get(index)?.parent as usize;
-        if parent == index {
-            break;
-        }
-        index = parent;
-        // A function inside is the abstract or concrete copy of one whose declaration knows its own place.
-        let at = UnitOffset(scopes.get(index)?.offset as usize);
-        index = named_entry(unit, at).and_then(|named| find(scopes, named)).unwrap_or(index);
-    }
-    parts.reverse();
-    Some(parts.join("::"))
-}
-
 fn find(scopes: &[Scope], offset: UnitOffset) -> Option<usize> {
     scopes.binary_search_by_key(&offset.0, |scope| scope.offset as usize).ok()
 }
 
-fn part(scopes: &[Scope], unit: UnitRef<'_, Metered>, index: usize) -> Option<String> {
-    let offset = UnitOffset(scopes.get(index)?.offset as usize);
-    let tag = unit.entry(offset).ok()?.tag();
-    match name(unit, offset) {
+fn part(scopes: &[Scope], at: Entry<'_>, index: usize) -> Option<String> {
+    let tag = at.tag()?;
+    match at.name() {
         // Compilers differ in whether the class of a lambda has a name, and never give it one that identifies it.
-        Some(name) if is_class(tag) && name.starts_with("<lambda") => lambda(scopes, unit, index),
+        Some(name) if is_class(tag) && name.starts_with(LAMBDA) => lambda(scopes, at, index),
         Some(name) => Some(name),
         None if tag == gimli::DW_TAG_namespace => Some(UNNAMED_NAMESPACE.to_owned()),
-        None if is_class(tag) => lambda(scopes, unit, index),
+        None if is_class(tag) => lambda(scopes, at, index),
         None => None,
     }
 }
 
 /// Lambdas of one function are numbered in order, those with the same parameters together (Itanium C++ ABI, 5.1.8).
-fn lambda(scopes: &[Scope], unit: UnitRef<'_, Metered>, index: usize) -> Option<String> {
+fn lambda(scopes: &[Scope], at: Entry<'_>, index: usize) -> Option<String> {
     let parent = scopes.get(index)?.parent;
-    let parameters = call_parameters(scopes, unit, index)?;
-    let mut number = 1;
-    for (sibling, scope) in scopes.iter().enumerate().take(index).skip(parent as usize) {
-        if scope.parent == parent && call_parameters(scopes, unit, sibling).as_ref() == Some(&parameters) {
-            number += 1;
-        }
-    }
-    Some(format!("{{lambda#{number}}}"))
+    let parameters = call_parameters(scopes, at, index)?;
+    let siblings =
+        scopes.iter().enumerate().take(index).skip(parent as usize).filter(|(_, scope)| scope.parent == parent);
+    let alike = siblings.filter(|(sibling, scope)| {
+        let sibling_at = Entry { offset: scope.offset(), ..at };
+        call_parameters(scopes, sibling_at, *sibling).as_ref() == Some(&parameters)
+    });
+    Some(format!("{{lambda#{}}}", alike.count() + 1))
 }
 
 /// The types of the parameters of a lambda's `operator()`; `None` if the class is not a lambda's.
-fn call_parameters(scopes: &[Scope], unit: UnitRef<'_, Metered>, index: usize) -> Option<Vec<UnitOffset>> {
-    let class = UnitOffset(scopes.get(index)?.offset as usize);
-    if !is_class(unit.entry(class).ok()?.tag()) || name(unit, class).is_some_and(|name| !name.starts_with("<lambda")) {
+fn call_parameters(scopes: &[Scope], class: Entry<'_>, index: usize) -> Option<Vec<UnitOffset>> {
+    if !is_class(class.tag()?) || class.name().is_some_and(|name| !name.starts_with(LAMBDA)) {
         return None;
     }
-    let members = scopes.iter().enumerate().skip(index + 1).take_while(|(_, scope)| scope.parent as usize >= index);
+    let members = scopes.iter().skip(index + 1).take_while(|scope| scope.parent as usize >= index);
     let call = members
-        .filter(|(_, scope)| scope.parent as usize == index)
-        .map(|(_, scope)| UnitOffset(scope.offset as usize))
-        .find(|&member| name(unit, member).as_deref() == Some("operator()"))?;
+        .filter(|scope| scope.parent as usize == index)
+        .map(|scope| Entry { offset: scope.offset(), ..class })
+        .find(|member| member.name().as_deref() == Some("operator()"))?;
+    let unit = call.unit;
     let mut parameters = Vec::new();
-    let mut entries = unit.entries_raw(Some(call)).ok()?;
+    let mut entries = unit.entries_raw(Some(call.offset)).ok()?;
     let depth = entries.next_depth();
     let abbreviation = entries.read_abbreviation().ok()??;
     entries.skip_attributes(abbreviation.attributes()).ok()?;

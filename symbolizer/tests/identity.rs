@@ -86,7 +86,7 @@ fn cpp_functions_have_the_same_names_with_and_without_inlining() {
     for without in ["-g -O2 -fno-inline", "-O2 -fno-inline", "-O0"] {
         let plain = workshop.build("classes.cpp", without, "without");
         let without = names(&plain, belongs);
-        for args in ["-g -O2", "-g -O3", "-g -O2 -gdwarf-4"] {
+        for args in ["-g -O2", "-g -O3", "-g -O2 -gdwarf-4", "-g -O2 -flto"] {
             let path = workshop.build("classes.cpp", args, "with");
             let found = names(&path, belongs);
             for name in ours {
