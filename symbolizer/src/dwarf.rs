@@ -28,6 +28,9 @@ pub(crate) struct Dwarf {
     /// What was found out about functions, by offset in `.debug_info`.
     functions: HashMap<usize, Known>,
     scopes: Scopes,
+    /// Bytes of debug sections held.
+    size: u64,
+    short_names: bool,
 }
 
 /// What `addr2line` does not give of a function.
@@ -110,7 +113,16 @@ impl Dwarf {
             Ok::<_, String>((context, Units::new(dwarf, starts)))
         });
         let (context, units) = parsed.map_err(describe)??;
-        Ok(Dwarf { context, units, steps, files: HashSet::new(), functions: HashMap::new(), scopes: Scopes::default() })
+        Ok(Dwarf {
+            context,
+            units,
+            steps,
+            files: HashSet::new(),
+            functions: HashMap::new(),
+            scopes: Scopes::default(),
+            size,
+            short_names: false,
+        })
     }
 
     /// The functions at `svma`, innermost first; none if the debug information knows nothing about it, or is
@@ -125,11 +137,11 @@ impl Dwarf {
         if svma == u64::MAX {
             return Ok(());
         }
-        let Dwarf { context, units, steps, files, functions, scopes } = self;
+        let Dwarf { context, units, steps, files, functions, scopes, short_names, .. } = self;
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
             let mut frames = context.find_frames(svma).skip_all_loads()?;
             let mut unit = None;
-            let mut dropped = false;
+            let (mut dropped, mut rust) = (false, false);
             while let Some(frame) = frames.next()? {
                 let unit = *unit.get_or_insert_with(|| context.find_dwarf_and_unit(svma).skip_all_loads());
                 let known = match (unit, frame.dw_die_offset) {
@@ -137,6 +149,7 @@ impl Dwarf {
                     _ => Known::default(),
                 };
                 dropped = known.dropped;
+                rust |= language(&frame) == Some(gimli::DW_LANG_Rust);
                 if out.len() >= limits::MAX_INLINE_DEPTH {
                     // Keep the outermost: it is the function that was really called.
                     out.pop();
@@ -146,6 +159,9 @@ impl Dwarf {
             if dropped {
                 out.clear();
             }
+            // The outermost has its full name in the symbol table.
+            let mut inlined = out.iter().rev().skip(1).filter_map(|frame| frame.name.as_ref());
+            *short_names |= rust && inlined.any(|name| !names::is_mangled(name.as_bytes()));
             Ok::<(), gimli::Error>(())
         });
         match result {
@@ -159,6 +175,21 @@ impl Dwarf {
                 Err(describe(stopped))
             }
         }
+    }
+}
+
+impl Dwarf {
+    /// Whether inlined Rust functions turned up without linkage names, as line tables alone (`debug = "line-tables-only"`) have
+    /// none. Such a function has just its last name, `push`, and is another one than its copy out of line.
+    pub(crate) fn has_short_names(&self) -> bool {
+        self.short_names
+    }
+
+    /// About how many bytes this holds: the sections, and the index at its average size (see
+    /// [`limits::MAX_DWARF_STEPS`]).
+    pub(crate) fn held_bytes(&self) -> u64 {
+        const INDEX_BYTES_PER_STEP: u64 = 7;
+        self.size + (limits::MAX_DWARF_STEPS - self.steps) * INDEX_BYTES_PER_STEP
     }
 }
 
@@ -273,9 +304,8 @@ fn know<'a>(
     if let Some(known) = functions.get(&key) {
         return known.clone();
     }
-    let language = frame.function.as_ref().and_then(|function| function.language);
     let needs_path =
-        language.is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
+        language(frame).is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
     let path = if needs_path { scopes.path(units, at) } else { None };
     let low = at.unit.entry(at.offset).ok().and_then(|entry| entry.attr_value(gimli::DW_AT_low_pc));
     let known = Known {
@@ -285,6 +315,10 @@ fn know<'a>(
     };
     functions.insert(key, known.clone());
     known
+}
+
+fn language(frame: &Frame<'_, Metered>) -> Option<gimli::DwLang> {
+    frame.function.as_ref()?.language
 }
 
 fn is_cpp(language: gimli::DwLang) -> bool {

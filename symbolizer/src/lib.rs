@@ -38,3 +38,12 @@ pub use error::ImageError;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
+
+// The unwinder's thread and the resolver's share an image; names belong to whoever resolves.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    const fn moved<T: Send>() {}
+    shared::<ElfFile>();
+    shared::<KernelSymbols>();
+    moved::<Symbols>();
+};

@@ -55,6 +55,7 @@ pub struct Symbols {
     names: Names,
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
+    short_names_noted: bool,
 }
 
 #[derive(Debug)]
@@ -69,7 +70,15 @@ impl Symbols {
     /// Names for the addresses of `image`. Reads nothing yet.
     #[must_use]
     pub fn new(image: Arc<ElfFile>, debug: DebugFileFinder) -> Symbols {
-        Symbols { image, finder: debug, tables: None, names: Names::default(), frames: Vec::new(), notes: Vec::new() }
+        Symbols {
+            image,
+            finder: debug,
+            tables: None,
+            names: Names::default(),
+            frames: Vec::new(),
+            notes: Vec::new(),
+            short_names_noted: false,
+        }
     }
 
     /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out,
@@ -95,6 +104,10 @@ impl Symbols {
         {
             self.notes.push(why);
             tables.dwarf = None;
+        }
+        if !self.short_names_noted && tables.dwarf.as_ref().is_some_and(Dwarf::has_short_names) {
+            self.short_names_noted = true;
+            self.notes.push(SHORT_NAMES.to_owned());
         }
         let called = tables.called(&self.image, svma);
         // The last frame is the function that was called; without a name it is just a source line.
@@ -123,6 +136,17 @@ impl Symbols {
         out.push(function(named.unwrap_or_default(), called.start, frame, false));
     }
 
+    /// About how many bytes are held for this image's names, without the sections it shares with an unwinder. For whoever
+    /// keeps a budget; dropping the `Symbols` frees them, and a new one starts over.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        let tables = self
+            .tables
+            .as_ref()
+            .map_or(0, |tables| tables.symbols.held_bytes() + tables.dwarf.as_ref().map_or(0, Dwarf::held_bytes));
+        tables + self.names.held_bytes()
+    }
+
     /// What could not be used and why, in words for the user; empty as a rule. Complete after the first resolve, but for what
     /// turns out to be damaged later.
     #[must_use]
@@ -130,6 +154,9 @@ impl Symbols {
         &self.notes
     }
 }
+
+/// What is noted for images built with line tables only.
+const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";
 
 /// The function that was called, according to symbols and unwind information.
 #[derive(Debug, Default)]
@@ -235,6 +262,18 @@ struct Named {
 }
 
 impl Names {
+    fn held_bytes(&self) -> u64 {
+        // Names that several symbols have in common are counted more than once.
+        let shared: usize = self
+            .0
+            .iter()
+            .map(|(raw, named)| {
+                raw.len() + named.linkage.as_deref().map_or(0, str::len) + named.display.as_deref().map_or(0, str::len)
+            })
+            .sum();
+        (shared + self.0.capacity() * size_of::<(Box<str>, Named)>()) as u64
+    }
+
     fn get(&mut self, raw: &str) -> Named {
         if let Some(named) = self.0.get(raw) {
             return named.clone();

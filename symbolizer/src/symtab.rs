@@ -30,6 +30,9 @@ pub(crate) struct SymbolTable {
     pub(crate) cut: bool,
 }
 
+// The table of a large image has a million of these.
+const _: () = assert!(size_of::<Symbol>() == 16);
+
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     svma: u64,
@@ -190,6 +193,12 @@ impl SymbolTable {
     /// The name chosen for the function that is also called `name`, if there is one.
     pub(crate) fn chosen_for(&self, name: &[u8]) -> Option<&[u8]> {
         self.chosen.get(name).map(|&name| self.text(name))
+    }
+
+    /// How many bytes the table and its strings take.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let strings: usize = self.strings.iter().map(|strings| strings.len()).sum();
+        (strings + self.symbols.capacity() * size_of::<Symbol>()) as u64
     }
 
     fn text(&self, name: Name) -> &[u8] {

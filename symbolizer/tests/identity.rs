@@ -103,19 +103,21 @@ fn rust_functions_have_the_same_names_with_and_without_inlining() {
         return;
     }
     let workshop = Workshop::new();
-    let common = "-g -Csymbol-mangling-version=v0 -Ccodegen-units=1";
-    let with = workshop.build("shapes.rs", &format!("{common} -Copt-level=2"), "with");
-    let never = "-Copt-level=1 -Cllvm-args=-inline-threshold=-10000";
-    let without = workshop.build("shapes.rs", &format!("{common} {never}"), "without");
-    let belongs = |name: &str| name.contains("6shapes") && !name.contains("4core") && !name.contains("5alloc");
-    let (with, without) = (names(&with, belongs), names(&without, belongs));
-    // `mix` is inlined everywhere in one and nowhere in the other.
-    for part in ["3mix", "4fold", "4main", "5inner4deep", "5inner6deeper", "4area", "5total"] {
-        let of = |names: &BTreeSet<String>| -> BTreeSet<String> {
-            names.iter().filter(|name| name.contains(part)).cloned().collect()
-        };
-        assert!(!of(&with).is_empty(), "{part} is not in {with:#?}");
-        assert!(of(&with).is_subset(&of(&without)), "{part}: {:#?} and {:#?}", of(&with), of(&without));
+    for mangling in ["", "-Csymbol-mangling-version=v0"] {
+        let common = format!("-g -Ccodegen-units=1 {mangling}");
+        let with = workshop.build("shapes.rs", &format!("{common} -Copt-level=2"), "with");
+        let never = "-Copt-level=1 -Cllvm-args=-inline-threshold=-10000";
+        let without = workshop.build("shapes.rs", &format!("{common} {never}"), "without");
+        let belongs = |name: &str| name.contains("shapes") && !name.contains("4core") && !name.contains("5alloc");
+        let (with, without) = (names(&with, belongs), names(&without, belongs));
+        // `mix` is inlined everywhere in one and nowhere in the other.
+        for part in ["3mix", "4fold", "4main", "5inner4deep", "5inner6deeper", "4area", "5total"] {
+            let of = |names: &BTreeSet<String>| -> BTreeSet<String> {
+                names.iter().filter(|name| name.contains(part)).cloned().collect()
+            };
+            assert!(!of(&with).is_empty(), "{mangling}: {part} is not in {with:#?}");
+            assert!(of(&with).is_subset(&of(&without)), "{mangling}: {:#?} and {:#?}", of(&with), of(&without));
+        }
     }
 }
 
@@ -138,4 +140,23 @@ fn the_names_of_the_c_library_do_not_depend_on_its_debug_information() {
         checked += 1;
     }
     assert!(checked > 100, "{checked}");
+}
+
+#[test]
+fn line_tables_alone_are_used_with_a_note() {
+    if !have(&["rustc", "readelf"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    for (args, noted) in [("-O -g", false), ("-O -Cdebuginfo=line-tables-only", true)] {
+        // Only what this program brings along; the standard library has debug information of its own.
+        let path = workshop.build("shapes.rs", args, "shapes");
+        let main = common::nm(&path).into_iter().find(|(.., name)| name.contains("6shapes4main")).unwrap();
+        let mut symbols = symbols(&path);
+        assert_eq!(symbols.held_bytes(), 0);
+        let lines = (main.0..main.0 + main.1).filter(|&address| resolve(&mut symbols, address)[0].line > 0).count();
+        assert!(lines > 100, "{args}: {lines}");
+        assert_eq!(symbols.notes().iter().any(|note| note.contains("line tables only")), noted, "{args}");
+        assert!(symbols.held_bytes() > 100_000, "{}", symbols.held_bytes());
+    }
 }
