@@ -6,7 +6,9 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use ccsd_profile::view::{CyclesView, FlatView, GraphView, LinesView, Selection, StacksView, StatsView, ThreadsView};
+use ccsd_profile::view::{
+    CyclesView, DiffView, FlatView, GraphView, LinesView, Selection, StacksView, StatsView, ThreadsView, TreeView,
+};
 use ccsd_profile::{Entry, LineId};
 use common::Maker;
 use serde_json::Value;
@@ -238,4 +240,57 @@ fn all_views_of_an_empty_profile() {
     assert_eq!(StatsView::new(&maker.profile, None).states, 0);
     let json = serde_json::to_string(&FlatView::new(&maker.profile, &all)).unwrap();
     assert_eq!(json, r#"{"total":{"weight":0,"samples":0,"whole_weight":0,"whole_samples":0},"rows":[],"other":null}"#);
+}
+
+#[test]
+fn the_most_expensive_arm_of_morgan_and_jarvis_figure_7() {
+    let mut maker = Maker::new();
+    for (stack, weight) in [
+        ("main a c f h j rev", 1181),
+        ("main a b e g j rev", 16),
+        ("main a b e g rev", 10),
+        ("main a c f i rev", 7),
+        ("main a b d g rev", 11),
+        ("main a b d g j rev", 12),
+    ] {
+        maker.charge(stack, weight);
+    }
+    let view = TreeView::new(&maker.profile, &Selection::all());
+    let text = |path: &[usize]| {
+        path.iter().map(|&i| view.names[&view.nodes[i].function].as_str()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(text(&view.hot_path()), "main a c f h j rev");
+    let arms: Vec<_> = view.hot_paths(3).iter().map(|path| text(path)).collect();
+    assert_eq!(arms, ["main a c f h j rev", "main a b e g j rev", "main a b d g j rev"]);
+    assert_eq!(view.roots.iter().map(|&i| view.nodes[i].weight).sum::<u64>(), view.total.weight);
+    assert_eq!(view.nodes.iter().map(|node| node.self_weight).sum::<u64>(), view.total.weight);
+    for node in &view.nodes {
+        let children: u64 = node.children.iter().map(|&i| view.nodes[i].weight).sum();
+        assert_eq!(node.self_weight + children, node.weight);
+    }
+}
+
+#[test]
+fn a_difference_that_matters_and_one_that_does_not() {
+    let (mut before, mut after) = (Maker::new(), Maker::new());
+    for _ in 0..1_000 {
+        before.charge("main f", 1);
+        after.charge("main f", 1);
+    }
+    for i in 0..500 {
+        before.charge("main slow", 1);
+        before.charge(if i < 20 { "main noise" } else { "main f" }, 1);
+        after.charge(if i < 100 { "main slow" } else { "main f" }, 1);
+        after.charge(if i < 24 { "main noise" } else { "main f" }, 1);
+    }
+    before.charge("main old", 1);
+    let all = Selection::all();
+    let view = DiffView::new((&before.profile, &all), (&after.profile, &all));
+    let row = |name: &str| view.rows.iter().find(|row| row.name == name).unwrap();
+    assert!(row("slow").self_significant && row("slow").self_change < -0.19);
+    assert!(!row("noise").self_significant && row("noise").self_change > 0.0);
+    assert!(row("old").after.is_none() && !row("old").self_significant);
+    assert!(!row("main").inherited_significant);
+    let same = DiffView::new((&before.profile, &all), (&before.profile, &all));
+    assert!(same.rows.iter().all(|row| row.self_change == 0.0 && row.inherited_change == 0.0));
 }

@@ -8,6 +8,7 @@
 //! a terminal.
 
 mod cycles;
+mod diff;
 mod flat;
 mod graph;
 mod interval;
@@ -16,6 +17,7 @@ mod selection;
 mod stacks;
 mod stats;
 mod threads;
+mod tree;
 mod walk;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
 pub use cycles::{CycleRow, CyclesView};
+pub use diff::{DiffRow, DiffSide, DiffView};
 pub use flat::{FlatRow, FlatView, OtherRows};
 pub use graph::{GraphArc, GraphNode, GraphView};
 pub use interval::Share;
@@ -35,6 +38,7 @@ pub use selection::Selection;
 pub use stacks::{StackRow, StacksView};
 pub use stats::StatsView;
 pub use threads::{ProcessRow, ThreadRow, ThreadsView};
+pub use tree::{TreeNode, TreeView};
 
 /// What a view is made of in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
