@@ -90,7 +90,8 @@ impl From<ccsd_collector::Error> for Failure {
             error if error.is_bad_request() => 2,
             _ => 1,
         };
-        Failure { status, error: error.into() }
+        // Its text names its cause already; as a chain it would be said twice.
+        Failure { status, error: anyhow::anyhow!("{error}") }
     }
 }
 

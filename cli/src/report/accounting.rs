@@ -28,7 +28,8 @@ pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> Str
         Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
         Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
-    if let Some(message) = file.and_then(LoadedFile::message) {
+    // On a terminal it has just been said on standard error.
+    if let Some(message) = file.filter(|_| !layout.is_terminal()).and_then(LoadedFile::message) {
         lines.push(Line { label: "file", text: message, tone: Tone::Warning });
     }
     for note in &session.notes {

@@ -45,7 +45,7 @@ pub fn text(shown: &Shown<'_>) -> String {
             scale.weight(weight).into(),
             percent(share.fraction).into(),
             interval(&share),
-            Cell::toned(Tone::Faint, format!("[{more}; -n 0 shows all]")),
+            Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
         ]);
     }
     table.render(shown.layout)

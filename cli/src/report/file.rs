@@ -10,7 +10,7 @@ use ccsd_profile::{DecodeError, Loaded, Profile, Recovery, read_profile};
 use nix::fcntl::OFlag;
 
 use crate::exit::Failure;
-use crate::format::{clock, count, counted};
+use crate::format::{count, counted, nanoseconds};
 
 /// A profile and how much of its file it is.
 pub struct LoadedFile {
@@ -59,20 +59,20 @@ impl LoadedFile {
     /// What is to be said about a file that does not end as it should.
     pub fn message(&self) -> Option<String> {
         let name = self.path.display();
-        let until = clock(self.profile.accounting().duration_ns);
+        let shown = format!("its first {} are shown", nanoseconds(self.profile.accounting().duration_ns));
         match &self.recovery {
             Recovery::Cut { whole_records, bytes_used, why, .. } => {
                 let what = if matches!(why, DecodeError::CutOff { .. }) { "is cut short" } else { "is damaged" };
                 Some(format!(
-                    "{name} {what} ({why}): {}, {} of {} bytes used; the profile up to {until} is shown",
+                    "{name} {what} ({why}): {}, {} of {} bytes used; {shown}",
                     counted(*whole_records, "whole record", "whole records"),
                     count(*bytes_used),
                     count(self.bytes),
                 ))
             }
-            Recovery::Whole if !self.finished => Some(format!(
-                "{name} has no end yet: its collection still runs or was interrupted; the profile up to {until} is shown"
-            )),
+            Recovery::Whole if !self.finished => {
+                Some(format!("{name} has no end yet: the collection still runs or was interrupted; {shown}"))
+            }
             Recovery::Whole => None,
         }
     }

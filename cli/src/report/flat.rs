@@ -64,7 +64,7 @@ pub fn text(shown: &Shown<'_>) -> String {
             "".into(),
             "".into(),
             "".into(),
-            Cell::toned(Tone::Faint, format!("[{more}; -n 0 shows all]")),
+            Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
         ]);
     }
     table.render(shown.layout)

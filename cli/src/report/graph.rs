@@ -45,7 +45,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     if let left @ 1.. = view.nodes.len() - rows {
         let more = counted(left as u64, "more function", "more functions");
         text.push_str(
-            &shown.layout.paint(Tone::Faint, &format!("[{more}, of smaller inherited weight; -n 0 shows all]\n")),
+            &shown.layout.paint(Tone::Faint, &format!("[{more}, of smaller inherited weight{}]\n", shown.hint())),
         );
     }
     text

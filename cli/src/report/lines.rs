@@ -63,7 +63,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     if let Some(rest @ [_, ..]) = view.functions.get(functions..) {
         let weight = rest.iter().map(|function: &FunctionLines| function.self_weight).fold(0, u64::saturating_add);
         let more = counted(rest.len() as u64, "more function", "more functions");
-        row(&mut table, weight, Tone::Faint, format!("[{more}; -n 0 shows all]"));
+        row(&mut table, weight, Tone::Faint, format!("[{more}{}]", shown.hint()));
     }
     table.render(shown.layout)
 }

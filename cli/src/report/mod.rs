@@ -75,6 +75,8 @@ struct Shown<'a> {
     function: Option<&'a str>,
     /// Inherited time decides the order.
     inherited: bool,
+    /// This is the report after a collection.
+    short: bool,
     /// Size of the file.
     file_bytes: Option<u64>,
 }
@@ -95,6 +97,11 @@ impl Shown<'_> {
     /// How many rows to show out of `rows`.
     fn rows(&self, rows: usize) -> usize {
         self.limit.map_or(rows, |limit| limit.min(rows))
+    }
+
+    /// How to see the rest, for the row that stands for it. (The report after a collection ends with a better hint.)
+    fn hint(&self) -> &'static str {
+        if self.short { "" } else { "; -n 0 shows all" }
     }
 
     /// What to say where a view is empty.
@@ -128,6 +135,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         limit,
         function: args.function.as_deref(),
         inherited: args.inherited,
+        short: false,
         file_bytes: Some(loaded.bytes),
     };
     let text = if args.json {
@@ -154,6 +162,7 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, layout: Layout) -> Stri
         limit: Some(SHORT_ROWS),
         function: None,
         inherited: false,
+        short: true,
         file_bytes,
     };
     format!("{}\n{}", accounting::text(profile, None, layout), flat::text(&shown))

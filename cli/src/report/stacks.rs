@@ -34,7 +34,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     if let Some(rest @ [_, ..]) = view.rows.get(rows..) {
         let weight = rest.iter().map(|row| row.weight).fold(0, u64::saturating_add);
         let more = counted(rest.len() as u64, "more stack", "more stacks");
-        text.push_str(&format!("<[{more}; -n 0 shows all]> {weight}\n"));
+        text.push_str(&format!("<[{more}{}]> {weight}\n", shown.hint()));
     }
     text
 }

@@ -41,11 +41,11 @@ pub fn text(shown: &Shown<'_>) -> String {
     // Number, weight and samples of what is left out.
     let mut other = (0u64, 0u64, 0u64);
     for process in &view.processes {
-        let name = match process.exec_generation {
-            0 => sanitise(&process.name).into_owned(),
-            // One process, several programs: say which.
-            generation => format!("{} (exec {generation})", sanitise(&process.name)),
-        };
+        let mut name = sanitise(&process.name).into_owned();
+        // One process, several programs: say which.
+        if view.processes.iter().filter(|other| other.pid == process.pid).count() > 1 {
+            name.push_str(&format!(" (program {})", process.exec_generation));
+        }
         if left > 0 {
             row(&mut table, Tone::Strong, process.weight, process.samples, process.pid.to_string(), name);
         }
@@ -61,7 +61,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     }
     if other.0 > 0 {
         let more = counted(other.0, "more thread", "more threads");
-        row(&mut table, Tone::Faint, other.1, other.2, String::new(), format!("[{more}; -n 0 shows all]"));
+        row(&mut table, Tone::Faint, other.1, other.2, String::new(), format!("[{more}{}]", shown.hint()));
     }
     if view.processes.is_empty() { shown.nothing() } else { table.render(shown.layout) }
 }
