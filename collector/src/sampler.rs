@@ -27,6 +27,9 @@ use crate::unwind::{Frame, Root, StackUnwinder};
 const BATCH_BYTES: usize = 64 << 10;
 /// The largest a batch may grow while the aggregator is busy. At depth 24 and 999 Hz this is 40 s of one CPU.
 const MAX_BATCH_BYTES: usize = 16 << 20;
+/// A batch that is smaller than that waits this long, in nanoseconds, so that the aggregator wakes a few times a second
+/// and not at every look at the rings.
+const BATCH_NS: u64 = 200_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
 /// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
@@ -69,6 +72,8 @@ pub struct Sampler {
     ends_with_target: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
+    /// When the last batch was handed on.
+    handed_on: u64,
     state: State,
 }
 
@@ -129,7 +134,7 @@ impl Sampler {
             cpu_before: HashMap::new(),
             user_share: None,
         };
-        Sampler { events, merge, channels, interval, ends_with_target: false, started: None, state }
+        Sampler { events, merge, channels, interval, ends_with_target: false, started: None, handed_on: 0, state }
     }
 
     /// Opens the events of a process that has yet to call `execve`.
@@ -304,7 +309,10 @@ impl Sampler {
     }
 
     fn hand_on(&mut self, wait: bool) {
-        if !self.state.batch.items.is_empty() || self.state.batch.mark != Mark::None {
+        let now = now_ns();
+        let due = self.state.batch.mark != Mark::None || now.saturating_sub(self.handed_on) >= BATCH_NS;
+        if due && !(self.state.batch.items.is_empty() && self.state.batch.mark == Mark::None) {
+            self.handed_on = now;
             self.state.send(&self.channels, wait);
         }
     }
