@@ -14,8 +14,8 @@ use crate::limits;
 
 /// Where separate debug files are searched for one image.
 ///
-/// A file is used only if it is the right one: its build id equals the image's, or its CRC-32 the one in the image. Only
-/// regular files are opened, and opening never waits.
+/// A file is used only if it is the right one: its build id equals the image's, or its CRC-32 the one in the image.
+/// Only regular files are opened, and opening never waits.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
     root: Option<PathBuf>,
@@ -60,8 +60,8 @@ impl DebugFileFinder {
         image.build_id().and_then(|id| self.find_by_build_id(id, notes)).or_else(|| self.find_by_link(image, notes))
     }
 
-    /// The file that `dwz(1)` moved debug information to that is common to several: `.gnu_debugaltlink` of `debug` has its
-    /// path, relative to the directory of `debug` itself, and its build id.
+    /// The file that `dwz(1)` moved debug information to that is common to several: `.gnu_debugaltlink` of `debug`
+    /// has its path, relative to the directory of `debug` itself, and its build id.
     pub(crate) fn find_supplement(
         &self,
         debug: &ElfFile,

@@ -6,8 +6,9 @@ use cpp_demangle::{DemangleOptions, ParseOptions};
 
 use crate::limits;
 
-/// How deep the types in a C++ name may nest, while parsing and while printing; `cpp_demangle`'s own default for parsing. Names
-/// made to nest this deep take less than 256 KiB of stack in a release build and less than 2 MiB in a debug build.
+/// How deep the types in a C++ name may nest, while parsing and while printing; `cpp_demangle`'s own default for
+/// parsing. Names made to nest this deep take less than 256 KiB of stack in a release build and less than 2 MiB in a
+/// debug build.
 const CPP_RECURSION: u32 = 96;
 
 /// The demangled form of a linkage name; `None` if it is the same, or the name is not mangled.
@@ -58,8 +59,8 @@ pub(crate) fn cpp_whole(name: &str) -> Option<String> {
     (!display.ends_with(Capped::ELLIPSIS)).then_some(display)
 }
 
-/// A string that takes [`limits::MAX_DISPLAY_NAME`] bytes and then fails, which stops the writer: back references make
-/// the demangled form of a short name exponentially long.
+/// A string that takes [`limits::MAX_DISPLAY_NAME`] bytes and then fails, which stops the writer: back references
+/// make the demangled form of a short name exponentially long.
 #[derive(Default)]
 struct Capped {
     text: String,

@@ -1,9 +1,9 @@
 //! Inlined functions and source lines, from DWARF 4 and 5.
 //!
-//! `addr2line` finds the unit, function, inlined functions and line of an address, and parses each unit when it is first
-//! needed. Here the sections are read for it, within limits, and what it does not give is added: where a function
-//! is declared. Not read: split DWARF (`.dwo`, `.dwp`), whose skeleton units only give lines; compression by section
-//! name (`.zdebug_*`, obsolete since 2015); type units.
+//! `addr2line` finds the unit, function, inlined functions and line of an address, and parses each unit when it is
+//! first needed. Here the sections are read for it, within limits, and what it does not give is added: where a
+//! function is declared. Not read: split DWARF (`.dwo`, `.dwp`), whose skeleton units only give lines; compression by
+//! section name (`.zdebug_*`, obsolete since 2015); type units.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ struct Known {
     /// Only for functions without a linkage name that need one.
     path: Option<Arc<str>>,
     declaration: Declaration,
-    /// The linker left the function out of the image (`--gc-sections`) and its debug entry says address zero. If it is long it seems
-    /// to lie over the functions at the beginning of the image.
+    /// The linker left the function out of the image (`--gc-sections`) and its debug entry says address zero. If it
+    /// is long it seems to lie over the functions at the beginning of the image.
     dropped: bool,
 }
 
@@ -63,7 +63,8 @@ pub(crate) struct Declaration {
     pub(crate) line: u32,
 }
 
-/// The sections lookups need. Locations of variables, types by signature and indexes for debuggers are left in the file.
+/// The sections lookups need. Locations of variables, types by signature and indexes for debuggers are left in the
+/// file.
 const SECTIONS: [SectionId; 10] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -179,8 +180,9 @@ impl Dwarf {
 }
 
 impl Dwarf {
-    /// Whether inlined Rust functions turned up without linkage names, as line tables alone (`debug = "line-tables-only"`) have
-    /// none. Such a function has just its last name, `push`, and is another one than its copy out of line.
+    /// Whether inlined Rust functions turned up without linkage names, as line tables alone (`debug =
+    /// "line-tables-only"`) have none. Such a function has just its last name, `push`, and is another one than its
+    /// copy out of line.
     pub(crate) fn has_short_names(&self) -> bool {
         self.short_names
     }

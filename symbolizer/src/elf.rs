@@ -85,8 +85,8 @@ impl ElfFile {
     /// # Errors
     ///
     /// [`ImageError::NotRegular`], [`ImageError::NotElf`]; [`ImageError::Unsupported`] for anything but an executable
-    /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers lie outside the file. Broken section headers
-    /// are not an error: the file is then read like one that has none.
+    /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers lie outside the file. Broken
+    /// section headers are not an error: the file is then read like one that has none.
     pub fn open(file: File) -> Result<ElfFile, ImageError> {
         ElfFile::parse(Source::from_file(file)?)
     }
@@ -206,12 +206,11 @@ impl ElfFile {
         &self.sections
     }
 
-    pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
-        string_at(&self.section_names, section.name)
-    }
-
     pub(crate) fn section(&self, name: &[u8]) -> Option<&Section> {
-        self.sections.iter().find(|section| self.section_name(section) == name)
+        self.sections.iter().find(|section| {
+            let rest = self.section_names.get(section.name as usize..).unwrap_or_default();
+            rest.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
+        })
     }
 
     /// The bytes of a section that has any in this file, decompressed, if they are at most `limit` bytes.
@@ -265,8 +264,8 @@ impl ElfFile {
         &self.source
     }
 
-    /// Looks in PT_NOTE segments first (they survive the loss of section headers), then in `.note.gnu.build-id` (files
-    /// of debug information keep the section but their segments have no bytes).
+    /// Looks in PT_NOTE segments first (they survive the loss of section headers), then in `.note.gnu.build-id`
+    /// (files of debug information keep the section but their segments have no bytes).
     fn read_build_id(&self, program_headers: &[(elf::ProgramType, Segment)]) -> Option<Vec<u8>> {
         // Notes are a few hundred bytes; core files, whose notes are large, are not read here.
         const MAX_NOTES: u64 = 64 << 10;
@@ -401,10 +400,12 @@ fn decode_section(header: &elf::SectionHeader64<LE>) -> Section {
     }
 }
 
-/// The bytes of a string table from `offset` to the next NUL; empty if there is none.
+/// The bytes of a string table from `offset` to the next NUL, or the first [`limits::MAX_LINKAGE_NAME`] of them: a
+/// table without NULs would otherwise be searched to its end for every name in it.
 pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or_default();
-    let end = rest.iter().position(|&byte| byte == 0).unwrap_or(0);
+    let rest = rest.get(..limits::MAX_LINKAGE_NAME).unwrap_or(rest);
+    let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
     rest.get(..end).unwrap_or_default()
 }
 

@@ -1,17 +1,17 @@
 //! Names for addresses: what `ccsd` knows about ELF images.
 //!
-//! [`ElfFile`] is one image, an executable, shared object or the vdso. It gives an unwinder its
-//! sections ([`ElfFile::unwind_sections`]) and translates file offsets to addresses. [`Symbols`] names
-//! the functions that contain an address, inlined ones too, with source lines. [`KernelSymbols`] does the same for the kernel.
+//! [`ElfFile`] is one image, an executable, shared object or the vdso. It gives an unwinder its sections
+//! ([`ElfFile::unwind_sections`]) and translates file offsets to addresses. [`Symbols`] names the functions that
+//! contain an address, inlined ones too, with source lines. [`KernelSymbols`] does the same for the kernel.
 //!
-//! The caller owes: the right file, already open (this crate knows nothing of processes); stated addresses
-//! (SVMA), after subtracting where the image is loaded; return addresses minus one.
-//! It gets: answers that do not depend on how the program was optimised, as far as debug information allows: one
-//! logical function has one linkage name, inlined or not, split or not.
+//! The caller owes: the right file, already open (this crate knows nothing of processes); stated addresses (SVMA),
+//! after subtracting where the image is loaded; return addresses minus one. It gets: answers that do not depend on
+//! how the program was optimised, as far as debug information allows: one logical function has one linkage name,
+//! inlined or not, split or not.
 //!
-//! Images belong to the programs being profiled and may be hostile or change while they are read. They are read by `pread(2)`,
-//! never mapped (a file truncated while mapped kills its reader with SIGBUS), sizes are checked against [`limits`], and damage costs
-//! names, never the process.
+//! Images belong to the programs being profiled and may be hostile or change while they are read. They are read by
+//! `pread(2)`, never mapped (a file truncated while mapped kills its reader with SIGBUS), sizes are checked against
+//! [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
 mod debugfile;

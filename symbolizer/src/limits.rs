@@ -3,7 +3,8 @@
 //! Images come from the programs being profiled, so every size in them is a claim by somebody else. A limit is set
 //! well above what real programs have (the figure beside it) and well below what would hurt the machine.
 
-/// Program headers of one file. Real ones have 6 to 15; `e_phnum` is 16 bits wide and larger counts only exist in cores.
+/// Program headers of one file. Real ones have 6 to 15; `e_phnum` is 16 bits wide and larger counts only exist in
+/// cores.
 pub const MAX_PROGRAM_HEADERS: usize = 1024;
 
 /// Section headers of one file. Linked programs have 30 to 60; a kernel module or an image linked with
@@ -30,8 +31,8 @@ pub const MAX_SYMBOLS: usize = 8 << 20;
 /// (16 bytes each). Chromium has about 1.5 million.
 pub const MAX_FDES: usize = 4 << 20;
 
-/// Bytes of a symbol's name, as stored. C++ expression templates reach 10 KiB and more; a name is kept whole up to here
-/// because it identifies a function, and cut beyond.
+/// Bytes of a symbol's name, as stored. C++ expression templates reach 10 KiB and more; a name is kept whole up to
+/// here because it identifies a function, and cut beyond.
 pub const MAX_LINKAGE_NAME: usize = 16 << 10;
 
 /// Bytes of a name as shown to people; longer ones are cut and end in an ellipsis. Nobody reads more than this.
@@ -59,27 +60,36 @@ pub const MAX_UNITS: usize = 128 << 10;
 /// Attributes of one kind of debug entry. Compilers use up to 30.
 pub const MAX_ATTRIBUTES: usize = 256;
 
-/// Values decoded from one image's debug information, over the life of the image. Each unit is parsed once, when first
-/// needed. Measured: finding the units of 12 MiB of Rust debug information takes 0.7 million, all of its functions
-/// another 3 million, all of glibc's 5 million; so about 200 MiB can be used to the last function. Decoding this many takes
-/// about half a second. The index kept is 7 bytes for each on average; entries made for the purpose reach 70.
+/// Values decoded from one image's debug information, over the life of the image. Each unit is parsed once, when
+/// first needed. Measured: finding the units of 12 MiB of Rust debug information takes 0.7 million, all of its
+/// functions another 3 million, all of glibc's 5 million; so about 200 MiB can be used to the last function. Decoding
+/// this many takes about half a second. The index kept is 7 bytes for each on average; entries made for the purpose
+/// reach 70.
 pub const MAX_DWARF_STEPS: u64 = 64 << 20;
 
-/// Bytes of stack that parsing debug information may use: `addr2line` recurses once for each level of inlining. Threads
-/// that resolve need this much and some more; the 2 MiB of Rust's threads are enough.
+/// Bytes of stack that parsing debug information may use: `addr2line` recurses once for each level of inlining.
+/// Threads that resolve need this much and some more; the 2 MiB of Rust's threads are enough.
 pub const MAX_DWARF_STACK: usize = 512 << 10;
 
 /// Bytes of a source path; PATH_MAX of Linux.
 pub const MAX_PATH: usize = 4096;
 
-/// Slots of the procedure linkage table whose names are kept. Large C++ programs have 30,000.
+/// Slots of the procedure linkage table whose names are kept (16 bytes each). Large C++ programs have 30,000.
 pub const MAX_PLT_SLOTS: usize = 1 << 20;
+
+/// Names compared where several symbols have one address, in bytes. A whole string table is as long; only one whose
+/// names overlap on purpose is worth more.
+pub const MAX_ALIAS_BYTES: usize = 256 << 20;
+
+/// Names kept for one address beside the chosen one. Functions have up to five; more are functions the linker folded
+/// into one because their code is the same.
+pub const MAX_ALIASES: usize = 64;
 
 /// Bytes of `.gnu_debugaltlink`: a path and a build id.
 pub const MAX_ALTLINK: u64 = 8 << 10;
 
-/// Hops from a copy of a function to the debug entry that has its name: copy, abstract instance, declaration. More would
-/// be a cycle.
+/// Hops from a copy of a function to the debug entry that has its name: copy, abstract instance, declaration. More
+/// would be a cycle.
 pub const MAX_ORIGINS: usize = 8;
 
 /// Scopes around a function in the path that names it.

@@ -1,9 +1,9 @@
 //! Bounds on what parsing debug information may cost.
 //!
-//! `addr2line` and `gimli` check what they read but not how much work it leads to: a few megabytes of hostile DWARF can
-//! ask for hours (many units that share one long range list), for a stack overflow (inlined functions nested a million deep),
-//! or for an index many times its size. All of that goes through reads, so the reader they are given here counts its reads and
-//! looks how deep the stack is, and fails when either goes beyond what has been granted.
+//! `addr2line` and `gimli` check what they read but not how much work it leads to: a few megabytes of hostile DWARF
+//! can ask for hours (many units that share one long range list), for a stack overflow (inlined functions nested a
+//! million deep), or for an index many times its size. All of that goes through reads, so the reader they are given
+//! here counts its reads and looks how deep the stack is, and fails when either goes beyond what has been granted.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use gimli::{EndianReader, Error, LittleEndian, Reader, ReaderOffsetId, Result};
 
-/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a pointer
-/// in each would be slower than this and hold memory.
+/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a
+/// pointer in each would be slower than this and hold memory.
 struct Meter {
     steps: Cell<u64>,
     /// The lowest stack address allowed; stacks grow downwards.

@@ -54,12 +54,12 @@ enum Follow {
     OptionalNumber,
 }
 
-/// What stubs of the procedure linkage table are called: the function's name with this appended. A stub is not the function: time
-/// spent there is spent in this image.
+/// What stubs of the procedure linkage table are called: the function's name with this appended. A stub is not the
+/// function: time spent there is spent in this image.
 pub(crate) const PLT_SUFFIX: &str = "@plt";
 
-/// The linkage name of the logical function a symbol belongs to: without symbol version and clone suffixes, and with the constructor
-/// and destructor variants of C++ made one.
+/// The linkage name of the logical function a symbol belongs to: without symbol version and clone suffixes, and with
+/// the constructor and destructor variants of C++ made one.
 pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
     if symbol.ends_with(PLT_SUFFIX) {
         return Cow::Borrowed(symbol);
@@ -79,12 +79,13 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
     }
 }
 
-/// The path that identifies a C++ function only its file sees: `_ZN12_GLOBAL__N_16helperEi` is
-/// `(anonymous namespace)::helper`.
+/// The path that identifies a C++ function only its file sees: `_ZN12_GLOBAL__N_16helperEi` is `(anonymous
+/// namespace)::helper`.
 ///
-/// GCC gives such a function a mangled symbol where it is out of line and no linkage name where it is inlined; the path is
-/// what both have. It tells no parameters, so overloads local to a file are one function, as functions of one name in two files are.
-/// Names with template arguments are left mangled: compilers and demanglers spell types differently.
+/// GCC gives such a function a mangled symbol where it is out of line and no linkage name where it is inlined; the
+/// path is what both have. It tells no parameters, so overloads local to a file are one function, as functions of one
+/// name in two files are. Names with template arguments are left mangled: compilers and demanglers spell types
+/// differently.
 fn file_local_path(name: &str) -> Option<String> {
     // A quick look first: an unnamed namespace, an internal name (`L`), an entity local to a function (`Z`).
     if !name.starts_with("_Z") || !(name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)) {
@@ -93,7 +94,8 @@ fn file_local_path(name: &str) -> Option<String> {
     plain_path(&demangle::cpp_whole(name)?)
 }
 
-/// Whether the path a mangled name begins with has a component marked as internal to its file: an `L` before its length.
+/// Whether the path a mangled name begins with has a component marked as internal to its file: an `L` before its
+/// length.
 fn is_internal(name: &str) -> bool {
     let mut rest = name.strip_prefix("_Z").unwrap_or_default().as_bytes();
     if let Some(nested) = rest.strip_prefix(b"N") {
@@ -112,8 +114,8 @@ fn is_internal(name: &str) -> bool {
     }
 }
 
-/// Takes parameters and qualifiers out of a demangled name: `f(int)::{lambda(char)#1}::operator()(char) const` becomes
-/// `f::{lambda#1}::operator()`. `None` if it has template arguments.
+/// Takes parameters and qualifiers out of a demangled name: `f(int)::{lambda(char)#1}::operator()(char) const`
+/// becomes `f::{lambda#1}::operator()`. `None` if it has template arguments.
 fn plain_path(demangled: &str) -> Option<String> {
     const UNNAMED: &str = "(anonymous namespace)";
     // Both `<` and `(` occur in names of operators.
@@ -156,9 +158,9 @@ pub(crate) fn is_mangled(name: &[u8]) -> bool {
 
 /// Gives the variants of a constructor or destructor the name of the "complete object" one, `C1` or `D1`.
 ///
-/// One constructor in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1` for complete objects, `C2` for
-/// base classes, and `D0` for `delete`. GCC calls the declaration, and so every inlined copy, `C4` or `D4`; which of the
-/// others exist out of line depends on optimisation. They are one function to who wrote it.
+/// One constructor in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1` for complete
+/// objects, `C2` for base classes, and `D0` for `delete`. GCC calls the declaration, and so every inlined copy, `C4`
+/// or `D4`; which of the others exist out of line depends on optimisation. They are one function to who wrote it.
 ///
 /// Where in a mangled name the variant stands is found without a parser of our own: change a digit and see whether
 /// the demangled name is the same. It is only if the digit was a variant.

@@ -1,9 +1,10 @@
 //! Names of the stubs that call functions of other images (the procedure linkage table).
 //!
-//! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation says which function the
-//! slot is for (System V ABI for AMD64, "Procedure Linkage Table").
+//! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation says which function
+//! the slot is for (System V ABI for AMD64, "Procedure Linkage Table").
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use object::LittleEndian as LE;
@@ -12,13 +13,15 @@ use object::pod;
 
 use crate::elf::{ElfFile, Section, string_at};
 use crate::limits;
+use crate::names;
 
 /// The stubs of one image.
 #[derive(Debug, Default)]
 pub(crate) struct Plt {
     sections: Vec<Range<u64>>,
-    /// Sorted by start: start, and the name with `@plt` appended.
-    stubs: Vec<(u64, Box<str>)>,
+    /// Sorted by start: start, and where the function's name is in `strings`.
+    stubs: Vec<(u64, u32)>,
+    strings: Arc<[u8]>,
     /// Bytes of the longest stub.
     stub_size: u64,
 }
@@ -56,17 +59,19 @@ impl Plt {
                     Target::Slot(slot) => slots.by_address.get(&slot)?,
                     Target::Index(index) => slots.by_index.get(index)?,
                 };
-                Some((start, format!("{name}@plt").into()))
+                Some((start, *name))
             }));
         }
         self.stubs.sort_unstable_by_key(|&(start, _)| start);
+        self.strings = slots.strings;
     }
 
     /// The stub at `svma`: its start and name.
-    pub(crate) fn lookup(&self, svma: u64) -> Option<(u64, &str)> {
+    pub(crate) fn lookup(&self, svma: u64) -> Option<(u64, String)> {
         let after = self.stubs.partition_point(|&(start, _)| start <= svma);
-        let (start, name) = self.stubs.get(after.checked_sub(1)?)?;
-        (svma - start < self.stub_size).then_some((*start, name))
+        let &(start, name) = self.stubs.get(after.checked_sub(1)?)?;
+        let name = std::str::from_utf8(string_at(&self.strings, name)).ok().filter(|name| !name.is_empty())?;
+        (svma - start < self.stub_size).then(|| (start, format!("{name}{}", names::PLT_SUFFIX)))
     }
 }
 
@@ -97,11 +102,12 @@ fn target_of(code: &[u8], start: u64) -> Option<Target> {
 }
 
 /// The functions slots are for.
-#[derive(Default)]
 struct Slots {
-    by_address: HashMap<u64, Box<str>>,
-    /// In the order of `.rela.plt`.
-    by_index: Vec<Box<str>>,
+    strings: Arc<[u8]>,
+    /// Offsets in `strings`.
+    by_address: HashMap<u64, u32>,
+    /// The same in the order of `.rela.plt`.
+    by_index: Vec<u32>,
 }
 
 fn read_slots(image: &ElfFile) -> Option<Slots> {
@@ -111,27 +117,24 @@ fn read_slots(image: &ElfFile) -> Option<Slots> {
     let (symbols, strings) = (read(symbols)?, read(strings)?);
     let count = symbols.len() / size_of::<elf::Sym64<LE>>();
     let (symbols, _) = pod::slice_from_bytes::<elf::Sym64<LE>>(&symbols, count).ok()?;
-    let mut slots = Slots::default();
+    let mut slots = Slots { strings, by_address: HashMap::new(), by_index: Vec::new() };
     for name in [b".rela.plt".as_slice(), b".rela.dyn"] {
         let Some(bytes) = image.section(name).and_then(read) else { continue };
         let count = bytes.len() / size_of::<elf::Rela64<LE>>();
         let Ok((relocations, _)) = pod::slice_from_bytes::<elf::Rela64<LE>>(&bytes, count) else { continue };
-        for relocation in relocations {
+        for relocation in relocations.iter().take(limits::MAX_PLT_SLOTS) {
             let kind = relocation.r_type(LE, false);
-            let jump = kind == elf::R_X86_64_JUMP_SLOT;
-            let named = jump || kind == elf::R_X86_64_GLOB_DAT;
+            let named = kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT;
             let symbol = symbols.get(relocation.r_sym(LE, false) as usize).filter(|_| named);
-            let text = symbol.map_or(&b""[..], |symbol| string_at(&strings, symbol.st_name.get(LE)));
-            let text = std::str::from_utf8(text).unwrap_or_default();
-            let usable = !text.is_empty() && text.len() <= limits::MAX_LINKAGE_NAME;
+            // The first name of every string table is empty.
+            let text = symbol.map_or(0, |symbol| symbol.st_name.get(LE));
             if name == b".rela.plt" {
-                slots.by_index.push(if usable { text.into() } else { Box::from("?") });
+                slots.by_index.push(text);
             }
-            if usable && slots.by_address.len() < limits::MAX_PLT_SLOTS {
-                slots.by_address.insert(relocation.r_offset.get(LE), text.into());
+            if text != 0 {
+                slots.by_address.insert(relocation.r_offset.get(LE), text);
             }
         }
     }
-    slots.by_index.truncate(limits::MAX_PLT_SLOTS);
     Some(slots)
 }

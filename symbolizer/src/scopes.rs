@@ -1,9 +1,9 @@
 //! Names of C++ functions that have no linkage name.
 //!
-//! GCC writes no linkage name for a function that is local to its file (`static`, in an unnamed namespace, a
-//! lambda), although a copy of it out of line has a mangled symbol. Such a function is identified by its path of scopes instead,
-//! `(anonymous namespace)::helper`, which both can be brought to: the symbol by [`names::logical`](crate::names::logical),
-//! the debug entry here, from the entries around it.
+//! GCC writes no linkage name for a function that is local to its file (`static`, in an unnamed namespace, a lambda),
+//! although a copy of it out of line has a mangled symbol. Such a function is identified by its path of scopes
+//! instead, `(anonymous namespace)::helper`, which both can be brought to: the symbol by
+//! [`names::logical`](crate::names::logical), the debug entry here, from the entries around it.
 
 use gimli::{AttributeValue, UnitOffset, UnitRef};
 use hashbrown::HashMap;
@@ -39,7 +39,8 @@ impl Scopes {
     /// linkage name that only its file sees.
     pub(crate) fn path<'a>(&mut self, units: &'a Units, at: Entry<'a>) -> Option<String> {
         let mut at = units.named(at)?;
-        // A function others see too has a linkage name unless it is declared `extern "C"`; then its name is the whole name.
+        // A function others see too has a linkage name unless it is declared `extern "C"`; then its name is the whole
+        // name.
         if at.flag(gimli::DW_AT_external) {
             return None;
         }

@@ -1,8 +1,8 @@
 //! Bytes of one file, read by position.
 //!
-//! Files are read with `pread(2)` and never mapped: a file that is truncated while it is mapped kills the process that
-//! touches the lost pages with SIGBUS, and the files read here belong to the programs being profiled. With `pread` the
-//! same event is an error value.
+//! Files are read with `pread(2)` and never mapped: a file that is truncated while it is mapped kills the process
+//! that touches the lost pages with SIGBUS, and the files read here belong to the programs being profiled. With
+//! `pread` the same event is an error value.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

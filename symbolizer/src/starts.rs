@@ -1,8 +1,8 @@
 //! Where functions begin, from unwind information alone.
 //!
 //! Every function a compiler emits has a frame description (FDE) with its first address and size, also in stripped
-//! programs. `.eh_frame_hdr` holds a table of them sorted by address, made for binary search; it is searched in place,
-//! so opening an image costs no more than reading the two sections.
+//! programs. `.eh_frame_hdr` holds a table of them sorted by address, made for binary search; it is searched in
+//! place, so opening an image costs no more than reading the two sections.
 
 use std::ops::Range;
 
@@ -89,7 +89,8 @@ fn cover(start: u64, size: u64, svma: u64) -> Option<Range<u64>> {
 /// Finds the search table if it has the one encoding linkers write: version 1, a 4-byte pointer to `.eh_frame`, a
 /// 4-byte count, entries of two signed 32-bit offsets relative to the section. Anything else is scanned instead.
 fn find_table(header: &[u8]) -> Option<(usize, usize)> {
-    // DW_EH_PE_sdata4 | DW_EH_PE_datarel, and DW_EH_PE_udata4 (Linux Standard Base, "DWARF Exception Header Encoding").
+    // DW_EH_PE_sdata4 | DW_EH_PE_datarel, and DW_EH_PE_udata4 (Linux Standard Base, "DWARF Exception Header
+    // Encoding").
     const DATAREL_SDATA4: u8 = 0x3b;
     const UDATA4: u8 = 0x03;
     let &[version, pointer_encoding, count_encoding, table_encoding] = header.first_chunk::<4>()?;

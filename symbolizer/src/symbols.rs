@@ -42,9 +42,9 @@ pub struct Function {
 
 /// The names of one image's functions, read from it as they are needed.
 ///
-/// The first [`Symbols::resolve`] reads the tables (and looks for a separate debug file); each unit of debug information is parsed
-/// when an address in it is first asked for. After that a call takes microseconds. Results are not kept, so the caller memoises them by
-/// address. Names and paths are shared: equal names are the same `Arc`.
+/// The first [`Symbols::resolve`] reads the tables (and looks for a separate debug file); each unit of debug
+/// information is parsed when an address in it is first asked for. After that a call takes microseconds. Results are
+/// not kept, so the caller memoises them by address. Names and paths are shared: equal names are the same `Arc`.
 ///
 /// The thread that resolves needs [`limits::MAX_DWARF_STACK`] bytes of stack and some more.
 #[derive(Debug)]
@@ -81,19 +81,20 @@ impl Symbols {
         }
     }
 
-    /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out,
-    /// and last the function that was really called. `out` is cleared first, and stays empty if no function is
-    /// known to contain the address.
+    /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out, and
+    /// last the function that was really called. `out` is cleared first, and stays empty if no function is known to
+    /// contain the address.
     ///
     /// A return address is looked up at the address before it; that is the caller's business.
     ///
     /// Which name a function gets, so that it is the same wherever the function appears:
     ///
-    /// - The outermost has the name in the symbol table, which is what there is without debug information too; of several symbols at
-    ///   one address the one people use (`write`, not `__write`). If debug information names another of these
-    ///   symbols, and the name is mangled, it is right: identical functions were folded, or one was declared as an alias.
-    /// - Inlined ones have their name in the debug information; if that is another name of a function
-    ///   in the symbol table, the one chosen there.
+    /// - The outermost has the name in the symbol table, which is what there is without debug information too; of
+    ///   several symbols at one address the one people use (`write`, not `__write`). If debug information names
+    ///   another of these symbols, and the name is mangled, it is right: identical functions were folded, or one was
+    ///   declared as an alias.
+    /// - Inlined ones have their name in the debug information; if that is another name of a function in the symbol
+    ///   table, the one chosen there.
     /// - Either loses what [`logical`](names::logical) removes.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
@@ -136,8 +137,8 @@ impl Symbols {
         out.push(function(named.unwrap_or_default(), called.start, frame, false));
     }
 
-    /// About how many bytes are held for this image's names, without the sections it shares with an unwinder. For whoever
-    /// keeps a budget; dropping the `Symbols` frees them, and a new one starts over.
+    /// About how many bytes are held for this image's names, without the sections it shares with an unwinder. For
+    /// whoever keeps a budget; dropping the `Symbols` frees them, and a new one starts over.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         let tables = self
@@ -147,8 +148,8 @@ impl Symbols {
         tables + self.names.held_bytes()
     }
 
-    /// What could not be used and why, in words for the user; empty as a rule. Complete after the first resolve, but for what
-    /// turns out to be damaged later.
+    /// What could not be used and why, in words for the user; empty as a rule. Complete after the first resolve, but
+    /// for what turns out to be damaged later.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -176,7 +177,7 @@ impl Tables {
         files.extend(debug_file);
         let symbols = SymbolTable::read(&files);
         if symbols.cut {
-            notes.push(format!("only the first {} symbols are used", limits::MAX_SYMBOLS));
+            notes.push("the symbols of this image are above a limit: some are not used".to_owned());
         }
         let dwarf = if has_dwarf {
             load_dwarf(image, None, finder, notes)
@@ -199,7 +200,7 @@ impl Tables {
                 self.plt.read_stubs(image);
             }
             if let Some((start, name)) = self.plt.lookup(svma) {
-                return Called { name: Some(name.to_owned()), start: Some(start) };
+                return Called { name: Some(name), start: Some(start) };
             }
         }
         match (symbol, self.starts.lookup(svma)) {

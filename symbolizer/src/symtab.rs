@@ -1,7 +1,7 @@
 //! Function symbols of one image, sorted by address.
 //!
-//! Tables of gABI, "Symbol Table". A symbol is kept as 16 bytes: names stay in the string table of the file, which is kept
-//! as it was read.
+//! Tables of gABI, "Symbol Table". A symbol is kept as 16 bytes: names stay in the string table of the file, which is
+//! kept as it was read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,7 +106,8 @@ impl SymbolTable {
             let Some(strings) = file.sections().get(section.link as usize) else { continue };
             let Ok(bytes) = file.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
             let count = bytes.len() / size_of::<elf::Sym64<LE>>();
-            // Linkers put everything of `.dynsym` in `.symtab` too; only `strip` with special wishes leaves less there.
+            // Linkers put everything of `.dynsym` in `.symtab` too; only `strip` with special wishes leaves less
+            // there.
             if kind == elf::SHT_DYNSYM && candidates.len() - first >= count {
                 continue;
             }
@@ -132,10 +133,23 @@ impl SymbolTable {
         let strings = std::mem::take(&mut self.strings);
         let text = |name: Name| name_in(&strings, name);
         candidates.sort_unstable_by_key(|candidate| candidate.svma);
-        // Names are only looked at where several symbols share an address: string tables are many times larger than this.
-        let rank = |c: &Candidate| names::alias_rank(text(c.name), c.local, c.weak);
+        // Names are only looked at where several symbols share an address: string tables are many times larger than
+        // this.
+        let mut budget = limits::MAX_ALIAS_BYTES;
         for group in candidates.chunk_by_mut(|a, b| a.svma == b.svma).filter(|group| group.len() > 1) {
-            group.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| text(a.name).cmp(text(b.name))));
+            let bytes = |group: &[Candidate]| group.iter().map(|c| text(c.name).len() + 1).sum::<usize>();
+            // Measured part by part, as measuring is what costs.
+            for part in group.chunks(1024) {
+                budget = budget.saturating_sub(bytes(part));
+                if budget == 0 {
+                    break;
+                }
+            }
+            if budget == 0 {
+                self.cut = true;
+                break;
+            }
+            group.sort_by_cached_key(|c| (names::alias_rank(text(c.name), c.local, c.weak), text(c.name)));
         }
         let mut symbols: Vec<Symbol> = Vec::new();
         let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
@@ -145,9 +159,11 @@ impl SymbolTable {
             match symbols.last_mut() {
                 Some(last) if last.svma == candidate.svma => {
                     last.size = last.size.max(size);
-                    if text(last.name) != text(candidate.name) {
+                    if !self.cut && text(last.name) != text(candidate.name) {
                         let names = aliases.entry(candidate.svma).or_default();
-                        if names.last().is_none_or(|&name| text(name) != text(candidate.name)) {
+                        if names.len() < limits::MAX_ALIASES
+                            && names.last().is_none_or(|&name| text(name) != text(candidate.name))
+                        {
                             names.push(candidate.name);
                         }
                         let alias = text(candidate.name);
@@ -167,8 +183,8 @@ impl SymbolTable {
         self.strings = strings;
     }
 
-    /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it if that has no
-    /// size, which then extends up to the next symbol or the end of its section.
+    /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it
+    /// if that has no size, which then extends up to the next symbol or the end of its section.
     pub(crate) fn lookup(&self, svma: u64) -> Option<Found<'_>> {
         let after = self.symbols.partition_point(|symbol| symbol.svma <= svma);
         let before = self.symbols.get(..after)?;
@@ -209,12 +225,11 @@ impl SymbolTable {
 fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
     let table = (name.0 >> NAME_OFFSET_BITS) as usize;
     let offset = name.0 & ((1 << NAME_OFFSET_BITS) - 1);
-    let name = strings.get(table).map_or(&b""[..], |strings| string_at(strings, offset));
-    name.get(..limits::MAX_LINKAGE_NAME).unwrap_or(name)
+    strings.get(table).map_or(&[], |strings| string_at(strings, offset))
 }
 
-/// A symbol is a function if it says so (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size or is
-/// global: assembly files often leave out the type, and `_start` of many C libraries leaves out both.
+/// A symbol is a function if it says so (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size or
+/// is global: assembly files often leave out the type, and `_start` of many C libraries leaves out both.
 fn candidate(symbol: &elf::Sym64<LE>, table: usize, strings: &[u8], code: &[Range<u64>]) -> Option<Candidate> {
     let (svma, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
     if symbol.st_shndx.get(LE).0 == elf::SHN_UNDEF.0 || svma == 0 {

@@ -1,7 +1,7 @@
 //! References from one debug entry to another, also across units.
 //!
-//! Link-time optimisation puts copies of functions in one unit and what they are copies of in another. `addr2line` follows
-//! such references for names; for everything else they are followed here.
+//! Link-time optimisation puts copies of functions in one unit and what they are copies of in another. `addr2line`
+//! follows such references for names; for everything else they are followed here.
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -19,7 +19,8 @@ pub struct UnwindSection {
 
 /// What `framehop::ExplicitModuleSectionInfo` asks for, field by field. Addresses are SVMAs.
 ///
-/// Formats: Linux Standard Base, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4 (`.debug_frame`).
+/// Formats: Linux Standard Base, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4
+/// (`.debug_frame`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnwindSections {
     /// See [`ElfFile::base_svma`].
@@ -28,8 +29,8 @@ pub struct UnwindSections {
     pub text_svma: Option<Range<u64>>,
     /// `.got`, likewise.
     pub got_svma: Option<Range<u64>>,
-    /// `.eh_frame_hdr`, only if it has a search table that can be used and `eh_frame` is there; an unwinder without it indexes
-    /// `.eh_frame` itself.
+    /// `.eh_frame_hdr`, only if it has a search table that can be used and `eh_frame` is there; an unwinder without
+    /// it indexes `.eh_frame` itself.
     pub eh_frame_hdr: Option<UnwindSection>,
     /// `.eh_frame`.
     pub eh_frame: Option<UnwindSection>,

@@ -12,7 +12,8 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, KernelSymbols, Symbols};
 use common::{Workshop, have, nm, resolve, run};
 use proptest::prelude::*;
 
-/// How long one damaged image may take with all its addresses; a debug build of this is 20 times slower than a release build.
+/// How long one damaged image may take with all its addresses; a debug build of this is 20 times slower than a
+/// release build.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens whatever `bytes` are and asks for everything. Returns the notes.
@@ -118,8 +119,6 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn damaged_programs_do_no_harm(seed in any::<prop::sample::Index>(), damages in prop::collection::vec(damage(), 1..24)) {
         if !SEEDS.is_empty() {
@@ -372,4 +371,38 @@ fn names_made_to_blow_up_demanglers_do_no_harm() {
     }
     assert!(seen >= names.len());
     assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn symbols_that_share_an_address_and_one_endless_name_take_seconds_at_most() {
+    // Names that overlap: each begins one byte after the one before, and none ends.
+    let symbol = |index: u32, address: u64| -> Vec<u8> {
+        [&(index + 1).to_le_bytes()[..], &[0x12, 0, 1, 0], &address.to_le_bytes(), &8u64.to_le_bytes()].concat()
+    };
+    let Some((mut bytes, work)) = with_sections(&[]) else { return };
+    let count = 500_000;
+    let table: Vec<u8> = (0..count).flat_map(|index| symbol(index, work)).collect();
+    let strings = vec![b'x'; 2 << 20];
+    let (table_at, strings_at) = (bytes.len(), bytes.len() + table.len());
+    let (table_size, strings_size) = (table.len(), strings.len());
+    bytes.extend(table);
+    bytes.extend(strings);
+    // Points the symbol table and its strings there.
+    let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let headers = word(&bytes, 0x28);
+    for index in 0..usize::from(bytes[0x3c]) {
+        let at = headers + index * 64;
+        if bytes[at + 4] == 2 {
+            let link = usize::from(bytes[at + 0x28]);
+            for (at, place, size) in [(at, table_at, table_size), (headers + link * 64, strings_at, strings_size)] {
+                bytes[at + 0x18..at + 0x20].copy_from_slice(&(place as u64).to_le_bytes());
+                bytes[at + 0x20..at + 0x28].copy_from_slice(&(size as u64).to_le_bytes());
+            }
+        }
+    }
+    let (elapsed, found, notes) = time(bytes, work);
+    assert!(elapsed < PATIENCE, "{elapsed:?}");
+    assert_eq!(found[0].start, Some(work));
+    assert!(found[0].linkage_name.as_ref().is_some_and(|name| name.starts_with("xxxx")), "{found:?}");
+    assert!(notes.iter().any(|note| note.contains("symbols")), "{notes:?}");
 }

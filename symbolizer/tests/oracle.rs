@@ -9,8 +9,8 @@ use std::process::Command;
 
 use common::{Workshop, addr2line, have, linkage, nm, open, resolve, run, symbols, text_addresses};
 
-/// Names that binutils print as they are in the file, brought to the form that identifies a logical function. Only what
-/// the fixtures need: the rules themselves are tested beside them.
+/// Names that binutils print as they are in the file, brought to the form that identifies a logical function. Only
+/// what the fixtures need: the rules themselves are tested beside them.
 fn comparable(name: &str) -> String {
     let name = name.split('@').next().unwrap();
     let mut name = name.to_owned();
@@ -43,15 +43,17 @@ fn compare(path: &Path, step: usize) -> (usize, usize) {
         for (function, (name, file, line)) in found.iter().zip(expected) {
             if file != "??" && *line != 0 {
                 let same = |a: &str| Path::new(a).file_name() == Path::new(file).file_name();
-                // binutils 2.40 names the unit's file for some functions declared in a header, with the header's line.
+                // binutils 2.40 names the unit's file for some functions declared in a header, with the header's
+                // line.
                 let in_header = function.file.is_some() && function.file == function.decl_file;
                 // And `<artificial>` for the units link-time optimisation makes.
                 let made_up = file.ends_with("<artificial>");
                 assert!(in_header || made_up || function.file.as_deref().is_some_and(same), "{}", context());
                 assert_eq!(function.line, *line, "{}", context());
             }
-            // C++ functions local to a file are known by their path; binutils give the symbol instead, and for inlined copies
-            // that of the outer function. How such functions are identified has a test of its own (identity.rs).
+            // C++ functions local to a file are known by their path; binutils give the symbol instead, and for
+            // inlined copies that of the outer function. How such functions are identified has a test of its own
+            // (identity.rs).
             let name = comparable(name);
             let in_cpp = path.ends_with("classes");
             if in_cpp && !linkage(function).starts_with("_Z") && linkage(function) != "main" {
