@@ -42,21 +42,47 @@ something failed on the way, 2 if the request cannot be met. 126: the program ca
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program and profile it
-    #[command(after_long_help = RECORD_EXAMPLES)]
+    ///
+    /// Runs a program, samples its call stacks until it ends, leaves a profile and prints a short report.
+    ///
+    /// The program's input, output and exit status are its own: whatever ccsd prints goes to standard error, and ccsd ends as
+    /// the program ended. On SIGINT or SIGTERM the collection ends in order, with file and report; ccsd then waits for the
+    /// program, unless it is signalled again.
+    #[command(after_long_help = RECORD_EXAMPLES, override_usage = "ccsd record [OPTIONS] [--] PROGRAM [ARGS]...")]
     Record(RecordArgs),
     /// Profile running processes
+    ///
+    /// Samples the call stacks of processes that run already, until they end, the duration is over, or Ctrl-C.
+    ///
+    /// All their threads are sampled and, unless --no-inherit is given, all their descendants, those that exist and those to
+    /// come. They are never stopped.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachArgs),
     /// Show a profile
+    ///
+    /// Shows a profile that `record` or `attach` has written.
+    ///
+    /// Every output begins with what became of the samples and what collecting them cost, in lines that begin with `#`.
+    /// Percentages are of all samples of the profile, and come with their 95% confidence interval where there is room. On a
+    /// terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or a
+    /// pipe goes everything.
     #[command(after_long_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
     /// Show what can be sampled here, and how to allow more
+    ///
+    /// Tries what this machine lets this user sample, and names the command that would allow more.
+    ///
+    /// Exit status 1 if nothing can be sampled at all.
     #[command(after_long_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
+    ///
+    /// Prints a completion script.
     #[command(after_long_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
     /// Print the manual page, or write all of them
+    ///
+    /// Prints ccsd(1), or writes the pages of ccsd and of its commands into a directory.
     #[command(after_long_help = MAN_EXAMPLES)]
     Man(ManArgs),
 }
@@ -105,11 +131,7 @@ pub struct CollectArgs {
     pub quiet: bool,
 }
 
-/// Runs a program, samples its call stacks until it ends, leaves a profile and prints a short report.
-///
-/// The program's input, output and exit status are its own: whatever ccsd prints goes to standard error, and ccsd ends as
-/// the program ended. On SIGINT or SIGTERM the collection ends in order, with file and report; ccsd then waits for the
-/// program, unless it is signalled again.
+/// Arguments of `ccsd record`.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     #[command(flatten)]
@@ -130,10 +152,7 @@ Then see more of it:
   ccsd report --graph
   ccsd report --lines --function compress";
 
-/// Samples the call stacks of processes that run already, until they end, the duration is over, or Ctrl-C.
-///
-/// All their threads are sampled and, unless --no-inherit is given, all their descendants, those that exist and those to
-/// come. They are never stopped.
+/// Arguments of `ccsd attach`.
 #[derive(Debug, Args)]
 pub struct AttachArgs {
     #[command(flatten)]
@@ -155,12 +174,7 @@ fn pid(text: &str) -> Result<u32, String> {
     pid.ok_or_else(|| "not a process id; `pgrep NAME` finds those of a program".to_owned())
 }
 
-/// Shows a profile that `record` or `attach` has written.
-///
-/// Every output begins with what became of the samples and what collecting them cost, in lines that begin with `#`.
-/// Percentages are of all samples of the profile, and come with their 95% confidence interval where there is room. On a
-/// terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or a
-/// pipe goes everything.
+/// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("view"))]
 pub struct ReportArgs {
@@ -218,9 +232,7 @@ Examples:
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 
-/// Tries what this machine lets this user sample, and names the command that would allow more.
-///
-/// Exit status 1 if nothing can be sampled at all.
+/// Arguments of `ccsd doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Print JSON
@@ -234,7 +246,7 @@ Examples:
   sudo ccsd doctor                         what root could do
   ccsd doctor --json | jq '.checks[] | select(.mark != \"ok\")'";
 
-/// Prints a completion script.
+/// Arguments of `ccsd completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
     /// The shell
@@ -248,7 +260,7 @@ Examples:
   ccsd completions zsh > ~/.zfunc/_ccsd
   ccsd completions fish > ~/.config/fish/completions/ccsd.fish";
 
-/// Prints ccsd(1), or writes the pages of ccsd and of its commands into a directory.
+/// Arguments of `ccsd man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
     /// Where to write all pages

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ccsd_daemon::Status;
 use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::format::{count, duration, percent};
 use crate::style::{Layout, Tone};
@@ -32,8 +33,7 @@ impl StatusLine {
         }
         let now = (status.elapsed, status.accounting.received, status.accounting.own_cpu_ns);
         let text = text(status, std::mem::replace(&mut self.last, now));
-        // A program that has taken the terminal for itself (an editor, a pager) must not find our line in its picture.
-        if tcgetattr(stderr()).is_ok_and(|settings| !settings.local_flags.contains(LocalFlags::ICANON)) {
+        if !is_ours() {
             self.drawn = false;
             return;
         }
@@ -51,6 +51,13 @@ impl StatusLine {
             self.drawn = false;
         }
     }
+}
+
+/// Whether the terminal may be written to now. A program that has taken it for itself (an editor, a pager) must not find
+/// our line in its picture; nor must the user of a shell that we run in the background of.
+fn is_ours() -> bool {
+    let shared = tcgetattr(stderr()).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON));
+    shared && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
 }
 
 fn text(status: &Status, (elapsed, received, own_cpu): (Duration, u64, u64)) -> String {

@@ -6,8 +6,11 @@ use ccsd_profile::view::{CycleRow, CyclesView, Share};
 use super::Shown;
 use super::flat::interval;
 use crate::format::{Scale, counted, percent};
-use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::style::{Layout, Tone};
+use crate::table::{Cell, Column, Table, cut};
+
+/// Columns of one name in a cycle on a terminal.
+const NAME_WIDTH: usize = 24;
 
 /// The view.
 pub fn view(shown: &Shown<'_>) -> CyclesView {
@@ -34,7 +37,7 @@ pub fn text(shown: &Shown<'_>) -> String {
             scale.weight(row.weight).into(),
             percent(row.share.fraction).into(),
             interval(&row.share),
-            cycle(&view, row).into(),
+            cycle(&view, row, shown.layout).into(),
         ]);
     }
     if let Some(rest @ [_, ..]) = view.rows.get(rows..) {
@@ -51,11 +54,13 @@ pub fn text(shown: &Shown<'_>) -> String {
     table.render(shown.layout)
 }
 
-fn cycle(view: &CyclesView, row: &CycleRow) -> String {
-    let names: Vec<_> = row
+/// On a terminal each name is cut, so that all can be told apart.
+fn cycle(view: &CyclesView, row: &CycleRow, layout: Layout) -> String {
+    let names: Vec<String> = row
         .cycle
         .iter()
         .map(|function| sanitise(view.names.get(function).map_or("[unknown]", String::as_str)))
+        .map(|name| cut(&name, if layout.is_terminal() { NAME_WIDTH } else { usize::MAX }))
         .collect();
     let mark = if row.approximate { "~" } else { "" };
     format!("{mark}{}", names.join(" > "))
