@@ -95,7 +95,7 @@ impl Symbols {
     ///   declared as an alias.
     /// - Inlined ones have their name in the debug information; if that is another name of a function in the symbol
     ///   table, the one chosen there.
-    /// - Either loses what [`logical`](names::logical) removes.
+    /// - Either loses symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are made one.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
         let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, &mut self.notes));
