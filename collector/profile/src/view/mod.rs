@@ -57,11 +57,19 @@ pub struct Total {
 pub type Names = BTreeMap<CostCentreId, String>;
 
 fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> Names {
-    let mut names = Names::new();
+    // Marked first and named once: a view of stacks mentions its functions a million times.
+    let mut mentioned = vec![false; profile.cost_centres().len()];
     for function in functions {
-        names.entry(function).or_insert_with(|| profile.name(function).into_owned());
+        if let Some(mentioned) = mentioned.get_mut(function.index()) {
+            *mentioned = true;
+        }
     }
-    names
+    (0u32..)
+        .map(CostCentreId::new)
+        .zip(mentioned)
+        .filter(|(_, mentioned)| *mentioned)
+        .map(|(function, _)| (function, profile.name(function).into_owned()))
+        .collect()
 }
 
 /// A history as words: unmarked entries in parentheses.

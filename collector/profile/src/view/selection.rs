@@ -70,13 +70,18 @@ impl Selection {
         !self.hidden.contains(&function) && self.only.as_ref().is_none_or(|only| only.contains(&function))
     }
 
+    /// Whether any function may be hidden.
+    pub(super) fn hides(&self) -> bool {
+        !self.hidden.is_empty() || self.only.is_some()
+    }
+
     pub(super) fn takes_thread(&self, thread: ThreadId) -> bool {
         self.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
     }
 
     /// Visibility by number of cost centre; `None` if nothing is hidden.
     pub(super) fn visible(&self, profile: &Profile) -> Option<Vec<bool>> {
-        if self.hidden.is_empty() && self.only.is_none() {
+        if !self.hides() {
             return None;
         }
         Some((0..profile.cost_centres().len()).map(|i| self.shows(CostCentreId::new(i as u32))).collect())

@@ -39,24 +39,32 @@ impl StacksView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        // Hiding functions makes stacks equal that were different.
-        let mut rows: HashMap<Vec<u32>, (u64, u64, bool)> = HashMap::new();
+        let row = |entries: &[u32], weight, samples, approximate| StackRow {
+            entries: entries.iter().map(|&entry| to_entry(entry)).collect(),
+            weight,
+            samples,
+            share: Share::default(),
+            approximate,
+        };
+        let mut rows: Vec<StackRow> = Vec::new();
+        // Hiding functions makes stacks equal that were different; without, no two contexts have the same.
+        let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
         let total = walk(profile, selection, |context| {
-            let (weight, samples, approximate) = rows.entry_ref(context.entries()).or_default();
-            *weight = weight.saturating_add(context.weight);
-            *samples = samples.saturating_add(context.samples);
-            *approximate |= context.approximate;
+            let (weight, samples) = (context.weight, context.samples);
+            if selection.hides() {
+                let at = *known.entry_ref(context.entries()).or_insert(rows.len());
+                if let Some(row) = rows.get_mut(at) {
+                    row.weight = row.weight.saturating_add(weight);
+                    row.samples = row.samples.saturating_add(samples);
+                    row.approximate |= context.approximate;
+                    return;
+                }
+            }
+            rows.push(row(context.entries(), weight, samples, context.approximate));
         });
-        let mut rows: Vec<StackRow> = rows
-            .into_iter()
-            .map(|(entries, (weight, samples, approximate))| StackRow {
-                entries: entries.iter().map(|&entry| to_entry(entry)).collect(),
-                weight,
-                samples,
-                share: Share::of(weight, total.weight, total.samples),
-                approximate,
-            })
-            .collect();
+        for row in &mut rows {
+            row.share = Share::of(row.weight, total.weight, total.samples);
+        }
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
         let names = names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
         Self { total, rows, names }
