@@ -35,8 +35,9 @@ Examples:
   ccsd report --graph                callers and callees, from profile.ccsd
   ccsd doctor                        what can be sampled here, and how to allow more
 
-Exit status: that of the program for `record` (and the same signal, if one killed it); else 0 if all went well, 1 if
-something failed on the way, 2 if the request cannot be met. 126: the program cannot be executed. 127: it is not found.";
+Exit status: that of the program for `record` (and the same signal, if one killed
+it); else 0 if all went well, 1 if something failed on the way, 2 if the request
+cannot be met. 126: the program cannot be executed. 127: it is not found.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]

@@ -19,16 +19,58 @@ pub fn completions(args: &CompletionsArgs) -> Result<Exit, Failure> {
 
 /// Prints the manual page of ccsd, or writes all pages.
 pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
+    // `ccsd help` needs no page.
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
     let Some(directory) = &args.directory else {
-        let mut page = Vec::new();
-        Man::new(Cli::command()).render(&mut page)?;
-        return print(&page);
+        return print(&page(&command)?);
     };
-    let written = fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
+    let written = fs::create_dir_all(directory).and_then(|()| {
+        for command in std::iter::once(&command).chain(command.get_subcommands()) {
+            fs::write(directory.join(Man::new(command.clone()).get_filename()), page(command)?)?;
+        }
+        Ok(())
+    });
     written
         .with_context(|| format!("cannot write manual pages to {}", directory.display()))
         .map_err(Failure::at_run_time)?;
     Ok(Exit::SUCCESS)
+}
+
+/// One page. The examples are set here: clap_mangen would fill their lines like those of any text.
+fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
+    let man = Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(text) = command.get_after_long_help() {
+        writeln!(page, ".SH EXAMPLES")?;
+        for paragraph in text.to_string().split("\n\n") {
+            let lines = paragraph.strip_prefix("Examples:\n").unwrap_or(paragraph);
+            let is_code = lines.lines().any(|line| line.starts_with("  "));
+            let (before, after) = if is_code { (".PP\n.nf", "\n.fi") } else { (".PP", "") };
+            writeln!(page, "{before}\n{}{after}", roff(lines))?;
+        }
+    }
+    Ok(page)
+}
+
+/// Text without what troff would take for a request or an escape.
+fn roff(text: &str) -> String {
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| {
+            let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('`', "\\(ga");
+            if line.starts_with('.') { format!("\\&{line}") } else { line }
+        })
+        .collect();
+    lines.join("\n")
 }
 
 fn print(bytes: &[u8]) -> Result<Exit, Failure> {
@@ -36,4 +78,24 @@ fn print(bytes: &[u8]) -> Result<Exit, Failure> {
     let result: io::Result<()> = out.write_all(bytes).and_then(|()| out.flush());
     result?;
     Ok(Exit::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_have_their_examples_line_by_line() {
+        let mut command = Cli::command();
+        command.build();
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            let page = String::from_utf8(page(command).unwrap()).unwrap();
+            assert!(page.contains(".nf\n  ccsd "), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn troff_sees_only_text() {
+        assert_eq!(roff(".x\\y\n'a'"), "\\&.x\\ey\n\\(aqa\\(aq");
+    }
 }
