@@ -147,11 +147,9 @@ impl Aggregator {
         let (id, line, named) = (thread.id, thread.line, thread.named);
         self.profile.charge(id, context, line, &weights[..self.metrics]);
 
-        let elided = self.profile.contexts().is_elided(context);
         let accounting = self.profile.accounting_mut();
         accounting.frames += stack.len() as u64;
         accounting.max_stack_depth = accounting.max_stack_depth.max(stack.len() as u64);
-        accounting.elided += u64::from(elided);
         accounting.unsymbolised += u64::from(!named);
         if let Root::Truncated(reason) = root {
             accounting.count_truncated(reason);

@@ -50,8 +50,8 @@ impl Resolver {
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, name: String, elf: Option<Arc<ElfFile>>) {
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
+        let symbols = elf.map(|elf| Symbols::new(elf, DebugFileFinder::system().image_path(&name)));
         let id = profile.add_image(ProfileImage { name, build_id });
-        let symbols = elf.map(|elf| Symbols::new(elf, DebugFileFinder::default()));
         self.images.push(ImageSymbols { id, symbols });
     }
 

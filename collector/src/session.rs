@@ -20,6 +20,9 @@ use crate::system;
 
 /// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
 const BATCHES: usize = 16;
+/// Stack of the two threads: reading debug information and demangling are recursive, up to a depth that they limit. Only
+/// what is used takes memory.
+const STACK_BYTES: usize = 8 << 20;
 /// Updates between the aggregator and its reader, who should be done with one before the next is due.
 const UPDATES: usize = 4;
 
@@ -206,7 +209,8 @@ impl Prepared {
         let (events_sender, events) = bounded(UPDATES);
         let Prepared { info, sampler, aggregator, batches, empty, commands, wake } = self;
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(doing("start a thread"))
+            let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+            builder.spawn(body).map_err(doing("start a thread"))
         };
         let threads = vec![
             spawn("ccsd-aggregate", Box::new(move || aggregator.run(&batches, &empty, &events_sender)))?,

@@ -34,7 +34,8 @@ pub struct UnwindSections {
     pub eh_frame_hdr: Option<UnwindSection>,
     /// `.eh_frame`.
     pub eh_frame: Option<UnwindSection>,
-    /// `.debug_frame`, read only where there is no `.eh_frame`: unwinders use one or the other.
+    /// `.debug_frame`. A program compiled without `.eh_frame` has some all the same, from the C library's start-up code, so
+    /// both are given, and an unwinder asks this one for what the other does not cover.
     pub debug_frame: Option<Arc<[u8]>>,
 }
 
@@ -47,7 +48,7 @@ impl UnwindSections {
             got_svma: range(b".got"),
             eh_frame_hdr: read_section(file, b".eh_frame_hdr").or_else(|| read_header_segment(file)),
             eh_frame: read_section(file, b".eh_frame"),
-            debug_frame: None,
+            debug_frame: read_section(file, b".debug_frame").map(|section| section.data),
         };
         if sections.eh_frame.is_none() {
             sections.eh_frame = sections.eh_frame_pointer().and_then(|svma| {
@@ -59,9 +60,6 @@ impl UnwindSections {
         }
         if sections.eh_frame.is_none() || sections.eh_frame_pointer().is_none() {
             sections.eh_frame_hdr = None;
-        }
-        if sections.eh_frame.is_none() {
-            sections.debug_frame = read_section(file, b".debug_frame").map(|section| section.data);
         }
         sections
     }

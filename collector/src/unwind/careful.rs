@@ -65,13 +65,22 @@ pub enum Stuck {
     Bad,
 }
 
+/// One of an image's two tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// `.eh_frame`
+    EhFrame,
+    /// `.debug_frame`, asked for what the other does not cover.
+    DebugFrame,
+}
+
 /// Whether framehop can leave the frame at `address`.
 pub fn needs_care(sections: &UnwindSections, address: u64) -> bool {
-    let simple = with_row(sections, address, |row, _| {
+    let simple = with_row(sections, address, |row, found| {
         let cfa = match row.cfa() {
             CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
             // That of the PLT reads no memory, and framehop evaluates it.
-            CfaRule::Expression(expression) => !reads_memory(sections, expression),
+            CfaRule::Expression(expression) => !reads_memory(sections, found.table, expression),
         };
         let plain = |rule: Option<RegisterRule<usize>>| {
             matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
@@ -82,9 +91,12 @@ pub fn needs_care(sections: &UnwindSections, address: u64) -> bool {
     simple == Ok(false)
 }
 
-/// Whether a table covers the address, and whether it says that the function has no caller.
-pub fn covers(sections: &UnwindSections, address: u64) -> Option<bool> {
-    with_row(sections, address, |row, _| matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined))).ok()
+/// Which table covers the address, and whether it says that the function has no caller.
+pub fn covers(sections: &UnwindSections, address: u64) -> Option<(Table, bool)> {
+    with_row(sections, address, |row, found| {
+        (found.table, matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined)))
+    })
+    .ok()
 }
 
 /// Leaves the frame at `address` (an SVMA, already inside the call for a caller).
@@ -98,8 +110,9 @@ pub fn leave(
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<Caller, Stuck> {
     let before = *registers;
-    let (after, signal) =
-        with_row(sections, address, |row, signal| apply(sections, row, &before, read).map(|after| (after, signal)))??;
+    let (after, signal) = with_row(sections, address, |row, found| {
+        apply(sections, found.table, row, &before, read).map(|after| (after, found.signal))
+    })??;
     let Some(after) = after else { return Ok(Caller::None) };
     match after.get(X86_64::RA) {
         None | Some(0) => Ok(Caller::None),
@@ -137,6 +150,7 @@ pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Op
 /// The caller's registers; `None` where the return address is undefined.
 fn apply(
     sections: &UnwindSections,
+    table: Table,
     row: &UnwindTableRow<usize>,
     before: &Registers,
     read: &impl Fn(u64) -> Option<u64>,
@@ -145,7 +159,7 @@ fn apply(
         CfaRule::RegisterAndOffset { register, offset } => {
             before.get(*register).ok_or(Stuck::Bad)?.wrapping_add_signed(*offset)
         }
-        CfaRule::Expression(expression) => evaluate(sections, expression, before, None, read)?,
+        CfaRule::Expression(expression) => evaluate(sections, table, expression, before, None, read)?,
     };
     let load = |address: u64| read(address).ok_or(Stuck::Unreadable(address));
     let mut after = Registers::default();
@@ -169,10 +183,10 @@ fn apply(
             Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
             Some(RegisterRule::Register(other)) => before.get(other),
             Some(RegisterRule::Expression(expression)) => {
-                Some(load(evaluate(sections, &expression, before, Some(cfa), read)?)?)
+                Some(load(evaluate(sections, table, &expression, before, Some(cfa), read)?)?)
             }
             Some(RegisterRule::ValExpression(expression)) => {
-                Some(evaluate(sections, &expression, before, Some(cfa), read)?)
+                Some(evaluate(sections, table, &expression, before, Some(cfa), read)?)
             }
             Some(_) => None,
         };
@@ -188,12 +202,13 @@ fn apply(
 
 fn evaluate(
     sections: &UnwindSections,
+    table: Table,
     expression: &UnwindExpression<usize>,
     registers: &Registers,
     cfa: Option<u64>,
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<u64, Stuck> {
-    let mut evaluation = evaluation(sections, expression).ok_or(Stuck::Bad)?;
+    let mut evaluation = evaluation(sections, table, expression).ok_or(Stuck::Bad)?;
     if let Some(cfa) = cfa {
         // Register expressions start with the frame's address on their stack (DWARF 5, 6.4.2.3).
         evaluation.set_initial_value(cfa);
@@ -222,8 +237,8 @@ fn evaluate(
     Err(Stuck::Bad)
 }
 
-fn reads_memory(sections: &UnwindSections, expression: &UnwindExpression<usize>) -> bool {
-    let Some(mut evaluation) = evaluation(sections, expression) else { return false };
+fn reads_memory(sections: &UnwindSections, table: Table, expression: &UnwindExpression<usize>) -> bool {
+    let Some(mut evaluation) = evaluation(sections, table, expression) else { return false };
     let mut state = evaluation.evaluate();
     for _ in 0..MAX_EVALUATION_STEPS {
         state = match state {
@@ -236,66 +251,88 @@ fn reads_memory(sections: &UnwindSections, expression: &UnwindExpression<usize>)
     false
 }
 
-fn evaluation<'a>(sections: &'a UnwindSections, expression: &UnwindExpression<usize>) -> Option<Evaluation<Slice<'a>>> {
+fn evaluation<'a>(
+    sections: &'a UnwindSections,
+    table: Table,
+    expression: &UnwindExpression<usize>,
+) -> Option<Evaluation<Slice<'a>>> {
     let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
-    let expression = match (&sections.eh_frame, &sections.debug_frame) {
-        (Some(eh_frame), _) => expression.get(&EhFrame::new(&eh_frame.data, LittleEndian)),
-        (None, Some(data)) => expression.get(&DebugFrame::new(data, LittleEndian)),
-        (None, None) => return None,
+    let expression = match table {
+        Table::EhFrame => expression.get(&EhFrame::new(&sections.eh_frame.as_ref()?.data, LittleEndian)),
+        Table::DebugFrame => expression.get(&debug_frame(sections.debug_frame.as_deref()?)),
     };
     Some(expression.ok()?.evaluation(encoding))
 }
 
-/// Finds the row of the unwind table for an address, and whether it belongs to a signal trampoline.
+fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
+    let mut section = DebugFrame::new(data, LittleEndian);
+    section.set_address_size(8);
+    section
+}
+
+/// Where a row was found.
+#[derive(Clone, Copy)]
+struct Found {
+    table: Table,
+    /// Whether it belongs to a signal trampoline.
+    signal: bool,
+}
+
+/// Finds the row of the unwind tables for an address.
 fn with_row<T>(
     sections: &UnwindSections,
     address: u64,
-    then: impl FnOnce(&UnwindTableRow<usize>, bool) -> T,
+    then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
 ) -> Result<T, Stuck> {
     let bases = sections.bases();
     if let Some(eh_frame) = &sections.eh_frame {
         let section = EhFrame::new(&eh_frame.data, LittleEndian);
-        let Some(header) = &sections.eh_frame_hdr else { return scan(&section, &bases, address, then) };
-        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok();
-        let fde = parsed
-            .as_ref()
-            .and_then(|parsed| parsed.table())
-            .and_then(|table| table.fde_for_address(&section, &bases, address, EhFrame::cie_from_offset).ok());
-        return row(&section, &bases, &fde.ok_or(Stuck::NotCovered)?, address, then);
+        let fde = match &sections.eh_frame_hdr {
+            Some(header) => {
+                let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok();
+                parsed
+                    .as_ref()
+                    .and_then(|parsed| parsed.table())
+                    .and_then(|table| table.fde_for_address(&section, &bases, address, EhFrame::cie_from_offset).ok())
+            }
+            None => scan(&section, &bases, address),
+        };
+        if let Some(fde) = fde {
+            return row(&section, &bases, Table::EhFrame, &fde, address, then);
+        }
     }
-    match &sections.debug_frame {
-        Some(data) => scan(&DebugFrame::new(data, LittleEndian), &bases, address, then),
-        None => Err(Stuck::NotCovered),
-    }
+    let section = debug_frame(sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
+    let fde = scan(&section, &bases, address).ok_or(Stuck::NotCovered)?;
+    row(&section, &bases, Table::DebugFrame, &fde, address, then)
 }
 
 /// Without an index: entry by entry.
-fn scan<'a, S: UnwindSection<Slice<'a>, Offset = O>, O: gimli::UnwindOffset<usize>, T>(
+fn scan<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     bases: &BaseAddresses,
     address: u64,
-    then: impl FnOnce(&UnwindTableRow<usize>, bool) -> T,
-) -> Result<T, Stuck> {
+) -> Option<FrameDescriptionEntry<Slice<'a>>> {
     let mut entries = section.entries(bases);
     while let Ok(Some(entry)) = entries.next() {
         if let CieOrFde::Fde(partial) = entry
             && let Ok(fde) = partial.parse(S::cie_from_offset)
             && fde.contains(address)
         {
-            return row(section, bases, &fde, address, then);
+            return Some(fde);
         }
     }
-    Err(Stuck::NotCovered)
+    None
 }
 
 fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     section: &S,
     bases: &BaseAddresses,
+    table: Table,
     fde: &FrameDescriptionEntry<Slice<'a>>,
     address: u64,
-    then: impl FnOnce(&UnwindTableRow<usize>, bool) -> T,
+    then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
 ) -> Result<T, Stuck> {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(section, bases, &mut context, address).map_err(|_| Stuck::Bad)?;
-    Ok(then(row, fde.is_signal_trampoline()))
+    Ok(then(row, Found { table, signal: fde.is_signal_trampoline() }))
 }

@@ -25,7 +25,7 @@ use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
-use careful::{Caller, Registers, Stuck};
+use careful::{Caller, Registers, Stuck, Table};
 use roots::{Covered, ImageRoots};
 
 /// Frames of one stack at most: what 64 KiB of stack can hold at 8 bytes a frame. More is a loop in the unwind data.
@@ -34,6 +34,9 @@ pub const MAX_FRAMES: usize = 8192;
 const CACHES: usize = 64;
 /// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
 const IMAGE_SPAN: u64 = 1 << 33;
+/// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
+/// `.debug_frame` this much above.
+const DEBUG_FRAME_SPAN: u64 = 1 << 32;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
@@ -162,7 +165,10 @@ impl StackUnwinder {
             if image.roots.needs_care(frame.address) {
                 return Err(Stop::NeedsCare);
             }
-            let own = frame.address.wrapping_add(image.to_own);
+            let mut own = frame.address.wrapping_add(image.to_own);
+            if image.roots.table(frame.address) == Table::DebugFrame {
+                own = own.wrapping_add(DEBUG_FRAME_SPAN);
+            }
             let here = match at {
                 FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
                 FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
@@ -324,11 +330,20 @@ fn load(unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Im
         eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
         eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
         eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
-        debug_frame: sections.debug_frame.clone(),
         ..Default::default()
     };
     // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
-    unwinder.add_module(Module::new(image.name.clone(), base..base + (1 << 32), base, info));
+    unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
+    if let Some(debug_frame) = &sections.debug_frame {
+        let info = ExplicitModuleSectionInfo {
+            base_svma: sections.base_svma,
+            text_svma: sections.text_svma.clone(),
+            debug_frame: Some(Arc::clone(debug_frame)),
+            ..Default::default()
+        };
+        let base = base + DEBUG_FRAME_SPAN;
+        unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
+    }
     LoadedImage { to_own: base.wrapping_sub(sections.base_svma), generated, roots: ImageRoots::new(elf, sections) }
 }
 

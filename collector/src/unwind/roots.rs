@@ -10,7 +10,7 @@
 use ccsd_symbolizer::{ElfFile, UnwindSections};
 use hashbrown::{HashMap, HashSet};
 
-use super::careful;
+use super::careful::{self, Table};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -18,6 +18,9 @@ const ENTRY_BYTES: u64 = 256;
 /// Answers kept per image and kind: a program has a handful of outermost frames, and a few dozen that need care. Beyond
 /// this it is a hostile one, and memory matters more.
 const MAX_ANSWERS: usize = 4096;
+
+/// Answers kept about tables: one per return address of the program, 16 bytes each.
+const MAX_TABLE_ANSWERS: usize = 65_536;
 
 /// What unwind information says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,9 @@ pub struct ImageRoots {
     entry: u64,
     covered: HashMap<u64, Covered>,
     careful: HashSet<u64>,
+    /// For an image with two tables: the addresses that only `.debug_frame` covers, and those that it need not be asked
+    /// for.
+    tables: HashMap<u64, Table>,
 }
 
 impl ImageRoots {
@@ -75,14 +81,36 @@ impl ImageRoots {
         careful
     }
 
+    /// Which table covers an address. An image that has only one is not searched.
+    #[inline]
+    pub fn table(&mut self, address: u64) -> Table {
+        match (&self.sections.eh_frame, &self.sections.debug_frame) {
+            (Some(_), Some(_)) => self.find_table(address),
+            (None, Some(_)) => Table::DebugFrame,
+            (_, None) => Table::EhFrame,
+        }
+    }
+
+    fn find_table(&mut self, address: u64) -> Table {
+        if let Some(&table) = self.tables.get(&address) {
+            return table;
+        }
+        let table = careful::covers(&self.sections, address).map_or(Table::EhFrame, |(table, _)| table);
+        if self.tables.len() >= MAX_TABLE_ANSWERS {
+            self.tables.clear();
+        }
+        self.tables.insert(address, table);
+        table
+    }
+
     /// What unwind information says of an address.
     pub fn covered(&mut self, address: u64) -> Covered {
         if let Some(&answer) = self.covered.get(&address) {
             return answer;
         }
         let answer = match careful::covers(&self.sections, address) {
-            Some(true) => Covered::NoCaller,
-            Some(false) => Covered::Yes,
+            Some((_, true)) => Covered::NoCaller,
+            Some((_, false)) => Covered::Yes,
             None => Covered::No,
         };
         if self.covered.len() >= MAX_ANSWERS {
