@@ -218,8 +218,10 @@ pub struct ReportArgs {
     /// Weigh by this metric of the profile [default: its first]
     #[arg(long, value_name = "NAME")]
     pub metric: Option<String>,
-    /// Only functions whose names contain this (with --flat, --graph, --lines)
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
+    /// Only functions of this name (with --flat, --graph, --lines)
+    ///
+    /// If there is none of exactly this name, those whose names contain it.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
     pub function: Option<String>,
     /// Order functions by inherited time instead of their own (with --flat)
     #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats"])]
@@ -229,7 +231,7 @@ pub struct ReportArgs {
 const REPORT_EXAMPLES: &str = "\
 Examples:
   ccsd report                              the flat profile of profile.ccsd
-  ccsd report --graph --function parse     callers and callees of whatever is called so
+  ccsd report --graph --function parse     its callers and callees
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 

@@ -125,11 +125,11 @@ fn cost(accounting: &Accounting) -> String {
     let peak = bytes(accounting.own_peak_rss_bytes);
     match accounting.target_cpu_ns {
         Some(target) => format!(
-            "target {} CPU; ccsd {own} CPU ({} of that), {peak} at its peak",
+            "target {} CPU; ccsd {own} CPU ({}), {peak} peak",
             nanoseconds(target),
             ratio(accounting.own_cpu_ns, target)
         ),
-        None => format!("target's CPU time not known; ccsd {own} CPU, {peak} at its peak"),
+        None => format!("target's CPU time not known; ccsd {own} CPU, {peak} peak"),
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
              # samples  4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
              # stacks   4,300 complete, 12 truncated (10 no unwind information, 2 stack copy too small); \
              0 unsymbolised, 0 elided\n\
-             # cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88% of that), 20.0 MiB at its peak\n"
+             # cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%), 20.0 MiB peak\n"
         );
     }
 

@@ -21,8 +21,7 @@ pub fn view(shown: &Shown<'_>) -> CyclesView {
 pub fn text(shown: &Shown<'_>) -> String {
     let view = view(shown);
     if view.rows.is_empty() {
-        return "no cycles: no sampled function had been entered through another function that it had called\n"
-            .to_owned();
+        return "no cycles: in no sample was the running function also active further up, through another\n".to_owned();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut table = Table::new(vec![

@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 use ccsd_profile::{DecodeError, Loaded, Profile, Recovery, read_profile};
 use nix::fcntl::OFlag;
 
+use crate::args::DEFAULT_FILE;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
 
@@ -36,7 +37,8 @@ pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let name = path.display();
     // Not to be held by a FIFO: only regular files are read.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    let file = file.with_context(|| format!("cannot open {name}")).map_err(Failure::bad_request)?;
+    let hint = if path == Path::new(DEFAULT_FILE) { " (`ccsd record -- PROGRAM` makes one)" } else { "" };
+    let file = file.with_context(|| format!("cannot open {name}{hint}")).map_err(Failure::bad_request)?;
     let meta = file.metadata().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
     if meta.is_dir() {
         return Err(Failure::bad_request(anyhow!("{name} is a directory, not a profile")));

@@ -18,7 +18,7 @@ use std::io::{Write, stdout};
 
 use anyhow::anyhow;
 use ccsd_profile::view::Selection;
-use ccsd_profile::{Profile, Unit, sanitise};
+use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 
 use crate::args::ReportArgs;
 use crate::exit::{Exit, Failure};
@@ -71,8 +71,8 @@ struct Shown<'a> {
     layout: Layout,
     /// Rows, if not all.
     limit: Option<usize>,
-    /// Part of the names of the functions that are asked for.
-    function: Option<&'a str>,
+    /// The functions that are asked for, if not all.
+    function: Option<Pattern<'a>>,
     /// Inherited time decides the order.
     inherited: bool,
     /// This is the report after a collection.
@@ -88,10 +88,28 @@ struct Metric {
     unit: Unit,
 }
 
+/// Which functions are asked for: those of this name or, if there is none, those whose name contains it.
+#[derive(Clone, Copy, Debug)]
+struct Pattern<'a> {
+    text: &'a str,
+    exact: bool,
+}
+
+impl<'a> Pattern<'a> {
+    fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
+        let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
+        Pattern { text, exact: ids.any(|id| profile.name(id) == text) }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        if self.exact { name == self.text } else { name.contains(self.text) }
+    }
+}
+
 impl Shown<'_> {
     /// Whether a function is asked for.
     fn wants(&self, name: &str) -> bool {
-        self.function.is_none_or(|part| name.contains(part))
+        self.function.is_none_or(|pattern| pattern.matches(name))
     }
 
     /// How many rows to show out of `rows`.
@@ -107,7 +125,7 @@ impl Shown<'_> {
     /// What to say where a view is empty.
     fn nothing(&self) -> String {
         match self.function {
-            Some(part) => format!("no function was sampled whose name contains {:?}\n", sanitise(part)),
+            Some(pattern) => format!("no function was sampled whose name contains {:?}\n", sanitise(pattern.text)),
             None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
         }
     }
@@ -133,7 +151,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         metric,
         layout,
         limit,
-        function: args.function.as_deref(),
+        function: args.function.as_deref().map(|text| Pattern::new(text, &loaded.profile)),
         inherited: args.inherited,
         short: false,
         file_bytes: Some(loaded.bytes),
@@ -197,3 +215,6 @@ fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, Metric), Fail
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

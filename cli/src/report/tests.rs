@@ -1,0 +1,150 @@
+//! The text of every view, on the worked example of Morgan and Jarvis: {<b,a> 10, <a> 20, <c,a> 10, <c,b,a> 50}, each
+//! unit being a sample of one millisecond.
+
+use super::*;
+use ccsd_profile::{CostCentre, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread};
+
+fn example() -> Profile {
+    let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+    let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+    let mut function = |name: &str| {
+        profile.add_cost_centre(CostCentre {
+            image: ImageId::CCSD,
+            linkage_name: Some(name.to_owned()),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+        })
+    };
+    let (a, b, c) = (function("a"), function("b"), function("c\x1b[31m"));
+    let process =
+        profile.add_process(Process { pid: 7, start_time: 0, exec_generation: 1, parent: None, name: "p".to_owned() });
+    let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });
+    let line = profile.add_line("x.c", 3);
+    for (stack, samples) in [(&[a, b][..], 10), (&[a], 20), (&[a, c], 10), (&[a, b, c], 50)] {
+        let table = profile.contexts_mut();
+        let context = stack.iter().fold(ccsd_profile::ContextId::ROOT, |context, &f| table.push(context, f));
+        let line = if stack.len() == 2 { line } else { LineId::UNKNOWN };
+        for _ in 0..samples {
+            profile.charge(thread, context, line, &[1_000_000]);
+        }
+    }
+    profile
+}
+
+fn shown(profile: &Profile) -> Shown<'_> {
+    let (_, metric) = metric(profile, None).unwrap();
+    Shown {
+        profile,
+        selection: Selection::all(),
+        metric,
+        layout: Layout::PLAIN,
+        limit: None,
+        function: None,
+        inherited: false,
+        short: false,
+        file_bytes: Some(100),
+    }
+}
+
+fn text(view: View) -> String {
+    view_text(view, &shown(&example()))
+}
+
+#[test]
+fn flat() {
+    assert_eq!(
+        text(View::Flat),
+        "self ms      %  95% interval  inherited ms       %  image   function\n\
+         \x20 60.00  66.67  56.42..75.55         60.00   66.67  [ccsd]  c\\u{1b}[31m\n\
+         \x20 20.00  22.22  14.87..31.85         90.00  100.00  [ccsd]  a\n\
+         \x20 10.00  11.11   6.15..19.26         60.00   66.67  [ccsd]  b\n"
+    );
+}
+
+#[test]
+fn rows_left_out_are_summed_up() {
+    let profile = example();
+    let text = view_text(View::Flat, &Shown { limit: Some(1), ..shown(&profile) });
+    assert!(
+        text.ends_with(
+            "  30.00  33.33  24.45..43.58                               [2 more functions; -n 0 shows all]\n"
+        ),
+        "{text}"
+    );
+    let text = view_text(View::Stacks, &Shown { limit: Some(3), ..shown(&profile) });
+    assert!(text.ends_with("\n<[1 more stack; -n 0 shows all]> 10000000\n"), "{text}");
+    let text = view_text(View::Lines, &Shown { limit: Some(2), ..shown(&profile) });
+    assert!(text.ends_with("  10.00  11.11   6.15..19.26  [1 more function; -n 0 shows all]\n"), "{text}");
+}
+
+#[test]
+fn graph() {
+    let profile = example();
+    let only_b = Shown { function: Some(Pattern::new("b", &profile)), ..shown(&profile) };
+    assert_eq!(
+        view_text(View::Graph, &only_b),
+        "index      %  self ms  child ms  function\n\
+         \x20               10.00     50.00      a [1]\n\
+         [3]    66.67    10.00     50.00  b [3]\n\
+         \x20               50.00      0.00      c\\u{1b}[31m [2]\n\
+         ----------------------------------------------------\n"
+    );
+    assert!(text(View::Graph).contains("    20.00     70.00      <root>\n[1]    100.00"), "{}", text(View::Graph));
+}
+
+#[test]
+fn stacks() {
+    let text = text(View::Stacks);
+    assert!(
+        text.starts_with("# <leaf,...,root> weight in ns of cpu-clock\n<c\\u{1b}[31m,b,a> 50000000\n<a> 20000000\n")
+    );
+}
+
+#[test]
+fn lines() {
+    let text = text(View::Lines);
+    assert!(text.contains("  10.00  11.11   6.15..19.26      x.c:3\n"), "{text}");
+    assert!(text.contains("[line not known]\n"), "{text}");
+}
+
+#[test]
+fn threads() {
+    let text = text(View::Threads);
+    assert!(text.contains(" 7  p\n") && text.contains(" 7      main\n"), "{text}");
+}
+
+#[test]
+fn stats() {
+    let text = text(View::Stats);
+    assert!(
+        text.contains("samples              90\n") && text.contains("file              100 B  1.11 bytes a sample\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_exact_name_wins_over_a_part_of_one() {
+    let profile = example();
+    assert!(!Pattern::new("c", &profile).exact);
+    assert!(Pattern::new("c", &profile).matches("abc"));
+    assert!(Pattern::new("a", &profile).exact);
+    assert!(!Pattern::new("a", &profile).matches("abc"));
+    let none = Shown { function: Some(Pattern::new("nosuch", &profile)), ..shown(&profile) };
+    assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name contains \"nosuch\"\n");
+}
+
+#[test]
+fn nothing_was_sampled() {
+    let profile = Profile::new(Session::default(), Limits::default());
+    let text = short(&profile, None, Layout::PLAIN);
+    assert!(text.contains("no samples"), "{text}");
+}
+
+#[test]
+fn no_view_shows_raw_escapes() {
+    for view in [View::Flat, View::Graph, View::Stacks, View::Lines, View::Threads, View::Cycles, View::Stats] {
+        assert!(!text(view).contains('\x1b'), "{view:?}");
+    }
+}
