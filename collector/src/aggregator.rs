@@ -49,7 +49,7 @@ impl Aggregator {
         let metrics = if matches!(spec.event, Event::CpuClockTsc { .. }) { MAX_METRICS } else { 1 };
         Aggregator {
             profile,
-            resolver: Resolver::default(),
+            resolver: Resolver::new(spec.kernel),
             spec,
             metrics,
             processes: HashMap::default(),

@@ -4,12 +4,13 @@
 //! is in. Answers are remembered until there are [`MAX_FRAMES_KNOWN`] of them.
 
 use std::fs::File;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, KernelSymbols, Symbols};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use std::sync::Arc;
 
 use crate::process::images::ImageIndex;
 use crate::unwind::Frame;
@@ -35,18 +36,41 @@ struct ImageSymbols {
     symbols: Option<Symbols>,
 }
 
+/// The kernel's symbols. The kernel takes 40 ms and more to print them, so they are read beside the collection.
+#[derive(Default)]
+enum Kernel {
+    /// No kernel frames are expected.
+    #[default]
+    NotRead,
+    Reading(JoinHandle<Option<KernelSymbols>>),
+    /// `None` where they are hidden or unreadable.
+    Read(Option<KernelSymbols>),
+}
+
 /// Resolves frames, and enters images, cost centres and lines into a profile.
 #[derive(Default)]
 pub struct Resolver {
     images: Vec<ImageSymbols>,
-    /// `None` until the first kernel frame; then the symbols, or that there are none.
-    kernel: Option<Option<KernelSymbols>>,
+    kernel: Kernel,
     known: HashMap<Frame, Resolved, FxBuildHasher>,
     arena: Vec<CostCentreId>,
     functions: Vec<Function>,
 }
 
 impl Resolver {
+    /// A resolver; `kernel` says whether there will be kernel frames.
+    pub fn new(kernel: bool) -> Resolver {
+        let read = || File::open("/proc/kallsyms").ok().and_then(|file| KernelSymbols::read(file).ok());
+        let kernel = match kernel {
+            true => std::thread::Builder::new()
+                .name("ccsd-kallsyms".to_owned())
+                .spawn(read)
+                .map_or(Kernel::Read(None), Kernel::Reading),
+            false => Kernel::NotRead,
+        };
+        Resolver { kernel, ..Resolver::default() }
+    }
+
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, name: String, elf: Option<Arc<ElfFile>>) {
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
@@ -125,10 +149,15 @@ impl Resolver {
     }
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
-        let symbols = self
-            .kernel
-            .get_or_insert_with(|| File::open("/proc/kallsyms").ok().and_then(|file| KernelSymbols::read(file).ok()));
-        let function = symbols.as_ref().and_then(|symbols| symbols.lookup(address));
+        self.kernel = match std::mem::take(&mut self.kernel) {
+            Kernel::Reading(thread) => Kernel::Read(thread.join().unwrap_or(None)),
+            known => known,
+        };
+        let symbols = match &self.kernel {
+            Kernel::Read(symbols) => symbols.as_ref(),
+            Kernel::NotRead | Kernel::Reading(_) => None,
+        };
+        let function = symbols.and_then(|symbols| symbols.lookup(address));
         let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
         let named = function.is_some();
         self.arena.push(profile.add_cost_centre(CostCentre {
@@ -147,7 +176,7 @@ impl Resolver {
 
     /// What the images' symbols could not give, one line each.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
-        let kernel = matches!(self.kernel, Some(None))
+        let kernel = matches!(self.kernel, Kernel::Read(None))
             .then_some("kernel functions have no names: /proc/kallsyms is hidden (kernel.kptr_restrict) or unreadable");
         let images =
             self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes).map(String::as_str);
