@@ -61,7 +61,10 @@ impl LoadedFile {
     /// What is to be said about a file that does not end as it should.
     pub fn message(&self) -> Option<String> {
         let name = self.path.display();
-        let shown = format!("its first {} are shown", nanoseconds(self.profile.accounting().duration_ns));
+        let shown = match self.profile.accounting().duration_ns {
+            0 => "it holds no sample".to_owned(),
+            ns => format!("its first {} are shown", nanoseconds(ns)),
+        };
         match &self.recovery {
             Recovery::Cut { whole_records, bytes_used, why, .. } => {
                 let what = if matches!(why, DecodeError::CutOff { .. }) { "is cut short" } else { "is damaged" };

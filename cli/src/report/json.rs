@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ccsd_profile::view::{CyclesView, Names, StacksView};
+use ccsd_profile::view::{
+    CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView, StatsView,
+    ThreadsView, Total,
+};
 use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Recovery, Session, TruncationReason};
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::file::LoadedFile;
 use super::{Shown, View, cycles, flat, graph, lines, stacks, stats, threads};
@@ -25,7 +27,7 @@ struct Document<'a> {
     metric: Metric<'a>,
     view: &'static str,
     #[serde(flatten)]
-    data: BTreeMap<&'static str, Value>,
+    data: Data,
 }
 
 #[derive(Serialize)]
@@ -111,7 +113,6 @@ impl Counts {
 /// # Errors
 /// None that is known: everything in it has a JSON form.
 pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<String, serde_json::Error> {
-    let (name, data) = data(view, shown)?;
     let cut = match &file.recovery {
         Recovery::Whole => None,
         Recovery::Cut { whole_records, bytes_used, bytes_discarded, why } => Some(Cut {
@@ -135,105 +136,130 @@ pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<Stri
         session: shown.profile.session(),
         accounting: Counts::new(shown.profile.accounting()),
         metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
-        view: name,
-        data: BTreeMap::from([(name, data)]),
+        view: view.name(),
+        data: data(view, shown),
     };
     to_text(&document)
 }
 
-fn data(view: View, shown: &Shown<'_>) -> Result<(&'static str, Value), serde_json::Error> {
-    let (name, mut data) = match view {
-        View::Flat => ("flat", serde_json::to_value(flat::view(shown))?),
-        View::Graph => ("graph", graph_value(shown)?),
-        View::Stacks => ("stacks", stacks_value(&stacks::view(shown))?),
-        View::Lines => ("lines", serde_json::to_value(lines::view(shown))?),
-        View::Threads => ("threads", serde_json::to_value(threads::view(shown))?),
-        View::Cycles => ("cycles", cycles_value(&cycles::view(shown))?),
-        View::Stats => ("stats", serde_json::to_value(stats::view(shown))?),
-    };
-    // Whatever the view calls its rows. (The flat view has been cut already, and says itself what it left out.)
-    let rows = match view {
-        View::Graph => "nodes",
-        View::Stacks | View::Cycles => "rows",
-        View::Lines => "functions",
-        View::Threads => "processes",
-        View::Flat | View::Stats => return Ok((name, data)),
-    };
-    if let Some(list) = data.get_mut(rows).and_then(Value::as_array_mut) {
-        let kept = shown.rows(list.len());
-        let left_out = list.len() - kept;
-        list.truncate(kept);
-        insert(&mut data, "left_out", json!(left_out));
-    }
-    Ok((name, data))
+/// A view under its own name. Typed rather than built as a tree of values: the stacks of a large profile are megabytes.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Data {
+    Flat(FlatView),
+    Graph(Graph),
+    Stacks(Stacks),
+    Lines(Limited<LinesView>),
+    Threads(Limited<ThreadsView>),
+    Cycles(Stacks),
+    Stats(StatsView),
 }
 
-/// With the numbers by which the text refers to functions.
-fn graph_value(shown: &Shown<'_>) -> Result<Value, serde_json::Error> {
-    let (view, numbers) = graph::view(shown);
-    let mut data = serde_json::to_value(&view)?;
-    if let Some(nodes) = data.get_mut("nodes").and_then(Value::as_array_mut) {
-        for (node, of) in nodes.iter_mut().zip(&view.nodes) {
-            insert(node, "index", json!(numbers.get(&of.function)));
+/// A view of which rows may have been left out. (The flat view says so itself.)
+#[derive(Serialize)]
+struct Limited<T> {
+    #[serde(flatten)]
+    view: T,
+    left_out: usize,
+}
+
+#[derive(Serialize)]
+struct Graph {
+    total: Total,
+    nodes: Vec<Node>,
+    left_out: usize,
+}
+
+#[derive(Serialize)]
+struct Node {
+    /// By which the text refers to the function.
+    index: Option<usize>,
+    #[serde(flatten)]
+    node: GraphNode,
+}
+
+#[derive(Serialize)]
+struct Stacks {
+    total: Total,
+    rows: Vec<Row>,
+    left_out: usize,
+    /// Names by number of function.
+    names: Names,
+}
+
+#[derive(Serialize)]
+struct Row {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycle: Option<Vec<CostCentreId>>,
+    /// Oldest entry first.
+    stack: Vec<Entry>,
+    weight: u64,
+    samples: u64,
+    share: Share,
+    approximate: bool,
+}
+
+fn data(view: View, shown: &Shown<'_>) -> Data {
+    match view {
+        View::Flat => Data::Flat(flat::view(shown)),
+        View::Graph => {
+            let (GraphView { total, mut nodes }, numbers) = graph::view(shown);
+            let left_out = cut(&mut nodes, shown);
+            let number = |node: GraphNode| Node { index: numbers.get(&node.function).copied(), node };
+            Data::Graph(Graph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
         }
+        View::Stacks => {
+            let StacksView { total, mut rows, names } = stacks::view(shown);
+            let left_out = cut(&mut rows, shown);
+            let row = |StackRow { entries, weight, samples, share, approximate }| Row {
+                cycle: None,
+                stack: entries,
+                weight,
+                samples,
+                share,
+                approximate,
+            };
+            Data::Stacks(Stacks { total, rows: rows.into_iter().map(row).collect(), left_out, names })
+        }
+        View::Cycles => {
+            let CyclesView { total, mut rows, names } = cycles::view(shown);
+            let left_out = cut(&mut rows, shown);
+            let row = |CycleRow { entries, cycle, weight, samples, share, approximate }| Row {
+                cycle: Some(cycle),
+                stack: entries,
+                weight,
+                samples,
+                share,
+                approximate,
+            };
+            Data::Cycles(Stacks { total, rows: rows.into_iter().map(row).collect(), left_out, names })
+        }
+        View::Lines => {
+            let mut view = lines::view(shown);
+            let left_out = cut(&mut view.functions, shown);
+            Data::Lines(Limited { view, left_out })
+        }
+        View::Threads => {
+            let mut view = threads::view(shown);
+            let left_out = cut(&mut view.processes, shown);
+            Data::Threads(Limited { view, left_out })
+        }
+        View::Stats => Data::Stats(stats::view(shown)),
     }
-    Ok(data)
 }
 
-/// With names in place of numbers, oldest entry first.
-fn stacks_value(view: &StacksView) -> Result<Value, serde_json::Error> {
-    let rows: Vec<Value> = view
-        .rows
-        .iter()
-        .map(|row| {
-            json!({
-                "stack": entries(&row.entries, &view.names),
-                "weight": row.weight,
-                "samples": row.samples,
-                "share": row.share,
-                "approximate": row.approximate,
-            })
-        })
-        .collect();
-    Ok(json!({ "total": serde_json::to_value(view.total)?, "rows": rows }))
-}
-
-fn cycles_value(view: &CyclesView) -> Result<Value, serde_json::Error> {
-    let rows: Vec<Value> = view
-        .rows
-        .iter()
-        .map(|row| {
-            let cycle: Vec<&str> = row.cycle.iter().map(|function| name(*function, &view.names)).collect();
-            json!({
-                "cycle": cycle,
-                "stack": entries(&row.entries, &view.names),
-                "weight": row.weight,
-                "samples": row.samples,
-                "share": row.share,
-                "approximate": row.approximate,
-            })
-        })
-        .collect();
-    Ok(json!({ "total": serde_json::to_value(view.total)?, "rows": rows }))
-}
-
-fn entries(entries: &[Entry], names: &Names) -> Vec<Value> {
-    entries.iter().map(|entry| json!({ "name": name(entry.function, names), "marked": entry.marked })).collect()
-}
-
-fn name(function: CostCentreId, names: &Names) -> &str {
-    names.get(&function).map_or("[unknown]", String::as_str)
-}
-
-fn insert(object: &mut Value, key: &str, value: Value) {
-    if let Some(object) = object.as_object_mut() {
-        object.insert(key.to_owned(), value);
-    }
+/// Leaves out the rows beyond the limit, and says how many.
+fn cut<T>(rows: &mut Vec<T>, shown: &Shown<'_>) -> usize {
+    let kept = shown.rows(rows.len());
+    let left_out = rows.len() - kept;
+    rows.truncate(kept);
+    left_out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn causes_of_truncation_have_names() {

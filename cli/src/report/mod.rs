@@ -53,6 +53,19 @@ impl View {
         chosen.into_iter().find(|(given, _)| *given).map_or(View::Flat, |(_, view)| view)
     }
 
+    /// Its name in JSON, and that of its option.
+    fn name(self) -> &'static str {
+        match self {
+            View::Flat => "flat",
+            View::Graph => "graph",
+            View::Stacks => "stacks",
+            View::Lines => "lines",
+            View::Threads => "threads",
+            View::Cycles => "cycles",
+            View::Stats => "stats",
+        }
+    }
+
     /// Rows that are shown on a terminal: about a page.
     fn rows_on_terminal(self) -> usize {
         match self {

@@ -148,3 +148,44 @@ fn no_view_shows_raw_escapes() {
         assert!(!text(view).contains('\x1b'), "{view:?}");
     }
 }
+
+#[test]
+fn json_of_every_view_stands_under_its_name() {
+    let profile = example();
+    for view in [View::Flat, View::Graph, View::Stacks, View::Lines, View::Threads, View::Cycles, View::Stats] {
+        let file = file::LoadedFile {
+            path: "x.ccsd".into(),
+            profile: example(),
+            recovery: ccsd_profile::Recovery::Whole,
+            finished: true,
+            records: 3,
+            bytes: 100,
+        };
+        let text = json::document(view, &Shown { limit: Some(1), ..shown(&profile) }, &file).unwrap();
+        assert!(!text.contains('\x1b'));
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["view"], view.name());
+        assert_eq!(document["metric"]["unit"], "ns");
+        let data = &document[view.name()];
+        assert!(data.is_object(), "{text}");
+        match view {
+            View::Flat => {
+                assert_eq!(data["rows"][0]["name"], "c\x1b[31m");
+                assert_eq!(
+                    (&data["rows"][0]["self_weight"], &data["other"]["functions"]),
+                    (&60_000_000.into(), &2.into())
+                );
+            }
+            View::Graph => assert_eq!((&data["nodes"][0]["index"], &data["left_out"]), (&1.into(), &2.into())),
+            View::Stacks => {
+                assert_eq!((&data["rows"][0]["stack"][0]["marked"], &data["left_out"]), (&true.into(), &3.into()));
+                let leaf = data["rows"][0]["stack"][2]["function"].to_string();
+                assert_eq!(data["names"][leaf], "c\x1b[31m");
+            }
+            View::Lines => assert_eq!(data["functions"][0]["self_weight"], 60_000_000),
+            View::Threads => assert_eq!(data["processes"][0]["threads"][0]["tid"], 7),
+            View::Cycles => assert_eq!(data["rows"].as_array().map(Vec::len), Some(0)),
+            View::Stats => assert_eq!(data["states"], 4),
+        }
+    }
+}
