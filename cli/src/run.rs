@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
 use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
-use ccsd_daemon::{Collection, Outcome, Request, Target};
+use ccsd_daemon::{Collection, Outcome, OutputFile, Request, Target};
 use crossbeam_channel::{bounded, select};
 
 use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
@@ -72,6 +72,10 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         (Some(path), _) => Some(path.clone()),
         (None, _) => Some(PathBuf::from(DEFAULT_FILE)),
     };
+    if let Some(path) = &output {
+        // Before the program runs; what else can be wrong with the file does not keep it from running.
+        OutputFile::check_replaceable(path).map_err(Failure::bad_request)?;
+    }
     Ok(Request { target, options, output, duration: args.duration })
 }
 

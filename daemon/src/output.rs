@@ -48,7 +48,7 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::NotAProfile`] where something else would be overwritten, [`OutputError::Create`].
     pub fn create(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
-        check_replaceable(path)?;
+        OutputFile::check_replaceable(path)?;
         let create = |source| OutputError::Create { path: path.to_owned(), source };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(create)?;
         let mut output = OutputFile { path: path.to_owned(), encoder: None, bytes: 0, error: None };
@@ -57,6 +57,24 @@ impl OutputFile {
             Err(source) => output.error = Some(OutputError::Write { path: path.to_owned(), source }),
         }
         Ok(output)
+    }
+
+    /// Whether a path may be written to: a file that holds something else than a profile must not be lost to a mistyped
+    /// `-o`.
+    ///
+    /// # Errors
+    /// [`OutputError::NotAProfile`].
+    pub fn check_replaceable(path: &Path) -> Result<(), OutputError> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+        if !meta.is_file() || meta.len() == 0 {
+            return Ok(());
+        }
+        let mut start = [0u8; MAGIC.len()];
+        // A FIFO put there in the meantime must not hold us.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let is_profile = file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC;
+        if is_profile { Ok(()) } else { Err(OutputError::NotAProfile { path: path.to_owned() }) }
     }
 
     /// Writes an update. After an error, which is kept, nothing more is written.
@@ -97,18 +115,4 @@ impl OutputFile {
         self.encoder = None;
         self.error = Some(OutputError::Write { path: self.path.clone(), source });
     }
-}
-
-/// A file that holds something else must not be lost to a mistyped `-o`.
-fn check_replaceable(path: &Path) -> Result<(), OutputError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
-    if !meta.is_file() || meta.len() == 0 {
-        return Ok(());
-    }
-    let mut start = [0u8; MAGIC.len()];
-    // A FIFO put there in the meantime must not hold us.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let is_profile = file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC;
-    if is_profile { Ok(()) } else { Err(OutputError::NotAProfile { path: path.to_owned() }) }
 }
