@@ -1,0 +1,260 @@
+//! Running the binary.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::fixture::{once, scratch};
+use crate::recorded::Recorded;
+
+/// The ordinary user of these tests: nobody, whom every machine has.
+pub const NOBODY: u32 = 65_534;
+
+/// The binary, built from the same sources and with the same profile as these tests. `CCSD_UNDER_TEST` names another.
+///
+/// Cargo builds the binary of a package for the tests of that package alone, so this asks for it; where it is fresh, that
+/// is all.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(path) = std::env::var_os("CCSD_UNDER_TEST") {
+        return path.into();
+    }
+    // TARGET/PROFILE/deps/THIS
+    let this = std::env::current_exe().unwrap();
+    let profile_dir = this.parent().and_then(Path::parent).expect("tests are run from a target directory");
+    let profile = match profile_dir.file_name().and_then(OsStr::to_str) {
+        Some("debug") => "dev",
+        Some(profile) => profile,
+        None => panic!("no profile in {}", this.display()),
+    };
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--package=ccsd", "--bin=ccsd"]);
+    cargo.arg(format!("--profile={profile}")).arg("--target-dir").arg(profile_dir.parent().unwrap());
+    assert!(cargo.status().unwrap().success(), "{cargo:?} failed");
+    profile_dir.join("ccsd")
+});
+
+/// The binary, where every user may run it.
+#[must_use]
+pub fn binary() -> PathBuf {
+    once("ccsd".to_owned(), |path| {
+        fs::copy(&*BUILT, path).unwrap();
+    })
+}
+
+/// How a program ended that was waited for.
+#[derive(Debug)]
+pub struct Ended {
+    /// As its parent sees it.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: String,
+    /// What it printed to standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Runs a command to its end.
+    #[must_use]
+    pub fn of(command: &mut Command) -> Ended {
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let ended = Ended { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) };
+        ended.assert_no_panic();
+        ended
+    }
+
+    /// Asserts that no thread of it has panicked.
+    ///
+    /// # Panics
+    /// If one has.
+    pub fn assert_no_panic(&self) {
+        assert!(!self.stderr.contains("panicked at"), "{}", self.stderr);
+    }
+
+    /// Asserts that it failed with this exit status and with a message of one line that holds these parts.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn assert_refused(&self, status: i32, parts: &[&str]) {
+        assert_eq!((self.status.code(), self.status.signal()), (Some(status), None), "{}", self.stderr);
+        let message = self.stderr.lines().find(|line| line.starts_with("ccsd: ") || line.starts_with("error: "));
+        let message = message.unwrap_or_else(|| panic!("no message in {:?}", self.stderr));
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+    }
+}
+
+/// `ccsd` with arguments.
+pub fn ccsd(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = Command::new(binary());
+    command.args(args);
+    command
+}
+
+/// Runs a command as another user, with no rights beyond that user's.
+pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
+    // The standard library drops supplementary groups when a uid is set by root.
+    command.uid(user).gid(user)
+}
+
+/// `ccsd record` of a program, into a file of its own.
+#[must_use]
+pub struct Record {
+    options: Vec<OsString>,
+    program: Vec<OsString>,
+    user: Option<u32>,
+}
+
+impl Record {
+    /// Of this program with these arguments.
+    pub fn new(program: impl AsRef<OsStr>, args: &[&str]) -> Record {
+        let program = std::iter::once(program.as_ref().to_owned()).chain(args.iter().map(OsString::from)).collect();
+        Record { options: Vec::new(), program, user: None }
+    }
+
+    /// With these options.
+    pub fn options(mut self, options: &[&str]) -> Record {
+        self.options.extend(options.iter().map(OsString::from));
+        self
+    }
+
+    /// As this user.
+    pub fn user(mut self, user: u32) -> Record {
+        self.user = Some(user);
+        self
+    }
+
+    /// The command, its output `file`.
+    #[must_use]
+    pub fn command(&self, file: &Path) -> Command {
+        let mut command = ccsd(["record", "-o"]);
+        command.arg(file).args(&self.options).arg("--").args(&self.program);
+        if let Some(user) = self.user {
+            as_user(&mut command, user);
+        }
+        command
+    }
+
+    /// Runs it to its end, and reads what it has written. The program must do well.
+    #[must_use]
+    pub fn run(&self) -> Recorded {
+        let dir = scratch();
+        let file = dir.path().join("profile.ccsd");
+        let ended = Ended::of(&mut self.command(&file));
+        assert!(ended.status.success(), "{ended:?}");
+        Recorded::read(dir, &file, ended)
+    }
+}
+
+/// `ccsd` while it collects into a file of its own.
+pub struct Collecting {
+    /// The process.
+    pub child: Child,
+    /// The profile.
+    pub file: PathBuf,
+    dir: TempDir,
+    inotify: Inotify,
+}
+
+impl Collecting {
+    /// `ccsd attach` with these options to these processes. Returns when it samples.
+    #[must_use]
+    pub fn attach(options: &[&str], pids: &[u32]) -> Collecting {
+        Collecting::attach_as(None, options, pids)
+    }
+
+    /// The same as another user.
+    #[must_use]
+    pub fn attach_as(user: Option<u32>, options: &[&str], pids: &[u32]) -> Collecting {
+        let mut collecting = Collecting::start(|file| {
+            let mut command = ccsd(["attach", "-o"]);
+            command.arg(file).args(options).args(pids.iter().map(u32::to_string));
+            if let Some(user) = user {
+                as_user(&mut command, user);
+            }
+            command
+        });
+        // The file is created when all threads are open.
+        collecting.wait_for_writes(1);
+        collecting
+    }
+
+    /// Starts a command that collects into the file given to `command`.
+    #[must_use]
+    pub fn start(command: impl FnOnce(&Path) -> Command) -> Collecting {
+        let dir = scratch();
+        let file = dir.path().join("profile.ccsd");
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+        inotify.add_watch(dir.path(), AddWatchFlags::IN_MODIFY).unwrap();
+        let output = |name: &str| File::create(dir.path().join(name)).unwrap();
+        let mut command = command(&file);
+        let child = command.stdin(Stdio::null()).stdout(output("stdout")).stderr(output("stderr")).spawn().unwrap();
+        Collecting { child, file, dir, inotify }
+    }
+
+    /// Waits until it has written so often to its profile, from now on: the header first, then one update a second.
+    ///
+    /// # Panics
+    /// If it ends before.
+    pub fn wait_for_writes(&mut self, mut writes: usize) {
+        while writes > 0 {
+            let mut fds = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
+            // The limit is there to notice that ccsd has ended, nothing else.
+            poll(&mut fds, PollTimeout::from(100u8)).unwrap();
+            let name = self.file.file_name();
+            if let Ok(events) = self.inotify.read_events() {
+                writes = writes.saturating_sub(events.iter().filter(|event| event.name.as_deref() == name).count());
+            }
+            if writes > 0 && self.child.try_wait().unwrap().is_some() {
+                let stderr = fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default();
+                panic!("ccsd has ended early: {stderr}");
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Waits for its end, and reads what it has written.
+    #[must_use]
+    pub fn wait(mut self) -> Recorded {
+        let status = self.child.wait().unwrap();
+        let text = |name: &str| {
+            String::from_utf8_lossy(&fs::read(self.dir.path().join(name)).unwrap_or_default()).into_owned()
+        };
+        let ended = Ended { status, stdout: text("stdout"), stderr: text("stderr") };
+        ended.assert_no_panic();
+        // The guard of the directory goes on; there is nothing left to end.
+        let dir = std::mem::replace(&mut self.dir, scratch());
+        Recorded::read(dir, &self.file, ended)
+    }
+
+    /// Ends it as Ctrl-C would, and reads what it has written.
+    #[must_use]
+    pub fn stop(self) -> Recorded {
+        self.signal(Signal::SIGINT);
+        let recorded = self.wait();
+        assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+        recorded
+    }
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,158 @@
+//! Fixtures: small programs, built by the tests that use them.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, Mutex};
+
+use tempfile::TempDir;
+
+/// The sources.
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
+
+/// A directory of this process's own, readable by every user.
+static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+    // Not removed by a destructor, which statics do not have, but by the next run, if its process has gone.
+    let all = std::env::temp_dir().join("ccsd-tests");
+    fs::create_dir_all(&all).unwrap();
+    for entry in fs::read_dir(&all).unwrap().flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        if !Path::new("/proc").join(&pid).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let own = all.join(std::process::id().to_string());
+    fs::create_dir_all(&own).unwrap();
+    for path in [&all, &own] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    own
+});
+
+/// A new directory that every user may write to, removed with the returned guard.
+#[must_use]
+pub fn scratch() -> TempDir {
+    let dir = TempDir::new_in(&*DIRECTORY).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+/// A file of this process's directory that is made once.
+pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
+    static MADE: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
+    // A maker that panicked has made nothing: the next may try again.
+    let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let number = made.len();
+    made.entry(key)
+        .or_insert_with_key(|key| {
+            let name: String = key.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            let path = DIRECTORY.join(format!("{name}-{number}"));
+            make(&path);
+            path
+        })
+        .clone()
+}
+
+/// Builds `fixtures/SOURCE` with the compiler for its ending and these flags, once for each.
+///
+/// # Panics
+/// With the compiler's message, if it refuses.
+#[must_use]
+pub fn build(source: &str, flags: &[&str]) -> PathBuf {
+    once(format!("{source} {}", flags.join(" ")), |program| {
+        let path = Path::new(SOURCES).join(source);
+        let mut compiler = match path.extension().and_then(OsStr::to_str) {
+            Some("c") => Command::new("cc"),
+            Some("cpp") => Command::new("c++"),
+            Some("rs") => {
+                let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+                rustc.args(["--edition=2024", "-Cdebug-assertions=off"]);
+                rustc
+            }
+            _ => panic!("no compiler for {source}"),
+        };
+        let output = compiler.arg(&path).arg("-o").arg(program).args(flags).output().unwrap();
+        assert!(output.status.success(), "{compiler:?}: {}", String::from_utf8_lossy(&output.stderr));
+    })
+}
+
+/// A fixture that runs, and the pipes to talk with it. It ends when these are closed.
+pub struct Running {
+    /// The process.
+    pub child: Child,
+}
+
+impl Running {
+    /// Starts a fixture and waits until it says that it is ready.
+    #[must_use]
+    pub fn start(program: &Path, args: &[&str]) -> Running {
+        Running::start_command(Command::new(program).args(args))
+    }
+
+    /// The same with a command that may say more.
+    #[must_use]
+    pub fn start_command(command: &mut Command) -> Running {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut running = Running { child };
+        running.wait_until_told();
+        running
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it says that it has got to the next point.
+    pub fn wait_until_told(&mut self) {
+        let mut byte = [0];
+        self.child.stdout.as_mut().unwrap().read_exact(&mut byte).expect("the fixture has ended early");
+        assert_eq!(byte, *b"r");
+    }
+
+    /// Lets it go on.
+    pub fn go(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
+    }
+
+    /// Whether it has not ended.
+    #[must_use]
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// What it prints from now on until it ends or closes its output.
+    #[must_use]
+    pub fn rest_of_output(&mut self) -> String {
+        let mut text = String::new();
+        self.child.stdout.as_mut().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Waits for its end. Returns the rest of what it printed.
+    #[must_use]
+    pub fn end(&mut self) -> (String, ExitStatus) {
+        (self.rest_of_output(), self.child.wait().unwrap())
+    }
+
+    /// The same, where it should have done well.
+    #[must_use]
+    pub fn finish(&mut self) -> String {
+        let (text, status) = self.end();
+        assert_eq!((status.code(), status.signal()), (Some(0), None), "{text}");
+        text
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

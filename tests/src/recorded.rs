@@ -1,0 +1,223 @@
+//! What was collected, and questions to it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use ccsd_profile::view::{FlatView, GraphView, ProcessRow, Selection, StacksView, ThreadsView};
+use ccsd_profile::{CostCentreId, Loaded, Profile, Recovery, read_profile};
+use tempfile::TempDir;
+
+use crate::ccsd::Ended;
+use crate::statistics::assert_share;
+
+/// A profile that ccsd has written, and how it ended.
+pub struct Recorded {
+    /// The profile.
+    pub profile: Profile,
+    /// How much of the file could be read.
+    pub recovery: Recovery,
+    /// Whether the file has its end.
+    pub finished: bool,
+    /// How ccsd ended.
+    pub ended: Ended,
+    /// The file.
+    pub file: PathBuf,
+    /// Where it is.
+    pub dir: TempDir,
+}
+
+/// Samples of a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    /// With it as leaf.
+    pub own: u64,
+    /// With it on the stack.
+    pub inherited: u64,
+}
+
+impl Recorded {
+    pub(crate) fn read(dir: TempDir, file: &Path, ended: Ended) -> Recorded {
+        let input = File::open(file).unwrap_or_else(|error| panic!("{}: {error}; {ended:?}", file.display()));
+        let loaded = read_profile(input).unwrap_or_else(|error| panic!("{}: {error}; {ended:?}", file.display()));
+        let Loaded { profile, recovery, finished, .. } = loaded;
+        Recorded { profile, recovery, finished, ended, file: file.to_owned(), dir }
+    }
+
+    /// Asserts that the file is whole, and the accounting adds up (I1): every sample received is charged, with a weight
+    /// of one period each where the event is a clock.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn assert_whole(&self) -> &Recorded {
+        assert!(self.finished && matches!(self.recovery, Recovery::Whole), "{:?}", self.recovery);
+        let accounting = self.profile.accounting();
+        let total = self.flat().total;
+        assert_eq!(total.samples, accounting.received);
+        assert_eq!(accounting.elided, 0);
+        if self.profile.session().event.starts_with("cpu-clock") {
+            let period = 1_000_000_000 / u64::from(self.profile.session().rate_hz);
+            assert_eq!(total.weight, accounting.received * period);
+        }
+        self
+    }
+
+    /// Asserts that at most 1 % of the stacks do not reach their root.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn assert_complete(&self) -> &Recorded {
+        let accounting = self.profile.accounting();
+        let truncated = accounting.truncated_total();
+        assert!(
+            truncated * 100 <= accounting.received,
+            "{truncated} of {} stacks are truncated: {:?}",
+            accounting.received,
+            accounting.truncated
+        );
+        self
+    }
+
+    /// The rate really used.
+    #[must_use]
+    pub fn rate_hz(&self) -> f64 {
+        f64::from(self.profile.session().rate_hz)
+    }
+
+    /// All functions.
+    #[must_use]
+    pub fn flat(&self) -> FlatView {
+        FlatView::new(&self.profile, &Selection::all())
+    }
+
+    /// Callers and callees.
+    #[must_use]
+    pub fn graph(&self) -> GraphView {
+        GraphView::new(&self.profile, &Selection::all())
+    }
+
+    /// Histories.
+    #[must_use]
+    pub fn stacks(&self) -> StacksView {
+        StacksView::new(&self.profile, &Selection::all())
+    }
+
+    /// Processes and threads that have samples.
+    #[must_use]
+    pub fn processes(&self) -> Vec<ProcessRow> {
+        ThreadsView::new(&self.profile, &Selection::all()).processes
+    }
+
+    /// All samples.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.flat().total.samples
+    }
+
+    /// The function of this name, or else the one of this name in some namespace or module.
+    ///
+    /// # Panics
+    /// If there are several.
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<CostCentreId> {
+        let rows = self.flat().rows;
+        let exact = rows.iter().any(|row| row.name == name);
+        let mut found = rows.iter().filter(|row| if exact { row.name == name } else { short_name(&row.name) == name });
+        let first = found.next();
+        if let (Some(first), Some(second)) = (first, found.next()) {
+            panic!("{name} is both {} of {} and {} of {}", first.name, first.image, second.name, second.image);
+        }
+        first.map(|row| row.function)
+    }
+
+    /// The samples of the function of this name; none if it was not seen.
+    #[must_use]
+    pub fn samples(&self, name: &str) -> Samples {
+        let Some(function) = self.function(name) else { return Samples::default() };
+        let flat = self.flat();
+        let row = flat.row(function).unwrap();
+        Samples { own: row.samples_self, inherited: row.samples_inherited }
+    }
+
+    /// Asserts the shares in which these functions divide the samples that they have together, each with what it has
+    /// called.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn assert_proportions(&self, parts: &[(&str, u64)], allowance: f64) {
+        let samples: Vec<u64> = parts.iter().map(|(name, _)| self.samples(name).inherited).collect();
+        let total: u64 = samples.iter().sum();
+        let whole: u64 = parts.iter().map(|(_, part)| part).sum();
+        assert!(total >= 100, "only {total} samples: {:?}", self.names());
+        for ((name, part), samples) in parts.iter().zip(samples) {
+            assert_share(name, samples, total, *part as f64 / whole as f64, allowance);
+        }
+    }
+
+    /// The names of all functions, the heaviest first.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.flat().rows.into_iter().map(|row| row.name).collect()
+    }
+
+    /// Samples that `callee` has through calls by `caller`.
+    #[must_use]
+    pub fn through(&self, caller: &str, callee: &str) -> u64 {
+        let (Some(caller), Some(callee)) = (self.function(caller), self.function(callee)) else { return 0 };
+        let graph = self.graph();
+        let arcs = &graph.node(callee).unwrap().callers;
+        arcs.iter().find(|arc| arc.function == caller).map_or(0, |arc| arc.samples)
+    }
+
+    /// The names of those that call a function.
+    #[must_use]
+    pub fn callers(&self, callee: &str) -> Vec<String> {
+        let Some(callee) = self.function(callee) else { return Vec::new() };
+        self.graph().node(callee).unwrap().callers.iter().map(|arc| arc.name.clone()).collect()
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.file).unwrap()
+    }
+}
+
+/// `area` of `shapes::Square::area(unsigned long) const`.
+#[must_use]
+pub fn short_name(name: &str) -> &str {
+    let name = name.rsplit("(anonymous namespace)::").next().unwrap_or(name);
+    let end = name.find(['(', '<']).filter(|&end| end > 0).unwrap_or(name.len());
+    let path = &name[..end];
+    let name = path.rsplit("::").next().unwrap_or(path);
+    // A template is shown with its return type.
+    name.rsplit(' ').next().unwrap_or(name)
+}
+
+/// `1,234,567`, as reports write counts.
+#[must_use]
+pub fn with_commas(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_name;
+
+    #[test]
+    fn short_names() {
+        assert_eq!(short_name("shapes::Square::area(unsigned long) const"), "area");
+        assert_eq!(short_name("builds::work"), "work");
+        assert_eq!(short_name("void apply<int>(int)"), "apply");
+        assert_eq!(short_name("(anonymous)"), "(anonymous)");
+        assert_eq!(short_name("a::(anonymous namespace)::hidden()"), "hidden");
+        assert_eq!(short_name("main"), "main");
+    }
+}

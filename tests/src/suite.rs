@@ -1,0 +1,86 @@
+//! A list of tests that says why a test is ignored.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// What a test may need beside ccsd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A program of a package: its name and the package.
+    Program(&'static str, &'static str),
+    /// To be run as root.
+    Root,
+}
+
+/// The C compiler.
+pub const CC: Need = Need::Program("cc", "gcc");
+/// The C++ compiler.
+pub const CXX: Need = Need::Program("c++", "g++");
+/// perf, to compare with.
+pub const PERF: Need = Need::Program("perf", "linux-perf");
+/// For private mount namespaces.
+pub const UNSHARE: Need = Need::Program("unshare", "util-linux");
+/// To look into built programs.
+pub const NM: Need = Need::Program("nm", "binutils");
+
+impl Need {
+    /// Why the test cannot be run here, if it cannot.
+    fn missing(self) -> Option<String> {
+        match self {
+            Need::Program(program, package) if find_program(program).is_none() => {
+                Some(format!("needs {program} (apt-get install {package})"))
+            }
+            Need::Root if !nix::unistd::geteuid().is_root() => Some("needs root".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Where a program is, as a shell would look for it.
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let executable =
+        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| executable(path))
+}
+
+/// The tests of one binary.
+#[derive(Default)]
+pub struct Suite {
+    trials: Vec<Trial>,
+}
+
+impl Suite {
+    /// No tests yet.
+    #[must_use]
+    pub fn new() -> Suite {
+        Suite::default()
+    }
+
+    /// Adds a test. It is ignored, with the reason in its name, where something that it needs is missing.
+    #[must_use]
+    pub fn test(mut self, name: impl Into<String>, needs: &[Need], body: impl FnOnce() + Send + 'static) -> Suite {
+        let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
+        let reason = missing.join(", ");
+        let trial = if missing.is_empty() {
+            Trial::test(name, move || {
+                body();
+                Ok(())
+            })
+        } else {
+            Trial::test(name, move || Err(reason.into())).with_kind(missing.join(", ")).with_ignored_flag(true)
+        };
+        self.trials.push(trial);
+        self
+    }
+
+    /// Runs the tests as the arguments of this process say.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let arguments = Arguments::from_args();
+        libtest_mimic::run(&arguments, self.trials).exit_code()
+    }
+}

@@ -1,0 +1,141 @@
+//! `ccsd attach` misses nothing of what runs, starts, is loaded or is forked.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use ccsd_tests::ccsd::Collecting;
+use ccsd_tests::fixture::{Running, build};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::statistics::{assert_samples, assert_share};
+use ccsd_tests::suite::{CC, Suite};
+
+const CPU_CLOCK: [&str; 2] = ["-F", "1999"];
+const FLAGS: [&str; 3] = ["-O1", "-pthread", "-ldl"];
+/// Samples that a virtual machine's timer may fail to take while another machine has the CPU, as a share of all, and the
+/// CPU time between a fixture's looks at the clock that is not the function's.
+const ALLOWANCE: f64 = 0.03;
+/// Equal work in different processes at the same time, on a machine with others.
+const UNEQUAL: f64 = 0.25;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("threads_before_and_after", &[CC], || {
+            let (recorded, used) = threads("late", &CPU_CLOCK);
+            assert_eq!(used.len(), 6);
+            recorded.assert_complete();
+            let processes = recorded.processes();
+            assert_eq!(processes.len(), 1, "{processes:#?}");
+            for (name, (tid, ns)) in &used {
+                let thread = processes[0].threads.iter().find(|thread| thread.tid == *tid);
+                let thread = thread.unwrap_or_else(|| panic!("{name} ({tid}) is missing: {processes:#?}"));
+                assert_eq!(&thread.name, name);
+                // A new thread's start and end are beside what it has measured.
+                assert_samples(name, thread.samples, *ns, recorded.rate_hz(), 2, ALLOWANCE);
+            }
+            recorded.assert_proportions(&[("early_work", 2), ("late_work", 1), ("renamed_work", 1)], UNEQUAL);
+        })
+        .test("threads_before_only", &[CC], || {
+            let (recorded, used) = threads("late", &["-F", "1999", "--no-inherit"]);
+            let processes = recorded.processes();
+            for (name, (tid, ns)) in &used {
+                let samples =
+                    processes[0].threads.iter().find(|thread| thread.tid == *tid).map(|thread| thread.samples);
+                if name.starts_with("early") {
+                    assert_samples(name, samples.unwrap_or(0), *ns, recorded.rate_hz(), 2, ALLOWANCE);
+                } else {
+                    assert_eq!(samples, None, "{name} was started after ccsd had attached");
+                }
+            }
+            assert_eq!(recorded.function("late_work"), None);
+        })
+        .test("while_threads_start_and_stop", &[CC], || {
+            // Whichever thread were missed, all its successors would be.
+            let (recorded, used) = threads("churn", &CPU_CLOCK);
+            let samples = recorded.samples("work_after_go").inherited;
+            // Each of 480 threads may end with half a period unsampled or begin with one.
+            assert_samples("all threads", samples, used["after_go"].1, recorded.rate_hz(), 2, ALLOWANCE);
+            assert_eq!(recorded.processes().len(), 1);
+        })
+        .test("library_loaded_afterwards", &[CC], || {
+            let plugin = build("plugin.c", &["-O1", "-shared", "-fPIC"]);
+            let mut fixture = Running::start(&build("load.c", &FLAGS), &[&plugin.to_string_lossy()]);
+            let collecting = Collecting::attach(&CPU_CLOCK, &[fixture.pid()]);
+            fixture.go();
+            let _ = fixture.finish();
+            let recorded = collecting.wait();
+            recorded.assert_whole().assert_complete();
+            let plugin = plugin.file_name().unwrap().to_string_lossy();
+            let flat = recorded.flat();
+            let row = flat.row(recorded.function("plugin_loop").unwrap()).unwrap();
+            assert_eq!(row.image, plugin);
+            assert_eq!(recorded.callers("plugin_loop"), ["plugin_work"]);
+            assert_eq!(recorded.callers("plugin_work"), ["main"]);
+            assert!(row.self_share.fraction > 0.8, "{row:?}");
+            assert_eq!(flat.rows.iter().filter(|row| row.image == plugin && row.name.contains("+0x")).count(), 0);
+        })
+        .test("descendants", &[CC], || {
+            let recorded = family(&CPU_CLOCK);
+            recorded.assert_complete();
+            assert_eq!(recorded.processes().len(), 4, "{:#?}", recorded.processes());
+            let works = [("parent_work", 1), ("old_child_work", 1), ("grandchild_work", 1), ("new_child_work", 1)];
+            recorded.assert_proportions(&works, UNEQUAL);
+        })
+        .test("no_descendants", &[CC], || {
+            let recorded = family(&["-F", "1999", "--no-inherit"]);
+            assert_eq!(recorded.processes().len(), 1);
+            assert!(recorded.samples("parent_work").inherited > 100);
+            for name in ["old_child_work", "grandchild_work", "new_child_work"] {
+                assert_eq!(recorded.function(name), None, "{name}");
+            }
+        })
+        .test("several_processes", &[CC], || {
+            let program = build("processes.c", &FLAGS);
+            let mut fixtures = [Running::start(&program, &["family"]), Running::start(&program, &["family"])];
+            let collecting = Collecting::attach(&CPU_CLOCK, &[fixtures[0].pid(), fixtures[1].pid()]);
+            fixtures.iter_mut().for_each(Running::go);
+            let _ = fixtures.each_mut().map(Running::finish);
+            let recorded = collecting.wait();
+            recorded.assert_whole();
+            let processes = recorded.processes();
+            assert_eq!(processes.len(), 8);
+            let mut halves = fixtures.iter().map(|fixture| {
+                let parent = processes.iter().find(|process| process.pid == fixture.pid()).unwrap();
+                parent.samples
+            });
+            let (first, second) = (halves.next().unwrap(), halves.next().unwrap());
+            assert_share("the first", first, first + second, 0.5, UNEQUAL);
+        })
+        .run()
+}
+
+/// Attaches to the fixture with threads. Returns what it says of its threads: name, and id and CPU time.
+fn threads(mode: &str, options: &[&str]) -> (Recorded, HashMap<String, (u32, u64)>) {
+    let mut fixture = Running::start(&build("threads.c", &FLAGS), &[mode]);
+    let collecting = Collecting::attach(options, &[fixture.pid()]);
+    fixture.go();
+    // It closes its output, and waits, so that all is over before it ends.
+    let text = fixture.rest_of_output();
+    fixture.go();
+    assert!(fixture.finish().is_empty());
+    let recorded = collecting.wait();
+    recorded.assert_whole();
+    let used = text.lines().map(|line| {
+        let mut words = line.split(' ');
+        let mut word = || words.next().unwrap();
+        (word().to_owned(), (word().parse().unwrap(), word().parse().unwrap()))
+    });
+    (recorded, used.collect())
+}
+
+/// Attaches to the fixture with a child and a grandchild that forks another.
+fn family(options: &[&str]) -> Recorded {
+    let mut fixture = Running::start(&build("processes.c", &FLAGS), &["family"]);
+    let collecting = Collecting::attach(options, &[fixture.pid()]);
+    fixture.go();
+    let _ = fixture.finish();
+    let recorded = collecting.wait();
+    recorded.assert_whole();
+    recorded
+}

@@ -1,0 +1,99 @@
+//! An ordinary user gets profiles of his own programs, root of everybody's, and who may not is told why.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::process::{Command, ExitCode};
+
+use ccsd_tests::ccsd::{Collecting, NOBODY, Record, as_user, ccsd};
+use ccsd_tests::fixture::{Running, build};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite};
+
+/// Twelve functions in 51 turns, on a machine that others use, too.
+const ALLOWANCE: f64 = 0.15;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("root_records", &[CC, Need::Root], || {
+            let recorded = record(None, &[]);
+            assert_eq!(user_only(&recorded), None);
+            // Root may sample the kernel, and does.
+            assert!(recorded.flat().rows.iter().any(|row| row.image == "[kernel]"), "{:?}", recorded.names());
+        })
+        .test("root_records_user_code_on_demand", &[CC, Need::Root], || {
+            let recorded = record(None, &["--user"]);
+            assert!(recorded.profile.session().event.ends_with(":u"));
+            assert!(recorded.flat().rows.iter().all(|row| row.image != "[kernel]"), "{:?}", recorded.names());
+        })
+        .test("user_records", &[CC, Need::Root], || {
+            let recorded = record(Some(NOBODY), &[]);
+            if paranoid() <= 1 {
+                return;
+            }
+            assert!(user_only(&recorded).is_some(), "{:?}", recorded.profile.session());
+            assert!(recorded.profile.session().event.ends_with(":u"));
+            assert!(recorded.flat().rows.iter().all(|row| row.image != "[kernel]"), "{:?}", recorded.names());
+            // The loss is known although the kernel's part of the time is not.
+            let accounting = recorded.profile.accounting();
+            let expected = accounting.expected.unwrap();
+            assert!(accounting.received * 100 >= expected * 95, "{accounting:?}");
+        })
+        .test("user_attaches_to_his_own", &[CC, Need::Root], || {
+            let recorded = attach(Some(NOBODY), Some(NOBODY));
+            assert_eq!(paranoid() > 1, user_only(&recorded).is_some());
+        })
+        .test("root_attaches_to_a_user_s", &[CC, Need::Root], || drop(attach(None, Some(NOBODY))))
+        .test("root_attaches_to_its_own", &[CC, Need::Root], || drop(attach(None, None)))
+        .test("user_is_refused_the_kernel", &[CC, Need::Root], || {
+            let mut command = ccsd(["record", "--kernel", "--no-output", "--", "true"]);
+            let ended = ccsd_tests::ccsd::Ended::of(as_user(&mut command, NOBODY));
+            if paranoid() <= 1 {
+                assert!(ended.status.success(), "{ended:?}");
+            } else {
+                ended.assert_refused(2, &["kernel", "kernel.perf_event_paranoid=1"]);
+            }
+        })
+        .run()
+}
+
+fn record(user: Option<u32>, options: &[&str]) -> Recorded {
+    let mut record = Record::new(build("weights.c", &["-O1"]), &["2000"]).options(&["-F", "1999"]).options(options);
+    if let Some(user) = user {
+        record = record.user(user);
+    }
+    let recorded = record.run();
+    recorded.assert_whole().assert_complete();
+    let names: Vec<String> = (1..=12).map(|i| format!("weight_{i:02}")).collect();
+    let parts: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(1..).collect();
+    recorded.assert_proportions(&parts, ALLOWANCE);
+    recorded
+}
+
+fn attach(user: Option<u32>, target: Option<u32>) -> Recorded {
+    let mut command = Command::new(build("forever.c", &["-O1"]));
+    if let Some(target) = target {
+        as_user(&mut command, target);
+    }
+    let mut fixture = Running::start_command(&mut command);
+    let mut collecting = Collecting::attach_as(user, &[], &[fixture.pid()]);
+    collecting.wait_for_writes(1);
+    fixture.go();
+    assert_eq!(fixture.end().1.code(), Some(5));
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    recorded.assert_whole().assert_complete();
+    let forever = recorded.samples("forever").inherited;
+    assert!(forever > 0 && forever * 10 > recorded.total() * 9, "{:?}", recorded.names());
+    recorded
+}
+
+/// The note that says so.
+fn user_only(recorded: &Recorded) -> Option<&str> {
+    let notes = &recorded.profile.session().notes;
+    notes.iter().find(|note| note.contains("user code only")).map(String::as_str)
+}
+
+fn paranoid() -> i32 {
+    fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap().trim().parse().unwrap()
+}

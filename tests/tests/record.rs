@@ -1,0 +1,147 @@
+//! `ccsd record` follows forks, execs, threads and their names.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::ExitCode;
+
+use ccsd_profile::view::ProcessRow;
+use ccsd_tests::ccsd::Record;
+use ccsd_tests::fixture::build;
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::statistics::{assert_samples, assert_share};
+use ccsd_tests::suite::{CC, Suite};
+
+/// Two stretches of equal work, one after the other, differ by what the machine's other users do meanwhile. Measured on a
+/// busy machine: up to a tenth.
+const ALLOWANCE: f64 = 0.25;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("what_was_sampled_is_what_was_used", &[CC], || {
+            // The fixture measures itself; libc's start and its own are what is beside that.
+            let recorded = record("weights.c", &["2000"], &["-F", "1999"]);
+            let used: u64 =
+                recorded.ended.stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+            let samples: u64 = (1..=12).map(|i| recorded.samples(&format!("weight_{i:02}")).inherited).sum();
+            assert_samples("all functions", samples, used, recorded.rate_hz(), 2, 0.01);
+            let accounting = recorded.profile.accounting();
+            let expected = accounting.expected.unwrap();
+            assert!(expected >= samples);
+            assert_eq!(
+                expected,
+                accounting.received
+                    + accounting.lost
+                    + accounting.throttled
+                    + accounting.dropped_by_us
+                    + accounting.undelivered()
+            );
+            assert_samples(
+                "received",
+                accounting.received,
+                accounting.target_cpu_ns.unwrap(),
+                recorded.rate_hz(),
+                2,
+                0.01,
+            );
+        })
+        .test("short_lived_children", &[CC], || {
+            let recorded = record("processes.c", &["children"], &["-F", "1999"]);
+            recorded.assert_complete();
+            let processes = recorded.processes();
+            // Each of eight children is a process of its own, a child of the first.
+            let parent =
+                processes.iter().find(|process| recorded.profile.process(process.id).unwrap().parent.is_none());
+            let parent = parent.unwrap();
+            let children: Vec<&ProcessRow> = processes
+                .iter()
+                .filter(|process| recorded.profile.process(process.id).unwrap().parent == Some(parent.id))
+                .collect();
+            assert_eq!((children.len(), processes.len()), (8, 9), "{processes:#?}");
+            let work = recorded.samples("child_work").inherited;
+            let all: u64 = children.iter().map(|child| child.samples).sum();
+            assert!(all >= work && all - work < all / 10, "{work} of {all} samples of the children are work");
+            for child in children {
+                assert_share(format!("child {}", child.pid), child.samples, all, 1.0 / 8.0, ALLOWANCE);
+            }
+        })
+        .test("without_children", &[CC], || {
+            let recorded = record("processes.c", &["children"], &["-F", "1999", "--no-inherit"]);
+            assert_eq!(recorded.function("child_work"), None);
+            assert_eq!(recorded.processes().len(), 1);
+            assert!(recorded.samples("main").inherited > 0);
+        })
+        .test("exec_begins_another_program", &[CC], || {
+            let recorded = record("processes.c", &["exec"], &["-F", "1999"]);
+            recorded.assert_complete();
+            recorded.assert_proportions(&[("first_life", 1), ("second_life", 2)], ALLOWANCE);
+            // One process id, two programs, told apart by generation. Neither has the other's samples.
+            let lives = recorded.processes();
+            let [first, second] = by_generation(&lives)[..] else { panic!("{lives:#?}") };
+            assert_eq!((first.pid, first.start_time), (second.pid, second.start_time));
+            assert_eq!(first.exec_generation + 1, second.exec_generation);
+            let samples = |name| recorded.samples(name).inherited;
+            assert!(samples("first_life") <= first.samples && samples("second_life") <= second.samples);
+            assert!(first.samples < samples("second_life"));
+        })
+        .test("exec_chain", &[CC], || {
+            let fixture = build("processes.c", &["-O1", "-pthread"]);
+            let script = "exec env -u NOTHING \"$0\" second";
+            let recorded =
+                Record::new("sh", &["-c", script, &fixture.to_string_lossy()]).options(&["-F", "1999"]).run();
+            recorded.assert_whole().assert_complete();
+            let lives = recorded.processes();
+            let last = *by_generation(&lives).last().unwrap();
+            // The third program in the process; the first two have been too quick for most samples.
+            assert!(lives.iter().all(|life| life.pid == last.pid), "{lives:#?}");
+            assert_eq!(lives.iter().filter(|life| life.exec_generation == last.exec_generation).count(), 1);
+            let name = fixture.file_name().unwrap().to_string_lossy();
+            assert_eq!(last.name, name[..name.len().min(15)], "the kernel keeps 15 bytes");
+            let work = recorded.samples("second_life").inherited;
+            assert!(work <= last.samples && work * 10 > last.samples * 9, "{lives:#?}");
+        })
+        .test("forked_by_a_shell", &[CC], || {
+            let fixture = build("processes.c", &["-O1", "-pthread"]);
+            let script = "\"$0\" second; \"$0\" second; true";
+            let recorded =
+                Record::new("sh", &["-c", script, &fixture.to_string_lossy()]).options(&["-F", "1999"]).run();
+            recorded.assert_whole().assert_complete();
+            let name = fixture.file_name().unwrap().to_string_lossy().into_owned();
+            let lives = recorded.processes();
+            let programs: Vec<&ProcessRow> = lives.iter().filter(|life| name.starts_with(&life.name)).collect();
+            assert_eq!(programs.len(), 2, "{lives:#?}");
+            assert_ne!(programs[0].pid, programs[1].pid);
+            let all = programs[0].samples + programs[1].samples;
+            assert_share("the first", programs[0].samples, all, 0.5, ALLOWANCE);
+        })
+        .test("names_of_threads", &[CC], || {
+            let recorded = record("processes.c", &["names"], &["-F", "1999"]);
+            recorded.assert_complete();
+            let processes = recorded.processes();
+            let [process] = &processes[..] else { panic!("{processes:#?}") };
+            let thread = |name: &str| {
+                let mut found = process.threads.iter().filter(|thread| thread.name == name);
+                let only = found.next().unwrap_or_else(|| panic!("{name} is not in {process:#?}"));
+                assert!(found.next().is_none());
+                only
+            };
+            // A thread has the name that it had last, whatever part of its work it did under which.
+            let (first, second) = (thread("first"), thread("second-renamed"));
+            let all = first.samples + second.samples;
+            assert_share("the first thread", first.samples, all, 0.5, ALLOWANCE);
+            let work = recorded.samples("thread_work").inherited;
+            assert!(work <= all && work * 10 > all * 9, "{work} of {all}");
+        })
+        .run()
+}
+
+fn record(source: &str, args: &[&str], options: &[&str]) -> Recorded {
+    let recorded = Record::new(build(source, &["-O1", "-pthread"]), args).options(options).run();
+    recorded.assert_whole();
+    recorded
+}
+
+fn by_generation(lives: &[ProcessRow]) -> Vec<&ProcessRow> {
+    let mut lives: Vec<&ProcessRow> = lives.iter().collect();
+    lives.sort_by_key(|life| life.exec_generation);
+    lives
+}

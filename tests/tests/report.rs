@@ -1,0 +1,215 @@
+//! `ccsd report`: its views of a recorded profile agree, as text and as JSON, and are safe to print.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, Stdio};
+use std::sync::OnceLock;
+
+use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::recorded::{Recorded, with_commas};
+use ccsd_tests::suite::{CC, Suite};
+use serde_json::Value;
+
+const VIEWS: [&str; 7] = ["--flat", "--graph", "--stacks", "--lines", "--threads", "--cycles", "--stats"];
+
+/// A name that sets a colour and the window's title, rings, and begins a line.
+const EVIL: &str = "evil\x1b[31m\x1b]0;title\x07\nforged!!!!";
+
+/// What the accounting must speak of.
+const PARTS: [&str; 11] = [
+    "target",
+    "event",
+    "1,999 Hz",
+    "expected",
+    "lost",
+    "throttled",
+    "truncated",
+    "unsymbolised",
+    "elided",
+    "CPU",
+    "peak",
+];
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("every_view_begins_with_the_accounting", &[CC], || {
+            let recorded = shared();
+            let received = with_commas(recorded.profile.accounting().received);
+            for view in VIEWS {
+                let text = report(recorded, &[view]).stdout;
+                let head: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
+                for part in PARTS.into_iter().chain([received.as_str()]) {
+                    assert!(head.iter().any(|line| line.contains(part)), "{view}: {part} is not in {head:#?}");
+                }
+                assert!(text.lines().count() > head.len() + 1, "{view}: {text}");
+            }
+        })
+        .test("flat_is_the_default", &[CC], || {
+            assert_eq!(report(shared(), &[]).stdout, report(shared(), &["--flat"]).stdout);
+        })
+        .test("text_has_what_the_profile_has", &[CC], || {
+            let recorded = shared();
+            let flat = report(recorded, &["--flat"]).stdout;
+            let order: Vec<&str> = flat.lines().filter(|line| line.contains("weight_")).collect();
+            assert_eq!(order.len(), 12, "{flat}");
+            assert!(order[0].ends_with("weight_12") && order[11].ends_with("weight_01"), "{flat}");
+            let stacks = report(recorded, &["--stacks"]).stdout;
+            assert!(stacks.lines().any(|line| line.starts_with("<weight_12,main,")), "{stacks}");
+            let graph = report(recorded, &["--graph"]).stdout;
+            assert!(graph.lines().any(|line| line.starts_with('[') && line.contains("weight_12")), "{graph}");
+            assert!(report(recorded, &["--lines"]).stdout.contains("weights.c:"), "built with -g");
+            assert!(report(recorded, &["--threads"]).stdout.contains(&recorded.processes()[0].name));
+        })
+        .test("json_of_every_view_adds_up", &[CC], || {
+            let recorded = shared();
+            let samples = recorded.profile.accounting().received;
+            let weight = recorded.flat().total.weight;
+            for view in VIEWS {
+                let document = json(recorded, view);
+                assert_eq!(document["accounting"]["received"], samples, "{view}");
+                assert_eq!(document["file"]["finished"], true);
+                let name = &view[2..];
+                assert_eq!(document["view"], name);
+                let data = &document[name];
+                let sum = |rows: &str, field: &str| -> u64 {
+                    data[rows].as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).sum()
+                };
+                match name {
+                    "flat" => assert_eq!(sum("rows", "self_weight"), weight),
+                    "graph" => assert_eq!(sum("nodes", "self_weight"), weight),
+                    "stacks" => assert_eq!(sum("rows", "weight"), weight),
+                    "lines" => assert_eq!(sum("functions", "self_weight"), weight),
+                    "threads" => assert_eq!(sum("processes", "weight"), weight),
+                    "stats" => assert_eq!(data["samples"], samples),
+                    // Nothing here is recursive.
+                    _ => assert_eq!(data["rows"].as_array().map(Vec::len), Some(0)),
+                }
+                if name != "stats" {
+                    assert_eq!(data["total"]["weight"], weight, "{view}");
+                    assert_eq!(data["total"]["samples"], samples, "{view}");
+                }
+            }
+        })
+        .test("limit_keeps_the_totals", &[CC], || {
+            let document: Value = serde_json::from_str(&report(shared(), &["--json", "-n", "3"]).stdout).unwrap();
+            let flat = &document["flat"];
+            let rows = flat["rows"].as_array().unwrap();
+            assert_eq!(rows.len(), 3);
+            let shown: u64 = rows.iter().map(|row| row["self_weight"].as_u64().unwrap()).sum();
+            assert_eq!(shown + flat["other"]["self_weight"].as_u64().unwrap(), flat["total"]["weight"]);
+        })
+        .test("names_are_inert_on_a_terminal", &[CC], || {
+            // No assembler takes such a name; a linker and a hex editor do.
+            let mut program = fs::read(build("escape.c", &["-O1"])).unwrap();
+            let plain = b"placeholder_for_a_hostile_name";
+            assert_eq!(plain.len(), EVIL.len());
+            let places: Vec<usize> = (0..program.len()).filter(|&at| program[at..].starts_with(plain)).collect();
+            assert!(!places.is_empty());
+            for at in places {
+                program[at..at + EVIL.len()].copy_from_slice(EVIL.as_bytes());
+            }
+            let dir = scratch();
+            let path = dir.path().join("evil");
+            fs::write(&path, program).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            let recorded = Record::new(path, &[]).options(&["-F", "1999"]).run();
+            // The profile has the name as it is.
+            assert!(recorded.samples(EVIL).own > 100, "{:?}", recorded.names());
+            let inert = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
+            for view in VIEWS {
+                for json in [false, true] {
+                    let options: &[&str] = if json { &[view, "--json"] } else { &[view] };
+                    let text = report(&recorded, options).stdout;
+                    assert!(inert(&text), "{view}: {text:?}");
+                    assert!(!text.lines().any(|line| line.starts_with("forged")), "{view}: {text:?}");
+                }
+            }
+            assert!(report(&recorded, &["--flat"]).stdout.contains("evil\\u{1b}[31m"));
+            assert!(inert(&recorded.ended.stderr), "{:?}", recorded.ended.stderr);
+            let flat = json(&recorded, "--flat");
+            let rows = flat["flat"]["rows"].as_array().unwrap();
+            assert!(rows.iter().any(|row| row["name"] == EVIL));
+        })
+        .test("a_reader_that_leaves_early", &[CC], || {
+            // As in `ccsd report | head -1`, and also where the output is larger than a pipe holds.
+            for view in VIEWS {
+                let mut child = ccsd(["report", view])
+                    .arg(&shared().file)
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                let mut line = String::new();
+                let mut reader = BufReader::with_capacity(1, child.stdout.take().unwrap());
+                reader.read_line(&mut line).unwrap();
+                drop(reader);
+                assert!(line.starts_with("# target"), "{line}");
+                let output = child.wait_with_output().unwrap();
+                assert!(output.stderr.is_empty(), "{view}: {}", String::from_utf8_lossy(&output.stderr));
+                let status = output.status;
+                assert!(status.success() || status.signal() == Some(libc::SIGPIPE), "{view}: {status}");
+            }
+        })
+        .test("an_output_that_is_full", &[CC], || {
+            let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let output = ccsd(["report"]).arg(&shared().file).stdout(full).output().unwrap();
+            let ended = Ended {
+                status: output.status,
+                stdout: String::new(),
+                stderr: String::from_utf8(output.stderr).unwrap(),
+            };
+            ended.assert_no_panic();
+            ended.assert_refused(1, &["standard output"]);
+        })
+        .test("help_manual_and_completions", &[], || {
+            for args in [&["--help"][..], &["record", "--help"], &["attach", "--help"], &["report", "--help"]] {
+                let ended = Ended::of(&mut ccsd(args));
+                assert!(ended.status.success() && ended.stdout.contains("Examples:"), "{args:?}: {ended:?}");
+            }
+            for shell in ["bash", "zsh", "fish"] {
+                let ended = Ended::of(&mut ccsd(["completions", shell]));
+                assert!(ended.status.success() && ended.stdout.contains("no-inherit"), "{shell}: {ended:?}");
+            }
+            let manual = Ended::of(&mut ccsd(["man"]));
+            assert!(manual.status.success() && manual.stdout.contains(".TH ccsd 1"), "{manual:?}");
+            let version = Ended::of(&mut ccsd(["--version"]));
+            assert_eq!(version.stdout, format!("ccsd {}\n", env!("CARGO_PKG_VERSION")));
+        })
+        .test("doctor", &[], || {
+            let text = Ended::of(&mut ccsd(["doctor"]));
+            assert!(text.stdout.contains("perf_event_paranoid"), "{text:?}");
+            let json = Ended::of(&mut ccsd(["doctor", "--json"]));
+            assert_eq!(json.status, text.status);
+            let document: Value =
+                serde_json::from_str(&json.stdout).unwrap_or_else(|error| panic!("{error}: {json:?}"));
+            assert!(document["checks"].as_array().is_some_and(|checks| !checks.is_empty()), "{document}");
+        })
+        .run()
+}
+
+/// One profile for all tests that only read it.
+fn shared() -> &'static Recorded {
+    static RECORDED: OnceLock<Recorded> = OnceLock::new();
+    RECORDED.get_or_init(|| {
+        let program = build("weights.c", &["-O1", "-g"]);
+        let recorded = Record::new(program, &["1000"]).options(&["-F", "1999"]).run();
+        recorded.assert_whole();
+        recorded
+    })
+}
+
+fn report(recorded: &Recorded, options: &[&str]) -> Ended {
+    let ended = Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{options:?}: {ended:?}");
+    ended
+}
+
+fn json(recorded: &Recorded, view: &str) -> Value {
+    serde_json::from_str(&report(recorded, &[view, "--json"]).stdout).unwrap()
+}
