@@ -5,8 +5,10 @@
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -72,7 +74,7 @@ impl WaitingChild {
                 if !matches!(nix::unistd::read(&go_read, &mut byte), Ok(1)) {
                     exit_now(127);
                 }
-                restore_signals();
+                restore_surroundings();
                 let error = match execvp(file, &words) {
                     Err(error) => error,
                     Ok(never) => match never {},
@@ -144,13 +146,52 @@ fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Rust ignores SIGPIPE at start-up and ccsd may have blocked or caught signals; the program must find them as ccsd's
-/// own parent left them. Caught signals become default by `execve` itself.
-fn restore_signals() {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler of ours is installed, only the default restored.
-    let _ = unsafe { sigaction(Signal::SIGPIPE, &default) };
-    let _ = SigSet::empty().thread_set_mask();
+/// What ccsd was started with and Rust's runtime changes before `main`: it opens `/dev/null` where a standard stream is
+/// closed, and ignores SIGPIPE.
+struct Surroundings {
+    closed: [bool; 3],
+    sigpipe_ignored: bool,
+    mask: SigSet,
+}
+
+static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
+
+// SAFETY: the dynamic linker (or, in a static program, libc) calls what stands in .init_array as a function before `main`,
+// on the only thread there is. `look` needs nothing that is not there by then: it makes three kinds of system calls, and
+// OnceLock neither allocates nor needs the runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+
+extern "C" fn look() {
+    // SAFETY: F_GETFD only asks; a descriptor that is not open is an answer.
+    let closed = [0, 1, 2].map(|fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1);
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action only the old one is written, to a live place of its type; zero bytes are a value of it.
+    let action = unsafe {
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
+    let _ = SURROUNDINGS.set(Surroundings { closed, sigpipe_ignored: action.sa_sigaction == libc::SIG_IGN, mask });
+}
+
+/// The program must find closed streams, SIGPIPE and blocked signals as ccsd's own parent left them. Signals that ccsd
+/// catches become default by `execve` itself.
+fn restore_surroundings() {
+    let Some(found) = SURROUNDINGS.get() else { return };
+    for (fd, closed) in (0..).zip(found.closed) {
+        if closed {
+            // SAFETY: the child owns the copy; what the runtime has put there is nobody's.
+            unsafe { libc::close(fd) };
+        }
+    }
+    if !found.sigpipe_ignored {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: no handler of ours is installed, only the default restored.
+        let _ = unsafe { sigaction(Signal::SIGPIPE, &default) };
+    }
+    let _ = found.mask.thread_set_mask();
 }
 
 fn wait(pid: u32) -> Result<ChildEnd> {
