@@ -174,17 +174,25 @@ impl Aggregator {
         accounting.own_cpu_ns = usage::own_cpu_ns();
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
-            accounting.target_cpu_ns = counts.event_count;
-            accounting.expected = expected(&spec, counts);
+            let event_count = distinct_count(&spec, counts);
+            accounting.target_cpu_ns = event_count;
+            accounting.expected = expected(&spec, event_count, counts.user_share);
         }
     }
 }
 
+/// What the clock events counted, without what two of them counted of the same thread: a period for each sample that
+/// came twice.
+fn distinct_count(spec: &EventSpec, counts: &Counts) -> Option<u64> {
+    let twice = counts.duplicates.saturating_mul(spec.period_ns());
+    counts.event_count.map(|count| count.saturating_sub(twice))
+}
+
 /// Samples that a clock event should have given: the CPU time that it counted over its period. The clock counts kernel
 /// time too; where only user code is sampled, the kernel's own accounts say which part of it was that.
-fn expected(spec: &EventSpec, counts: &Counts) -> Option<u64> {
-    let all = counts.event_count?;
-    let sampled = match (spec.kernel, counts.user_share) {
+fn expected(spec: &EventSpec, event_count: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
+    let all = event_count?;
+    let sampled = match (spec.kernel, user_share) {
         (true, _) => all,
         (false, Some((user, total))) if total > 0 => {
             u64::try_from(u128::from(all) * u128::from(user) / u128::from(total)).ok()?

@@ -90,7 +90,8 @@ struct State {
     period: u64,
     throttled_since: HashMap<u64, u64>,
     throttled_ns: u64,
-    /// Threads that were opened while they may already have inherited events: which event of a ring is believed.
+    /// Threads that were opened while they may already have inherited events, and all that descend from them: which event
+    /// of a ring is believed.
     doubtful: HashMap<(u32, usize), u64>,
     doubtful_threads: HashSet<u32>,
     /// Threads that a record said were forked by a traced thread: which, and when. Only while attaching.
@@ -419,6 +420,10 @@ impl State {
             Change::Fork { pid, tid, parent_pid, parent_tid } => {
                 if self.scanning {
                     self.forked.insert(tid, (parent_tid, time));
+                }
+                // It has inherited from all of its parent's events, and its own children will from all of its.
+                if self.doubtful_threads.contains(&parent_tid) {
+                    self.doubtful_threads.insert(tid);
                 }
                 self.table.fork(pid, tid, parent_pid, parent_tid, time);
             }

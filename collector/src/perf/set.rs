@@ -133,16 +133,16 @@ impl EventSet {
             (self.spec.tracking_attr(), self.spec.sampling_attr(), self.spec.group_member_attr());
         for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
             let fd = event::open(&tracking, tid, cpu, None)?;
-            event::redirect(&fd, owner)?;
+            event::redirect(&fd, owner).map_err(revoked)?;
             self.others.push(fd);
         }
         for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
             let leader = event::open(&sampling, tid, cpu, None)?;
             // A sample written before the member is there reads a group of one, and has no TSC.
             if let Some(member) = &member {
-                self.others.push(event::open(member, tid, cpu, Some(leader.as_fd()))?);
+                self.others.push(event::open(member, tid, cpu, Some(leader.as_fd())).map_err(revoked)?);
             }
-            event::redirect(&leader, owner)?;
+            event::redirect(&leader, owner).map_err(revoked)?;
             self.sampling.push(leader);
         }
         Ok(())
@@ -165,6 +165,15 @@ impl EventSet {
     pub fn count(&self) -> Option<u64> {
         let grouped = self.spec.reads_group();
         self.sampling.iter().try_fold(0u64, |sum, fd| Some(sum.saturating_add(event::count(fd, grouped).ok()?)))
+    }
+}
+
+/// What the kernel says of an event whose thread has exited since it was opened: it takes no part in anything any more
+/// (ENODEV, since Linux 6.15). To us that is a thread that has gone.
+fn revoked(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => io::Error::from_raw_os_error(libc::ESRCH),
+        _ => error,
     }
 }
 
