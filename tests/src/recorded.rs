@@ -168,11 +168,21 @@ impl Recorded {
         arcs.iter().find(|arc| arc.function == caller).map_or(0, |arc| arc.samples)
     }
 
-    /// The names of those that call a function.
+    /// Asserts that `caller` is the only caller of `callee`, but for the 1 % of stacks that may be incomplete.
+    ///
+    /// # Panics
+    /// If there are others.
+    pub fn assert_only_caller(&self, caller: &str, callee: &str) {
+        let (through, all) = (self.through(caller, callee), self.samples(callee).inherited);
+        let enough = all > 0 && through * 100 >= all * 99;
+        assert!(enough, "{through} of {all} samples of {callee} are through {caller}; all: {:?}", self.callers(callee));
+    }
+
+    /// Those that call a function, and with how many samples.
     #[must_use]
-    pub fn callers(&self, callee: &str) -> Vec<String> {
+    pub fn callers(&self, callee: &str) -> Vec<(String, u64)> {
         let Some(callee) = self.function(callee) else { return Vec::new() };
-        self.graph().node(callee).unwrap().callers.iter().map(|arc| arc.name.clone()).collect()
+        self.graph().node(callee).unwrap().callers.iter().map(|arc| (arc.name.clone(), arc.samples)).collect()
     }
 
     /// Bytes of the file.

@@ -232,8 +232,10 @@ fn outputs(suite: Suite) -> Suite {
             let dir = scratch();
             let file = dir.path().join("thesis.txt");
             fs::write(&file, "years of work").unwrap();
+            // It would have to be overwritten: that is refused before the program runs.
             let ended = record_to(&file, None);
-            assert_shown_but_not_saved(&ended, "thesis.txt");
+            ended.assert_refused(2, &["thesis.txt", "not a ccsd profile"]);
+            assert_eq!(ended.stdout, "");
             assert_eq!(fs::read_to_string(&file).unwrap(), "years of work");
         })
         .test("output_replaces_an_older_profile", &[CC], || {

@@ -93,8 +93,7 @@ fn check(source: &str, flags: &[&str], proportions: &[(&str, u64)], arcs: &[(&st
     recorded.assert_whole().assert_complete();
     recorded.assert_proportions(proportions, ALLOWANCE);
     for (caller, callee) in arcs {
-        let (through, all) = (recorded.through(caller, callee), recorded.samples(callee).inherited);
-        assert_eq!(through, all, "{callee} is called by {caller} alone, not by {:?}", recorded.callers(callee));
+        recorded.assert_only_caller(caller, callee);
     }
     let unnamed = recorded.profile.accounting().unsymbolised;
     assert!(unnamed * 100 <= recorded.total(), "{unnamed} of {} samples have no name", recorded.total());

@@ -44,6 +44,18 @@ fn main() -> ExitCode {
                 0.01,
             );
         })
+        .test("what_is_too_short_to_be_sampled_is_accounted_for", &[CC], || {
+            // The kernel begins a new period with every new thread, so one that lives for less than a period is not
+            // sampled. What it did is missing in the profile, and the accounting says so.
+            let recorded = record("threads.c", &["short"], &["-F", "999"]);
+            let accounting = recorded.profile.accounting();
+            let expected = accounting.expected.unwrap();
+            assert_samples("expected", expected, accounting.target_cpu_ns.unwrap(), recorded.rate_hz(), 1, 0.0);
+            // 500 threads of 0.4 ms, and the kernel's part of starting them.
+            assert!(expected > 190, "{accounting:?}");
+            let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
+            assert_eq!(accounting.undelivered(), expected - known.min(expected));
+        })
         .test("short_lived_children", &[CC], || {
             let recorded = record("processes.c", &["children"], &["-F", "1999"]);
             recorded.assert_complete();

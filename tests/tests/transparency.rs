@@ -39,15 +39,18 @@ fn main() -> ExitCode {
             assert!(plain.status.success() && plain.stdout.starts_with(b"2000000 bytes"));
             assert_eq!(plain, with_input(recorded("input"), &input));
         })
-        .test("closed_output", &[CC], || {
-            // A program started without a standard output must not find one, least of all the profile.
-            let closing = |command: &Command| {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", "exec >&-; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
-                shell.stdin(Stdio::null()).output().unwrap().status.code()
-            };
-            assert_eq!(closing(&plain("closed")), Some(7));
-            assert_eq!(closing(&recorded("closed")), Some(7));
+        .test("closed_streams", &[CC], || {
+            // A program started without a standard stream must not find one, least of all the profile.
+            for (redirections, closed) in [("<&-", 1), (">&-", 2), ("2>&-", 4), ("<&- >&- 2>&-", 7)] {
+                let closing = |command: &Command| {
+                    let mut shell = Command::new("sh");
+                    shell.args(["-c", &format!("exec \"$@\" {redirections}"), "sh"]);
+                    shell.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+                    shell.output().unwrap().status.code()
+                };
+                assert_eq!(closing(&plain("closed")), Some(16 + closed), "{redirections}");
+                assert_eq!(closing(&recorded("closed")), Some(16 + closed), "{redirections}");
+            }
         })
         .test("surroundings", &[CC], || {
             // Signals, mask, descriptors, limits, environment, directory and more, as the fixture prints them.
