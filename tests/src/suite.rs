@@ -3,8 +3,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+/// Far more than the slowest suite takes, building ccsd included, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// What a test may need beside ccsd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,24 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| executable(path))
 }
 
+/// Ends a suite that hangs, as one would if ccsd did not end when told. The fixtures then find their pipes closed, and end.
+fn watch() {
+    std::thread::spawn(|| {
+        std::thread::sleep(PATIENCE);
+        eprintln!("not done after {PATIENCE:?}: something hangs");
+        std::process::exit(1);
+    });
+}
+
+/// ccsd leaves alone the signals that it finds ignored, as those of a job in the background are; these tests send them.
+fn restore_signals() {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: no handler is installed, only the default restored.
+        unsafe { sigaction(signal, &default) }.expect("these signals have a default");
+    }
+}
+
 /// The tests of one binary.
 #[derive(Default)]
 pub struct Suite {
@@ -80,6 +103,8 @@ impl Suite {
     /// Runs the tests as the arguments of this process say.
     #[must_use]
     pub fn run(self) -> ExitCode {
+        restore_signals();
+        watch();
         let arguments = Arguments::from_args();
         libtest_mimic::run(&arguments, self.trials).exit_code()
     }
