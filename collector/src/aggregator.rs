@@ -46,7 +46,7 @@ pub struct Aggregator {
 impl Aggregator {
     /// An aggregator for an empty profile.
     pub fn new(profile: Profile, spec: EventSpec) -> Aggregator {
-        let metrics = if matches!(spec.event, Event::CpuClockTsc { .. }) { MAX_METRICS } else { 1 };
+        let metrics = spec.metrics();
         Aggregator {
             profile,
             resolver: Resolver::new(spec.kernel),
@@ -74,6 +74,11 @@ impl Aggregator {
                 return;
             }
         }
+        // The sampler has gone without a word, by a panic: what there is stays good.
+        self.profile.add_note("the sampling thread failed: the profile ends early");
+        let update = self.profile.take_update();
+        let _ = events.send(SessionEvent::Update(Box::new(update)));
+        let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
     }
 
     fn absorb(&mut self, batch: &mut Batch) {
@@ -86,6 +91,9 @@ impl Aggregator {
                     self.sample(thread, stack, root, &weights);
                 }
                 Item::Image { name, elf } => self.resolver.add_image(&mut self.profile, name, elf),
+                Item::ImageClosed(index) => self.resolver.set_file(index, None),
+                Item::ImageReopened(index, elf) => self.resolver.set_file(index, Some(elf)),
+                Item::Note(note) => self.profile.add_note(&note),
                 Item::Process { key, parent, pid, start_time, exec_generation, name } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
                     let process = Process { pid, start_time, exec_generation, parent, name };
@@ -157,9 +165,8 @@ impl Aggregator {
     }
 
     fn account(&mut self, counts: &Counts, last: bool) {
-        let pushes = self.profile.contexts().stats().pushes();
         if last {
-            let notes: Vec<String> = self.resolver.notes().map(str::to_owned).collect();
+            let notes: Vec<String> = self.resolver.notes().map(str::to_owned).chain(troubles(counts)).collect();
             notes.iter().for_each(|note| self.profile.add_note(note));
         }
         let spec = self.spec;
@@ -170,7 +177,6 @@ impl Aggregator {
         accounting.dropped_by_us = counts.dropped;
         accounting.throttled = counts.throttled;
         accounting.throttle_events = counts.throttle_events;
-        accounting.pushes = pushes;
         accounting.own_cpu_ns = usage::own_cpu_ns();
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
@@ -186,6 +192,22 @@ impl Aggregator {
 fn distinct_count(spec: &EventSpec, counts: &Counts) -> Option<u64> {
     let twice = counts.duplicates.saturating_mul(spec.period_ns());
     counts.event_count.map(|count| count.saturating_sub(twice))
+}
+
+/// What went wrong and has no place of its own in the accounting, a line each.
+fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
+    let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
+    [
+        line(
+            counts.lost_tracking,
+            "records about mappings and threads were lost by the kernel; all processes were looked at anew",
+        ),
+        line(counts.malformed, "records of the kernel made no sense and were left out"),
+        line(counts.late, "records came out of order"),
+        line(counts.refused_images, "images were not unwound: too much unwind information"),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Samples that a clock event should have given: the CPU time that it counted over its period. The clock counts kernel

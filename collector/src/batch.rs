@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ccsd_symbolizer::ElfFile;
 
+use crate::process::images::ImageIndex;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::unwind::{Frame, Root};
 
@@ -16,13 +17,19 @@ pub const MAX_METRICS: usize = 2;
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// The next image, in order of [`crate::process::images::ImageIndex`].
+    /// The next image, in order of [`ImageIndex`].
     Image {
         /// Path or bracketed name.
         name: String,
         /// The file, if there is one.
         elf: Option<Arc<ElfFile>>,
     },
+    /// No process has the image mapped any more; its file is closed.
+    ImageClosed(ImageIndex),
+    /// A closed image is mapped again.
+    ImageReopened(ImageIndex, Arc<ElfFile>),
+    /// Something that readers of the profile should know.
+    Note(String),
     /// A process that is about to get its first sample.
     Process {
         /// Identity.
@@ -90,6 +97,8 @@ pub struct Counts {
     pub duplicates: u64,
     /// Records that made no sense.
     pub malformed: u64,
+    /// Images whose unwind information was not read, because there was too much already.
+    pub refused_images: u64,
     /// Records that came out of order.
     pub late: u64,
     /// Records about mappings, forks and names that the kernel dropped.

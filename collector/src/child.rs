@@ -13,15 +13,17 @@ use std::sync::OnceLock;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::unistd::{ForkResult, Pid, execvp, fork, pipe2};
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
 use crate::error::{Error, Result, doing};
 
-/// A forked child that has not called `execve` yet.
+/// A forked child that has not called `execve` yet. Dropped without [`WaitingChild::start`], it ends without running
+/// anything.
 pub struct WaitingChild {
     pid: Pid,
     program: String,
-    go: std::fs::File,
+    /// `None` once the child has been let go.
+    go: Option<std::fs::File>,
     outcome: std::fs::File,
 }
 
@@ -62,10 +64,13 @@ impl WaitingChild {
         let (go_read, go_write) = pipe()?;
         let (outcome_read, outcome_write) = pipe()?;
 
+        // Made before the fork: the child must not allocate.
+        let arguments: Vec<*const libc::c_char> =
+            words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+
         // SAFETY: between fork and exec the child only makes system calls that are async-signal-safe (close, read,
-        // sigaction, sigprocmask, write, _exit) and execvp, whose search of PATH in glibc and musl uses the stack only;
-        // it takes no lock that another thread may have held, and allocates nothing (nix's execvp builds its pointer
-        // array on the heap of the child, which no other thread shares; glibc's fork leaves malloc usable).
+        // sigaction, sigprocmask, write, _exit), and execvp, whose search of PATH in glibc and musl uses the stack only.
+        // It takes no lock that another thread may have held, and allocates nothing.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 drop(go_write);
@@ -75,15 +80,14 @@ impl WaitingChild {
                     exit_now(127);
                 }
                 restore_surroundings();
-                let error = match execvp(file, &words) {
-                    Err(error) => error,
-                    Ok(never) => match never {},
-                };
+                // SAFETY: `arguments` ends with a null pointer, and all others point to strings that `words` owns.
+                unsafe { libc::execvp(file.as_ptr(), arguments.as_ptr()) };
+                let error = Errno::last();
                 let _ = nix::unistd::write(&outcome_write, &(error as i32).to_le_bytes());
                 exit_now(if error == Errno::ENOENT { 127 } else { 126 });
             }
             Ok(ForkResult::Parent { child }) => {
-                Ok(WaitingChild { pid: child, program, go: file_of(go_write), outcome: file_of(outcome_read) })
+                Ok(WaitingChild { pid: child, program, go: Some(file_of(go_write)), outcome: file_of(outcome_read) })
             }
             Err(error) => Err(doing(format!("fork for {program}"))(error.into())),
         }
@@ -99,24 +103,29 @@ impl WaitingChild {
     /// # Errors
     /// [`Error::ProgramNotFound`] or [`Error::ProgramNotExecutable`]; the child has then been waited for.
     pub fn start(mut self) -> Result<RunningChild> {
-        let _ = self.go.write_all(b"g");
+        if let Some(mut go) = self.go.take() {
+            let _ = go.write_all(b"g");
+        }
         let mut answer = Vec::new();
         // The pipe closes without a word when execve succeeds, because it is close-on-exec.
         let _ = (&mut self.outcome).take(4).read_to_end(&mut answer);
         let Ok(code) = <[u8; 4]>::try_from(answer) else { return Ok(RunningChild { pid: self.pid() }) };
         let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
         let _ = wait(self.pid());
+        let program = std::mem::take(&mut self.program);
         if source.raw_os_error() == Some(libc::ENOENT) {
-            return Err(Error::ProgramNotFound(self.program));
+            return Err(Error::ProgramNotFound(program));
         }
-        Err(Error::ProgramNotExecutable { program: self.program, source })
+        Err(Error::ProgramNotExecutable { program, source })
     }
+}
 
-    /// Gives up: the child ends without running anything.
-    pub fn cancel(self) {
-        let pid = self.pid();
-        drop(self.go);
-        let _ = wait(pid);
+impl Drop for WaitingChild {
+    fn drop(&mut self) {
+        if let Some(go) = self.go.take() {
+            drop(go);
+            let _ = wait(self.pid());
+        }
     }
 }
 

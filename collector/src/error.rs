@@ -102,15 +102,18 @@ pub enum Error {
     },
     /// Too many threads and CPUs for the descriptor limit.
     #[error(
-        "{needed} perf events would be needed and only {limit} files may be open; raise the limit (`ulimit -n`) or run \
-         ccsd as root"
+        "the target has more threads than can be attached to: each needs a file per event and CPU, {open} are open and \
+         {limit} are allowed; raise the limit (`ulimit -Hn`, as root) or attach to fewer processes"
     )]
     TooManyFiles {
-        /// Events.
-        needed: u64,
+        /// Files of events that are open already.
+        open: u64,
         /// `RLIMIT_NOFILE`.
         limit: u64,
     },
+    /// ccsd itself was given as the target.
+    #[error("PID {0} is ccsd itself; record a second one instead: `ccsd record -- ccsd ...`")]
+    Itself(u32),
     /// A file under /proc or /sys could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -138,6 +141,7 @@ impl Error {
                 | Error::NotAProcess { .. }
                 | Error::KernelThread(_)
                 | Error::Zombie(_)
+                | Error::Itself(_)
                 | Error::NotPermitted { .. }
                 | Error::Rate { .. }
                 | Error::EventUnavailable { .. }

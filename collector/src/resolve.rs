@@ -3,6 +3,7 @@
 //! The answer to a frame is a run of cost centres, because functions may have been inlined into the one that the frame
 //! is in. Answers are remembered until there are [`MAX_FRAMES_KNOWN`] of them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,6 +18,11 @@ use crate::unwind::Frame;
 
 /// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
 const MAX_FRAMES_KNOWN: usize = 1 << 20;
+
+/// Bytes of symbols and debug information kept for all images together. That of `rustc` is some 200 MiB.
+const MAX_SYMBOL_BYTES: u64 = 256 << 20;
+/// How often that is checked, in frames resolved: adding up takes about as long as resolving ten frames.
+const FRAMES_PER_CHECK: u64 = 512;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +39,11 @@ pub struct Resolved {
 
 struct ImageSymbols {
     id: ImageId,
+    name: String,
+    elf: Option<Arc<ElfFile>>,
     symbols: Option<Symbols>,
+    /// When it was last asked, in frames resolved.
+    used: u64,
 }
 
 /// The kernel's symbols. The kernel takes 40 ms and more to print them, so they are read beside the collection.
@@ -55,6 +65,10 @@ pub struct Resolver {
     known: HashMap<Frame, Resolved, FxBuildHasher>,
     arena: Vec<CostCentreId>,
     functions: Vec<Function>,
+    /// Frames resolved so far, each once.
+    resolved: u64,
+    /// Of images whose symbols are no longer kept.
+    notes: BTreeSet<String>,
 }
 
 impl Resolver {
@@ -74,9 +88,33 @@ impl Resolver {
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, name: String, elf: Option<Arc<ElfFile>>) {
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-        let symbols = elf.map(|elf| Symbols::new(elf, DebugFileFinder::system().image_path(&name)));
-        let id = profile.add_image(ProfileImage { name, build_id });
-        self.images.push(ImageSymbols { id, symbols });
+        let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
+        self.images.push(ImageSymbols { id, name, elf, symbols: None, used: 0 });
+    }
+
+    /// Frees what is kept of an image (`None`), or gives it its file back.
+    pub fn set_file(&mut self, index: ImageIndex, elf: Option<Arc<ElfFile>>) {
+        if let Some(image) = self.images.get_mut(index.0 as usize) {
+            if let Some(symbols) = image.symbols.take() {
+                self.notes.extend(symbols.notes().iter().cloned());
+            }
+            image.elf = elf;
+        }
+    }
+
+    /// Keeps the symbols of all images within [`MAX_SYMBOL_BYTES`] by dropping those that have not been asked for
+    /// longest. They are read again if they are needed again.
+    fn bound_symbols(&mut self) {
+        let held = |image: &ImageSymbols| image.symbols.as_ref().map_or(0, Symbols::held_bytes);
+        let mut total: u64 = self.images.iter().map(held).sum();
+        while total > MAX_SYMBOL_BYTES {
+            let with_symbols = self.images.iter_mut().filter(|image| image.symbols.is_some());
+            let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
+            total = total.saturating_sub(held(oldest));
+            if let Some(symbols) = oldest.symbols.take() {
+                self.notes.extend(symbols.notes().iter().cloned());
+            }
+        }
     }
 
     /// What a frame is.
@@ -101,6 +139,10 @@ impl Resolver {
             self.known.clear();
             self.arena.clear();
         }
+        self.resolved += 1;
+        if self.resolved.is_multiple_of(FRAMES_PER_CHECK) {
+            self.bound_symbols();
+        }
         let first = self.arena.len() as u32;
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
@@ -115,7 +157,10 @@ impl Resolver {
     fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
         self.functions.clear();
-        if let Some(symbols) = &mut image.symbols {
+        image.used = self.resolved;
+        if let Some(elf) = &image.elf {
+            let finder = || DebugFileFinder::system().image_path(&image.name);
+            let symbols = image.symbols.get_or_insert_with(|| Symbols::new(Arc::clone(elf), finder()));
             symbols.resolve(frame.address, &mut self.functions);
         }
         if self.functions.is_empty() {
@@ -178,8 +223,7 @@ impl Resolver {
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         let kernel = matches!(self.kernel, Kernel::Read(None))
             .then_some("kernel functions have no names: /proc/kallsyms is hidden (kernel.kptr_restrict) or unreadable");
-        let images =
-            self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes).map(String::as_str);
-        kernel.into_iter().chain(images)
+        let images = self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes);
+        kernel.into_iter().chain(images.chain(&self.notes).map(String::as_str))
     }
 }

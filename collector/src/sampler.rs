@@ -5,6 +5,8 @@
 //! aggregator falls behind, the batch grows to a limit and then samples are dropped and counted; mappings, forks and
 //! names never are.
 
+mod attach;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -32,14 +34,6 @@ const MAX_BATCH_BYTES: usize = 16 << 20;
 const BATCH_NS: u64 = 200_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
-/// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
-/// missed; a program that starts threads faster than they can be opened is followed by inheritance from then on.
-const SCAN_ROUNDS: u32 = 20;
-
-/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
-/// some 100 us.
-const FORK_NS: u64 = 5_000_000;
-
 /// What the sampler is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -87,6 +81,7 @@ struct State {
     batch: Batch,
     counts: Counts,
     metrics: usize,
+    inherit: bool,
     period: u64,
     throttled_since: HashMap<u64, u64>,
     throttled_ns: u64,
@@ -98,6 +93,8 @@ struct State {
     forked: HashMap<u32, (u32, u64)>,
     scanning: bool,
     queue_full: bool,
+    /// Records about mappings, forks or names were lost since the processes were last looked at.
+    tracking_lost: bool,
     /// CPU ticks, user and system, of the processes that were there at the beginning.
     cpu_before: HashMap<u32, (u64, u64)>,
     /// User time and all time of the target, in the same unit, as last known.
@@ -107,10 +104,7 @@ struct State {
 impl Sampler {
     /// A sampler for `events`, whose rings are `merge`. An update is due every `interval`.
     pub fn new(events: EventSet, merge: Merge, channels: Channels, interval: Duration) -> Sampler {
-        let metrics = match events.spec().event {
-            Event::CpuClockTsc { .. } => 2,
-            Event::CpuClock | Event::Cycles { .. } => 1,
-        };
+        let metrics = events.spec().metrics();
         let period = match events.spec().event {
             Event::Cycles { .. } => 0,
             _ => events.spec().period_ns(),
@@ -124,6 +118,7 @@ impl Sampler {
             batch: Batch::default(),
             counts: Counts::default(),
             metrics,
+            inherit: events.spec().inherit,
             period,
             throttled_since: HashMap::new(),
             throttled_ns: 0,
@@ -132,6 +127,7 @@ impl Sampler {
             forked: HashMap::new(),
             scanning: false,
             queue_full: false,
+            tracking_lost: false,
             cpu_before: HashMap::new(),
             user_share: None,
         };
@@ -149,78 +145,6 @@ impl Sampler {
         self.state.table.read_process(pid, &mut self.state.images);
         self.state.table.add_thread(pid, pid, String::new());
         Ok(())
-    }
-
-    /// Opens the events of every thread of `pids`, and with `children` of every process that descends from them, until a
-    /// look at /proc finds no thread that is neither open nor inherited.
-    ///
-    /// # Errors
-    /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
-    /// [`Error::TooManyFiles`].
-    pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
-        let mut opened: HashMap<u32, u64> = HashMap::new();
-        let mut processes: HashSet<u32> = HashSet::new();
-        self.state.scanning = true;
-        self.ends_with_target = true;
-        self.started = Some(now_ns());
-        for round in 0..SCAN_ROUNDS {
-            let mut all = pids.to_vec();
-            if children {
-                all.extend(procfs::descendants(pids));
-            }
-            // What was forked in the meantime by threads already open says so in the rings.
-            self.merge.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
-            let mut found = false;
-            for &pid in &all {
-                for tid in procfs::threads(pid).unwrap_or_default() {
-                    // A thread forked by an open one has inherited its events, unless these were opened while it was
-                    // being forked: then it may or may not have.
-                    let inherited = self.state.forked.get(&tid).is_some_and(|&(parent, time)| {
-                        opened.get(&parent).is_none_or(|&since| time.saturating_sub(since) > FORK_NS)
-                    });
-                    if opened.contains_key(&tid) || inherited {
-                        continue;
-                    }
-                    match self.events.open_thread(tid) {
-                        Ok(Opened::Yes) => {}
-                        Ok(Opened::Gone) => continue,
-                        // A child may have become another user's; only those asked for must be permitted.
-                        Err(Error::NotPermitted { .. }) if !pids.contains(&pid) => continue,
-                        Err(error) => return Err(error),
-                    }
-                    found = true;
-                    opened.insert(tid, now_ns());
-                    if round > 0 {
-                        self.state.doubtful_threads.insert(tid);
-                    }
-                    if processes.insert(pid) {
-                        let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
-                        self.state.cpu_before.insert(pid, ticks);
-                        self.state.table.read_process(pid, &mut self.state.images);
-                    }
-                    if !self.state.table.knows_thread(tid) {
-                        self.state.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
-                    }
-                }
-            }
-            if !found {
-                break;
-            }
-        }
-        self.state.scanning = false;
-        self.state.forked = HashMap::new();
-        // A process that ended in between left its entry; without it the session would wait for it forever.
-        for pid in self.state.table.pids() {
-            // (A main thread may end before the others: then it is a zombie among live threads.)
-            let zombie = procfs::stat(pid).map_or(true, |stat| stat.state == 'Z');
-            if zombie && procfs::threads(pid).map_or(0, |threads| threads.len()) <= 1 {
-                self.state.table.remove_process(pid);
-            }
-        }
-        match pids.first() {
-            Some(&pid) if opened.is_empty() => Err(Error::DiedDuringAttach(pid)),
-            _ => Ok(()),
-        }
     }
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
@@ -270,12 +194,9 @@ impl Sampler {
         self.state.counts.event_count = self.events.count();
         if self.ends_with_target {
             let mut sum = (0u64, 0u64);
+            self.state.forget_the_dead();
             for pid in self.state.table.pids() {
-                let Ok(stat) = procfs::stat(pid) else {
-                    // Its exit was not seen; the session must not wait for it.
-                    self.state.table.remove_process(pid);
-                    continue;
-                };
+                let Ok(stat) = procfs::stat(pid) else { continue };
                 let before = self.state.cpu_before.get(&pid).copied().unwrap_or_default();
                 let user = stat.cpu_ticks.0.saturating_sub(before.0);
                 sum.0 += user;
@@ -306,7 +227,17 @@ impl Sampler {
             }
         });
         state.counts.late = merge.late();
+        state.counts.refused_images = state.unwinder.refused_images();
         state.queue_full = false;
+        if state.tracking_lost {
+            state.reread_processes();
+        }
+        if let Some(gone) = state.images.sweep(|| state.table.mapped_images()) {
+            for index in gone {
+                state.unwinder.drop_image(index);
+                state.batch.items.push(Item::ImageClosed(index));
+            }
+        }
     }
 
     fn hand_on(&mut self, wait: bool) {
@@ -320,6 +251,30 @@ impl Sampler {
 }
 
 impl State {
+    /// Drops processes whose end was not seen, because its record was lost or there is no event to tell of it: the session
+    /// must not wait for them.
+    fn forget_the_dead(&mut self) {
+        for pid in self.table.pids() {
+            if procfs::has_ended(pid) {
+                self.end_threads_of(pid);
+            }
+        }
+    }
+
+    fn end_threads_of(&mut self, pid: u32) {
+        for key in self.table.remove_process(pid) {
+            self.batch.items.push(Item::ThreadEnd(key));
+        }
+    }
+
+    /// After records were lost that tell what is mapped where: looks at all processes anew.
+    fn reread_processes(&mut self) {
+        for pid in self.table.pids() {
+            self.table.read_process(pid, &mut self.images);
+        }
+        self.tracking_lost = false;
+    }
+
     fn send(&mut self, channels: &Channels, wait: bool) {
         self.counts.throttled = self.throttled_ns.checked_div(self.period).unwrap_or(0);
         self.batch.counts = self.counts;
@@ -340,7 +295,7 @@ impl State {
     fn handle(&mut self, ring: usize, record: Record<'_>) {
         match record {
             Record::Sample(sample) => self.sample(ring, &sample),
-            Record::Change { time, id, change } => self.change(ring, time, id, change),
+            Record::Change { time, change, .. } => self.change(ring, time, change),
             Record::Other => {}
             Record::Malformed => self.counts.malformed += 1,
         }
@@ -370,15 +325,16 @@ impl State {
         if self.metrics > 1
             && let Some(value) = sample.group_value
         {
-            if thread.group_values.len() <= ring {
-                thread.group_values.resize(ring + 1, 0);
-            }
-            weights[1] = value.saturating_sub(thread.group_values[ring]);
-            thread.group_values[ring] = value;
+            weights[1] = thread.group_values.advance(ring, value);
         }
         let root = self.unwinder.unwind(sample, &mut process.mappings, &self.images, &mut self.frames);
 
         let items = &mut self.batch.items;
+        for index in self.images.take_reopened() {
+            if let Some(elf) = self.images.get(index).and_then(|image| image.elf.clone()) {
+                items.push(Item::ImageReopened(index, elf));
+            }
+        }
         if self.announced_images < self.images.len() {
             for index in self.announced_images..self.images.len() {
                 let index = crate::process::images::ImageIndex(index as u32);
@@ -414,9 +370,11 @@ impl State {
         items.push(Item::Sample { thread: thread.key, frames, root, weights });
     }
 
-    fn change(&mut self, ring: usize, time: u64, id: u64, change: Change) {
+    fn change(&mut self, ring: usize, time: u64, change: Change) {
         match change {
             Change::Mmap(mmap) => self.table.mmap(&mmap, &mut self.images),
+            // Without inheritance there is no event on the new one, and no record will tell of its end.
+            Change::Fork { .. } if !self.inherit => {}
             Change::Fork { pid, tid, parent_pid, parent_tid } => {
                 if self.scanning {
                     self.forked.insert(tid, (parent_tid, time));
@@ -437,7 +395,11 @@ impl State {
                     self.doubtful.retain(|&(doubtful, _), _| doubtful != tid);
                 }
             }
-            Change::Comm { pid, tid, exec: true, name } => self.table.exec(pid, tid, &name),
+            Change::Comm { pid, tid, exec: true, name } => {
+                for key in self.table.exec(pid, tid, &name) {
+                    self.batch.items.push(Item::ThreadEnd(key));
+                }
+            }
             Change::Comm { pid, tid, exec: false, name } => {
                 if let Some((thread, process)) = self.table.rename(pid, tid, &name)
                     && thread.announced
@@ -448,13 +410,16 @@ impl State {
             }
             // Even rings carry samples, odd ones everything else; see `EventSet`.
             Change::Lost { count } if ring.is_multiple_of(2) => self.counts.lost += count,
-            Change::Lost { count } => self.counts.lost_tracking += count,
-            Change::Throttle { stopped: true } => {
-                self.counts.throttle_events += 1;
-                self.throttled_since.insert(id, time);
+            Change::Lost { count } => {
+                self.counts.lost_tracking += count;
+                self.tracking_lost = true;
             }
-            Change::Throttle { stopped: false } => {
-                if let Some(since) = self.throttled_since.remove(&id) {
+            Change::Throttle { stopped: true, stream } => {
+                self.counts.throttle_events += 1;
+                self.throttled_since.insert(stream, time);
+            }
+            Change::Throttle { stopped: false, stream } => {
+                if let Some(since) = self.throttled_since.remove(&stream) {
                     self.throttled_ns = self.throttled_ns.saturating_add(time.saturating_sub(since));
                 }
             }

@@ -86,17 +86,8 @@ impl Session {
         let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let target = words.first().cloned().unwrap_or_default();
         let pid = child.pid();
-        let prepared = Prepared::new(options, true, target, words, vec![pid]).and_then(|mut prepared| {
-            prepared.sampler.prepare_child(pid)?;
-            Ok(prepared)
-        });
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                child.cancel();
-                return Err(error);
-            }
-        };
+        let mut prepared = Prepared::new(options, true, target, words, vec![pid])?;
+        prepared.sampler.prepare_child(pid)?;
         let session = prepared.start()?;
         Ok((session, child.start()?))
     }
@@ -154,17 +145,20 @@ impl Drop for Session {
 /// Whether a process can be attached to, as far as can be said before trying.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::KernelThread`], [`Error::Zombie`].
+/// [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`], [`Error::KernelThread`], [`Error::Zombie`].
 pub fn check_target(pid: u32) -> Result<()> {
     let stat = procfs::stat(pid).map_err(|_| Error::NoSuchProcess(pid))?;
     match procfs::thread_group(pid) {
         Some(group) if group != pid => return Err(Error::NotAProcess { tid: pid, pid: group }),
         _ => {}
     }
+    if pid == std::process::id() {
+        return Err(Error::Itself(pid));
+    }
     if stat.kernel_thread {
         return Err(Error::KernelThread(pid));
     }
-    if stat.state == 'Z' && procfs::threads(pid).map_or(0, |threads| threads.len()) <= 1 {
+    if procfs::has_ended(pid) {
         return Err(Error::Zombie(pid));
     }
     Ok(())

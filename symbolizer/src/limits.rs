@@ -15,6 +15,9 @@ pub const MAX_SECTIONS: usize = 65_536;
 /// decompression. The largest known to us are `.strtab` of Chromium debug builds (about 200 MiB).
 pub const MAX_SECTION_BYTES: u64 = 256 << 20;
 
+/// Bytes of one section of unwind information. Chromium's release build has 25 MiB of `.eh_frame`, `rustc` 15 MiB.
+pub const MAX_UNWIND_BYTES: u64 = 64 << 20;
+
 /// Bytes of all debug sections (`.debug_info`, `.debug_line`, ...) of one image together, after decompression.
 /// They are held in memory as long as the image is, so this is a memory limit as much as a defence: `rustc`'s own
 /// debug build fits, a full Chromium or a `vmlinux` does not, and falls back to symbol tables with a note.

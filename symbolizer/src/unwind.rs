@@ -53,7 +53,7 @@ impl UnwindSections {
         if sections.eh_frame.is_none() {
             sections.eh_frame = sections.eh_frame_pointer().and_then(|svma| {
                 // Its size is only in the section header; it ends with a zero word, and the segment bounds it.
-                let data = file.data_at_svma(svma, limits::MAX_SECTION_BYTES).ok()?;
+                let data = file.data_at_svma(svma, limits::MAX_UNWIND_BYTES).ok()?;
                 let svma = svma..svma.checked_add(data.len() as u64)?;
                 Some(UnwindSection { svma, data })
             });
@@ -62,6 +62,14 @@ impl UnwindSections {
             sections.eh_frame_hdr = None;
         }
         sections
+    }
+
+    /// Bytes held by all sections together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let section = |section: &Option<UnwindSection>| section.as_ref().map_or(0, |section| section.data.len());
+        let debug_frame = self.debug_frame.as_ref().map_or(0, |data| data.len());
+        (section(&self.eh_frame_hdr) + section(&self.eh_frame) + debug_frame) as u64
     }
 
     /// What relative pointers in `.eh_frame_hdr` and `.eh_frame` are relative to.
@@ -97,17 +105,15 @@ impl UnwindSections {
 
 fn read_section(file: &ElfFile, name: &[u8]) -> Option<UnwindSection> {
     let section = file.section(name)?;
-    let data = file.section_data(section, limits::MAX_SECTION_BYTES).ok()?;
+    let data = file.section_data(section, limits::MAX_UNWIND_BYTES).ok()?;
     let svma = section.svma..section.svma.checked_add(data.len() as u64)?;
     (!data.is_empty()).then_some(UnwindSection { svma, data })
 }
 
 fn read_header_segment(file: &ElfFile) -> Option<UnwindSection> {
     let segment = file.eh_frame_hdr_segment()?;
-    let data = file
-        .source()
-        .read("PT_GNU_EH_FRAME", segment.file_offset, segment.file_size, limits::MAX_SECTION_BYTES)
-        .ok()?;
+    let data =
+        file.source().read("PT_GNU_EH_FRAME", segment.file_offset, segment.file_size, limits::MAX_UNWIND_BYTES).ok()?;
     let svma = segment.svma..segment.svma.checked_add(data.len() as u64)?;
     (!data.is_empty()).then_some(UnwindSection { svma, data })
 }

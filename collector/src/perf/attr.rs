@@ -70,6 +70,11 @@ impl EventSpec {
         1_000_000_000 / u64::from(self.rate_hz.max(1))
     }
 
+    /// How many weights a sample has: that of the event, and the TSC's where it is read.
+    pub fn metrics(&self) -> usize {
+        1 + usize::from(self.reads_group())
+    }
+
     /// Whether samples carry the values of the event group (`PERF_SAMPLE_READ`).
     pub fn reads_group(&self) -> bool {
         matches!(self.event, Event::CpuClockTsc { .. })

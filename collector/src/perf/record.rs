@@ -77,8 +77,10 @@ pub struct Sample<'a> {
     pub group_value: Option<u64>,
     /// Kernel addresses, innermost first, as raw little-endian words; context markers included.
     pub kernel_chain: Bytes<'a>,
-    /// `None` where the thread has no user state: a kernel thread, or one in the middle of exec or exit.
+    /// `None` where the thread has no user state (a kernel thread), or that of a 32-bit program.
     pub regs: Option<UserRegs>,
+    /// Whether the thread has user state at all.
+    pub has_user_state: bool,
     /// Stack bytes from `sp` upwards.
     pub stack: Bytes<'a>,
     /// Whether the copy of the stack ended at the size asked for, so that there may be more.
@@ -147,6 +149,8 @@ pub enum Change {
     Throttle {
         /// Whether it stopped.
         stopped: bool,
+        /// The one event concerned (`stream_id`): inherited events share their ancestor's identifier, not this.
+        stream: u64,
     },
 }
 
@@ -253,6 +257,7 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
         group_value,
         kernel_chain,
         // A 32-bit program's registers say nothing to a 64-bit unwinder.
+        has_user_state: regs.is_some(),
         regs: regs.filter(|_| u32::try_from(abi) == Ok(sys::PERF_SAMPLE_REGS_ABI_64)),
         stack,
         stack_full,
@@ -287,8 +292,8 @@ fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
             name: body.slice(8, body.len()).text(),
         },
         sys::PERF_RECORD_LOST => Change::Lost { count: body.u64_at(8)? },
-        sys::PERF_RECORD_THROTTLE => Change::Throttle { stopped: true },
-        sys::PERF_RECORD_UNTHROTTLE => Change::Throttle { stopped: false },
+        sys::PERF_RECORD_THROTTLE => Change::Throttle { stopped: true, stream: body.u64_at(16)? },
+        sys::PERF_RECORD_UNTHROTTLE => Change::Throttle { stopped: false, stream: body.u64_at(16)? },
         _ => return Some(Record::Other),
     };
     Some(Record::Change { time, id, change })

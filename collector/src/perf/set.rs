@@ -13,6 +13,7 @@ use super::merge::Merge;
 use super::record::SampleLayout;
 use super::ring::{PAGE, Ring};
 use crate::error::{Error, Result, doing};
+use crate::process::procfs;
 use crate::system;
 
 /// Pages of a sample ring at best: 4 MiB hold 64 samples of the largest size, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
@@ -117,10 +118,11 @@ impl EventSet {
             Err(error) => match error.raw_os_error() {
                 Some(libc::ESRCH) => Ok(Opened::Gone),
                 Some(libc::EMFILE | libc::ENFILE) => {
-                    Err(Error::TooManyFiles { needed: self.files() + 1, limit: self.file_limit })
+                    Err(Error::TooManyFiles { open: self.files(), limit: self.file_limit })
                 }
                 Some(libc::EACCES | libc::EPERM) => {
-                    Err(Error::NotPermitted { pid: tid, owner: crate::process::procfs::owner_name(tid) })
+                    let pid = procfs::thread_group(tid).unwrap_or(tid);
+                    Err(Error::NotPermitted { pid, owner: procfs::owner_name(tid) })
                 }
                 _ => Err(doing(format!("open perf events on thread {tid}"))(error)),
             },
@@ -161,10 +163,13 @@ impl EventSet {
         }
     }
 
-    /// The sum of all sampling events' counts: nanoseconds of CPU time, or cycles, of everything sampled so far.
+    /// The sum of all sampling events' counts: nanoseconds of CPU time, or cycles, of everything sampled so far. An event
+    /// that cannot be read (the kernel says ECHILD where a thread was forked while its group was being made) is left out;
+    /// `None` if none can.
     pub fn count(&self) -> Option<u64> {
         let grouped = self.spec.reads_group();
-        self.sampling.iter().try_fold(0u64, |sum, fd| Some(sum.saturating_add(event::count(fd, grouped).ok()?)))
+        let counts = self.sampling.iter().filter_map(|fd| event::count(fd, grouped).ok());
+        counts.fold(None, |sum, count| Some(sum.unwrap_or(0).saturating_add(count)))
     }
 }
 

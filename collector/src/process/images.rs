@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use ccsd_symbolizer::ElfFile;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::procfs;
 
@@ -25,9 +25,16 @@ impl ImageIndex {
 pub struct Image {
     /// Path in the root of the process that mapped it first, or a name in brackets.
     pub name: String,
-    /// The file, if it could be opened and is an ELF file.
+    /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,
 }
+
+/// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
+/// libraries mapped at once, but only through all its processes together.
+const SWEEP_AT: usize = 256;
+/// Images known at most, 300 bytes each. A program that maps new files without end has the later ones counted as
+/// `[unknown]`.
+const MAX_IMAGES: usize = 65_536;
 
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,12 +65,24 @@ pub struct MappedFile<'a> {
 pub struct Images {
     list: Vec<Image>,
     by_key: HashMap<Key, ImageIndex>,
+    /// How many have an open file, and from how many on to look for those that need none.
+    open: usize,
+    sweep_at: usize,
+    closed: HashSet<ImageIndex>,
+    reopened: Vec<ImageIndex>,
 }
 
 impl Default for Images {
     fn default() -> Self {
         let special = |name: &str| Image { name: name.to_owned(), elf: None };
-        Images { list: vec![special("[unknown]"), special("[kernel]")], by_key: HashMap::new() }
+        Images {
+            list: vec![special("[unknown]"), special("[kernel]")],
+            by_key: HashMap::new(),
+            open: 0,
+            sweep_at: SWEEP_AT,
+            closed: HashSet::new(),
+            reopened: Vec::new(),
+        }
     }
 }
 
@@ -93,12 +112,51 @@ impl Images {
 
     fn intern(&mut self, key: Key, name: &str, open: impl FnOnce() -> Option<ElfFile>) -> ImageIndex {
         if let Some(&index) = self.by_key.get(&key) {
+            if self.closed.remove(&index)
+                && let Some(image) = self.list.get_mut(index.0 as usize)
+            {
+                image.elf = open().map(Arc::new);
+                self.open += usize::from(image.elf.is_some());
+                self.reopened.push(index);
+            }
             return index;
         }
-        let index = ImageIndex(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
-        self.list.push(Image { name: name.to_owned(), elf: open().map(Arc::new) });
+        if self.list.len() >= MAX_IMAGES {
+            return ImageIndex::UNKNOWN;
+        }
+        let index = ImageIndex(self.list.len() as u32);
+        let elf = open().map(Arc::new);
+        self.open += usize::from(elf.is_some());
+        self.list.push(Image { name: name.to_owned(), elf });
         self.by_key.insert(key, index);
         index
+    }
+
+    /// If many files are open: closes those of images that are not `mapped` and returns which. They keep their index,
+    /// and are opened again when they are mapped again.
+    pub fn sweep(&mut self, mapped: impl FnOnce() -> HashSet<ImageIndex>) -> Option<Vec<ImageIndex>> {
+        if self.open < self.sweep_at {
+            return None;
+        }
+        let mapped = mapped();
+        let mut gone = Vec::new();
+        for (position, image) in self.list.iter_mut().enumerate() {
+            let index = ImageIndex(position as u32);
+            if image.elf.is_some() && !mapped.contains(&index) {
+                image.elf = None;
+                self.closed.insert(index);
+                gone.push(index);
+            }
+        }
+        self.open -= gone.len();
+        // If most are in use, looking again soon would find nothing.
+        self.sweep_at = SWEEP_AT.max(2 * self.open);
+        Some(gone)
+    }
+
+    /// The images that were opened again since the last call.
+    pub fn take_reopened(&mut self) -> Vec<ImageIndex> {
+        std::mem::take(&mut self.reopened)
     }
 
     /// One image.
@@ -122,23 +180,11 @@ impl Images {
     pub fn to_svma(&self, index: ImageIndex, start: u64, file_offset: u64) -> u64 {
         let Some(image) = self.get(index) else { return 0 };
         match &image.elf {
-            Some(elf) => svma_of_page(elf, file_offset).wrapping_sub(start),
+            Some(elf) => elf.svma_of_file_offset(file_offset).unwrap_or(file_offset).wrapping_sub(start),
             None if image.name.starts_with('[') => 0,
             None => file_offset.wrapping_sub(start),
         }
     }
-}
-
-/// The SVMA that belongs to the first byte of a mapping. A mapping begins on a page, a segment may begin inside one;
-/// where two segments share the page, the executable one is meant.
-fn svma_of_page(elf: &ElfFile, file_offset: u64) -> u64 {
-    let covers = |segment: &&ccsd_symbolizer::Segment| {
-        let first = segment.file_offset & !(crate::perf::ring::PAGE as u64 - 1);
-        first <= file_offset && file_offset < segment.file_offset.saturating_add(segment.file_size)
-    };
-    let segments = elf.segments();
-    let segment = segments.iter().filter(covers).find(|s| s.executable).or_else(|| segments.iter().find(covers));
-    segment.map_or(file_offset, |segment| segment.svma.wrapping_add(file_offset.wrapping_sub(segment.file_offset)))
 }
 
 fn file_key(file: &File) -> Option<Key> {

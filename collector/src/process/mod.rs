@@ -7,10 +7,12 @@ pub mod images;
 pub mod mappings;
 pub mod procfs;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::perf::record::Mmap;
-use images::{Images, MappedFile};
+use images::{ImageIndex, Images, MappedFile};
 use mappings::{Mapping, Mappings};
 
 /// One identity of a process (pid, start, exec generation) in this session.
@@ -52,8 +54,29 @@ pub struct Thread {
     pub name: String,
     /// Whether others know its key.
     pub announced: bool,
-    /// Last value of the group's second counter, per ring.
-    pub group_values: Vec<u64>,
+    /// The group's second counter.
+    pub group_values: GroupValues,
+}
+
+/// The last values of a counter that runs on, per ring (each CPU has its own).
+#[derive(Clone, Debug, Default)]
+pub struct GroupValues {
+    last: Vec<Option<u64>>,
+    /// Whether a counter that has not been read yet may have run before this thread was known.
+    unknown_start: bool,
+}
+
+impl GroupValues {
+    /// What the counter of a ring has gained since it was last read. The first value of a counter that began with the
+    /// thread is all gain; of one that began before, none of it is known to be.
+    #[inline]
+    pub fn advance(&mut self, ring: usize, value: u64) -> u64 {
+        if self.last.len() <= ring {
+            self.last.resize(ring + 1, None);
+        }
+        let before = self.last[ring].replace(value).unwrap_or(if self.unknown_start { value } else { 0 });
+        value.saturating_sub(before)
+    }
 }
 
 /// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
@@ -131,7 +154,7 @@ impl ProcessTable {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let key = ThreadKey(self.next_thread);
         self.next_thread += 1;
-        let thread = Thread { key, pid, name, announced: false, group_values: Vec::new() };
+        let thread = Thread { key, pid, name, announced: false, group_values: GroupValues::default() };
         if self.threads.insert(tid, thread).is_none_or(|old| old.pid != pid) {
             process.threads += 1;
         }
@@ -145,29 +168,33 @@ impl ProcessTable {
             self.remove_process(pid);
             let parent = self.processes.get(&parent_pid);
             let (key, mappings) = parent.map(|parent| (Some(parent.key), parent.mappings.clone())).unwrap_or_default();
-            self.add_process(pid, key, time / TICK_NS, 0, name.clone(), mappings);
+            self.add_process(pid, key, start_time(time), 0, name.clone(), mappings);
         }
         self.add_thread(pid, tid, name);
     }
 
-    /// `execve`: the same pid becomes another program. Returns the keys of what ended.
-    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) {
-        let old = self.processes.get(&pid).map(|old| (old.key, old.start_time, old.exec_generation, old.announced));
+    /// `execve`: the same pid becomes another program. Returns the threads that others know of and that are no more.
+    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) -> Vec<ThreadKey> {
+        let old = self
+            .processes
+            .get(&pid)
+            .map(|old| (old.key, old.parent, old.start_time, old.exec_generation, old.announced));
         let (parent, start_time, generation) = match old {
             // A generation without a sample is of no interest: its child takes its place.
-            Some((key, start, generation, announced)) => (announced.then_some(key), start, generation + 1),
+            Some((key, parent, start, generation, announced)) => {
+                (if announced { Some(key) } else { parent }, start, generation + 1)
+            }
             None => (None, procfs::stat(pid).map_or(0, |stat| stat.start_time), 0),
         };
-        let parent = parent.or_else(|| self.processes.get(&pid).and_then(|old| old.parent));
-        let values = self.threads.get_mut(&tid).map(|thread| std::mem::take(&mut thread.group_values));
-        self.threads.retain(|_, thread| thread.pid != pid);
-        self.processes.remove(&pid);
+        let ended = self.remove_process(pid);
         self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
         self.add_thread(pid, tid, name.to_owned());
-        // The counters belong to the task and go on counting.
-        if let (Some(thread), Some(values)) = (self.threads.get_mut(&tid), values) {
-            thread.group_values = values;
+        // The counters belong to the task that called `execve` and run on. Which one that was is not told: it has taken
+        // the main thread's place.
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.group_values.unknown_start = true;
         }
+        ended
     }
 
     /// A thread's new name; the main thread's is the process's.
@@ -193,11 +220,18 @@ impl ProcessTable {
         Some(thread)
     }
 
-    /// Forgets a process and its threads.
-    pub fn remove_process(&mut self, pid: u32) {
-        if self.processes.remove(&pid).is_some() {
-            self.threads.retain(|_, thread| thread.pid != pid);
+    /// Forgets a process and its threads. Returns those threads that others know of.
+    pub fn remove_process(&mut self, pid: u32) -> Vec<ThreadKey> {
+        if self.processes.remove(&pid).is_none() {
+            return Vec::new();
         }
+        let gone = self.threads.extract_if(|_, thread| thread.pid == pid);
+        gone.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key).collect()
+    }
+
+    /// The images that some process has mapped.
+    pub fn mapped_images(&self) -> HashSet<ImageIndex> {
+        self.processes.values().flat_map(|process| process.mappings.iter()).map(|mapping| mapping.image).collect()
     }
 
     /// `PERF_RECORD_MMAP2`.
@@ -210,6 +244,16 @@ impl ProcessTable {
         let file = MappedFile { pid: mmap.pid, start: mmap.start, end, inode: mmap.inode, path: &mmap.name };
         process.mappings.insert(mapping_of(images, file, mmap.file_offset));
     }
+}
+
+/// Clock ticks since boot, as /proc counts them, for a record's time. The one clock runs while the machine is suspended,
+/// the other does not.
+fn start_time(monotonic_ns: u64) -> u64 {
+    let nanos = |clock| {
+        clock_gettime(clock).map_or(0, |t| t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs())
+    };
+    let suspended = nanos(ClockId::CLOCK_BOOTTIME).saturating_sub(nanos(ClockId::CLOCK_MONOTONIC));
+    monotonic_ns.saturating_add(suspended) / TICK_NS
 }
 
 fn mapping_of(images: &mut Images, file: MappedFile<'_>, file_offset: u64) -> Mapping {
@@ -233,7 +277,7 @@ mod tests {
         table.fork(pid + 2, pid + 2, pid, pid + 1, 50 * TICK_NS);
         let key = |table: &mut ProcessTable, tid| table.thread(pid + 2, tid, &mut Images::default()).unwrap().1.key;
         let first = key(&mut table, pid + 2);
-        assert_eq!(table.processes[&(pid + 2)].start_time, 50);
+        assert!(table.processes[&(pid + 2)].start_time >= 50);
         assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
 
         table.exec(pid + 2, pid + 2, "other");

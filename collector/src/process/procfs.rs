@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use hashbrown::{HashMap, HashSet};
+
 /// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes; a process may raise
 /// neither by itself.
 const MAX_FILE: u64 = 64 << 20;
@@ -94,18 +96,29 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     numbers_in(&format!("/proc/{pid}/task"))
 }
 
+/// Whether a process has ended: it does not exist any more, or is a zombie with no other thread. (A main thread may end
+/// before the others: then it is a zombie among live threads.) What cannot be looked at is taken to be alive.
+pub fn has_ended(pid: u32) -> bool {
+    match stat(pid) {
+        Ok(stat) => stat.state == 'Z' && threads(pid).is_ok_and(|threads| threads.len() <= 1),
+        Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+    }
+}
+
 /// All processes whose line of parents leads to one of `ancestors`, these not included, parents before children.
 pub fn descendants(ancestors: &[u32]) -> Vec<u32> {
-    let pairs: Vec<(u32, u32)> = numbers_in("/proc")
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|pid| Some((pid, stat(pid).ok()?.parent)))
-        .collect();
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in numbers_in("/proc").unwrap_or_default() {
+        if let Ok(stat) = stat(pid) {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
     let mut found = Vec::new();
+    let mut seen: HashSet<u32> = ancestors.iter().copied().collect();
     let mut frontier = ancestors.to_vec();
     while let Some(parent) = frontier.pop() {
-        for &(pid, _) in pairs.iter().filter(|pair| pair.1 == parent) {
-            if !found.contains(&pid) && !ancestors.contains(&pid) {
+        for &pid in children.get(&parent).into_iter().flatten() {
+            if seen.insert(pid) {
                 found.push(pid);
                 frontier.push(pid);
             }
@@ -144,7 +157,12 @@ pub fn owner_name(pid: u32) -> String {
 /// # Errors
 /// `NotFound` where the process has gone, `PermissionDenied` where it may not be looked at.
 pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
-    let bytes = read(&format!("/proc/{pid}/maps"))?;
+    let mut bytes = read(&format!("/proc/{pid}/maps"))?;
+    if bytes.is_empty() {
+        // The main thread has ended and left its mappings to the others.
+        let maps = |tid| read(&format!("/proc/{pid}/task/{tid}/maps")).ok().filter(|maps| !maps.is_empty());
+        bytes = threads(pid)?.into_iter().find_map(maps).unwrap_or_default();
+    }
     Ok(bytes.split(|&b| b == b'\n').filter_map(parse_map).collect())
 }
 
@@ -196,15 +214,15 @@ pub fn vdso_bytes() -> io::Result<Vec<u8>> {
 /// A path is believed only if it leads to the inode that was mapped. Only regular files are opened, and without
 /// waiting: a FIFO or device in the way does nothing.
 pub fn open_mapped_file(pid: u32, start: u64, end: u64, inode: u64, path: &str) -> Option<File> {
-    let mapped = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-    let rooted = PathBuf::from(format!("/proc/{pid}/root{path}"));
-    if let Some(file) = open_regular(&mapped, inode) {
-        return Some(file);
-    }
-    if !path.starts_with('/') {
-        return None;
-    }
-    open_regular(&rooted, inode).or_else(|| open_regular(&PathBuf::from(path), inode))
+    let of = |pid: u32| {
+        let mapped = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+        let rooted = path.starts_with('/').then(|| PathBuf::from(format!("/proc/{pid}/root{path}")));
+        open_regular(&mapped, inode).or_else(|| open_regular(&rooted?, inode))
+    };
+    of(pid)
+        // After the end of a main thread, its files are found at the others.
+        .or_else(|| threads(pid).ok()?.into_iter().filter(|&tid| tid != pid).take(1).find_map(of))
+        .or_else(|| if path.starts_with('/') { open_regular(&PathBuf::from(path), inode) } else { None })
 }
 
 fn open_regular(path: &std::path::Path, inode: u64) -> Option<File> {

@@ -65,6 +65,18 @@ pub struct StackUnwinder {
     caches: Vec<CacheX86_64>,
     /// Per image; `None` until its unwind sections have been looked for.
     images: Vec<Option<LoadedImage>>,
+    budget: Budget,
+}
+
+/// Bytes of unwind information held at most. A desktop's programs and libraries together have some 200 MiB.
+const MAX_UNWIND_BYTES: u64 = 512 << 20;
+
+/// What is held of [`MAX_UNWIND_BYTES`].
+#[derive(Debug, Default)]
+struct Budget {
+    held: u64,
+    /// Images whose unwind information was not read, because there was too much already.
+    refused: u64,
 }
 
 /// An image as the unwinder sees it.
@@ -73,6 +85,8 @@ struct LoadedImage {
     to_own: u64,
     /// Whether it is memory that a program writes its own code into.
     generated: bool,
+    /// Bytes of its unwind information.
+    bytes: u64,
     roots: ImageRoots,
 }
 
@@ -89,6 +103,7 @@ impl Default for StackUnwinder {
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
             images: Vec::new(),
+            budget: Budget::default(),
         }
     }
 }
@@ -107,11 +122,12 @@ impl StackUnwinder {
         kernel_frames(sample.kernel_chain, frames);
         let in_kernel = !frames.is_empty();
         let Some(regs) = sample.regs else {
-            // A kernel thread has no user stack, so the kernel's is whole.
-            return if in_kernel { Root::Complete } else { Root::Truncated(TruncationReason::NoUserRegisters) };
+            // A kernel thread, or one in the middle of exec or exit, has no user stack, so the kernel's is whole.
+            let whole = in_kernel && !sample.has_user_state;
+            return if whole { Root::Complete } else { Root::Truncated(TruncationReason::NoUserRegisters) };
         };
-        if in_kernel && (sample.stack.is_empty() || mappings.find(regs.ip).is_none()) {
-            // In the middle of exec or exit the registers are those of a program whose memory is gone.
+        if in_kernel && sample.stack.is_empty() && mappings.find(regs.ip).is_none() {
+            // In the middle of exec the registers are those of a program whose memory is gone.
             return Root::Complete;
         }
         let stack = StackBytes { bytes: sample.stack, sp: regs.sp };
@@ -139,6 +155,22 @@ impl StackUnwinder {
         })
     }
 
+    /// Images whose unwind information was not read, because there was too much already.
+    pub fn refused_images(&self) -> u64 {
+        self.budget.refused
+    }
+
+    /// Frees what is kept of an image that is not mapped any more.
+    pub fn drop_image(&mut self, index: ImageIndex) {
+        let loaded = self.images.get_mut(index.0 as usize).and_then(Option::take);
+        if let Some(loaded) = loaded {
+            self.budget.held = self.budget.held.saturating_sub(loaded.bytes);
+            let base = own_base(index);
+            self.unwinder.remove_module(base);
+            self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+        }
+    }
+
     /// With framehop and its caches.
     fn fast(
         &mut self,
@@ -156,7 +188,8 @@ impl StackUnwinder {
                 Located::At(frame) => frame,
                 Located::Nowhere => return Err(Stop::Nowhere),
             };
-            let Some(image) = loaded(&mut self.images, &mut self.unwinder, frame.image, images) else {
+            let Some(image) = loaded(&mut self.images, &mut self.unwinder, &mut self.budget, frame.image, images)
+            else {
                 return Err(Stop::Because(TruncationReason::NoUnwindInfo));
             };
             if image.roots.is_bare_entry(frame.address) {
@@ -175,10 +208,10 @@ impl StackUnwinder {
             };
             let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
             let cache = &mut self.caches[cache_of(frame.address)];
-            let misses = cache.stats().hits();
+            let hits = cache.stats().hits();
             let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
             // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
-            if cache.stats().hits() == misses && image.roots.examine(frame.address) {
+            if cache.stats().hits() == hits && image.roots.examine(frame.address) {
                 return Err(Stop::NeedsCare);
             }
             at = match result {
@@ -213,7 +246,8 @@ impl StackUnwinder {
                 Located::At(frame) => frame,
                 Located::Nowhere => return Err(Stop::Nowhere),
             };
-            let Some(image) = loaded(&mut self.images, &mut self.unwinder, frame.image, images) else {
+            let Some(image) = loaded(&mut self.images, &mut self.unwinder, &mut self.budget, frame.image, images)
+            else {
                 return Err(Stop::Because(TruncationReason::NoUnwindInfo));
             };
             if image.roots.is_bare_entry(frame.address) {
@@ -300,6 +334,7 @@ fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Resu
 fn loaded<'a>(
     loaded: &'a mut Vec<Option<LoadedImage>>,
     unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
+    budget: &mut Budget,
     index: ImageIndex,
     images: &Images,
 ) -> Option<&'a mut LoadedImage> {
@@ -308,20 +343,36 @@ fn loaded<'a>(
         if loaded.len() <= position {
             loaded.resize_with(position + 1, || None);
         }
-        loaded[position] = Some(load(unwinder, index, images));
+        loaded[position] = Some(load(unwinder, budget, index, images));
     }
     loaded.get_mut(position)?.as_mut()
 }
 
+/// Where an image begins in ccsd's address space. (The index is below 2^16; see `Images`.)
+fn own_base(index: ImageIndex) -> u64 {
+    IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1)
+}
+
 #[cold]
-fn load(unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
-    let base = IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1);
+fn load(
+    unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
+    budget: &mut Budget,
+    index: ImageIndex,
+    images: &Images,
+) -> LoadedImage {
+    let base = own_base(index);
     let image = images.get(index);
     let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
-    let bare = LoadedImage { to_own: base, generated, roots: ImageRoots::default() };
+    let bare = LoadedImage { to_own: base, generated, bytes: 0, roots: ImageRoots::default() };
     let Some(image) = image else { return bare };
     let Some(elf) = &image.elf else { return bare };
+    if budget.held >= MAX_UNWIND_BYTES {
+        budget.refused += 1;
+        return bare;
+    }
     let sections = elf.unwind_sections();
+    let bytes = sections.bytes();
+    budget.held = budget.held.saturating_add(bytes);
     let info = ExplicitModuleSectionInfo {
         base_svma: sections.base_svma,
         text_svma: sections.text_svma.clone(),
@@ -344,7 +395,12 @@ fn load(unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Im
         let base = base + DEBUG_FRAME_SPAN;
         unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
     }
-    LoadedImage { to_own: base.wrapping_sub(sections.base_svma), generated, roots: ImageRoots::new(elf, sections) }
+    LoadedImage {
+        to_own: base.wrapping_sub(sections.base_svma),
+        generated,
+        bytes,
+        roots: ImageRoots::new(elf, sections),
+    }
 }
 
 /// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.

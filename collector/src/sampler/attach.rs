@@ -1,0 +1,94 @@
+//! Finding all threads of a running target, while it starts new ones.
+
+use hashbrown::{HashMap, HashSet};
+
+use super::Sampler;
+use crate::batch::Item;
+use crate::error::{Error, Result};
+use crate::perf::now_ns;
+use crate::perf::set::Opened;
+use crate::process::procfs;
+
+/// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
+/// missed; a program that starts threads faster than they can be opened is followed by inheritance from then on.
+const SCAN_ROUNDS: u32 = 20;
+
+/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
+/// some 100 us.
+const FORK_NS: u64 = 5_000_000;
+
+impl Sampler {
+    /// Opens the events of every thread of `pids`, and with `children` of every process that descends from them, until a
+    /// look at /proc finds no thread that is neither open nor inherited.
+    ///
+    /// # Errors
+    /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
+    /// [`Error::TooManyFiles`].
+    pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
+        let mut opened: HashMap<u32, u64> = HashMap::new();
+        let mut processes: HashSet<u32> = HashSet::new();
+        self.state.scanning = true;
+        self.ends_with_target = true;
+        self.started = Some(now_ns());
+        let mut settled = false;
+        for round in 0..SCAN_ROUNDS {
+            let mut all = pids.to_vec();
+            if children {
+                all.extend(procfs::descendants(pids));
+                // Whoever attaches to his own shell does not mean ccsd.
+                all.retain(|&pid| pid != std::process::id());
+            }
+            // What was forked in the meantime by threads already open says so in the rings.
+            self.merge.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
+            let mut found = false;
+            for &pid in &all {
+                for tid in procfs::threads(pid).unwrap_or_default() {
+                    // A thread forked by an open one has inherited its events, unless these were opened while it was
+                    // being forked: then it may or may not have.
+                    let inherited = self.state.forked.get(&tid).is_some_and(|&(parent, time)| {
+                        opened.get(&parent).is_none_or(|&since| time.saturating_sub(since) > FORK_NS)
+                    });
+                    if opened.contains_key(&tid) || inherited {
+                        continue;
+                    }
+                    match self.events.open_thread(tid) {
+                        Ok(Opened::Yes) => {}
+                        Ok(Opened::Gone) => continue,
+                        // A child may have become another user's; only those asked for must be permitted.
+                        Err(Error::NotPermitted { .. }) if !pids.contains(&pid) => continue,
+                        Err(error) => return Err(error),
+                    }
+                    found = true;
+                    opened.insert(tid, now_ns());
+                    if round > 0 {
+                        self.state.doubtful_threads.insert(tid);
+                    }
+                    if processes.insert(pid) {
+                        let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
+                        self.state.cpu_before.insert(pid, ticks);
+                        self.state.table.read_process(pid, &mut self.state.images);
+                    }
+                    if !self.state.table.knows_thread(tid) {
+                        self.state.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
+                    }
+                }
+            }
+            if !found {
+                settled = true;
+                break;
+            }
+        }
+        if !settled {
+            let note = "the target started threads faster than they could be attached to: some may be missing";
+            self.state.batch.items.push(Item::Note(note.to_owned()));
+        }
+        self.state.scanning = false;
+        self.state.forked = HashMap::new();
+        // A process that ended in between left its entry; without it the session would wait for it forever.
+        self.state.forget_the_dead();
+        match pids.first() {
+            Some(&pid) if opened.is_empty() => Err(Error::DiedDuringAttach(pid)),
+            _ => Ok(()),
+        }
+    }
+}
