@@ -3,14 +3,13 @@
 use std::ffi::OsString;
 use std::io::stderr;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
 use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
 use ccsd_daemon::{Collection, Outcome, OutputFile, Request, Target};
-use crossbeam_channel::{bounded, select};
+use crossbeam_channel::select;
 
 use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
 use crate::exit::{Exit, Failure};
@@ -30,7 +29,7 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = Layout::of(&stderr(), colour);
     let (mut outcome, signals) = collect(request, &args.collect, layout)?;
     let saved = conclude(&mut outcome, &args.collect, layout);
-    let end = match wait(outcome, &signals, &args) {
+    let end = match wait(&outcome, &signals, &args) {
         Ok(end) => end,
         Err(signal) => return Ok(Exit::Status(Exit::shell_status(signal))),
     };
@@ -96,10 +95,12 @@ fn rate(text: &str) -> Result<u32, Failure> {
 
 /// Collects until the end.
 fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outcome, Signals), Failure> {
-    let collection = Collection::start(request)?;
-    // Only now, so that the program has been started with the signals as we were given them.
-    let signals = Signals::catch(collection.child().map(|child| child.pid))
+    let mut collection = Collection::prepare(request)?;
+    // After the program has been forked, so that it finds the signals as we were given them; before it runs, so that
+    // nothing can fail any more that would leave it alone.
+    let signals = Signals::catch(collection.child_pid())
         .map_err(|error| Failure::at_run_time(anyhow::Error::from(error).context("cannot catch signals")))?;
+    collection.start()?;
     if let Some(error) = collection.output_error() {
         warn(format_args!("{error}; going on without a file"));
     }
@@ -119,7 +120,7 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     let saved = file_error.is_none() && outcome.file_error.is_none();
     if !args.quiet {
         let mut text = report::short(&outcome.profile, outcome.file.as_ref().map(|file| file.bytes()), layout);
-        if let Some(file) = &outcome.file {
+        if let Some(file) = outcome.file.as_ref().filter(|_| saved) {
             let mut command = "ccsd report --graph".to_owned();
             if file.path() != std::path::Path::new(DEFAULT_FILE) {
                 command.push(' ');
@@ -133,17 +134,10 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
 }
 
 /// Waits for the program if it still runs. The error is the signal at which to leave it.
-fn wait(mut outcome: Outcome, signals: &Signals, args: &RecordArgs) -> Result<Option<ChildEnd>, i32> {
-    if !outcome.child_is_running() {
-        return Ok(outcome.wait_for_child());
-    }
-    let (sender, ended) = bounded(1);
-    thread::spawn(move || {
-        // If nobody listens any more, we are leaving.
-        let _ = sender.send(outcome.wait_for_child());
-    });
+fn wait(outcome: &Outcome, signals: &Signals, args: &RecordArgs) -> Result<Option<ChildEnd>, i32> {
+    let Some(ended) = outcome.child_end() else { return Ok(outcome.child) };
     select! {
-        recv(ended) -> end => return Ok(end.ok().flatten()),
+        recv(ended) -> end => return Ok(end.ok()),
         default(PATIENCE) => {}
     }
     if !args.collect.quiet {
@@ -152,11 +146,11 @@ fn wait(mut outcome: Outcome, signals: &Signals, args: &RecordArgs) -> Result<Op
         warn(format_args!("{program} still runs; waiting for it to end (a second Ctrl-C leaves it running)"));
     }
     select! {
-        recv(ended) -> end => Ok(end.ok().flatten()),
+        recv(ended) -> end => Ok(end.ok()),
         recv(signals.again) -> signal => match signal {
             Ok(signal) => Err(signal),
             // Nobody catches signals: then none of them is of interest.
-            Err(_) => Ok(ended.recv().ok().flatten()),
+            Err(_) => Ok(ended.recv().ok()),
         },
     }
 }

@@ -13,7 +13,7 @@ use ccsd_daemon::Stop;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
@@ -33,7 +33,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals from now on. To be called after the program was started: it must find them as our own parent
+    /// Catches the signals from now on. To be called after the program was forked: it must find them as our own parent
     /// left them. `child` is whom to pass signals on to.
     ///
     /// # Errors
@@ -43,6 +43,8 @@ impl Signals {
         let (again_sender, again) = unbounded();
         let waiting = Arc::new(AtomicBool::new(false));
         let signals = Signals { stop, again, waiting: Arc::clone(&waiting), _stop: stop_sender.clone() };
+        // A file that grows beyond `ulimit -f` is to be an error of writing, not our death.
+        signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let wanted = wanted();
         if wanted.is_empty() {
             return Ok(signals);

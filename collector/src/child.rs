@@ -113,7 +113,8 @@ impl WaitingChild {
         let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
         let _ = wait(self.pid());
         let program = std::mem::take(&mut self.program);
-        if source.raw_os_error() == Some(libc::ENOENT) {
+        // A script whose interpreter is missing is there, and ENOENT all the same.
+        if source.raw_os_error() == Some(libc::ENOENT) && !std::path::Path::new(&program).exists() {
             return Err(Error::ProgramNotFound(program));
         }
         Err(Error::ProgramNotExecutable { program, source })

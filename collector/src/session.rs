@@ -9,7 +9,7 @@ use ccsd_profile::{Limits, Metric, Profile, Session as SessionInfo, Unit, Update
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::aggregator::Aggregator;
-use crate::child::{ChildEnd, RunningChild, WaitingChild, wake_pipe};
+use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
 use crate::perf::attr::Event;
 use crate::perf::choice::{Choice, EventChoice, Scope, choose};
@@ -76,11 +76,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts a program under observation from its first instruction.
+    /// Makes everything ready to observe a program from its first instruction. It runs when the caller says so, by
+    /// [`WaitingChild::start`].
     ///
     /// # Errors
-    /// All of [`Error`] that concern events and programs; nothing runs then.
-    pub fn record(options: &Options, command: &[OsString]) -> Result<(Session, RunningChild)> {
+    /// All of [`Error`](crate::Error) that concern events; nothing runs then.
+    pub fn record(options: &Options, command: &[OsString]) -> Result<(Session, WaitingChild)> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = WaitingChild::spawn(command)?;
         let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -88,8 +89,7 @@ impl Session {
         let pid = child.pid();
         let mut prepared = Prepared::new(options, true, target, words, vec![pid])?;
         prepared.sampler.prepare_child(pid)?;
-        let session = prepared.start()?;
-        Ok((session, child.start()?))
+        Ok((prepared.start()?, child))
     }
 
     /// Attaches to running processes: to all their threads, and with `options.inherit` to all their descendants. They

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ccsd_collector::child::{ChildEnd, RunningChild};
+use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::{Error, Options, Session, SessionEvent};
 use ccsd_profile::{Accounting, Profile, Session as SessionInfo};
-use crossbeam_channel::{Receiver, after, bounded, never, select};
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
 use crate::output::{OutputError, OutputFile};
 
@@ -62,43 +62,80 @@ pub struct Outcome {
     running: Option<Receiver<ChildEnd>>,
 }
 
-/// A collection under way.
+/// A collection: everything ready, or under way.
 pub struct Collection {
     session: Session,
+    waiting: Option<Waiting>,
     child: Option<RunningChild>,
     child_end: Receiver<ChildEnd>,
+    output_path: Option<PathBuf>,
     output: Option<OutputFile>,
     output_error: Option<OutputError>,
     duration: Option<Duration>,
     started: Instant,
 }
 
+/// A program that has yet to start, and the thread that will wait for its end.
+struct Waiting {
+    child: WaitingChild,
+    started: Sender<RunningChild>,
+}
+
 impl Collection {
-    /// Starts collecting. A profile file that cannot be created does not prevent it; see [`Collection::output_error`].
+    /// Makes everything ready: events, rings, threads. Processes are attached to; a program waits for
+    /// [`Collection::start`]. After this, little is left that can fail while it runs.
     ///
     /// # Errors
     /// Those of [`Session::record`] and [`Session::attach`]; nothing runs then.
-    pub fn start(request: Request) -> Result<Collection, Error> {
-        let (session, child) = match &request.target {
+    pub fn prepare(request: Request) -> Result<Collection, Error> {
+        let (mut waiting, mut child_end) = (None, never());
+        let session = match &request.target {
             Target::Command(command) => {
                 let (session, child) = Session::record(&request.options, command)?;
-                (session, Some(child))
+                let (started, end) = wait_in_background()?;
+                waiting = Some(Waiting { child, started });
+                child_end = end;
+                session
             }
-            Target::Pids(pids) => (Session::attach(&request.options, pids)?, None),
+            Target::Pids(pids) => Session::attach(&request.options, pids)?,
         };
-        let started = Instant::now();
-        let (mut output, mut output_error) = (None, None);
-        if let Some(path) = &request.output {
-            match OutputFile::create(path, session.info()) {
-                Ok(file) => output = Some(file),
-                Err(error) => output_error = Some(error),
+        Ok(Collection {
+            session,
+            waiting,
+            child: None,
+            child_end,
+            output_path: request.output,
+            output: None,
+            output_error: None,
+            duration: request.duration,
+            started: Instant::now(),
+        })
+    }
+
+    /// Starts the program, if there is one, and the profile file. A file that cannot be created does not prevent
+    /// collecting; see [`Collection::output_error`].
+    ///
+    /// # Errors
+    /// [`Error::ProgramNotFound`], [`Error::ProgramNotExecutable`]; nothing has been written then.
+    pub fn start(&mut self) -> Result<(), Error> {
+        if let Some(waiting) = self.waiting.take() {
+            let child = waiting.child.start()?;
+            self.child = Some(child);
+            let _ = waiting.started.send(child);
+        }
+        self.started = Instant::now();
+        if let Some(path) = &self.output_path {
+            match OutputFile::create(path, self.session.info()) {
+                Ok(file) => self.output = Some(file),
+                Err(error) => self.output_error = Some(error),
             }
         }
-        let child_end = match child {
-            Some(child) => wait_in_background(child),
-            None => never(),
-        };
-        Ok(Collection { session, child, child_end, output, output_error, duration: request.duration, started })
+        Ok(())
+    }
+
+    /// The program, started or not.
+    pub fn child_pid(&self) -> Option<u32> {
+        self.waiting.as_ref().map(|waiting| waiting.child.pid()).or(self.child.map(|child| child.pid))
     }
 
     /// What is being collected.
@@ -109,11 +146,6 @@ impl Collection {
     /// Why there is no profile file, if one was asked for.
     pub fn output_error(&self) -> Option<&OutputError> {
         self.output_error.as_ref()
-    }
-
-    /// The started program.
-    pub fn child(&self) -> Option<RunningChild> {
-        self.child
     }
 
     /// Collects until the target ends, the duration is over, or `stop` says so; `status` is called after every update.
@@ -164,27 +196,25 @@ impl Collection {
 }
 
 impl Outcome {
-    /// Whether the program outlived the collection.
-    pub fn child_is_running(&self) -> bool {
-        self.running.as_ref().is_some_and(Receiver::is_empty)
-    }
-
-    /// Waits for the program, if there is one and it still runs, and tells how it ended.
-    pub fn wait_for_child(&mut self) -> Option<ChildEnd> {
-        if let Some(running) = self.running.take() {
-            self.child = running.recv().ok();
-        }
-        self.child
+    /// Where the end of a program will be told that was still running when the collection ended.
+    pub fn child_end(&self) -> Option<Receiver<ChildEnd>> {
+        self.running.clone()
     }
 }
 
-/// A thread that waits, because a process can be waited for only by blocking.
-fn wait_in_background(child: RunningChild) -> Receiver<ChildEnd> {
-    let (sender, receiver) = bounded(1);
-    std::thread::spawn(move || {
-        if let Ok(end) = child.wait() {
-            let _ = sender.send(end);
+/// A thread that waits for a program once it is told that it has started, because a process can be waited for only by
+/// blocking. Where it says what came of it.
+fn wait_in_background() -> Result<(Sender<RunningChild>, Receiver<ChildEnd>), Error> {
+    let (started, started_receiver) = bounded::<RunningChild>(1);
+    let (ended, ended_receiver) = bounded(1);
+    let wait = move || {
+        if let Ok(end) = started_receiver.recv().map_err(drop).and_then(|child| child.wait().map_err(drop)) {
+            let _ = ended.send(end);
         }
-    });
-    receiver
+    };
+    std::thread::Builder::new()
+        .name("ccsd-wait".to_owned())
+        .spawn(wait)
+        .map_err(|source| Error::System { what: "start a thread".to_owned(), source })?;
+    Ok((started, ended_receiver))
 }

@@ -1,7 +1,8 @@
 //! The profile file of a collection.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ccsd_profile::codec::MAGIC;
@@ -21,6 +22,24 @@ pub enum OutputError {
     /// There is a file of this name that is no profile; it is left alone.
     #[error("{} exists and is not a ccsd profile: not overwritten; choose another name with -o", path.display())]
     NotAProfile {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It is a directory, a FIFO or a device that a profile would spoil.
+    #[error("{} is no regular file: not written to; choose another name with -o", path.display())]
+    NotAFile {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Another ccsd is writing it.
+    #[error("{} is being written by another ccsd; choose another name with -o", path.display())]
+    Busy {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The file was removed, replaced or shortened by somebody else while it was written.
+    #[error("{} was removed or changed by somebody else while it was being written", path.display())]
+    Disturbed {
         /// Which.
         path: PathBuf,
     },
@@ -46,11 +65,28 @@ impl OutputFile {
     /// Creates the file, or replaces an older profile of that name.
     ///
     /// # Errors
-    /// [`OutputError::NotAProfile`] where something else would be overwritten, [`OutputError::Create`].
+    /// [`OutputError::NotAProfile`] where something else would be overwritten, [`OutputError::NotAFile`],
+    /// [`OutputError::Busy`], [`OutputError::Create`].
     pub fn create(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
         OutputFile::check_replaceable(path)?;
         let create = |source| OutputError::Create { path: path.to_owned(), source };
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(create)?;
+        // Not truncated before it is ours alone. O_NONBLOCK: a FIFO put there in the meantime must not hold us.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+            .map_err(create)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OutputError::Busy { path: path.to_owned() }),
+            // File systems without locks exist; there is no more to be had from them.
+            Err(TryLockError::Error(_)) => {}
+        }
+        if file.metadata().map_err(create)?.is_file() {
+            file.set_len(0).map_err(create)?;
+        }
         let mut output = OutputFile { path: path.to_owned(), encoder: None, bytes: 0, error: None };
         match Encoder::new(file, session) {
             Ok(encoder) => output.encoder = Some(encoder),
@@ -63,11 +99,14 @@ impl OutputFile {
     /// `-o`.
     ///
     /// # Errors
-    /// [`OutputError::NotAProfile`].
+    /// [`OutputError::NotAProfile`], [`OutputError::NotAFile`].
     pub fn check_replaceable(path: &Path) -> Result<(), OutputError> {
-        use std::os::unix::fs::OpenOptionsExt;
         let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
-        if !meta.is_file() || meta.len() == 0 {
+        let kind = meta.file_type();
+        if !kind.is_file() && !kind.is_char_device() {
+            return Err(OutputError::NotAFile { path: path.to_owned() });
+        }
+        if !kind.is_file() || meta.len() == 0 {
             return Ok(());
         }
         let mut start = [0u8; MAGIC.len()];
@@ -90,9 +129,15 @@ impl OutputFile {
     /// Writes the end.
     pub fn finish(&mut self) {
         let Some(encoder) = self.encoder.take() else { return };
-        match encoder.finish().and_then(|file| Ok(file.metadata()?.len())) {
-            Ok(bytes) => self.bytes = bytes.max(self.bytes),
-            Err(source) => self.fail(source),
+        let meta = match encoder.finish().and_then(|file| Ok(file.metadata()?)) {
+            Ok(meta) => meta,
+            Err(source) => return self.fail(source),
+        };
+        if meta.is_file() {
+            if meta.nlink() == 0 || meta.len() < self.bytes {
+                self.error = Some(OutputError::Disturbed { path: self.path.clone() });
+            }
+            self.bytes = meta.len();
         }
     }
 

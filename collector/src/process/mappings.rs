@@ -28,15 +28,15 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Enters a mapping; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it.
-    pub fn insert(&mut self, new: Mapping) {
+    /// Enters a mapping; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it. False if there is no room.
+    pub fn insert(&mut self, new: Mapping) -> bool {
         if new.start >= new.end {
-            return;
+            return true;
         }
         let first = self.list.partition_point(|old| old.end <= new.start);
         let last = self.list.partition_point(|old| old.start < new.end);
         if self.list.len() - (last - first) >= MAX_MAPPINGS {
-            return;
+            return false;
         }
         let left = self.list[first..last].first().filter(|old| old.start < new.start).copied();
         let right = self.list[first..last].last().filter(|old| old.end > new.end).copied();
@@ -47,6 +47,17 @@ impl Mappings {
             .chain(right.map(|old| Mapping { start: new.end, ..old }));
         self.list.splice(first..last, pieces);
         self.last = 0;
+        true
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
     }
 
     /// Forgets everything, as `execve` does.

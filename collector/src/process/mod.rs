@@ -40,6 +40,8 @@ pub struct Process {
     pub announced: bool,
     /// Executable mappings.
     pub mappings: Mappings,
+    /// Whether it really has more mappings than are kept.
+    mappings_full: bool,
     threads: u32,
 }
 
@@ -145,7 +147,17 @@ impl ProcessTable {
         let key = ProcessKey(self.next_process);
         self.next_process += 1;
         let threads = self.processes.get(&pid).map_or(0, |old| old.threads);
-        let process = Process { key, parent, start_time, exec_generation, name, announced: false, mappings, threads };
+        let process = Process {
+            key,
+            parent,
+            start_time,
+            exec_generation,
+            name,
+            announced: false,
+            mappings,
+            mappings_full: false,
+            threads,
+        };
         self.processes.insert(pid, process);
     }
 
@@ -242,7 +254,14 @@ impl ProcessTable {
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
         let end = mmap.start.saturating_add(mmap.len);
         let file = MappedFile { pid: mmap.pid, start: mmap.start, end, inode: mmap.inode, path: &mmap.name };
-        process.mappings.insert(mapping_of(images, file, mmap.file_offset));
+        let mapping = mapping_of(images, file, mmap.file_offset);
+        if !process.mappings.insert(mapping) && !process.mappings_full {
+            // No record tells of munmap, so most of these may be gone. If they are not, looking again would not help.
+            self.read_process(mmap.pid, images);
+            if let Some(process) = self.processes.get_mut(&mmap.pid) {
+                process.mappings_full = !process.mappings.insert(mapping);
+            }
+        }
     }
 }
 
