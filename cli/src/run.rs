@@ -25,6 +25,17 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Runs a program and profiles it.
 pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    // What follows `--` is a program whatever it looks like; without that, this is an option mistyped.
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let before = words.len().checked_sub(args.program.len() + 1).and_then(|at| words.get(at));
+    if let Some(option) = args.program.first().filter(|word| word.as_encoded_bytes().starts_with(b"-"))
+        && before.is_none_or(|word| word != "--")
+    {
+        return Err(Failure::bad_request(anyhow!(
+            "unknown option {}; see `ccsd record --help` (a program of this name goes after `--`)",
+            option.to_string_lossy()
+        )));
+    }
     let request = request(Target::Command(args.program.clone()), &args.collect)?;
     let layout = Layout::of(&stderr(), colour);
     let (mut outcome, signals) = collect(request, &args.collect, layout)?;

@@ -165,10 +165,6 @@ impl Aggregator {
     }
 
     fn account(&mut self, counts: &Counts, last: bool) {
-        if last {
-            let notes: Vec<String> = self.resolver.notes().map(str::to_owned).chain(troubles(counts)).collect();
-            notes.iter().for_each(|note| self.profile.add_note(note));
-        }
         let spec = self.spec;
         let accounting: &mut Accounting = self.profile.accounting_mut();
         accounting.duration_ns = counts.duration_ns;
@@ -184,6 +180,15 @@ impl Aggregator {
             accounting.target_cpu_ns = event_count;
             accounting.expected = expected(&spec, event_count, counts.user_share);
         }
+        if last {
+            let unseen = unseen(accounting);
+            let notes: Vec<String> = unseen.into_iter().chain(troubles(counts)).chain(self.resolver.notes()).collect();
+            let more = notes.len().saturating_sub(MAX_NOTES);
+            notes.iter().take(MAX_NOTES).for_each(|note| self.profile.add_note(note));
+            if more > 0 {
+                self.profile.add_note(&format!("and {more} more notes like these"));
+            }
+        }
     }
 }
 
@@ -192,6 +197,24 @@ impl Aggregator {
 fn distinct_count(spec: &EventSpec, counts: &Counts) -> Option<u64> {
     let twice = counts.duplicates.saturating_mul(spec.period_ns());
     counts.event_count.map(|count| count.saturating_sub(twice))
+}
+
+/// Notes about a session's end that are kept: what is wrong with hundreds of images need not be said of each.
+const MAX_NOTES: usize = 10;
+/// Share of the expected samples that may be missing without a word, beyond those lost for a known reason.
+const UNSEEN_PERCENT: u64 = 5;
+
+/// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads.
+fn unseen(accounting: &Accounting) -> Option<String> {
+    let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
+    // Two dozen samples are within what chance does to a short run.
+    (undelivered > 24 && undelivered.saturating_mul(100) > expected.saturating_mul(UNSEEN_PERCENT)).then(|| {
+        format!(
+            "{}% of the CPU time was not sampled: it was spent by threads that live for about a sampling period or less; \
+             shares are of what was sampled, and a higher rate (-F) sees more",
+            undelivered.saturating_mul(100) / expected.max(1)
+        )
+    })
 }
 
 /// What went wrong and has no place of its own in the accounting, a line each.

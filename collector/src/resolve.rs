@@ -96,7 +96,7 @@ impl Resolver {
     pub fn set_file(&mut self, index: ImageIndex, elf: Option<Arc<ElfFile>>) {
         if let Some(image) = self.images.get_mut(index.0 as usize) {
             if let Some(symbols) = image.symbols.take() {
-                self.notes.extend(symbols.notes().iter().cloned());
+                self.notes.extend(symbols.notes().iter().map(|note| format!("{}: {note}", image.name)));
             }
             image.elf = elf;
         }
@@ -112,7 +112,7 @@ impl Resolver {
             let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
             total = total.saturating_sub(held(oldest));
             if let Some(symbols) = oldest.symbols.take() {
-                self.notes.extend(symbols.notes().iter().cloned());
+                self.notes.extend(symbols.notes().iter().map(|note| format!("{}: {note}", oldest.name)));
             }
         }
     }
@@ -220,10 +220,17 @@ impl Resolver {
     }
 
     /// What the images' symbols could not give, one line each.
-    pub fn notes(&self) -> impl Iterator<Item = &str> {
+    pub fn notes(&self) -> impl Iterator<Item = String> {
         let kernel = matches!(self.kernel, Kernel::Read(None))
             .then_some("kernel functions have no names: /proc/kallsyms is hidden (kernel.kptr_restrict) or unreadable");
-        let images = self.images.iter().filter_map(|image| image.symbols.as_ref()).flat_map(Symbols::notes);
-        kernel.into_iter().chain(images.chain(&self.notes).map(String::as_str))
+        let of_image = |image: &ImageSymbols| {
+            let notes = image.symbols.iter().flat_map(Symbols::notes);
+            notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
+        };
+        kernel
+            .map(str::to_owned)
+            .into_iter()
+            .chain(self.images.iter().flat_map(of_image))
+            .chain(self.notes.iter().cloned())
     }
 }

@@ -24,7 +24,7 @@ pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> Str
     let mut lines = vec![
         Line { label: "target", text: target(session), tone: Tone::Plain },
         Line { label: "event", text: event(session, accounting), tone: Tone::Plain },
-        Line { label: "samples", text: samples(accounting), tone: warn_if(is_lossy(accounting)) },
+        Line { label: "samples", text: samples(session, accounting), tone: warn_if(is_lossy(accounting)) },
         Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
         Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
@@ -82,9 +82,11 @@ fn event(session: &Session, accounting: &Accounting) -> String {
     )
 }
 
-fn samples(accounting: &Accounting) -> String {
+fn samples(session: &Session, accounting: &Accounting) -> String {
+    // Which part of its time a program spent in user code, the kernel knows only roughly.
+    let about = if session.event.ends_with(":u") { "about " } else { "" };
     let expected = match accounting.expected {
-        Some(expected) => format!("{} expected, ", count(expected)),
+        Some(expected) => format!("{about}{} expected, ", count(expected)),
         None => "expected not known, ".to_owned(),
     };
     let throttled = match accounting.throttle_events {
@@ -179,7 +181,7 @@ mod tests {
             text(&profile(), None, Layout::PLAIN),
             "# target   xz 'a b' (PID 7) on vm, 1970-01-01 00:00:00 UTC\n\
              # event    cpu-clock:u at 999 Hz of CPU time, for 4.32 s\n\
-             # samples  4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
+             # samples  about 4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
              # stacks   4,300 complete, 12 truncated (10 no unwind information, 2 stack copy too small); \
              0 unsymbolised, 0 elided\n\
              # cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%), 20.0 MiB peak\n"
