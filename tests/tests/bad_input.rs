@@ -118,11 +118,11 @@ fn programs(suite: Suite) -> Suite {
             fs::write(&plain, "no program").unwrap();
             record(&plain.to_string_lossy()).assert_refused(126, &["plain", "cannot be executed"]);
             record(&dir.path().to_string_lossy()).assert_refused(126, &["cannot be executed"]);
-            // A script whose interpreter is missing is as good as missing itself, as env(1) has it.
+            // The kernel says of a script whose interpreter is missing that it is not found; it is there, as a shell says.
             let script = dir.path().join("script");
             fs::write(&script, "#!/nowhere/at/all\n").unwrap();
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-            record(&script.to_string_lossy()).assert_refused(127, &["script"]);
+            record(&script.to_string_lossy()).assert_refused(126, &["script", "cannot be executed"]);
         })
         .test("nothing_is_left_of_a_program_that_did_not_start", &[], || {
             let dir = scratch();
@@ -210,13 +210,16 @@ fn files(suite: Suite) -> Suite {
         })
 }
 
-/// Where a profile cannot be written. It is shown all the same, and the exit status says that it was not saved.
+/// Where a profile cannot be written. What must not or cannot be a profile is refused; where it only turns out that
+/// writing fails, the profile is shown all the same, and the exit status says that it was not saved.
 fn outputs(suite: Suite) -> Suite {
     suite
         .test("output_is_a_directory", &[CC], || {
             let dir = scratch();
+            // It can never be written to: that is refused before the program runs.
             let ended = record_to(dir.path(), None);
-            assert_shown_but_not_saved(&ended, &dir.path().to_string_lossy());
+            ended.assert_refused(2, &[&dir.path().to_string_lossy(), "no regular file"]);
+            assert_eq!(ended.stdout, "");
         })
         .test("output_in_no_directory", &[CC], || {
             let ended = record_to(Path::new("/nowhere/at/all/p.ccsd"), None);
@@ -351,7 +354,7 @@ fn machines(suite: Suite) -> Suite {
             let mut shell = Command::new("sh");
             shell.args(["-c", "ulimit -n 20; exec \"$@\"", "sh"]).arg(binary());
             let ended = Ended::of(shell.args(["attach", "--no-output", &fixture.pid().to_string()]));
-            ended.assert_refused(1, &["20 files", "ulimit -n"]);
+            ended.assert_refused(1, &["20 are allowed", "ulimit"]);
         })
 }
 
