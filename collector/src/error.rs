@@ -102,8 +102,9 @@ pub enum Error {
     },
     /// Too many threads and CPUs for the descriptor limit.
     #[error(
-        "the target has more threads than can be attached to: each needs a file per event and CPU, {open} are open and \
-         {limit} are allowed; raise the limit (`ulimit -Hn`, as root) or attach to fewer processes"
+        "the target has more threads than can be sampled here: each needs a file per event and CPU, and no more than \
+         {limit} files may be open ({open} are events already); raise the limit (`ulimit -Hn`, as root) or attach to fewer \
+         processes"
     )]
     TooManyFiles {
         /// Files of events that are open already.

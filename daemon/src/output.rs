@@ -25,7 +25,7 @@ pub enum OutputError {
         /// Which.
         path: PathBuf,
     },
-    /// It is a directory, a FIFO or a device that a profile would spoil.
+    /// It is a directory, a FIFO, a socket or a disk.
     #[error("{} is no regular file: not written to; choose another name with -o", path.display())]
     NotAFile {
         /// Which.

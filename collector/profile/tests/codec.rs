@@ -287,6 +287,10 @@ fn weights_at_the_edge_of_their_range() {
 #[test]
 fn the_golden_file_goes_on_decoding() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1.profile");
+    // `CCSD_WRITE_GOLDEN=1 cargo test -p ccsd-profile --test codec golden`, for a new format version only.
+    if std::env::var_os("CCSD_WRITE_GOLDEN").is_some() {
+        std::fs::write(path, demo().0).unwrap();
+    }
     let golden = std::fs::read(path).unwrap();
     let loaded = read_profile(&golden[..]).unwrap();
     assert!(matches!(loaded.recovery, Recovery::Whole) && loaded.finished);
@@ -298,14 +302,6 @@ fn the_golden_file_goes_on_decoding() {
     assert_eq!(&found, expected);
     // The same session is still written in the same form.
     assert_eq!(payloads(&file).len(), payloads(&golden).len());
-}
-
-/// `CCSD_WRITE_GOLDEN=1 cargo test -p ccsd-profile --test codec write_golden -- --ignored`, for a new format version only.
-#[test]
-#[ignore = "writes a test's data"]
-fn write_golden() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1.profile");
-    std::fs::write(path, demo().0).unwrap();
 }
 
 proptest! {

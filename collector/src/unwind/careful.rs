@@ -6,12 +6,16 @@
 //! its first frame, because the other registers have to be followed through the callees. It is slower, about a
 //! microsecond a frame, and rare.
 
+use std::cell::OnceCell;
+
 use ccsd_symbolizer::UnwindSections;
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation, EvaluationResult,
+    BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation, EvaluationResult,
     FrameDescriptionEntry, LittleEndian, Location, Register, RegisterRule, UnwindContext, UnwindExpression,
     UnwindSection, UnwindTableRow, Value, X86_64,
 };
+
+use super::fde_index::FdeIndex;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -36,9 +40,15 @@ impl Registers {
     }
 
     /// Sets a register; one that is not followed is ignored.
+    ///
+    /// All ones in a callee-saved register leave it unknown: that is what the kernel reports where a non-maskable
+    /// interrupt found the thread in a system call, for registers that the system call's entry has not saved
+    /// (`perf_get_regs_user` in arch/x86/kernel/perf_regs.c). Should a program hold the value itself, nothing is lost,
+    /// because no frame is there.
     pub fn set(&mut self, register: Register, value: u64) {
-        if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
-            *slot = Some(value);
+        let number = usize::from(register.0);
+        if let Some(slot) = self.values.get_mut(number) {
+            *slot = (value != u64::MAX || !CALLEE_SAVED.contains(&number)).then_some(value);
         }
     }
 }
@@ -74,13 +84,35 @@ pub enum Table {
     DebugFrame,
 }
 
-/// Whether framehop can leave the frame at `address`.
-pub fn needs_care(sections: &UnwindSections, address: u64) -> bool {
-    let simple = with_row(sections, address, |row, found| {
+/// The tables of one image, and the indexes of those that come without one. An index is built when its table is first
+/// asked for an address.
+#[derive(Debug, Default)]
+pub struct Tables {
+    sections: UnwindSections,
+    /// Of `.eh_frame`, used only where there is no `.eh_frame_hdr`.
+    eh_frame: OnceCell<FdeIndex>,
+    debug_frame: OnceCell<FdeIndex>,
+}
+
+impl Tables {
+    /// Reads nothing yet.
+    pub fn new(sections: UnwindSections) -> Tables {
+        Tables { sections, ..Tables::default() }
+    }
+
+    /// Where they are read from.
+    pub fn sections(&self) -> &UnwindSections {
+        &self.sections
+    }
+}
+
+/// Whether framehop cannot leave the frame at `address`.
+pub fn needs_care(tables: &Tables, address: u64) -> bool {
+    let simple = with_row(tables, address, |row, found| {
         let cfa = match row.cfa() {
             CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
             // That of the PLT reads no memory, and framehop evaluates it.
-            CfaRule::Expression(expression) => !reads_memory(sections, found.table, expression),
+            CfaRule::Expression(expression) => !reads_memory(tables, found.table, expression),
         };
         let plain = |rule: Option<RegisterRule<usize>>| {
             matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
@@ -92,8 +124,8 @@ pub fn needs_care(sections: &UnwindSections, address: u64) -> bool {
 }
 
 /// Which table covers the address, and whether it says that the function has no caller.
-pub fn covers(sections: &UnwindSections, address: u64) -> Option<(Table, bool)> {
-    with_row(sections, address, |row, found| {
+pub fn covers(tables: &Tables, address: u64) -> Option<(Table, bool)> {
+    with_row(tables, address, |row, found| {
         (found.table, matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined)))
     })
     .ok()
@@ -104,14 +136,14 @@ pub fn covers(sections: &UnwindSections, address: u64) -> Option<(Table, bool)> 
 /// # Errors
 /// See [`Stuck`]; the registers are then as before.
 pub fn leave(
-    sections: &UnwindSections,
+    tables: &Tables,
     address: u64,
     registers: &mut Registers,
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<Caller, Stuck> {
     let before = *registers;
-    let (after, signal) = with_row(sections, address, |row, found| {
-        apply(sections, found.table, row, &before, read).map(|after| (after, found.signal))
+    let (after, signal) = with_row(tables, address, |row, found| {
+        apply(tables, found.table, row, &before, read).map(|after| (after, found.signal))
     })??;
     let Some(after) = after else { return Ok(Caller::None) };
     match after.get(X86_64::RA) {
@@ -149,7 +181,7 @@ pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Op
 
 /// The caller's registers; `None` where the return address is undefined.
 fn apply(
-    sections: &UnwindSections,
+    tables: &Tables,
     table: Table,
     row: &UnwindTableRow<usize>,
     before: &Registers,
@@ -159,7 +191,7 @@ fn apply(
         CfaRule::RegisterAndOffset { register, offset } => {
             before.get(*register).ok_or(Stuck::Bad)?.wrapping_add_signed(*offset)
         }
-        CfaRule::Expression(expression) => evaluate(sections, table, expression, before, None, read)?,
+        CfaRule::Expression(expression) => evaluate(tables, table, expression, before, None, read)?,
     };
     let load = |address: u64| read(address).ok_or(Stuck::Unreadable(address));
     let mut after = Registers::default();
@@ -183,10 +215,10 @@ fn apply(
             Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
             Some(RegisterRule::Register(other)) => before.get(other),
             Some(RegisterRule::Expression(expression)) => {
-                Some(load(evaluate(sections, table, &expression, before, Some(cfa), read)?)?)
+                Some(load(evaluate(tables, table, &expression, before, Some(cfa), read)?)?)
             }
             Some(RegisterRule::ValExpression(expression)) => {
-                Some(evaluate(sections, table, &expression, before, Some(cfa), read)?)
+                Some(evaluate(tables, table, &expression, before, Some(cfa), read)?)
             }
             Some(_) => None,
         };
@@ -201,14 +233,14 @@ fn apply(
 }
 
 fn evaluate(
-    sections: &UnwindSections,
+    tables: &Tables,
     table: Table,
     expression: &UnwindExpression<usize>,
     registers: &Registers,
     cfa: Option<u64>,
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<u64, Stuck> {
-    let mut evaluation = evaluation(sections, table, expression).ok_or(Stuck::Bad)?;
+    let mut evaluation = evaluation(tables, table, expression).ok_or(Stuck::Bad)?;
     if let Some(cfa) = cfa {
         // Register expressions start with the frame's address on their stack (DWARF 5, 6.4.2.3).
         evaluation.set_initial_value(cfa);
@@ -237,8 +269,8 @@ fn evaluate(
     Err(Stuck::Bad)
 }
 
-fn reads_memory(sections: &UnwindSections, table: Table, expression: &UnwindExpression<usize>) -> bool {
-    let Some(mut evaluation) = evaluation(sections, table, expression) else { return false };
+fn reads_memory(tables: &Tables, table: Table, expression: &UnwindExpression<usize>) -> bool {
+    let Some(mut evaluation) = evaluation(tables, table, expression) else { return false };
     let mut state = evaluation.evaluate();
     for _ in 0..MAX_EVALUATION_STEPS {
         state = match state {
@@ -252,14 +284,14 @@ fn reads_memory(sections: &UnwindSections, table: Table, expression: &UnwindExpr
 }
 
 fn evaluation<'a>(
-    sections: &'a UnwindSections,
+    tables: &'a Tables,
     table: Table,
     expression: &UnwindExpression<usize>,
 ) -> Option<Evaluation<Slice<'a>>> {
     let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
     let expression = match table {
-        Table::EhFrame => expression.get(&EhFrame::new(&sections.eh_frame.as_ref()?.data, LittleEndian)),
-        Table::DebugFrame => expression.get(&debug_frame(sections.debug_frame.as_deref()?)),
+        Table::EhFrame => expression.get(&EhFrame::new(&tables.sections.eh_frame.as_ref()?.data, LittleEndian)),
+        Table::DebugFrame => expression.get(&debug_frame(tables.sections.debug_frame.as_deref()?)),
     };
     Some(expression.ok()?.evaluation(encoding))
 }
@@ -280,10 +312,11 @@ struct Found {
 
 /// Finds the row of the unwind tables for an address.
 fn with_row<T>(
-    sections: &UnwindSections,
+    tables: &Tables,
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
 ) -> Result<T, Stuck> {
+    let sections = &tables.sections;
     let bases = sections.bases();
     if let Some(eh_frame) = &sections.eh_frame {
         let section = EhFrame::new(&eh_frame.data, LittleEndian);
@@ -295,33 +328,19 @@ fn with_row<T>(
                     .and_then(|parsed| parsed.table())
                     .and_then(|table| table.fde_for_address(&section, &bases, address, EhFrame::cie_from_offset).ok())
             }
-            None => scan(&section, &bases, address),
+            None => {
+                let index = tables.eh_frame.get_or_init(|| FdeIndex::build(&section, &bases));
+                index.find(&section, &bases, address)
+            }
         };
         if let Some(fde) = fde {
             return row(&section, &bases, Table::EhFrame, &fde, address, then);
         }
     }
-    let section = debug_frame(sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
-    let fde = scan(&section, &bases, address).ok_or(Stuck::NotCovered)?;
+    let section = debug_frame(tables.sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
+    let index = tables.debug_frame.get_or_init(|| FdeIndex::build(&section, &bases));
+    let fde = index.find(&section, &bases, address).ok_or(Stuck::NotCovered)?;
     row(&section, &bases, Table::DebugFrame, &fde, address, then)
-}
-
-/// Without an index: entry by entry.
-fn scan<'a, S: UnwindSection<Slice<'a>>>(
-    section: &S,
-    bases: &BaseAddresses,
-    address: u64,
-) -> Option<FrameDescriptionEntry<Slice<'a>>> {
-    let mut entries = section.entries(bases);
-    while let Ok(Some(entry)) = entries.next() {
-        if let CieOrFde::Fde(partial) = entry
-            && let Ok(fde) = partial.parse(S::cie_from_offset)
-            && fde.contains(address)
-        {
-            return Some(fde);
-        }
-    }
-    None
 }
 
 fn row<'a, S: UnwindSection<Slice<'a>>, T>(
@@ -335,4 +354,72 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(section, bases, &mut context, address).map_err(|_| Stuck::Bad)?;
     Ok(then(row, Found { table, signal: fde.is_signal_trampoline() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fde_index::tests::{push_cie, push_fde};
+    use super::*;
+
+    /// A plain function at 0x1000, one at 0x2000 that keeps its frame in `rbx`, and the outermost at 0x3000.
+    fn tables() -> Tables {
+        let mut data = Vec::new();
+        let cie = push_cie(&mut data);
+        // rbx saved at CFA - 16, and the CFA moved on by that push
+        push_fde(&mut data, cie, 0x1000, 0x100, &[0x0e, 16, 0x83, 2]);
+        // DW_CFA_def_cfa rbx, 16
+        push_fde(&mut data, cie, 0x2000, 0x100, &[0x0c, 3, 16]);
+        // DW_CFA_undefined 16
+        push_fde(&mut data, cie, 0x3000, 0x100, &[0x07, 16]);
+        Tables::new(UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() })
+    }
+
+    fn registers(values: &[(Register, u64)]) -> Registers {
+        let mut registers = Registers::default();
+        values.iter().for_each(|&(register, value)| registers.set(register, value));
+        registers
+    }
+
+    #[test]
+    fn follows_the_registers_of_callers() {
+        let tables = tables();
+        let read = |address: u64| match address {
+            0x7000 => Some(0x7100), // rbx
+            0x7008 => Some(0x2010),
+            0x7108 => Some(0x3010),
+            _ => None,
+        };
+        let mut now = registers(&[(X86_64::RA, 0x1010), (X86_64::RSP, 0x7000), (X86_64::R12, 12)]);
+        assert_eq!(leave(&tables, 0x1010, &mut now, &read), Ok(Caller::Called));
+        assert_eq!([X86_64::RA, X86_64::RSP, X86_64::RBX].map(|r| now.get(r)), [0x2010, 0x7010, 0x7100].map(Some));
+        assert_eq!(leave(&tables, 0x200f, &mut now, &read), Ok(Caller::Called));
+        assert_eq!([X86_64::RA, X86_64::RSP, X86_64::R12].map(|r| now.get(r)), [0x3010, 0x7110, 12].map(Some));
+        assert_eq!(leave(&tables, 0x300f, &mut now, &read), Ok(Caller::None));
+        assert_eq!(leave(&tables, 0x400f, &mut now, &read), Err(Stuck::NotCovered));
+    }
+
+    #[test]
+    fn a_frame_needs_what_is_known() {
+        let tables = tables();
+        let mut now = registers(&[(X86_64::RSP, 0x7000), (X86_64::RBX, 0x7100)]);
+        assert_eq!(leave(&tables, 0x2010, &mut now, &|_| None), Err(Stuck::Unreadable(0x7108)));
+        // Not saved by the system call's entry.
+        now.set(X86_64::RBX, u64::MAX);
+        assert_eq!(now.get(X86_64::RBX), None);
+        assert_eq!(leave(&tables, 0x2010, &mut now, &|_| Some(0x3010)), Err(Stuck::Bad));
+        assert_eq!(now.get(X86_64::RSP), Some(0x7000));
+        now.set(X86_64::RA, u64::MAX);
+        assert_eq!(now.get(X86_64::RA), Some(u64::MAX));
+    }
+
+    #[test]
+    fn what_needs_care() {
+        let tables = tables();
+        assert!(!needs_care(&tables, 0x1010));
+        assert!(needs_care(&tables, 0x2010));
+        assert!(!needs_care(&tables, 0x4010));
+        assert_eq!(covers(&tables, 0x1010), Some((Table::DebugFrame, false)));
+        assert_eq!(covers(&tables, 0x3010), Some((Table::DebugFrame, true)));
+        assert_eq!(covers(&tables, 0x4010), None);
+    }
 }

@@ -13,6 +13,7 @@
 //! Where framehop's rules do not reach, the stack is unwound again by [`careful`]. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
 mod careful;
+mod fde_index;
 mod roots;
 
 use std::sync::Arc;
@@ -253,7 +254,7 @@ impl StackUnwinder {
             if image.roots.is_bare_entry(frame.address) {
                 return Ok(Root::Complete);
             }
-            let caller = match careful::leave(image.roots.sections(), frame.address, &mut registers, &read) {
+            let caller = match careful::leave(image.roots.unwind(), frame.address, &mut registers, &read) {
                 Err(Stuck::NotCovered) => careful::follow_frame_pointer(&mut registers, &read),
                 result => result,
             };

@@ -10,7 +10,7 @@
 use ccsd_symbolizer::{ElfFile, UnwindSections};
 use hashbrown::{HashMap, HashSet};
 
-use super::careful::{self, Table};
+use super::careful::{self, Table, Tables};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -36,7 +36,7 @@ pub enum Covered {
 /// The unwind information of one image, and what has been found out about its addresses.
 #[derive(Debug, Default)]
 pub struct ImageRoots {
-    sections: UnwindSections,
+    unwind: Tables,
     entry: u64,
     covered: HashMap<u64, Covered>,
     careful: HashSet<u64>,
@@ -48,12 +48,12 @@ pub struct ImageRoots {
 impl ImageRoots {
     /// The sections are shared with the unwinder, not copied.
     pub fn new(elf: &ElfFile, sections: UnwindSections) -> ImageRoots {
-        ImageRoots { sections, entry: elf.entry(), ..ImageRoots::default() }
+        ImageRoots { unwind: Tables::new(sections), entry: elf.entry(), ..ImageRoots::default() }
     }
 
-    /// The unwind sections.
-    pub fn sections(&self) -> &UnwindSections {
-        &self.sections
+    /// The unwind information, to leave a frame with.
+    pub fn unwind(&self) -> &Tables {
+        &self.unwind
     }
 
     /// Whether the frame is in the entry function of an image whose unwind information does not cover it: the dynamic
@@ -71,7 +71,7 @@ impl ImageRoots {
 
     /// Finds out whether framehop can leave a frame that it meets for the first time. Returns whether it cannot.
     pub fn examine(&mut self, address: u64) -> bool {
-        let careful = careful::needs_care(&self.sections, address);
+        let careful = careful::needs_care(&self.unwind, address);
         if careful {
             if self.careful.len() >= MAX_ANSWERS {
                 self.careful.clear();
@@ -84,7 +84,8 @@ impl ImageRoots {
     /// Which table covers an address. An image that has only one is not searched.
     #[inline]
     pub fn table(&mut self, address: u64) -> Table {
-        match (&self.sections.eh_frame, &self.sections.debug_frame) {
+        let sections = self.unwind.sections();
+        match (&sections.eh_frame, &sections.debug_frame) {
             (Some(_), Some(_)) => self.find_table(address),
             (None, Some(_)) => Table::DebugFrame,
             (_, None) => Table::EhFrame,
@@ -95,7 +96,7 @@ impl ImageRoots {
         if let Some(&table) = self.tables.get(&address) {
             return table;
         }
-        let table = careful::covers(&self.sections, address).map_or(Table::EhFrame, |(table, _)| table);
+        let table = careful::covers(&self.unwind, address).map_or(Table::EhFrame, |(table, _)| table);
         if self.tables.len() >= MAX_TABLE_ANSWERS {
             self.tables.clear();
         }
@@ -108,7 +109,7 @@ impl ImageRoots {
         if let Some(&answer) = self.covered.get(&address) {
             return answer;
         }
-        let answer = match careful::covers(&self.sections, address) {
+        let answer = match careful::covers(&self.unwind, address) {
             Some((_, true)) => Covered::NoCaller,
             Some((_, false)) => Covered::Yes,
             None => Covered::No,

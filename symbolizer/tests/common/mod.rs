@@ -29,6 +29,11 @@ pub fn have(tools: &[&str]) -> bool {
     tools.iter().all(|tool| {
         let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
         if !found {
+            assert!(
+                std::env::var_os("CCSD_TESTS_SKIP_NOTHING").is_none(),
+                "needs {tool} (package {})",
+                package_of(tool)
+            );
             eprintln!("SKIPPED: needs {tool} (package {})", package_of(tool));
         }
         found
