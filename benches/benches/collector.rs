@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
 use ccsd_collector::perf::record::{Record, SampleLayout, parse};
-use ccsd_collector::perf::ring::Bytes;
+use ccsd_collector::perf::ring_buffer::Bytes;
 use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::ProcessTable;
 use ccsd_collector::process::images::{ImageIndex, Images};
@@ -30,14 +30,14 @@ fn recurse(depth: u32, work: &mut dyn FnMut()) {
 /// Samples this thread until a sample inside the recursion has come, and returns its record's bytes and layout.
 fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
-    let (mut events, mut merge) = EventSet::new(choice.spec, &mut Vec::new()).expect("rings");
+    let (mut events, mut sorter) = EventSet::new(choice.spec, &mut Vec::new()).expect("rings");
     let layout = SampleLayout::default();
     events.open_thread(std::process::id()).expect("events on this process");
     let mut found = None;
     recurse(24, &mut || {
         while found.is_none() {
             black_box((0..1_000_000u64).fold(0, |sum: u64, i| black_box(sum ^ i)));
-            merge.drain_raw(u64::MAX, |_, bytes| {
+            sorter.drain_raw(u64::MAX, |_, bytes| {
                 if let Record::Sample(sample) = parse(bytes, layout)
                     && sample.regs.is_some()
                 {

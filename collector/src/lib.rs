@@ -1,7 +1,7 @@
 //! Samples the call stacks of running programs through perf events, and turns them into profiles.
 //!
 //! ```text
-//! perf rings -> merge -> Record -> process table + unwinder -> stacks of frames      (sampling thread, `sampler`)
+//! perf rings -> sorter -> Record -> process table + unwinder -> stacks of frames      (sampling thread, `sampler`)
 //!            -> batches  -> resolver -> contexts -> profile -> Update                (aggregating thread, `aggregator`)
 //! ```
 //!
@@ -10,7 +10,7 @@
 //! state; the two talk by bounded channels, and where one is full, samples are dropped and counted, nothing else.
 //!
 //! `unsafe` stands in three modules, each time because the kernel's interface needs it: `perf::event` (system call),
-//! `perf::ring` (shared memory) and `child` (fork, wait4).
+//! `perf::ring_buffer` (shared memory) and `child` (fork, wait4).
 
 mod aggregator;
 mod batch;

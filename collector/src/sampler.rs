@@ -17,10 +17,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
 use crate::error::{Error, Result};
 use crate::perf::attr::Event;
-use crate::perf::merge::{MARGIN_NS, Merge};
 use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::{EventSet, Opened};
+use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::images::Images;
 use crate::process::{ProcessTable, procfs};
 use crate::unwind::{Frame, Root, StackUnwinder};
@@ -59,7 +59,7 @@ pub struct Channels {
 /// The state of the sampling thread.
 pub struct Sampler {
     events: EventSet,
-    merge: Merge,
+    sorter: EventSorter,
     channels: Channels,
     interval: Duration,
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
@@ -102,8 +102,8 @@ struct State {
 }
 
 impl Sampler {
-    /// A sampler for `events`, whose rings are `merge`. An update is due every `interval`.
-    pub fn new(events: EventSet, merge: Merge, channels: Channels, interval: Duration) -> Sampler {
+    /// A sampler for `events`, whose rings are `sorter`. An update is due every `interval`.
+    pub fn new(events: EventSet, sorter: EventSorter, channels: Channels, interval: Duration) -> Sampler {
         let metrics = events.spec().metrics();
         let period = match events.spec().event {
             Event::Cycles { .. } => 0,
@@ -131,7 +131,7 @@ impl Sampler {
             cpu_before: HashMap::new(),
             user_share: None,
         };
-        Sampler { events, merge, channels, interval, ends_with_target: false, started: None, handed_on: 0, state }
+        Sampler { events, sorter, channels, interval, ends_with_target: false, started: None, handed_on: 0, state }
     }
 
     /// Opens the events of a process that has yet to call `execve`.
@@ -211,7 +211,7 @@ impl Sampler {
 
     fn sleep(&self, until_interval_ns: u64) {
         let mut fds: Vec<PollFd<'_>> =
-            self.merge.rings().iter().map(|ring| PollFd::new(ring.poll_fd(), PollFlags::POLLIN)).collect();
+            self.sorter.rings().iter().map(|ring| PollFd::new(ring.poll_fd(), PollFlags::POLLIN)).collect();
         fds.push(PollFd::new(self.channels.wake.as_fd(), PollFlags::POLLIN));
         let wanted = u16::try_from(until_interval_ns.div_ceil(1_000_000)).unwrap_or(MAX_SLEEP_MS);
         // An interrupted sleep is a short one.
@@ -219,14 +219,14 @@ impl Sampler {
     }
 
     fn round(&mut self, horizon: u64) {
-        let (merge, state, channels) = (&mut self.merge, &mut self.state, &self.channels);
-        merge.drain(horizon, |ring, record| {
+        let (sorter, state, channels) = (&mut self.sorter, &mut self.state, &self.channels);
+        sorter.drain(horizon, |ring, record| {
             state.handle(ring, record);
             if state.batch.bytes() >= BATCH_BYTES && !state.queue_full {
                 state.send(channels, false);
             }
         });
-        state.counts.late = merge.late();
+        state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();
         state.queue_full = false;
         if state.tracking_lost {

@@ -185,7 +185,7 @@ impl Prepared {
     ) -> Result<Prepared> {
         let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
         choice.spec.enable_on_exec = enable_on_exec;
-        let (events, merge) = EventSet::new(choice.spec, &mut choice.notes)?;
+        let (events, sorter) = EventSet::new(choice.spec, &mut choice.notes)?;
         let spec = *events.spec();
         let info = describe(&choice, target, command, pids);
         let profile = Profile::new(info.clone(), options.limits.clone());
@@ -195,7 +195,7 @@ impl Prepared {
         let (wake, wake_receiver) = wake_pipe()?;
         let channels =
             Channels { batches: batch_sender, empty: empty_receiver, commands: command_receiver, wake: wake_receiver };
-        let sampler = Sampler::new(events, merge, channels, options.interval);
+        let sampler = Sampler::new(events, sorter, channels, options.interval);
         Ok(Prepared { info, sampler, aggregator: Aggregator::new(profile, spec), batches, empty, commands, wake })
     }
 

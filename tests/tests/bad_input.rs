@@ -354,7 +354,7 @@ fn machines(suite: Suite) -> Suite {
             let mut shell = Command::new("sh");
             shell.args(["-c", "ulimit -n 20; exec \"$@\"", "sh"]).arg(binary());
             let ended = Ended::of(shell.args(["attach", "--no-output", &fixture.pid().to_string()]));
-            ended.assert_refused(1, &["20 are allowed", "ulimit"]);
+            ended.assert_refused(1, &["20 files", "ulimit"]);
         })
 }
 

@@ -169,7 +169,7 @@ fn dummy_attr() -> sys::perf_event_attr {
 /// What every event has in common: the trailer with identifier, thread and time on every record, and the clock.
 ///
 /// Events that share a ring must share a clock (`perf_event_set_output` refuses a mixture). `CLOCK_MONOTONIC` can be
-/// read by ccsd too, which is how the merge of the rings knows what is old enough to be complete.
+/// read by ccsd too, which is how the event sorter knows what is old enough to be complete.
 fn base_attr() -> sys::perf_event_attr {
     let mut attr = sys::perf_event_attr {
         size: size_of::<sys::perf_event_attr>() as u32,

@@ -1,15 +1,15 @@
 //! Perf events: which are chosen, how they are opened, and the records they write.
 //!
-//! `attr` says what is wanted, `choice` finds out what the kernel takes, `event` is the system call, `ring` the shared
-//! memory, `record` its contents, and `merge` turns the rings of all CPUs into one stream in order of time.
+//! `attr` says what is wanted, `choice` finds out what the kernel takes, `event` is the system call, `ring_buffer` the
+//! shared memory, `record` its contents, `set` all events of a session, and `sorter` turns the rings of all CPUs into one stream in order of time.
 
 pub mod attr;
 pub mod choice;
 pub mod event;
-pub mod merge;
 pub mod record;
-pub mod ring;
+pub mod ring_buffer;
 pub mod set;
+pub mod sorter;
 
 use nix::time::{ClockId, clock_gettime};
 

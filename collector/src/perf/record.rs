@@ -6,7 +6,7 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use super::ring::Bytes;
+use super::ring_buffer::Bytes;
 
 /// `pid/tid, time, identifier` at the end of every record that is not a sample.
 const TRAILER: usize = 24;

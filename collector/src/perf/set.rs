@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::attr::{EventSpec, MAX_STACK_BYTES, ring_owner_attr};
 use super::event;
-use super::merge::Merge;
 use super::record::SampleLayout;
-use super::ring::{PAGE, Ring};
+use super::ring_buffer::{PAGE, RingBuffer};
+use super::sorter::EventSorter;
 use crate::error::{Error, Result, doing};
 use crate::process::procfs;
 use crate::system;
@@ -57,7 +57,7 @@ impl EventSet {
     ///
     /// # Errors
     /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::System`] for anything unforeseen.
-    pub fn new(mut spec: EventSpec, notes: &mut Vec<String>) -> Result<(EventSet, Merge)> {
+    pub fn new(mut spec: EventSpec, notes: &mut Vec<String>) -> Result<(EventSet, EventSorter)> {
         let cpus = system::online_cpus();
         let most = (ALL_SAMPLES_BYTES / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, SAMPLE_PAGES);
         let mut sample_pages = most;
@@ -99,7 +99,7 @@ impl EventSet {
         let layout = SampleLayout { group_read: spec.reads_group(), callchain: spec.kernel };
         let file_limit = system::raise_file_limit();
         let set = EventSet { spec, cpus, owners, sampling: Vec::new(), others: Vec::new(), file_limit };
-        Ok((set, Merge::new(rings, layout)))
+        Ok((set, EventSorter::new(rings, layout)))
     }
 
     /// The attributes in use.
@@ -182,13 +182,13 @@ fn revoked(error: io::Error) -> io::Error {
     }
 }
 
-fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Result<Vec<Ring>> {
+fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Result<Vec<RingBuffer>> {
     let mut rings = Vec::with_capacity(2 * cpus.len());
     for &cpu in cpus {
         for pages in [sample_pages, tracking_pages] {
             // A quarter full is late enough to batch the wake-ups, and leaves time to be late.
             let watermark = u32::try_from(pages * PAGE / 4).unwrap_or(u32::MAX);
-            rings.push(Ring::map(event::open(&ring_owner_attr(watermark), 0, cpu, None)?, pages)?);
+            rings.push(RingBuffer::map(event::open(&ring_owner_attr(watermark), 0, cpu, None)?, pages)?);
         }
     }
     Ok(rings)

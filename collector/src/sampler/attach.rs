@@ -39,7 +39,7 @@ impl Sampler {
                 all.retain(|&pid| pid != std::process::id());
             }
             // What was forked in the meantime by threads already open says so in the rings.
-            self.merge.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
+            self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
             let mut found = false;
             for &pid in &all {
                 for tid in procfs::threads(pid).unwrap_or_default() {

@@ -23,7 +23,7 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 
 use crate::perf::record::{Sample, UserRegs};
-use crate::perf::ring::Bytes;
+use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use careful::{Caller, Registers, Stuck, Table};

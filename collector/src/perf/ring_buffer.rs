@@ -18,20 +18,20 @@ use perf_event_open_sys::bindings::perf_event_mmap_page;
 pub const PAGE: usize = 4096;
 
 /// One ring, its mapping, and the event of ccsd's own that owns it.
-pub struct Ring {
+pub struct RingBuffer {
     base: NonNull<u8>,
     data_bytes: usize,
     owner: OwnedFd,
     /// Where the next record begins. Kept here so that `data_tail` is written once a round, not once a record.
     tail: u64,
-    /// `data_head` at the last [`Ring::refresh`].
+    /// `data_head` at the last [`RingBuffer::refresh`].
     head: u64,
 }
 
 // SAFETY:
 // - `base` points to a mapping that this value alone owns and unmaps on drop; no other thread of ccsd touches it.
 // - The kernel's side synchronises by data_head and data_tail (see ATOMICS below), whichever thread reads.
-unsafe impl Send for Ring {}
+unsafe impl Send for RingBuffer {}
 
 /// The bytes of one record: in one piece, or in two where it wraps around the end of the ring.
 ///
@@ -115,19 +115,19 @@ impl<'a> Bytes<'a> {
     }
 }
 
-impl Ring {
+impl RingBuffer {
     /// Maps a ring of `data_pages` pages (a power of two) on `owner`.
     ///
     /// # Errors
     /// EPERM where the memory would pass the locked-memory allowance (`perf_event_mlock_kb` and `RLIMIT_MEMLOCK`).
-    pub fn map(owner: OwnedFd, data_pages: usize) -> io::Result<Ring> {
+    pub fn map(owner: OwnedFd, data_pages: usize) -> io::Result<RingBuffer> {
         let data_bytes = data_pages * PAGE;
         let length = NonZeroUsize::new(data_bytes + PAGE).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: a fresh shared mapping of a perf event at an address of the kernel's choice aliases nothing.
         let base = unsafe {
             mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, owner.as_fd(), 0)
         }?;
-        Ok(Ring { base: base.cast(), data_bytes, owner, tail: 0, head: 0 })
+        Ok(RingBuffer { base: base.cast(), data_bytes, owner, tail: 0, head: 0 })
     }
 
     /// The event that owns the ring: what others are redirected to, and what can be polled.
@@ -155,8 +155,8 @@ impl Ring {
     }
 
     /// The next unread record, header included, without taking it. `None` at the head, or where the length in the
-    /// header makes no sense, which the kernel does not do: the rest of the ring is then given up by [`Ring::refresh`]
-    /// and [`Ring::release`] as read.
+    /// header makes no sense, which the kernel does not do: the rest of the ring is then given up by [`RingBuffer::refresh`]
+    /// and [`RingBuffer::release`] as read.
     #[inline]
     pub fn peek(&self) -> Option<Bytes<'_>> {
         let available = self.head.wrapping_sub(self.tail);
@@ -168,7 +168,7 @@ impl Ring {
         (size >= 8 && size <= available).then(|| self.bytes(self.tail, size as usize))
     }
 
-    /// Steps over the record that [`Ring::peek`] returned. The kernel may not reuse its room before [`Ring::release`].
+    /// Steps over the record that [`RingBuffer::peek`] returned. The kernel may not reuse its room before [`RingBuffer::release`].
     #[inline]
     pub fn advance(&mut self) {
         match self.peek().map(|record| record.len() as u64) {
@@ -202,7 +202,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for RingBuffer {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping made in `map`; no slice of it can outlive `self`.
         let _ = unsafe { munmap(self.base.cast(), self.data_bytes + PAGE) };

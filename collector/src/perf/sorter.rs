@@ -1,6 +1,6 @@
 //! Many rings, one stream in order of time.
 //!
-//! Each ring is in order by itself (nearly: an interrupt may overtake by nanoseconds). The merge always takes the ring
+//! Each ring is in order by itself (nearly: an interrupt may overtake by nanoseconds). The sorter always takes the ring
 //! whose next record is the oldest, and stops at a *horizon* a little before now: a record that is being written on
 //! another CPU may be older than what is already visible here, so what is younger than the horizon waits for the next
 //! round. Records are handled where they lie in the ring.
@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::record::{Record, SampleLayout, parse, time_of};
-use super::ring::{Bytes, Ring};
+use super::ring_buffer::{Bytes, RingBuffer};
 
 /// How long a record may take from its time stamp to its publication, in nanoseconds. Copying 64 KiB of stack takes
 /// 10 to 30 us; a millisecond leaves room for an interrupt in between. A record that comes later than this is handled
@@ -17,22 +17,22 @@ use super::ring::{Bytes, Ring};
 pub const MARGIN_NS: u64 = 1_000_000;
 
 /// The rings of a session.
-pub struct Merge {
-    rings: Vec<Ring>,
+pub struct EventSorter {
+    rings: Vec<RingBuffer>,
     layout: SampleLayout,
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     last_time: u64,
     late: u64,
 }
 
-impl Merge {
+impl EventSorter {
     /// Merges `rings`, whose samples all have the same layout.
-    pub fn new(rings: Vec<Ring>, layout: SampleLayout) -> Merge {
-        Merge { heap: BinaryHeap::with_capacity(rings.len()), rings, layout, last_time: 0, late: 0 }
+    pub fn new(rings: Vec<RingBuffer>, layout: SampleLayout) -> EventSorter {
+        EventSorter { heap: BinaryHeap::with_capacity(rings.len()), rings, layout, last_time: 0, late: 0 }
     }
 
     /// The rings, to poll or to redirect events to.
-    pub fn rings(&self) -> &[Ring] {
+    pub fn rings(&self) -> &[RingBuffer] {
         &self.rings
     }
 
@@ -49,7 +49,7 @@ impl Merge {
         self.drain_raw(horizon, |ring, bytes| handle(ring, parse(bytes, layout)))
     }
 
-    /// [`Merge::drain`] with unparsed records; one whose length makes no sense is empty.
+    /// [`EventSorter::drain`] with unparsed records; one whose length makes no sense is empty.
     pub fn drain_raw(&mut self, horizon: u64, mut handle: impl FnMut(usize, Bytes<'_>)) -> u64 {
         self.heap.clear();
         for (index, ring) in self.rings.iter_mut().enumerate() {
@@ -82,7 +82,7 @@ impl Merge {
                 self.heap.push(Reverse((time_of(record).unwrap_or(0), index)));
             }
         }
-        self.rings.iter_mut().for_each(Ring::release);
+        self.rings.iter_mut().for_each(RingBuffer::release);
         count
     }
 }
