@@ -8,6 +8,7 @@ use ccsd_symbolizer::ElfFile;
 use hashbrown::{HashMap, HashSet};
 
 use super::procfs;
+use crate::perf::ring_buffer::PAGE;
 
 /// Position of an image in [`Images`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,10 +181,25 @@ impl Images {
     pub fn to_svma(&self, index: ImageIndex, start: u64, file_offset: u64) -> u64 {
         let Some(image) = self.get(index) else { return 0 };
         match &image.elf {
-            Some(elf) => elf.svma_of_file_offset(file_offset).unwrap_or(file_offset).wrapping_sub(start),
+            Some(elf) => svma_of_mapping(elf, file_offset).wrapping_sub(start),
             None if image.name.starts_with('[') => 0,
             None => file_offset.wrapping_sub(start),
         }
+    }
+}
+
+/// The SVMA of the first byte of an executable mapping. A mapping begins on a page and a segment may begin inside one, so
+/// that this byte may belong to the segment before, which shares the page in the file (lld lays programs out like that);
+/// what is mapped here is the executable one all the same. [`ElfFile::svma_of_file_offset`] answers the other question,
+/// whose the byte is.
+fn svma_of_mapping(elf: &ElfFile, file_offset: u64) -> u64 {
+    let segment = elf.segments().iter().filter(|segment| segment.executable).find(|segment| {
+        let first = segment.file_offset & !(PAGE as u64 - 1);
+        first <= file_offset && file_offset < segment.file_offset.saturating_add(segment.file_size)
+    });
+    match segment {
+        Some(segment) => segment.svma.wrapping_add(file_offset.wrapping_sub(segment.file_offset)),
+        None => elf.svma_of_file_offset(file_offset).unwrap_or(file_offset),
     }
 }
 
