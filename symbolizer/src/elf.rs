@@ -259,6 +259,12 @@ impl ElfFile {
         self.source.read("segment", offset, size.min(limit), limit)
     }
 
+    /// Up to `len` bytes of the program at `svma`, fewer at the end of the segment; `None` where nothing of the file is.
+    #[must_use]
+    pub fn code(&self, svma: u64, len: u64) -> Option<Arc<[u8]>> {
+        self.data_at_svma(svma, len).ok().filter(|bytes| !bytes.is_empty())
+    }
+
     /// Reads `size` bytes of the file at `offset`, for callers that bound `size` themselves.
     pub(crate) fn source(&self) -> &Source {
         &self.source

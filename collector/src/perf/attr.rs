@@ -12,9 +12,9 @@ use perf_event_open_sys::bindings as sys;
 /// costs no more; what the size costs is room in the ring, where each record takes the full size.
 pub const MAX_STACK_BYTES: u32 = 65_528 - 1_024;
 
-/// `PERF_REG_X86_BX`, `_BP`, `_SP`, `_IP` and `_R10`, `_R12` to `_R15` of `asm/perf_regs.h`: the registers that unwinding
-/// starts from. All but the middle three are needed for a few frames only, and cost 8 bytes each.
-const USER_REGS: u64 = 1 << 1 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 18 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 23;
+/// The general registers and the instruction pointer: `PERF_REG_X86_AX` to `_IP` and `_R8` to `_R15` of
+/// `asm/perf_regs.h`. Most stacks need three of them; assembly may have its frame in any.
+const USER_REGS: u64 = 0x1ff | 0xff << 16;
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

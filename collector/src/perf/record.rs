@@ -32,31 +32,19 @@ pub struct UserRegs {
     pub sp: u64,
     /// `rbp`
     pub bp: u64,
-    /// `rbx`
-    pub bx: u64,
-    /// `r10`
-    pub r10: u64,
-    /// `r12` to `r15`
-    pub r12_to_15: [u64; 4],
+    /// The other general registers, in the order of [`OTHERS`].
+    pub others: [u64; OTHERS.len()],
 }
+
+/// DWARF's numbers of rax, rbx, rcx, rdx, rsi, rdi, r8 to r15 (psABI for x86-64, figure 3.36).
+pub const OTHERS: [u16; 14] = [0, 3, 2, 1, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
 impl UserRegs {
     /// All of them by DWARF number.
     pub fn dwarf(&self) -> impl Iterator<Item = (gimli::Register, u64)> {
         use gimli::X86_64 as R;
-        let [r12, r13, r14, r15] = self.r12_to_15;
-        [
-            (R::RA, self.ip),
-            (R::RSP, self.sp),
-            (R::RBP, self.bp),
-            (R::RBX, self.bx),
-            (R::R10, self.r10),
-            (R::R12, r12),
-            (R::R13, r13),
-            (R::R14, r14),
-            (R::R15, r15),
-        ]
-        .into_iter()
+        let others = OTHERS.into_iter().map(gimli::Register).zip(self.others);
+        [(R::RA, self.ip), (R::RSP, self.sp), (R::RBP, self.bp)].into_iter().chain(others)
     }
 }
 
@@ -231,14 +219,14 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
     let regs = match u32::try_from(abi).ok()? {
         sys::PERF_SAMPLE_REGS_ABI_NONE => None,
         // In the order of their bits in the mask.
-        _ => Some(UserRegs {
-            bx: next()?,
-            bp: next()?,
-            sp: next()?,
-            ip: next()?,
-            r10: next()?,
-            r12_to_15: [next()?, next()?, next()?, next()?],
-        }),
+        _ => {
+            let mut regs = UserRegs::default();
+            let (first, last) = regs.others.split_at_mut(6);
+            for register in first.iter_mut().chain([&mut regs.bp, &mut regs.sp, &mut regs.ip]).chain(last) {
+                *register = next()?;
+            }
+            Some(regs)
+        }
     };
     let (mut stack, mut stack_full) = (Bytes::new(&[]), false);
     let asked = next()?;
@@ -323,15 +311,23 @@ mod tests {
             0xffff_ffff_ffff_ff80,
             0xffff_ffff_8100_0000, // callchain
             2,
-            0xb, // abi 64, bx
+            0xa,
+            0xb,
+            0xc,
+            0xd,
+            0x51,
+            0xd1, // abi 64, ax, bx, cx, dx, si, di
             0xb0,
             0x70,
             0x40, // bp, sp, ip
+            8,
+            9,
             10,
+            11,
             12,
             13,
             14,
-            15, // r10, r12 to r15
+            15, // r8 to r15
             16,
             1,
             2,
@@ -346,7 +342,12 @@ mod tests {
         assert_eq!(sample.kernel_chain.u64_at(8), Some(0xffff_ffff_8100_0000));
         assert_eq!(
             sample.regs,
-            Some(UserRegs { ip: 0x40, sp: 0x70, bp: 0xb0, bx: 0xb, r10: 10, r12_to_15: [12, 13, 14, 15] })
+            Some(UserRegs {
+                ip: 0x40,
+                sp: 0x70,
+                bp: 0xb0,
+                others: [0xa, 0xb, 0xc, 0xd, 0x51, 0xd1, 8, 9, 10, 11, 12, 13, 14, 15]
+            })
         );
         assert_eq!((sample.stack.len(), sample.stack_full), (8, false));
         for cut in 0..bytes.len() {

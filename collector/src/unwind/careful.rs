@@ -23,7 +23,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 const REGISTERS: usize = 17;
 /// Registers that a function leaves as it found them: rbx, rbp, r12 to r15. Unless the table says otherwise these, and
 /// only these, are the caller's too.
-const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
+pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 /// Requests for memory or registers that one expression may make; real ones make two.
 const MAX_EVALUATION_STEPS: usize = 64;
 
@@ -119,8 +119,8 @@ pub fn needs_care(tables: &Tables, address: u64) -> bool {
         };
         cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP))
     });
-    // What no table covers is framehop's to guess.
-    simple == Ok(false)
+    // Of what no table covers framehop makes guesses of its own.
+    matches!(simple, Ok(false) | Err(Stuck::NotCovered))
 }
 
 /// Which table covers the address, and whether it says that the function has no caller.
@@ -207,6 +207,10 @@ fn apply(
                 let slot = cfa.wrapping_add_signed(offset);
                 match load(slot) {
                     Ok(value) => Some(value),
+                    // Where an epilogue has popped it already, and the table does not say so.
+                    Err(_) if register != X86_64::RA && before.get(X86_64::RSP).is_some_and(|sp| slot < sp) => {
+                        before.get(register)
+                    }
                     // A register that nobody may need is not worth the stack.
                     Err(_) if register != X86_64::RA => None,
                     Err(stuck) => return Err(stuck),
@@ -413,11 +417,24 @@ mod tests {
     }
 
     #[test]
+    fn what_has_been_popped_is_in_its_register() {
+        let mut data = Vec::new();
+        let cie = push_cie(&mut data);
+        // rbp saved at CFA - 16 while the CFA is rsp + 8: its slot has been left
+        push_fde(&mut data, cie, 0x1000, 0x100, &[0x86, 2]);
+        let tables = Tables::new(UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() });
+        let mut now = registers(&[(X86_64::RSP, 0x7000), (X86_64::RBP, 6)]);
+        let read = |address: u64| (address == 0x7000).then_some(0x2010);
+        assert_eq!(leave(&tables, 0x1010, &mut now, &read), Ok(Caller::Called));
+        assert_eq!(now.get(X86_64::RBP), Some(6));
+    }
+
+    #[test]
     fn what_needs_care() {
         let tables = tables();
         assert!(!needs_care(&tables, 0x1010));
         assert!(needs_care(&tables, 0x2010));
-        assert!(!needs_care(&tables, 0x4010));
+        assert!(needs_care(&tables, 0x4010));
         assert_eq!(covers(&tables, 0x1010), Some((Table::DebugFrame, false)));
         assert_eq!(covers(&tables, 0x3010), Some((Table::DebugFrame, true)));
         assert_eq!(covers(&tables, 0x4010), None);

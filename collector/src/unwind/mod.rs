@@ -10,10 +10,12 @@
 //! - framehop caches 509 rules; a compiler has tens of thousands of return addresses. A set of caches, chosen by bits
 //!   of the address, keeps the hit rate near one.
 //!
-//! Where framehop's rules do not reach, the stack is unwound again by [`careful`]. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
+//! Where framehop's rules do not reach, the stack is unwound again by [`careful`], and by [`code`] where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
 mod careful;
+mod code;
 mod fde_index;
+mod return_addresses;
 mod roots;
 
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use careful::{Caller, Registers, Stuck, Table};
+use return_addresses::ReturnAddresses;
 use roots::{Covered, ImageRoots};
 
 /// Frames of one stack at most: what 64 KiB of stack can hold at 8 bytes a frame. More is a loop in the unwind data.
@@ -66,6 +69,7 @@ pub struct StackUnwinder {
     caches: Vec<CacheX86_64>,
     /// Per image; `None` until its unwind sections have been looked for.
     images: Vec<Option<LoadedImage>>,
+    return_addresses: ReturnAddresses,
     budget: Budget,
 }
 
@@ -104,6 +108,7 @@ impl Default for StackUnwinder {
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
             images: Vec::new(),
+            return_addresses: ReturnAddresses::default(),
             budget: Budget::default(),
         }
     }
@@ -169,6 +174,7 @@ impl StackUnwinder {
             let base = own_base(index);
             self.unwinder.remove_module(base);
             self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+            self.return_addresses.forget(index);
         }
     }
 
@@ -242,6 +248,7 @@ impl StackUnwinder {
             registers.set(register, value);
         }
         let mut lookup = start.ip;
+        let mut called = false;
         loop {
             let frame = match locate(lookup, mappings, frames)? {
                 Located::At(frame) => frame,
@@ -255,10 +262,21 @@ impl StackUnwinder {
                 return Ok(Root::Complete);
             }
             let caller = match careful::leave(image.roots.unwind(), frame.address, &mut registers, &read) {
-                Err(Stuck::NotCovered) => careful::follow_frame_pointer(&mut registers, &read),
+                Err(Stuck::NotCovered)
+                    if called && image.roots.covered(frame.address.wrapping_add(1)) == Covered::NoCaller =>
+                {
+                    enter_uncalled(frames);
+                    return Ok(Root::Complete);
+                }
+                Err(Stuck::NotCovered) => {
+                    let known = &mut self.return_addresses;
+                    let rows = image.roots.rows(frame.address);
+                    code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
+                }
                 result => result,
             };
             let pc = registers.get(gimli::X86_64::RA).unwrap_or(0);
+            called = caller == Ok(Caller::Called);
             lookup = match caller {
                 Ok(Caller::Called) => pc.wrapping_sub(1),
                 Ok(Caller::Interrupted) => pc,
@@ -328,6 +346,14 @@ fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Resu
     let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
     frames.push(frame);
     Ok(Located::At(frame))
+}
+
+/// A stack may begin with a return address that no call has put there: the first of a function that nothing calls
+/// (`makecontext` does that). It is that function's frame, and not that of the padding before it.
+fn enter_uncalled(frames: &mut [Frame]) {
+    if let Some(frame) = frames.last_mut() {
+        frame.address = frame.address.wrapping_add(1);
+    }
 }
 
 /// The image's unwind information, loaded if this is its first frame.

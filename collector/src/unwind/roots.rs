@@ -7,17 +7,24 @@
 //! program's entry point, where the psABI has `rbp` cleared "to mark the deepest stack frame"; anywhere else `rbp` is a
 //! register like all others and happens to be 0.
 
+use std::sync::Arc;
+
 use ccsd_symbolizer::{ElfFile, UnwindSections};
 use hashbrown::{HashMap, HashSet};
 
 use super::careful::{self, Table, Tables};
+use super::code::{self, Row};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
 const ENTRY_BYTES: u64 = 256;
-/// Answers kept per image and kind: a program has a handful of outermost frames, and a few dozen that need care. Beyond
-/// this it is a hostile one, and memory matters more.
+/// Answers kept per image about outermost frames: a program has a handful. Beyond this it is a hostile one, and memory
+/// matters more.
 const MAX_ANSWERS: usize = 4096;
+/// Addresses kept per image that need care, 8 bytes each: a few dozen, but for programs without unwind tables.
+const MAX_CAREFUL: usize = 65_536;
+/// Addresses kept per image whose instructions have been followed, about 200 bytes each.
+const MAX_FOLLOWED: usize = 16_384;
 
 /// Answers kept about tables: one per return address of the program, 16 bytes each.
 const MAX_TABLE_ANSWERS: usize = 65_536;
@@ -40,6 +47,11 @@ pub struct ImageRoots {
     entry: u64,
     covered: HashMap<u64, Covered>,
     careful: HashSet<u64>,
+    /// There are too many of them, so that all are taken to be.
+    all_careful: bool,
+    /// Where it can be read: what its instructions say of frames that no table covers.
+    elf: Option<Arc<ElfFile>>,
+    rows: HashMap<u64, Box<[Row]>>,
     /// For an image with two tables: the addresses that only `.debug_frame` covers, and those that it need not be asked
     /// for.
     tables: HashMap<u64, Table>,
@@ -47,8 +59,9 @@ pub struct ImageRoots {
 
 impl ImageRoots {
     /// The sections are shared with the unwinder, not copied.
-    pub fn new(elf: &ElfFile, sections: UnwindSections) -> ImageRoots {
-        ImageRoots { unwind: Tables::new(sections), entry: elf.entry(), ..ImageRoots::default() }
+    pub fn new(elf: &Arc<ElfFile>, sections: UnwindSections) -> ImageRoots {
+        let entry = elf.entry();
+        ImageRoots { unwind: Tables::new(sections), entry, elf: Some(Arc::clone(elf)), ..ImageRoots::default() }
     }
 
     /// The unwind information, to leave a frame with.
@@ -66,19 +79,34 @@ impl ImageRoots {
     /// Whether framehop cannot leave the frame.
     #[inline]
     pub fn needs_care(&self, address: u64) -> bool {
-        !self.careful.is_empty() && self.careful.contains(&address)
+        self.all_careful || !self.careful.is_empty() && self.careful.contains(&address)
     }
 
     /// Finds out whether framehop can leave a frame that it meets for the first time. Returns whether it cannot.
     pub fn examine(&mut self, address: u64) -> bool {
-        let careful = careful::needs_care(&self.unwind, address);
+        // Without its bytes there is only the frame pointer, and framehop follows it.
+        let careful = self.elf.is_some() && careful::needs_care(&self.unwind, address);
         if careful {
-            if self.careful.len() >= MAX_ANSWERS {
-                self.careful.clear();
+            if self.careful.len() >= MAX_CAREFUL {
+                // They cannot be forgotten: framehop has its guess in the cache now, and would not be examined again.
+                self.all_careful = true;
+                self.careful = HashSet::new();
+            } else {
+                self.careful.insert(address);
             }
-            self.careful.insert(address);
         }
         careful
+    }
+
+    /// How the instructions leave the frame at an address that no table covers; none where that cannot be told.
+    pub fn rows(&mut self, address: u64) -> &[Row] {
+        let Some(elf) = &self.elf else { return &[] };
+        if self.rows.len() >= MAX_FOLLOWED && !self.rows.contains_key(&address) {
+            self.rows.clear();
+        }
+        self.rows
+            .entry(address)
+            .or_insert_with(|| code::rows(address, &|address, len| elf.code(address, len)).into_boxed_slice())
     }
 
     /// Which table covers an address. An image that has only one is not searched.

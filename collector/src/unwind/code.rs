@@ -1,0 +1,535 @@
+//! How a frame is left that no unwind table covers, from what its instructions are about to do.
+//!
+//! Hand-written assembly often has no unwind tables, and whole programs are compiled without. Such a function still
+//! returns, so it knows where its return address is: the instructions from the frame's address on are followed, with
+//! what they do to the registers and to the stack, until one returns. What is then known of the stack pointer and of the
+//! registers that belong to the caller is a row such as an unwind table would have. Nothing is assumed of prologues or of
+//! frame pointers, and only the instructions that handle the stack are understood: what any other writes is unknown from
+//! there on. Calls are taken to return with the stack as it was.
+//!
+//! The result is a guess: a call that never returns is followed into the bytes behind it, and a path may be one that is
+//! never taken. So there may be several, the nearest first, and a frame is left by one only if the return address that it
+//! leads to is [where a call returns to](is_call_before).
+
+use std::sync::Arc;
+
+use gimli::X86_64;
+use hashbrown::HashSet;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
+
+use super::careful::{CALLEE_SAVED, Caller, Registers, Stuck, follow_frame_pointer};
+
+/// Instructions followed for one address. `__gmpn_mul_basecase`, unrolled by hand, has 500; one of a compiler may have
+/// more, but its exits are not far apart.
+const MAX_INSTRUCTIONS: usize = 4096;
+/// Ways to leave one frame that are kept. More than one is rare, and comes of code behind calls that do not return.
+const MAX_ROWS: usize = 3;
+/// Values in memory that are followed: pushed registers and those parked in the frame.
+const MAX_STORES: usize = 64;
+/// Bytes read of an image at a time: most functions are shorter.
+const CHUNK: u64 = 1024;
+/// Bytes of the longest instruction.
+const MAX_INSTRUCTION_BYTES: usize = 15;
+/// Bytes of the longest call, without a prefix: `ff /2` with a SIB byte and a displacement of four bytes.
+const LONGEST_CALL: u64 = 7;
+
+/// General registers, in the order of their encoding.
+const GENERAL: usize = 16;
+const RSP: usize = 4;
+const RBP: usize = 5;
+/// DWARF's number of each (psABI for x86-64, figure 3.36).
+const DWARF: [u16; GENERAL] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+/// What a call leaves unknown: rax, rcx, rdx, rsi, rdi, r8 to r11.
+const CALLER_SAVED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
+
+/// An address: what a register holds at the frame, and a distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// By the order of the encoding.
+    register: usize,
+    offset: i64,
+}
+
+impl Place {
+    fn plus(self, distance: i64) -> Place {
+        Place { register: self.register, offset: self.offset.wrapping_add(distance) }
+    }
+}
+
+/// What is known of a value while instructions are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Unknown,
+    Address(Place),
+    /// What memory holds at the frame.
+    Memory(Place),
+}
+
+/// How a frame is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Where the return address is; the caller's stack begins above it.
+    return_address: Place,
+    /// What is then in the registers of the caller, in the order of [`CALLEE_SAVED`].
+    saved: [Value; CALLEE_SAVED.len()],
+}
+
+impl Row {
+    /// The caller's registers.
+    ///
+    /// # Errors
+    /// See [`Stuck`].
+    pub fn apply(&self, before: &Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Registers, Stuck> {
+        let at = |place: Place| {
+            let base = before.get(gimli::Register(DWARF[place.register])).ok_or(Stuck::Bad)?;
+            Ok(base.wrapping_add_signed(place.offset))
+        };
+        let slot = at(self.return_address)?;
+        let address = read(slot).ok_or(Stuck::Unreadable(slot))?;
+        let mut after = Registers::default();
+        for (&number, value) in CALLEE_SAVED.iter().zip(self.saved) {
+            let value = match value {
+                Value::Unknown => None,
+                Value::Address(place) => at(place).ok(),
+                Value::Memory(place) => at(place).ok().and_then(read),
+            };
+            if let Some(value) = value {
+                after.set(gimli::Register(number as u16), value);
+            }
+        }
+        let sp = slot.wrapping_add(8);
+        if before.get(X86_64::RSP).is_some_and(|old| sp <= old) {
+            return Err(Stuck::Bad);
+        }
+        after.set(X86_64::RSP, sp);
+        after.set(X86_64::RA, address);
+        Ok(after)
+    }
+}
+
+/// The ways in which the instructions from `address` on leave their frame, the nearest first; none where they are not
+/// understood. `code` reads an image: up to so many bytes at an address.
+pub fn rows(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Vec<Row> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    let mut paths = std::collections::VecDeque::from([Path::begin(address)]);
+    let mut text = Text { start: 0, bytes: Arc::new([]), code };
+    let mut information = InstructionInfoFactory::new();
+    let mut left = MAX_INSTRUCTIONS;
+    while let Some(mut path) = paths.pop_front() {
+        while left > 0 && found.len() < MAX_ROWS && seen.insert(path.address) {
+            left -= 1;
+            let Some(instruction) = text.decode(path.address) else { break };
+            match path.follow(&instruction, &mut information) {
+                Next::Here => {}
+                Next::Branch(other) => paths.push_back(Path { address: other, ..path.clone() }),
+                Next::Returns => {
+                    found.extend(path.row().filter(|row| !found.contains(row)));
+                    break;
+                }
+                Next::Lost => break,
+            }
+        }
+    }
+    found
+}
+
+/// Leaves a frame by the first of its rows, or else by its frame pointer, that leads to a return address, as
+/// `returns_to` knows them.
+///
+/// # Errors
+/// See [`Stuck`]; the registers are then as before.
+pub fn leave(
+    rows: &[Row],
+    registers: &mut Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+    mut returns_to: impl FnMut(u64) -> bool,
+) -> Result<Caller, Stuck> {
+    let mut stuck = Stuck::NotCovered;
+    let mut believed = |after: Registers| after.get(X86_64::RA).filter(|&address| returns_to(address)).map(|_| after);
+    for row in rows {
+        match row.apply(registers, read).map(&mut believed) {
+            Ok(Some(after)) => {
+                *registers = after;
+                return Ok(Caller::Called);
+            }
+            // What the nearest way needs is worth telling.
+            Err(Stuck::Unreadable(address)) if stuck == Stuck::NotCovered => stuck = Stuck::Unreadable(address),
+            _ => {}
+        }
+    }
+    let mut after = *registers;
+    match follow_frame_pointer(&mut after, read) {
+        Ok(Caller::Called) if believed(after).is_some() => {
+            *registers = after;
+            Ok(Caller::Called)
+        }
+        Err(Stuck::Unreadable(address)) if rows.is_empty() => Err(Stuck::Unreadable(address)),
+        _ => Err(stuck),
+    }
+}
+
+/// Whether the instruction before an address is a call. `code` reads the image that the address is in.
+pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    let Some(start) = address.checked_sub(LONGEST_CALL) else { return false };
+    let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {
+        return false;
+    };
+    (2..=bytes.len()).any(|length| {
+        let tail = bytes.get(bytes.len() - length..).unwrap_or_default();
+        let mut decoder = Decoder::with_ip(64, tail, address - length as u64, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        let call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+        call && instruction.mnemonic() == Mnemonic::Call && instruction.len() == length
+    })
+}
+
+/// The instructions of an image, read piece by piece.
+struct Text<'a, C> {
+    start: u64,
+    bytes: Arc<[u8]>,
+    code: &'a C,
+}
+
+impl<C: Fn(u64, u64) -> Option<Arc<[u8]>>> Text<'_, C> {
+    fn decode(&mut self, address: u64) -> Option<Instruction> {
+        let inside = |start: u64, bytes: &[u8]| {
+            address.checked_sub(start).filter(|&at| at < bytes.len() as u64).map(|at| at as usize)
+        };
+        let whole = |at: usize, bytes: &[u8]| bytes.len() - at >= MAX_INSTRUCTION_BYTES;
+        if !inside(self.start, &self.bytes).is_some_and(|at| whole(at, &self.bytes)) {
+            self.bytes = (self.code)(address, CHUNK)?;
+            self.start = address;
+        }
+        let at = inside(self.start, &self.bytes)?;
+        let instruction = Decoder::with_ip(64, &self.bytes[at..], address, DecoderOptions::NONE).decode();
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+}
+
+/// Where to go on after an instruction.
+enum Next {
+    /// At the path's address.
+    Here,
+    /// There, and also elsewhere.
+    Branch(u64),
+    /// Nowhere: it returns, and the return address is where the stack pointer points.
+    Returns,
+    /// Nowhere that is known.
+    Lost,
+}
+
+/// What is known when the instructions of one path have been run.
+#[derive(Clone)]
+struct Path {
+    address: u64,
+    registers: [Value; GENERAL],
+    stores: Vec<(Place, Value)>,
+}
+
+impl Path {
+    fn begin(address: u64) -> Path {
+        let registers = std::array::from_fn(|register| Value::Address(Place { register, offset: 0 }));
+        Path { address, registers, stores: Vec::new() }
+    }
+
+    fn load(&self, place: Place) -> Value {
+        let stored = self.stores.iter().rev().find(|(at, _)| *at == place);
+        stored.map_or(Value::Memory(place), |(_, value)| *value)
+    }
+
+    /// Whether it could be remembered.
+    fn store(&mut self, place: Place, value: Value) -> bool {
+        if let Some((_, stored)) = self.stores.iter_mut().find(|(at, _)| *at == place) {
+            *stored = value;
+        } else if self.stores.len() < MAX_STORES {
+            self.stores.push((place, value));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn stack(&self) -> Option<Place> {
+        match self.registers[RSP] {
+            Value::Address(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    fn push(&mut self, value: Value) -> Option<()> {
+        let place = self.stack()?.plus(-8);
+        self.registers[RSP] = Value::Address(place);
+        self.store(place, value).then_some(())
+    }
+
+    fn pop(&mut self) -> Option<Value> {
+        let place = self.stack()?;
+        self.registers[RSP] = Value::Address(place.plus(8));
+        Some(self.load(place))
+    }
+
+    /// What the frame is left by, here where it returns.
+    fn row(&self) -> Option<Row> {
+        let return_address = self.stack()?;
+        // A return to what was pushed here is a jump in disguise.
+        if self.load(return_address) != Value::Memory(return_address) {
+            return None;
+        }
+        let saved = CALLEE_SAVED.map(|number| {
+            let register = DWARF.iter().position(|&dwarf| usize::from(dwarf) == number);
+            register.map_or(Value::Unknown, |register| self.registers[register])
+        });
+        Some(Row { return_address, saved })
+    }
+
+    /// Runs one instruction.
+    fn follow(&mut self, instruction: &Instruction, information: &mut InstructionInfoFactory) -> Next {
+        self.address = instruction.next_ip();
+        match instruction.flow_control() {
+            FlowControl::Return => return Next::Returns,
+            FlowControl::UnconditionalBranch => {
+                self.address = instruction.near_branch_target();
+                return Next::Here;
+            }
+            FlowControl::ConditionalBranch => return Next::Branch(instruction.near_branch_target()),
+            // Through a slot of the image's own: a call in tail position, of a function in another image. Through
+            // anything else: as likely a jump within the function.
+            FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => return Next::Returns,
+            FlowControl::Call | FlowControl::IndirectCall if instruction.mnemonic() == Mnemonic::Call => {
+                // The call of the next instruction is how code finds its own address.
+                if instruction.is_call_near() && instruction.near_branch_target() == self.address {
+                    return self.push(Value::Unknown).map_or(Next::Lost, |()| Next::Here);
+                }
+                for register in CALLER_SAVED {
+                    self.registers[register] = Value::Unknown;
+                }
+                return Next::Here;
+            }
+            FlowControl::Next => {}
+            // A system call.
+            FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {}
+            _ => return Next::Lost,
+        }
+        if self.run(instruction, information).is_none() { Next::Lost } else { Next::Here }
+    }
+
+    /// Runs an instruction that goes on to the next. `None` where nothing is known of the stack any more.
+    fn run(&mut self, instruction: &Instruction, information: &mut InstructionInfoFactory) -> Option<()> {
+        match (instruction.mnemonic(), instruction.op0_kind(), instruction.op1_kind()) {
+            (Mnemonic::Push, ..) => {
+                let value = self.source(instruction, 0);
+                return self.push(value);
+            }
+            (Mnemonic::Pop, OpKind::Register, _) => {
+                let value = self.pop()?;
+                if let Some(register) = general(instruction.op0_register()) {
+                    self.registers[register] = value;
+                }
+                return Some(());
+            }
+            (Mnemonic::Leave, ..) => {
+                self.registers[RSP] = self.registers[RBP];
+                self.registers[RBP] = self.pop()?;
+                return Some(());
+            }
+            (Mnemonic::Mov, OpKind::Register, _) => {
+                if let Some(register) = general(instruction.op0_register()) {
+                    self.registers[register] = self.source(instruction, 1);
+                    return Some(());
+                }
+            }
+            (Mnemonic::Mov, OpKind::Memory, _) if instruction.memory_size().size() == 8 => {
+                if let Some(place) = self.place(instruction) {
+                    let value = self.source(instruction, 1);
+                    return self.store(place, value).then_some(());
+                }
+            }
+            (Mnemonic::Lea, OpKind::Register, _) => {
+                if let Some(register) = general(instruction.op0_register()) {
+                    self.registers[register] = self.place(instruction).map_or(Value::Unknown, Value::Address);
+                    return Some(());
+                }
+            }
+            (Mnemonic::Add | Mnemonic::Sub, OpKind::Register, kind) if is_immediate(kind) => {
+                if let Some(register) = general(instruction.op0_register())
+                    && let Value::Address(place) = self.registers[register]
+                {
+                    let distance = instruction.immediate(1).cast_signed();
+                    let subtracts = instruction.mnemonic() == Mnemonic::Sub;
+                    let distance = if subtracts { distance.wrapping_neg() } else { distance };
+                    self.registers[register] = Value::Address(place.plus(distance));
+                    return Some(());
+                }
+            }
+            _ => {}
+        }
+        let used = information.info(instruction);
+        for used in used.used_registers() {
+            let written = matches!(
+                used.access(),
+                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+            );
+            if let Some(register) = general(used.register().full_register()).filter(|_| written) {
+                self.registers[register] = Value::Unknown;
+            }
+        }
+        for used in used.used_memory() {
+            let written = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess);
+            if written
+                && let Some(place) = self.place(instruction)
+                && !self.store(place, Value::Unknown)
+            {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// The value of an operand.
+    fn source(&self, instruction: &Instruction, operand: u32) -> Value {
+        match instruction.op_kind(operand) {
+            OpKind::Register => {
+                general(instruction.op_register(operand)).map_or(Value::Unknown, |register| self.registers[register])
+            }
+            OpKind::Memory if instruction.memory_size().size() == 8 => {
+                self.place(instruction).map_or(Value::Unknown, |place| self.load(place))
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// The address of the memory operand, where it is known.
+    fn place(&self, instruction: &Instruction) -> Option<Place> {
+        use iced_x86::Register;
+        if instruction.memory_index() != Register::None || instruction.segment_prefix() != Register::None {
+            return None;
+        }
+        match self.registers[general(instruction.memory_base())?] {
+            Value::Address(place) => Some(place.plus(instruction.memory_displacement64().cast_signed())),
+            _ => None,
+        }
+    }
+}
+
+/// The number of a 64-bit general register.
+fn general(register: iced_x86::Register) -> Option<usize> {
+    register.is_gpr64().then(|| register.number()).filter(|&number| number < GENERAL)
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Immediate8to64 | OpKind::Immediate32to64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x1000;
+
+    fn image(bytes: &[u8]) -> impl Fn(u64, u64) -> Option<Arc<[u8]>> {
+        move |address, len| {
+            let at = usize::try_from(address.checked_sub(START)?).ok()?;
+            let end = bytes.len().min(at.saturating_add(len as usize));
+            bytes.get(at..end).filter(|bytes| !bytes.is_empty()).map(Arc::from)
+        }
+    }
+
+    /// Leaves a frame at `START`, with stack words from 0x7000 on. Returns what is known of rip, rsp, rbp, rbx.
+    fn leave(bytes: &[u8], words: &[u64]) -> Option<[Option<u64>; 4]> {
+        let row = rows(START, &image(bytes)).into_iter().next()?;
+        let read = |address: u64| words.get(usize::try_from(address.checked_sub(0x7000)? / 8).ok()?).copied();
+        let mut before = Registers::default();
+        for (register, value) in [(X86_64::RSP, 0x7000), (X86_64::RBP, 0x7010), (X86_64::RBX, 3)] {
+            before.set(register, value);
+        }
+        let after = row.apply(&before, &read).ok()?;
+        Some([X86_64::RA, X86_64::RSP, X86_64::RBP, X86_64::RBX].map(|register| after.get(register)))
+    }
+
+    const WORDS: [u64; 6] = [10, 11, 12, 13, 14, 15];
+
+    #[test]
+    fn a_leaf_returns() {
+        // nop; ret
+        assert_eq!(leave(&[0x90, 0xc3], &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
+    }
+
+    #[test]
+    fn what_was_pushed_is_popped() {
+        // pop rbx; pop rbp; ret
+        assert_eq!(leave(&[0x5b, 0x5d, 0xc3], &WORDS), Some([Some(12), Some(0x7018), Some(11), Some(10)]));
+        // push rbx; xor ebx, ebx; pop rbx; ret: as if nothing had been
+        let pushed = [0x53, 0x31, 0xdb, 0x5b, 0xc3];
+        assert_eq!(leave(&pushed, &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
+        // the same without the pop leaves rbx unknown, and returns to what was pushed: no way to leave
+        assert_eq!(leave(&[0x53, 0x31, 0xdb, 0xc3], &WORDS), None);
+    }
+
+    #[test]
+    fn frame_pointers_lead_to_the_caller() {
+        // mov rsp, rbp; pop rbp; ret, and leave; ret
+        let expected = Some([Some(13), Some(0x7020), Some(12), Some(3)]);
+        assert_eq!(leave(&[0x48, 0x89, 0xec, 0x5d, 0xc3], &WORDS), expected);
+        assert_eq!(leave(&[0xc9, 0xc3], &WORDS), expected);
+        // and rsp, -16; sub rsp, 64; lea rsp, [rbp]; pop rbp; ret
+        let realigned = [0x48, 0x83, 0xe4, 0xf0, 0x48, 0x83, 0xec, 0x40, 0x48, 0x8d, 0x65, 0x00, 0x5d, 0xc3];
+        assert_eq!(leave(&realigned, &WORDS), expected);
+        // push rbp; mov rbp, rsp; pop rbp; ret: before the frame is there, rbp is the caller's
+        let prologue = [0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3];
+        assert_eq!(leave(&prologue, &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
+    }
+
+    #[test]
+    fn loops_and_branches_end() {
+        // 1: add rsp, 16; jne 2f; jmp 1b; 2: ret
+        let code = [0x48, 0x83, 0xc4, 0x10, 0x75, 0x02, 0xeb, 0xf8, 0xc3];
+        assert_eq!(leave(&code, &WORDS), Some([Some(12), Some(0x7018), Some(0x7010), Some(3)]));
+        // 1: jmp 1b
+        assert_eq!(leave(&[0xeb, 0xfe], &WORDS), None);
+        // A jump through a register goes anywhere, one through the image's own slot to a function.
+        assert_eq!(leave(&[0xff, 0xe0], &WORDS), None);
+        assert_eq!(leave(&[0xff, 0x25, 0, 0, 0, 0], &WORDS).unwrap()[0], Some(10));
+        // and rsp, -16; ret: nobody knows
+        assert_eq!(leave(&[0x48, 0x83, 0xe4, 0xf0, 0xc3], &WORDS), None);
+        assert_eq!(rows(START, &|_, _| None), []);
+    }
+
+    #[test]
+    fn calls_return_and_keep_what_they_must() {
+        // mov rcx, rbx; call +0x100; mov rbx, rcx; add rsp, 8; ret
+        let code = [0x48, 0x89, 0xd9, 0xe8, 0, 1, 0, 0, 0x48, 0x89, 0xcb, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+        assert_eq!(leave(&code, &WORDS), Some([Some(11), Some(0x7010), Some(0x7010), None]));
+        // call the next instruction; pop rax; ret
+        assert_eq!(leave(&[0xe8, 0, 0, 0, 0, 0x58, 0xc3], &WORDS).unwrap()[1], Some(0x7008));
+    }
+
+    #[test]
+    fn the_stack_grows_down() {
+        // lea rsp, [rbp - 0x40]; ret
+        assert_eq!(leave(&[0x48, 0x8d, 0x65, 0xc0, 0xc3], &WORDS), None);
+    }
+
+    #[test]
+    fn return_addresses_follow_calls() {
+        let after = |bytes: &[u8]| {
+            let mut code = vec![0x90; 16];
+            code.extend(bytes);
+            let end = START + code.len() as u64;
+            is_call_before(end, &image(&code))
+        };
+        // call rel32; call rax; call r11; call [rax+8]; call [rip+x]; call [rsp+rcx*8+x]
+        let calls: [&[u8]; 6] = [
+            &[0xe8, 1, 2, 3, 4],
+            &[0xff, 0xd0],
+            &[0x41, 0xff, 0xd3],
+            &[0xff, 0x50, 0x08],
+            &[0xff, 0x15, 1, 2, 3, 4],
+            &[0xff, 0x94, 0xcc, 1, 2, 3, 4],
+        ];
+        calls.iter().for_each(|call| assert!(after(call), "{call:x?}"));
+        // nops; jmp rel32; jmp rax; push [rax+8]; half a call
+        let others: [&[u8]; 5] = [&[], &[0xe9, 1, 2, 3, 4], &[0xff, 0xe0], &[0xff, 0x70, 0x08], &[0xe8, 1, 2, 3]];
+        others.iter().for_each(|other| assert!(!after(other), "{other:x?}"));
+    }
+}
