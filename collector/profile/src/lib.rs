@@ -22,6 +22,7 @@ mod marked;
 mod merge;
 mod model;
 mod name;
+mod naming;
 mod profile;
 mod stream;
 mod symbols;

@@ -26,9 +26,13 @@ impl Profile {
         self.accounting.contexts = self.collected_contexts();
         self.collecting = false;
         let elided_apart = self.accounting.elided.saturating_add(other.accounting.elided);
-        self.add_charges(other, |profile, image, cost_centre| {
+        let functions = self.add_charges(other, |profile, _, image, cost_centre| {
             profile.add_cost_centre(CostCentre { image, ..cost_centre.clone() })
         });
+        let here = |id: CostCentreId| functions.get(id.index()).copied().unwrap_or(CostCentreId::ELIDED);
+        for &(unnamed, function) in other.namings.list() {
+            self.name_later(here(unnamed), here(function));
+        }
         // Charging counted what went to `[elided]`, of which the other's own count is a part.
         let elided = self.accounting.elided.max(elided_apart);
         let (mine, theirs) = (&mut self.session, &other.session);
@@ -59,30 +63,37 @@ impl Profile {
     #[must_use]
     pub fn regrouped(&self, mut group: impl FnMut(CostCentreId, &CostCentre) -> CostCentre) -> Self {
         let mut grouped = Self::new(self.session.clone(), Limits::reading());
-        let mut next = 0;
-        grouped.add_charges(self, |profile, image, cost_centre| {
-            let id = CostCentreId(next);
-            next += 1;
+        grouped.add_charges(self, |profile, id, image, cost_centre| {
+            let real = self.real(id);
+            let (cost_centre, image) = match self.cost_centre(real).filter(|_| real != id) {
+                Some(named) => (named, self.image(named.image).map_or(image, |it| profile.add_image(it.clone()))),
+                None => (cost_centre, image),
+            };
             if cost_centre.image == ImageId::CCSD {
                 return profile.add_cost_centre(cost_centre.clone());
             }
-            profile.add_cost_centre(CostCentre { image, ..group(id, cost_centre) })
+            profile.add_cost_centre(CostCentre { image, ..group(real, cost_centre) })
         });
         grouped.accounting = self.accounting.clone();
         grouped.collecting = false;
         grouped
     }
 
-    /// Adds definitions, contexts and charges of another profile, its functions mapped by `function(self, image here,
-    /// cost centre there)`, called in order of their ids.
-    fn add_charges(&mut self, other: &Self, mut function: impl FnMut(&mut Self, ImageId, &CostCentre) -> CostCentreId) {
+    /// Adds definitions, contexts and charges of another profile, its functions mapped by `function(self, id there, image
+    /// here, cost centre there)`, called in order of their ids. Returns what they are here.
+    fn add_charges(
+        &mut self,
+        other: &Self,
+        mut function: impl FnMut(&mut Self, CostCentreId, ImageId, &CostCentre) -> CostCentreId,
+    ) -> Vec<CostCentreId> {
         let images: Vec<ImageId> = other.images().iter().map(|image| self.add_image(image.clone())).collect();
         let functions: Vec<CostCentreId> = other
             .cost_centres()
             .iter()
-            .map(|cost_centre| {
+            .zip(0..)
+            .map(|(cost_centre, id)| {
                 let image = images.get(cost_centre.image.index()).copied().unwrap_or(ImageId::CCSD);
-                function(self, image, cost_centre)
+                function(self, CostCentreId(id), image, cost_centre)
             })
             .collect();
         let lines: Vec<LineId> = other.lines().iter().map(|line| self.add_line(&line.file, line.line)).collect();
@@ -115,6 +126,7 @@ impl Profile {
             let line = lines.get(charge.line.index()).copied().unwrap_or(LineId::UNKNOWN);
             self.charge_many(thread, context, line, charge.samples, charge.weights);
         });
+        functions
     }
 
     /// What the profile says, independent of the numbering of ids: two profiles are equal if their canonical forms are.
@@ -124,8 +136,15 @@ impl Profile {
         self.for_each_charge(|charge| {
             histories.entry(charge.context).or_default();
         });
+        let named = self.named();
         for (id, entries) in &mut histories {
-            *entries = self.contexts.history(*id).entries().iter().map(|e| (self.key(e.function), e.marked)).collect();
+            *entries = named
+                .contexts()
+                .history(named.context(*id))
+                .entries()
+                .iter()
+                .map(|e| (self.key(e.function), e.marked))
+                .collect();
         }
         let mut charges = BTreeMap::new();
         self.for_each_charge(|charge| {

@@ -6,6 +6,7 @@ use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
+use crate::naming::Namings;
 use crate::symbols::{Files, Table, clip, clip_string};
 use crate::update::Counts;
 
@@ -39,6 +40,7 @@ pub struct Profile {
     pub(crate) processes: Table<Process>,
     pub(crate) threads: Table<Thread>,
     pub(crate) contexts: ContextTable,
+    pub(crate) namings: Namings,
     pub(crate) charges: Charges,
     pub(crate) accounting: Accounting,
     /// Accounting of the last update.
@@ -48,6 +50,7 @@ pub struct Profile {
     /// What the updates taken so far hold.
     pub(crate) sent: Counts,
     pub(crate) sent_notes: usize,
+    pub(crate) sent_namings: usize,
     /// Nothing was applied or merged: the statistics of the context table are those of the collection.
     pub(crate) collecting: bool,
     /// Bytes of all names.
@@ -62,7 +65,9 @@ impl Profile {
         let mut profile = Self {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
+            namings: Namings::default(),
             sent_notes: session.notes.len(),
+            sent_namings: 0,
             session,
             limits,
             images: Table::new(),
@@ -327,7 +332,7 @@ impl Profile {
         self.threads.items()
     }
 
-    /// The contexts.
+    /// The contexts, as they were charged: what was named later ([`Profile::real`]) has no name here.
     #[must_use]
     pub const fn contexts(&self) -> &ContextTable {
         &self.contexts
@@ -405,6 +410,7 @@ impl Profile {
     pub fn bytes(&self) -> usize {
         self.string_bytes
             + self.contexts.bytes()
+            + self.namings.bytes()
             + self.charges.bytes()
             + self.images.bytes()
             + self.cost_centres.bytes()

@@ -2,7 +2,7 @@
 
 use crate::charges::Row;
 use crate::error::UpdateError;
-use crate::ids::{ContextId, LineId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::model::Line;
 use crate::profile::{Profile, string_bytes};
 use crate::symbols::{Identity, Table, clip};
@@ -46,12 +46,14 @@ impl Profile {
             weights.extend_from_slice(pending);
         });
         update.notes = self.session.notes.get(self.sent_notes..).unwrap_or(&[]).to_vec();
+        update.namings = self.namings.list().get(self.sent_namings..).unwrap_or(&[]).to_vec();
         update.from_ns = self.settled_accounting.duration_ns;
         update.to_ns = self.accounting.duration_ns;
         update.accounting = self.accounting.clone();
         self.settled_accounting = self.accounting.clone();
         self.sent = now;
         self.sent_notes = self.session.notes.len();
+        self.sent_namings = self.namings.list().len();
         update
     }
 
@@ -69,6 +71,7 @@ impl Profile {
         });
         sort_charges(charges, weights, self.session.metrics.len());
         update.notes = self.session.notes.get(..self.sent_notes).unwrap_or(&[]).to_vec();
+        update.namings = self.namings.list().get(..self.sent_namings).unwrap_or(&[]).to_vec();
         update.to_ns = self.settled_accounting.duration_ns;
         update.accounting = self.settled_accounting.clone();
         update
@@ -105,12 +108,20 @@ impl Profile {
     /// Every id, length and order is checked. After an error the profile is as it was.
     pub fn apply(&mut self, update: &Update) -> Result<(), UpdateError> {
         self.check(update)?;
-        // Contexts first: the table itself finds out whether they are what pushes make, and can take them back.
+        // Contexts and namings first: their tables themselves find out whether they are what pushes make, and can take them back.
         let contexts = self.contexts.len();
         for (new, id) in update.contexts.iter().zip(contexts..) {
             if self.contexts.append(new.parent, new.function).is_none() {
                 self.contexts.truncate(contexts);
                 return Err(UpdateError::BadContext(id as u32));
+            }
+        }
+        let namings = self.namings.list().len();
+        for &(unnamed, function) in &update.namings {
+            if !self.namings.add(unnamed, function) {
+                self.contexts.truncate(contexts);
+                self.namings.truncate(namings);
+                return Err(UpdateError::BadNaming(unnamed.0));
             }
         }
         // From here on nothing fails.
@@ -160,6 +171,7 @@ impl Profile {
         self.settled_accounting = self.accounting.clone();
         self.sent = self.counts();
         self.sent_notes = self.session.notes.len();
+        self.sent_namings = self.namings.list().len();
         Ok(())
     }
 
@@ -213,6 +225,15 @@ impl Profile {
         for (new, id) in update.contexts.iter().zip(counts.contexts..) {
             known("context", new.parent.0, id)?;
             known("function", new.function.0, functions)?;
+        }
+        for (unnamed, function) in &update.namings {
+            known("function", unnamed.0, functions)?;
+            known("function", function.0, functions)?;
+            let new = |id: CostCentreId| update.cost_centres.get((id.0 as usize).checked_sub(self.cost_centres.len())?);
+            let nameless = self.cost_centre(*unnamed).or_else(|| new(*unnamed));
+            if nameless.is_none_or(|it| it.linkage_name.is_some() || it.image == ImageId::CCSD) {
+                return Err(UpdateError::BadNaming(unnamed.0));
+            }
         }
         for charge in &update.charges {
             known("thread", charge.thread.0, threads)?;

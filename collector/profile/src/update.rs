@@ -68,6 +68,8 @@ pub struct Update {
     pub renamed_threads: Vec<(ThreadId, String)>,
     /// New contexts, parents before children.
     pub contexts: Vec<NewContext>,
+    /// Cost centres without a name that turned out to be another; see [`Profile::name_later`](crate::Profile::name_later).
+    pub namings: Vec<(CostCentreId, CostCentreId)>,
     /// What was charged, sorted by thread, context, line.
     pub charges: Vec<ChargeDelta>,
     /// The weights of the charges: one for each metric of the session, charge after charge.
@@ -104,6 +106,7 @@ impl Update {
             && self.renamed_processes.is_empty()
             && self.renamed_threads.is_empty()
             && self.contexts.is_empty()
+            && self.namings.is_empty()
             && self.charges.is_empty()
             && self.notes.is_empty()
     }

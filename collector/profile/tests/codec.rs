@@ -5,12 +5,18 @@ mod common;
 
 use std::io::Cursor;
 
+use ccsd_profile::codec::VERSION;
 use ccsd_profile::*;
 use common::{Maker, session};
 use proptest::prelude::*;
 
 /// A session of a few updates, with everything in it, and the canonical form after each whole record.
 fn demo() -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
+    demo_of(VERSION)
+}
+
+/// The same as a format version can say it.
+fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
     let mut states = vec![(encoder.get_ref().len(), merge_state::of(&maker.profile))];
@@ -25,7 +31,7 @@ fn demo() -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
         let context = maker.profile.contexts_mut().push(ContextId::ROOT, truncated);
         let thread = maker.thread(round);
         maker.profile.charge(thread, context, LineId::UNKNOWN, &[5]);
-        maker.profile.add_cost_centre(CostCentre {
+        let unnamed = maker.profile.add_cost_centre(CostCentre {
             image: maker.image,
             linkage_name: None,
             display_name: None,
@@ -33,6 +39,17 @@ fn demo() -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
             file: None,
             line: 0,
         });
+        if version >= 2 {
+            let main = maker.function("main");
+            let context = maker.profile.contexts_mut().push(ContextId::ROOT, main);
+            let context = maker.profile.contexts_mut().push(context, unnamed);
+            maker.profile.charge(thread, context, LineId::UNKNOWN, &[7]);
+            // Named in the interval in which it was met, and not at all.
+            let function = maker.function("named later");
+            if round > 0 {
+                assert!(maker.profile.name_later(unnamed, function));
+            }
+        }
         maker.profile.rename_thread(thread, "renamed ☂");
         maker.profile.rename_process(maker.process, &format!("exec {round}"));
         maker.profile.add_note(&format!("note {round}"));
@@ -170,7 +187,7 @@ fn what_is_no_profile_is_refused_by_name() {
     let (mut file, _) = demo();
     file[8] = 9;
     let error = read_profile(&file[..]).unwrap_err();
-    assert_eq!(error.to_string(), "the profile has format version 9, this program reads up to version 1");
+    assert_eq!(error.to_string(), "the profile has format version 9, this program reads up to version 2");
 }
 
 #[test]
@@ -185,7 +202,7 @@ fn intervals_can_be_left_out() {
     assert!(matches!(loaded.recovery, Recovery::Whole));
     let mut samples = 0;
     loaded.profile.for_each_charge(|charge| samples += charge.samples);
-    assert_eq!(samples, 6);
+    assert_eq!(samples, 7);
 }
 
 /// Wraps a payload as a record with a good checksum.
@@ -285,16 +302,20 @@ fn weights_at_the_edge_of_their_range() {
 }
 
 #[test]
-fn the_golden_file_goes_on_decoding() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1.profile");
+fn the_golden_files_go_on_decoding() {
+    (1..=VERSION).for_each(golden);
+}
+
+fn golden(version: u32) {
+    let path = format!("{}/tests/data/golden-v{version}.profile", env!("CARGO_MANIFEST_DIR"));
     // `CCSD_WRITE_GOLDEN=1 cargo test -p ccsd-profile --test codec golden`, for a new format version only.
-    if std::env::var_os("CCSD_WRITE_GOLDEN").is_some() {
-        std::fs::write(path, demo().0).unwrap();
+    if version == VERSION && std::env::var_os("CCSD_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, demo().0).unwrap();
     }
-    let golden = std::fs::read(path).unwrap();
+    let golden = std::fs::read(&path).unwrap();
     let loaded = read_profile(&golden[..]).unwrap();
     assert!(matches!(loaded.recovery, Recovery::Whole) && loaded.finished);
-    let (file, states) = demo();
+    let (file, states) = demo_of(version);
     let mut found = merge_state::of(&loaded.profile);
     let expected = &states.last().unwrap().1;
     // Memory is that of the machine that wrote the file.

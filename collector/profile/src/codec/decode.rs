@@ -30,6 +30,7 @@ pub struct Decoder<R> {
     input: Counting<BufReader<R>>,
     session: Session,
     files: Vec<Arc<str>>,
+    version: u32,
     records: u64,
     bytes: u64,
     ended: bool,
@@ -47,6 +48,7 @@ impl<R: Read> Decoder<R> {
             input: Counting { input: BufReader::new(input), read: 0 },
             session: Session::default(),
             files: Vec::new(),
+            version: VERSION,
             records: 0,
             bytes: 0,
             ended: false,
@@ -99,7 +101,8 @@ impl<R: Read> Decoder<R> {
                 TYPE_UPDATE => {
                     let metrics = self.session.metrics.len();
                     let known = self.files.len();
-                    let update = self.parse(|from, files| update(from, files, metrics));
+                    let version = self.version;
+                    let update = self.parse(|from, files| update(from, files, version, metrics));
                     if update.is_err() {
                         self.files.truncate(known);
                     }
@@ -160,6 +163,7 @@ impl<R: Read> Decoder<R> {
         match found {
             0 => Err(DecodeError::NotAProfile),
             1..=VERSION => {
+                self.version = found;
                 self.bytes += HEADER_BYTES as u64;
                 Ok(header)
             }
@@ -247,7 +251,7 @@ fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, metrics: usize) -> Result<Update, Wrong> {
+fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, version: u32, metrics: usize) -> Result<Update, Wrong> {
     let from_ns = from.get()?;
     let to_ns = from_ns.wrapping_add(from.signed()? as u64);
     let base = Counts {
@@ -283,6 +287,12 @@ fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, metrics: usize) -> R
         next = next.checked_add(1).ok_or("too many contexts")?;
         Ok(NewContext { parent: ContextId(parent.ok_or("id out of range")?), function: CostCentreId(from.get_u32()?) })
     })?;
+    let mut before = 0;
+    let naming = |from: &mut Cursor<'_>| {
+        before = from.delta(before)?;
+        Ok((CostCentreId(before), CostCentreId(from.get_u32()?)))
+    };
+    let namings = if version >= 2 { from.list(naming)? } else { Vec::new() };
     let (charges, weights) = charges(from, metrics)?;
     Ok(Update {
         from_ns,
@@ -296,6 +306,7 @@ fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, metrics: usize) -> R
         renamed_processes,
         renamed_threads,
         contexts,
+        namings,
         charges,
         weights,
         notes: from.list(Cursor::string)?,

@@ -168,6 +168,13 @@ impl<W: Write> Encoder<W> {
             put_delta(out, id, new.parent.0);
             put(out, u64::from(new.function.0));
         }
+        put_len(out, update.namings.len());
+        let mut before = 0;
+        for (unnamed, function) in &update.namings {
+            put_delta(out, unnamed.0, before);
+            put(out, u64::from(function.0));
+            before = unnamed.0;
+        }
         put_charges(out, update, *metrics);
         put_len(out, update.notes.len());
         for note in &update.notes {

@@ -30,8 +30,9 @@ pub use encode::Encoder;
 /// every transfer that is not binary (as in PNG).
 pub const MAGIC: [u8; 8] = *b"\x89ccsd\r\n\x1a";
 
-/// The version that is written, and the newest one that is read.
-pub const VERSION: u32 = 1;
+/// The version that is written, and the newest one that is read. Version 1 has no namings
+/// ([`Update::namings`](crate::Update::namings)) and is else the same.
+pub const VERSION: u32 = 2;
 
 /// Magic and version.
 const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();

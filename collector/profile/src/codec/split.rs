@@ -33,6 +33,7 @@ pub(super) fn fits(update: &Update, metrics: usize) -> bool {
         + update.renamed_processes.len()
         + update.renamed_threads.len()
         + update.contexts.len()
+        + update.namings.len()
         + update.notes.len();
     items <= RECORD_ITEMS && update.charges.len() <= record_charges(metrics) && names(update) <= RECORD_NAMES
 }
@@ -90,6 +91,7 @@ pub(super) struct Pieces<'a> {
     renamed_processes: &'a [(crate::ProcessId, String)],
     renamed_threads: &'a [(crate::ThreadId, String)],
     contexts: &'a [crate::NewContext],
+    namings: &'a [(crate::CostCentreId, crate::CostCentreId)],
     notes: &'a [String],
     charged: usize,
     base: Counts,
@@ -111,6 +113,7 @@ impl<'a> Pieces<'a> {
             renamed_processes: &whole.renamed_processes,
             renamed_threads: &whole.renamed_threads,
             contexts: &whole.contexts,
+            namings: &whole.namings,
             notes: &whole.notes,
             charged: 0,
             base: whole.base,
@@ -139,6 +142,7 @@ impl Iterator for Pieces<'_> {
             && room.take(&mut self.renamed_processes, &mut piece.renamed_processes, |(_, name)| name.len())
             && room.take(&mut self.renamed_threads, &mut piece.renamed_threads, |(_, name)| name.len())
             && room.take(&mut self.contexts, &mut piece.contexts, |_| 0)
+            && room.take(&mut self.namings, &mut piece.namings, |_| 0)
             && room.take(&mut self.notes, &mut piece.notes, String::len);
         if defined {
             let end = whole.charges.len().min(self.charged.saturating_add(record_charges(self.metrics)));

@@ -54,19 +54,21 @@ impl LinesView {
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
         // Who is charged for each context.
-        let mut charged = vec![None; profile.contexts().len()];
-        let total = walk_contexts(profile, selection, |context, visible| {
+        let named = profile.named();
+        let mut charged = vec![None; named.contexts().len()];
+        let total = walk_contexts(profile, &named, selection, |context, visible| {
             if let Some(place) = charged.get_mut(context.index()) {
                 *place = Some(visible.leaf());
             }
         });
         let mut sums: HashMap<(CostCentreId, LineId), (u64, u64)> = HashMap::new();
         profile.for_each_charge(|charge| {
-            let Some(function) = charged.get(charge.context.index()).copied().flatten() else { return };
+            let context = named.context(charge.context);
+            let Some(function) = charged.get(context.index()).copied().flatten() else { return };
             if !selection.takes_thread(charge.thread) {
                 return;
             }
-            let own = profile.contexts().leaf(charge.context) == Some(function);
+            let own = named.contexts().leaf(context) == Some(function);
             let line = if own { charge.line } else { LineId::UNKNOWN };
             let weight = charge.weights.get(selection.metric_index()).copied().unwrap_or(0);
             let (weights, samples) = sums.entry((function, line)).or_default();

@@ -79,17 +79,20 @@ impl Selection {
         self.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
     }
 
-    /// Visibility by number of cost centre; `None` if nothing is hidden.
+    /// Visibility by number of cost centre, of those that the profile names later by what they are in truth; `None` if nothing is hidden.
     pub(super) fn visible(&self, profile: &Profile) -> Option<Vec<bool>> {
         if !self.hides() {
             return None;
         }
-        Some((0..profile.cost_centres().len()).map(|i| self.shows(CostCentreId::new(i as u32))).collect())
+        let real = |ids: &HashSet<CostCentreId>| ids.iter().map(|&id| profile.real(id)).collect::<HashSet<_>>();
+        let (hidden, only) = (real(&self.hidden), self.only.as_ref().map(real));
+        let shows = |id| !hidden.contains(&id) && only.as_ref().is_none_or(|only| only.contains(&id));
+        Some((0..profile.cost_centres().len()).map(|i| shows(CostCentreId::new(i as u32))).collect())
     }
 
     /// Focus by number of cost centre; `None` if every stack counts.
     pub(super) fn focussed(&self, profile: &Profile) -> Option<Vec<bool>> {
-        let focus = self.focus.as_ref()?;
+        let focus: HashSet<_> = self.focus.as_ref()?.iter().map(|&id| profile.real(id)).collect();
         Some((0..profile.cost_centres().len()).map(|i| focus.contains(&CostCentreId::new(i as u32))).collect())
     }
 }

@@ -60,15 +60,18 @@ impl ThreadsView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let mut counts = vec![false; profile.contexts().len()];
-        let total = walk_contexts(profile, selection, |context, _| {
+        let named = profile.named();
+        let mut counts = vec![false; named.contexts().len()];
+        let total = walk_contexts(profile, &named, selection, |context, _| {
             if let Some(place) = counts.get_mut(context.index()) {
                 *place = true;
             }
         });
         let mut sums = vec![(0u64, 0u64); profile.threads().len()];
         profile.for_each_charge(|charge| {
-            if !counts.get(charge.context.index()).copied().unwrap_or(false) || !selection.takes_thread(charge.thread) {
+            if !counts.get(named.context(charge.context).index()).copied().unwrap_or(false)
+                || !selection.takes_thread(charge.thread)
+            {
                 return;
             }
             if let Some((weights, samples)) = sums.get_mut(charge.thread.index()) {

@@ -4,6 +4,7 @@ use super::Total;
 use super::selection::Selection;
 use crate::ids::{ContextId, CostCentreId};
 use crate::marked::MARK;
+use crate::naming::Named;
 use crate::profile::Profile;
 
 /// A charged context as a view sees it.
@@ -42,24 +43,25 @@ pub(super) const fn is_marked(entry: u32) -> bool {
 
 /// Calls `visit` with every context of the selection that was charged.
 pub(super) fn walk(profile: &Profile, selection: &Selection, mut visit: impl FnMut(&Visible<'_>)) -> Total {
-    walk_contexts(profile, selection, |_, visible| visit(visible))
+    walk_contexts(profile, &profile.named(), selection, |_, visible| visit(visible))
 }
 
-/// The same, with the context.
+/// The same, with the context in the table of `named`.
 pub(super) fn walk_contexts(
     profile: &Profile,
+    named: &Named<'_>,
     selection: &Selection,
     mut visit: impl FnMut(ContextId, &Visible<'_>),
 ) -> Total {
     let mut total = Total::default();
     // One sum for each context first, over all threads and lines.
-    let mut sums = vec![(0u64, 0u64); profile.contexts().len()];
+    let mut sums = vec![(0u64, 0u64); named.contexts().len()];
     profile.for_each_charge(|charge| {
         let weight = charge.weights.get(selection.metric_index()).copied().unwrap_or(0);
         total.whole_weight = total.whole_weight.saturating_add(weight);
         total.whole_samples = total.whole_samples.saturating_add(charge.samples);
         if selection.takes_thread(charge.thread)
-            && let Some((weights, samples)) = sums.get_mut(charge.context.index())
+            && let Some((weights, samples)) = sums.get_mut(named.context(charge.context).index())
         {
             *weights = weights.saturating_add(weight);
             *samples = samples.saturating_add(charge.samples);
@@ -69,7 +71,7 @@ pub(super) fn walk_contexts(
     let focus = selection.focussed(profile);
     let holds = |set: &[bool], entry: u32| set.get(function(entry).index()).copied().unwrap_or(false);
     let mut shown = Vec::new();
-    profile.contexts().visit(|id, entries| {
+    named.contexts().visit(|id, entries| {
         let (weight, samples) = sums.get(id.index()).copied().unwrap_or_default();
         if weight == 0 && samples == 0 {
             return;
