@@ -86,12 +86,14 @@ pub struct Mmap {
     pub len: u64,
     /// Offset in the file, bytes.
     pub file_offset: u64,
+    /// Of the file system; major and minor number.
+    pub device: (u32, u32),
     /// Inode number, 0 for anonymous memory.
     pub inode: u64,
     /// `PROT_*` bits.
     pub prot: u32,
     /// Path in the process's own root, `[vdso]`, `//anon`, ...
-    pub name: String,
+    pub path: Vec<u8>,
 }
 
 /// What happened, for everything that is not a sample.
@@ -262,9 +264,10 @@ fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
             start: body.u64_at(8)?,
             len: body.u64_at(16)?,
             file_offset: body.u64_at(24)?,
+            device: (body.u32_at(32)?, body.u32_at(36)?),
             inode: body.u64_at(40)?,
             prot: body.u32_at(56)?,
-            name: body.slice(64, body.len()).text(),
+            path: body.slice(64, body.len()).terminated(),
         }),
         sys::PERF_RECORD_FORK => Change::Fork {
             pid: body.u32_at(0)?,

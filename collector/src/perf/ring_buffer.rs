@@ -108,10 +108,14 @@ impl<'a> Bytes<'a> {
         [self.first, self.second].concat()
     }
 
-    /// The bytes up to the first NUL as text; what is not UTF-8 is replaced.
+    /// A copy of the bytes up to the first NUL.
+    pub fn terminated(&self) -> Vec<u8> {
+        self.first.iter().chain(self.second).copied().take_while(|&b| b != 0).collect()
+    }
+
+    /// The same as text; what is not UTF-8 is replaced.
     pub fn text(&self) -> String {
-        let bytes: Vec<u8> = self.first.iter().chain(self.second).copied().take_while(|&b| b != 0).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        String::from_utf8_lossy(&self.terminated()).into_owned()
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ccsd_symbolizer::ElfFile;
 use hashbrown::{HashMap, HashSet};
 
+use super::mapped_file::MappedFile;
 use super::procfs;
 use crate::perf::ring_buffer::PAGE;
 
@@ -46,21 +47,6 @@ enum Key {
     Name(String),
 }
 
-/// What a process maps, as a record or /proc tells it.
-#[derive(Clone, Copy, Debug)]
-pub struct MappedFile<'a> {
-    /// The process.
-    pub pid: u32,
-    /// First address of the mapping.
-    pub start: u64,
-    /// One past its last.
-    pub end: u64,
-    /// Inode number; 0 for what is no file.
-    pub inode: u64,
-    /// Path or bracketed name.
-    pub path: &'a str,
-}
-
 /// All images of a session.
 #[derive(Debug)]
 pub struct Images {
@@ -94,20 +80,20 @@ impl Images {
     /// The image of a mapping; opened if it is new.
     pub fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
-            "[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", || {
+            b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", || {
                 ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok()
             }),
-            "" | "//anon" | "[heap]" | "[stack]" => {
+            b"" | b"//anon" | b"[heap]" | b"[stack]" => {
                 self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, || None)
             }
-            path if mapped.inode == 0 => self.intern(Key::Name(path.to_owned()), path, || None),
-            path => match procfs::open_mapped_file(mapped.pid, mapped.start, mapped.end, mapped.inode, path) {
-                Some(file) => match file_key(&file) {
-                    Some(key) => self.intern(key, path, || ElfFile::open(file).ok()),
-                    None => self.intern(Key::Name(path.to_owned()), path, || None),
-                },
-                None => self.intern(Key::Name(path.to_owned()), path, || None),
-            },
+            _ => {
+                let name = mapped.name();
+                let file = if mapped.inode == 0 { None } else { mapped.open() };
+                match file.and_then(|file| Some((file_key(&file)?, file))) {
+                    Some((key, file)) => self.intern(key, &name, || ElfFile::open(file).ok()),
+                    None => self.intern(Key::Name(name.clone()), &name, || None),
+                }
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! [`ProcessKey`] and each thread of it a [`ThreadKey`]; these are never used again, whatever the kernel does with pids.
 
 pub mod images;
+pub mod mapped_file;
 pub mod mappings;
 pub mod procfs;
 
@@ -12,8 +13,10 @@ use hashbrown::{HashMap, HashSet};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::perf::record::Mmap;
-use images::{ImageIndex, Images, MappedFile};
+use images::{ImageIndex, Images};
+use mapped_file::MappedFile;
 use mappings::{Mapping, Mappings};
+use procfs::MapEntry;
 
 /// One identity of a process (pid, start, exec generation) in this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,7 +129,8 @@ impl ProcessTable {
         let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
         let mut mappings = Mappings::default();
         for map in procfs::executable_maps(pid).unwrap_or_default() {
-            let file = MappedFile { pid, start: map.start, end: map.end, inode: map.inode, path: &map.path };
+            let MapEntry { start, end, device, inode, ref path, .. } = map;
+            let file = MappedFile { pid, start, end, device, inode, path };
             mappings.insert(mapping_of(images, file, map.file_offset));
         }
         match self.processes.get_mut(&pid) {
@@ -253,7 +257,8 @@ impl ProcessTable {
         }
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
         let end = mmap.start.saturating_add(mmap.len);
-        let file = MappedFile { pid: mmap.pid, start: mmap.start, end, inode: mmap.inode, path: &mmap.name };
+        let &Mmap { pid, start, device, inode, ref path, .. } = mmap;
+        let file = MappedFile { pid, start, end, device, inode, path };
         let mapping = mapping_of(images, file, mmap.file_offset);
         if !process.mappings.insert(mapping) && !process.mappings_full {
             // No record tells of munmap, so most of these may be gone. If they are not, looking again would not help.

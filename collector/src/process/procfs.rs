@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 use hashbrown::{HashMap, HashSet};
 
@@ -39,13 +38,19 @@ pub struct MapEntry {
     pub end: u64,
     /// Offset in the file, bytes.
     pub file_offset: u64,
+    /// Of the file system; major and minor number.
+    pub device: (u32, u32),
     /// Inode number; 0 for anonymous memory.
     pub inode: u64,
-    /// Path as the kernel prints it, without ` (deleted)`; empty for anonymous memory.
-    pub path: String,
+    /// Path as the kernel prints it; empty for anonymous memory.
+    pub path: Vec<u8>,
 }
 
-fn read(path: &str) -> io::Result<Vec<u8>> {
+/// The bytes of a file of /proc, up to a limit.
+///
+/// # Errors
+/// Those of opening and reading it.
+pub fn read(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -167,28 +172,31 @@ pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
 }
 
 fn parse_map(line: &[u8]) -> Option<MapEntry> {
-    // start-end perms offset dev inode   path (which may contain blanks; a newline in it is printed as \012)
-    let line = String::from_utf8_lossy(line);
-    let mut rest: &str = &line;
+    // start-end perms offset dev inode   path (which may contain blanks)
+    let mut rest = line;
     let mut word = || {
-        let trimmed = rest.trim_start_matches(' ');
-        let (word, tail) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+        let trimmed = rest.trim_ascii_start();
+        let end = trimmed.iter().position(|&byte| byte == b' ').unwrap_or(trimmed.len());
+        let (word, tail) = trimmed.split_at(end);
         rest = tail;
-        word.to_owned()
+        std::str::from_utf8(word).ok()
     };
-    let (range, perms, offset, _device, inode) = (word(), word(), word(), word(), word());
+    let (range, perms, offset, device, inode) = (word()?, word()?, word()?, word()?, word()?);
     if perms.as_bytes().get(2) != Some(&b'x') {
         return None;
     }
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let path = rest.trim_start_matches(' ');
+    let (start, end) = (hex(start)?, hex(end)?);
+    let (major, minor) = device.split_once(':')?;
     (start < end).then_some(MapEntry {
         start,
         end,
-        file_offset: u64::from_str_radix(&offset, 16).ok()?,
+        file_offset: hex(offset)?,
+        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
         inode: inode.parse().ok()?,
-        path: path.strip_suffix(" (deleted)").unwrap_or(path).replace("\\012", "\n"),
+        // A path begins with a slash, so these blanks are not its own.
+        path: rest.trim_ascii_start().to_vec(),
     })
 }
 
@@ -199,41 +207,12 @@ fn parse_map(line: &[u8]) -> Option<MapEntry> {
 pub fn vdso_bytes() -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let maps = executable_maps(std::process::id())?;
-    let vdso = maps.iter().find(|map| map.path == "[vdso]").ok_or(io::ErrorKind::NotFound)?;
+    let vdso = maps.iter().find(|map| map.path == b"[vdso]").ok_or(io::ErrorKind::NotFound)?;
     // A vdso is two to four pages; 1 MiB is far beyond any.
     let len = usize::try_from(vdso.end - vdso.start).map_or(0, |len| len.min(1 << 20));
     let mut bytes = vec![0; len];
     File::open("/proc/self/mem")?.read_exact_at(&mut bytes, vdso.start)?;
     Ok(bytes)
-}
-
-/// Opens the file behind a mapping of a process, or finds that it cannot be had.
-///
-/// In this order: the mapping itself (`map_files`, which survives deletion, replacement and other mount namespaces,
-/// for those whom the kernel lets), the path inside the process's root, the path as such (for a process that has ended).
-/// A path is believed only if it leads to the inode that was mapped. Only regular files are opened, and without
-/// waiting: a FIFO or device in the way does nothing.
-pub fn open_mapped_file(pid: u32, start: u64, end: u64, inode: u64, path: &str) -> Option<File> {
-    let of = |pid: u32| {
-        let mapped = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-        let rooted = path.starts_with('/').then(|| PathBuf::from(format!("/proc/{pid}/root{path}")));
-        open_regular(&mapped, inode).or_else(|| open_regular(&rooted?, inode))
-    };
-    of(pid)
-        // After the end of a main thread, its files are found at the others.
-        .or_else(|| threads(pid).ok()?.into_iter().filter(|&tid| tid != pid).take(1).find_map(of))
-        .or_else(|| if path.starts_with('/') { open_regular(&PathBuf::from(path), inode) } else { None })
-}
-
-fn open_regular(path: &std::path::Path, inode: u64) -> Option<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let wanted = |meta: fs::Metadata| meta.is_file() && meta.ino() == inode;
-    // Looked at before opening, because opening a device can do things; and again after, because it may have changed.
-    if !wanted(fs::metadata(path).ok()?) {
-        return None;
-    }
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
-    wanted(file.metadata().ok()?).then_some(file)
 }
 
 #[cfg(test)]
@@ -255,9 +234,11 @@ mod tests {
     fn maps_keep_only_what_is_executable() {
         let map = parse_map(b"7f00-8000 r-xp 00001000 08:01 99                         /tmp/a b (deleted)").unwrap();
         assert_eq!((map.start, map.end, map.file_offset, map.inode), (0x7f00, 0x8000, 0x1000, 99));
-        assert_eq!(map.path, "/tmp/a b");
+        assert_eq!(map.device, (8, 1));
+        assert_eq!(map.path, b"/tmp/a b (deleted)");
         assert_eq!(parse_map(b"7f00-8000 rw-p 00001000 08:01 99 /tmp/a"), None);
-        assert_eq!(parse_map(b"7f00-8000 r-xp 0 00:00 0").unwrap().path, "");
+        assert_eq!(parse_map(b"7f00-8000 r-xp 0 00:00 0").unwrap().path, b"");
+        assert_eq!(parse_map(b"7f00-8000 r-xp 0 00:00 0   /\xff ").unwrap().path, b"/\xff ");
         assert_eq!(parse_map(b"garbage"), None);
         assert_eq!(parse_map(b""), None);
     }
@@ -267,18 +248,7 @@ mod tests {
         let own = std::process::id();
         assert_eq!(thread_group(own), Some(own));
         assert!(threads(own).unwrap().contains(&own));
-        assert!(executable_maps(own).unwrap().iter().any(|map| map.path.starts_with('/')));
+        assert!(executable_maps(own).unwrap().iter().any(|map| map.path.starts_with(b"/")));
         assert!(vdso_bytes().unwrap().starts_with(b"\x7fELF"));
-    }
-
-    #[test]
-    fn a_fifo_is_not_opened() {
-        let dir = std::env::temp_dir().join(format!("ccsd-fifo-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let fifo = dir.join("fifo");
-        let _ = nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU);
-        let inode = fs::metadata(&fifo).unwrap().ino();
-        assert!(open_regular(&fifo, inode).is_none());
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

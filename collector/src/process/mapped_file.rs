@@ -1,0 +1,210 @@
+//! The file behind a mapping: how it is found and opened, and what proves that it is the one.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::procfs;
+
+/// Appended by the kernel to the path of a file that has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+/// How `/proc/PID/maps` writes a newline in a path. A backslash it leaves alone, so that this may be either.
+const NEWLINE: &[u8] = b"\\012";
+
+/// What a process maps, as a record or /proc tells it.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedFile<'a> {
+    /// The process.
+    pub pid: u32,
+    /// First address of the mapping.
+    pub start: u64,
+    /// One past its last.
+    pub end: u64,
+    /// Of the file system; major and minor number.
+    pub device: (u32, u32),
+    /// Inode number; 0 for what is no file.
+    pub inode: u64,
+    /// Path or bracketed name, as the kernel prints it: any bytes but 0, perhaps with an ending or an escape of its own.
+    pub path: &'a [u8],
+}
+
+impl MappedFile<'_> {
+    /// The path for people.
+    pub fn name(&self) -> String {
+        let path = self.path.strip_suffix(DELETED).unwrap_or(self.path);
+        String::from_utf8_lossy(&unescape(path)).into_owned()
+    }
+
+    /// Opens the file, or finds that it cannot be had.
+    ///
+    /// In this order: the mapping itself (`map_files`, which survives deletion, replacement and other mount namespaces,
+    /// for those whom the kernel lets), the path inside the process's root, the program that it runs, which all survive
+    /// the same for the one file, the path as such (for a process that has ended, or whose root is below ours). A path is
+    /// believed only if it leads to the inode that was mapped, and one that is not seen through the process itself only
+    /// if it is on the same device. Only regular files are opened, and without waiting: a FIFO or device in the way does
+    /// nothing.
+    pub fn open(&self) -> Option<File> {
+        let paths = self.paths();
+        let of = |pid: u32| {
+            let proc = PathBuf::from(format!("/proc/{pid}"));
+            let mapped = proc.join(format!("map_files/{:x}-{:x}", self.start, self.end));
+            let rooted = || paths.iter().find_map(|path| open_regular(&below(&proc.join("root"), path), self.inode));
+            open_regular(&mapped, self.inode).or_else(rooted).or_else(|| open_regular(&proc.join("exe"), self.inode))
+        };
+        of(self.pid)
+            // After the end of a main thread, its files are found at the others.
+            .or_else(|| procfs::threads(self.pid).ok()?.into_iter().filter(|&tid| tid != self.pid).take(1).find_map(of))
+            .or_else(|| {
+                let files = paths.iter().filter_map(|path| open_regular(path, self.inode));
+                files.into_iter().find(|file| self.is_on_device(file))
+            })
+    }
+
+    /// The paths that the kernel may mean, the likeliest first; none where it is no path.
+    fn paths(&self) -> Vec<PathBuf> {
+        if !self.path.starts_with(b"/") {
+            return Vec::new();
+        }
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for bytes in [self.path.strip_suffix(DELETED).unwrap_or(self.path), self.path] {
+            for bytes in [bytes, &unescape(bytes)] {
+                let path = PathBuf::from(OsStr::from_bytes(bytes));
+                if !paths.contains(&path) {
+                    paths.push(path);
+                }
+            }
+        }
+        paths
+    }
+
+    /// Whether a file is on the device that was mapped from. Some file systems (btrfs) give `stat` the device of a
+    /// subvolume and a mapping that of the whole, which is what the table of mounts shows, too.
+    fn is_on_device(&self, file: &File) -> bool {
+        let (major, minor) = self.device;
+        let same = |device: u64| device == libc::makedev(major, minor);
+        file.metadata().is_ok_and(|meta| same(meta.dev())) || mount_device(file).is_some_and(same)
+    }
+}
+
+/// The path within the root of a process.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    // Joining an absolute path would replace the root.
+    let relative = path.as_os_str().as_bytes();
+    let start = relative.iter().position(|&byte| byte != b'/').unwrap_or(relative.len());
+    root.join(OsStr::from_bytes(&relative[start..]))
+}
+
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut rest = path;
+    let mut plain = Vec::with_capacity(path.len());
+    while let Some((&byte, tail)) = rest.split_first() {
+        if let Some(tail) = rest.strip_prefix(NEWLINE) {
+            plain.push(b'\n');
+            rest = tail;
+        } else {
+            plain.push(byte);
+            rest = tail;
+        }
+    }
+    plain
+}
+
+/// The device of the file system that an open file is on, by the table of mounts: see proc_pid_mountinfo(5).
+fn mount_device(file: &File) -> Option<u64> {
+    let text = |path: &str| Some(String::from_utf8_lossy(&procfs::read(path).ok()?).into_owned());
+    let information = text(&format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let mount = information.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
+    let mounts = text("/proc/self/mountinfo")?;
+    // id parent major:minor root ...
+    let mut devices = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.next() == Some(mount)).then(|| fields.nth(1)).flatten()
+    });
+    let (major, minor) = devices.next()?.split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn open_regular(path: &Path, inode: u64) -> Option<File> {
+    let wanted = |meta: fs::Metadata| meta.is_file() && meta.ino() == inode;
+    // Looked at before opening, because opening a device can do things; and again after, because it may have changed.
+    if !wanted(fs::metadata(path).ok()?) {
+        return None;
+    }
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    wanted(file.metadata().ok()?).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped<'a>(path: &'a Path, meta: &fs::Metadata) -> MappedFile<'a> {
+        // No process has this number, so that only the path is left.
+        let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
+        let path = path.as_os_str().as_bytes();
+        MappedFile { pid: u32::MAX - 10, start: 0x1000, end: 0x2000, device, inode: meta.ino(), path }
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("ccsd-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_fifo_is_not_opened() {
+        let dir = directory("fifo");
+        let fifo = dir.join("fifo");
+        let _ = nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU);
+        assert!(mapped(&fifo, &fs::metadata(&fifo).unwrap()).open().is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_path_is_believed_only_if_it_leads_to_the_file() {
+        let dir = directory("mapped");
+        let file = dir.join("file");
+        fs::write(&file, "x").unwrap();
+        let meta = fs::metadata(&file).unwrap();
+        let right = mapped(&file, &meta);
+        assert!(right.open().is_some());
+        assert!(MappedFile { inode: right.inode + 1, ..right }.open().is_none());
+        let (major, minor) = right.device;
+        assert!(MappedFile { device: (major + 1, minor), ..right }.open().is_none());
+        assert!(MappedFile { device: (major, minor + 1), ..right }.open().is_none());
+        assert!(MappedFile { path: b"", ..right }.open().is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn any_bytes_make_a_path() {
+        let dir = directory("bytes");
+        let names: [(&[u8], &[u8]); 6] = [
+            (b"a\nb", b"a\\012b"),
+            (b"a\\012b", b"a\\012b"),
+            (b"\xff\xfe", b"\xff\xfe"),
+            (b"gone", b"gone (deleted)"),
+            (b"so called (deleted)", b"so called (deleted)"),
+            (b"both\n", b"both\\012 (deleted)"),
+        ];
+        for (name, printed) in names {
+            let file = dir.join(OsStr::from_bytes(name));
+            fs::write(&file, "x").unwrap();
+            let meta = fs::metadata(&file).unwrap();
+            let printed = dir.join(OsStr::from_bytes(printed));
+            let found = mapped(&printed, &meta).open().unwrap_or_else(|| panic!("{printed:?}"));
+            assert_eq!(found.metadata().unwrap().ino(), meta.ino());
+        }
+        assert_eq!(mapped(Path::new("/x/a\\012b (deleted)"), &fs::metadata(&dir).unwrap()).name(), "/x/a\nb");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn mounts_have_devices() {
+        let file = File::open("/proc/self/mountinfo").unwrap();
+        assert_eq!(mount_device(&file), Some(file.metadata().unwrap().dev()));
+    }
+}

@@ -1,0 +1,186 @@
+//! Wherever a program's files are, and whatever becomes of them while it runs: its functions have names, and its stacks
+//! are complete.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use ccsd_tests::ccsd::{Collecting, NOBODY, Record, as_user};
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+const RATE: [&str; 2] = ["-F", "1999"];
+const CHROOT: Need = Need::Program("chroot", "coreutils");
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("deleted_program", &[CC, Need::Root], || deleted_program(None))
+        .test("deleted_program_of_an_ordinary_user", &[CC, Need::Root], || deleted_program(Some(NOBODY)))
+        .test("replaced_program", &[CC, Need::Root], || replaced_program(None))
+        .test("replaced_program_of_an_ordinary_user", &[CC, Need::Root], || replaced_program(Some(NOBODY)))
+        .test("deleted_library", &[CC, Need::Root], || {
+            library(|path| fs::remove_file(path).unwrap());
+        })
+        .test("replaced_library", &[CC, Need::Root], || {
+            library(|path| replace(path, &build("forever.c", &["-O1"])));
+        })
+        .test("program_in_memory", &[CC, Need::Root], || in_memory(None))
+        .test("program_in_memory_of_an_ordinary_user", &[CC, Need::Root], || in_memory(Some(NOBODY)))
+        .test("mount_namespace", &[CC, UNSHARE, Need::Root], || {
+            // The same path leads to another file outside.
+            let dir = scratch();
+            let path = dir.path().join("program");
+            fs::copy(build("forever.c", &["-O1"]), &path).unwrap();
+            let script = format!(
+                "mount -t tmpfs none {dir} && cp {program} {path} && exec {path} now",
+                dir = dir.path().display(),
+                program = program().display(),
+                path = path.display()
+            );
+            let recorded = Record::new("unshare", &["--mount", "sh", "-c", &script]).options(&RATE).run();
+            assert_works(&recorded, "program");
+        })
+        .test("mount_namespace_attached_to", &[CC, UNSHARE, Need::Root], || {
+            let dir = scratch();
+            let path = dir.path().join("program");
+            let script = format!(
+                "mount -t tmpfs none {dir} && cp {program} {path} && exec {path} wait",
+                dir = dir.path().display(),
+                program = program().display(),
+                path = path.display()
+            );
+            let fixture = Running::start_command(Command::new("unshare").args(["--mount", "sh", "-c", &script]));
+            assert_works(&attach(None, fixture), "program");
+        })
+        .test("changed_root", &[CC, CHROOT, Need::Root], || {
+            let dir = scratch();
+            fs::copy(build("images.c", &["-O1", "-static"]), dir.path().join("program")).unwrap();
+            let root = dir.path().to_str().unwrap();
+            let recorded = Record::new("chroot", &[root, "/program", "now"]).options(&RATE).run();
+            assert_works(&recorded, "program");
+            let fixture = Running::start_command(Command::new("chroot").args([root, "/program", "wait"]));
+            assert_works(&attach(None, fixture), "program");
+        })
+        .test("path_of_any_bytes", &[CC, Need::Root], || {
+            for name in [b"new\nline".as_slice(), b"back\\012slash", b"\xff\xfe\x80", b"called (deleted)", b" blank "] {
+                let (_dir, path) = copy(OsStr::from_bytes(name));
+                let shown = String::from_utf8_lossy(name.strip_suffix(b" (deleted)").unwrap_or(name)).into_owned();
+                let shown = shown.replace("\\012", "\n");
+                let recorded = Record::new(&path, &["now"]).options(&RATE).user(NOBODY).run();
+                assert_works(&recorded, &shown);
+                let fixture = Running::start_command(as_user(Command::new(&path).arg("wait"), NOBODY));
+                assert_works(&attach(Some(NOBODY), fixture), &shown);
+            }
+        })
+        .test("hostile_directory", &[CC, Need::Root], || {
+            // Whatever opened one of these would wait for a writer that never comes.
+            for user in [None, Some(NOBODY)] {
+                let (dir, path) = copy(OsStr::new("program"));
+                let mut command = Command::new(&path);
+                command.arg("wait");
+                if let Some(user) = user {
+                    as_user(&mut command, user);
+                }
+                let fixture = Running::start_command(&mut command);
+                fs::remove_file(&path).unwrap();
+                fs::create_dir(dir.path().join(".debug")).unwrap();
+                let names = ["program", "program (deleted)", "program.debug", "program.dwp", ".debug/program.debug"];
+                for name in names {
+                    mkfifo(&dir.path().join(name), Mode::from_bits_truncate(0o666)).unwrap();
+                }
+                assert_works(&attach(user, fixture), "program");
+            }
+        })
+        .run()
+}
+
+fn program() -> PathBuf {
+    build("images.c", &["-O1"])
+}
+
+/// A copy of the program under a name, in a directory of its own.
+fn copy(name: &OsStr) -> (tempfile::TempDir, PathBuf) {
+    let dir = scratch();
+    let path = dir.path().join(name);
+    fs::copy(program(), &path).unwrap();
+    (dir, path)
+}
+
+/// As a package manager does it: the new file takes the old one's name.
+fn replace(path: &Path, by: &Path) {
+    let new = path.with_extension("new");
+    fs::copy(by, &new).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+fn attach(user: Option<u32>, mut fixture: Running) -> Recorded {
+    let collecting = Collecting::attach_as(user, &RATE, &[fixture.pid()]);
+    fixture.go();
+    let _ = fixture.finish();
+    collecting.wait()
+}
+
+fn assert_works(recorded: &Recorded, image: &str) {
+    assert_work(recorded, image, ["main", "image_work", "image_loop"]);
+}
+
+fn assert_work(recorded: &Recorded, image: &str, [caller, work, inner]: [&str; 3]) {
+    recorded.assert_whole().assert_complete();
+    recorded.assert_only_caller(work, inner);
+    recorded.assert_only_caller(caller, work);
+    let flat = recorded.flat();
+    let row = flat.row(recorded.function(inner).unwrap()).unwrap();
+    assert_eq!(row.image, image);
+    // 300 ms of burning beside the calibration of 1 to 3 ms a try, and the start.
+    assert!(row.samples_self > 300, "{row:?}");
+}
+
+fn start_as(user: Option<u32>, path: &Path) -> Running {
+    let mut command = Command::new(path);
+    command.arg("wait");
+    if let Some(user) = user {
+        as_user(&mut command, user);
+    }
+    Running::start_command(&mut command)
+}
+
+fn deleted_program(user: Option<u32>) {
+    let (_dir, path) = copy(OsStr::new("program"));
+    let fixture = start_as(user, &path);
+    fs::remove_file(&path).unwrap();
+    assert_works(&attach(user, fixture), "program");
+}
+
+fn replaced_program(user: Option<u32>) {
+    let (_dir, path) = copy(OsStr::new("program"));
+    let fixture = start_as(user, &path);
+    replace(&path, &build("forever.c", &["-O1"]));
+    assert_works(&attach(user, fixture), "program");
+}
+
+fn library(spoil: impl FnOnce(&Path)) {
+    let dir = scratch();
+    let path = dir.path().join("library.so");
+    fs::copy(build("plugin.c", &["-O1", "-shared", "-fPIC"]), &path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let fixture = Running::start(&program(), &["wait", path.to_str().unwrap()]);
+    spoil(&path);
+    assert_work(&attach(None, fixture), "library.so", ["main", "plugin_work", "plugin_loop"]);
+}
+
+fn in_memory(user: Option<u32>) {
+    let (memfd, program) = (build("memfd.c", &["-O1"]), program());
+    let mut record = Record::new(memfd, &[program.to_str().unwrap(), "now"]).options(&RATE);
+    if let Some(user) = user {
+        record = record.user(user);
+    }
+    assert_works(&record.run(), "memfd:in_memory");
+}
