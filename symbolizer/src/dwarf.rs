@@ -1,14 +1,13 @@
 //! Inlined functions and source lines, from DWARF 4 and 5.
 //!
 //! `addr2line` finds the unit, function, inlined functions and line of an address, and parses each unit when it is
-//! first needed. Here the sections are read for it, within limits, and what it does not give is added: where a
-//! function is declared. Not read: split DWARF (`.dwo`, `.dwp`), whose skeleton units only give lines; compression by
-//! section name (`.zdebug_*`, obsolete since 2015); type units.
+//! first needed. Here it is given the sections, within limits, and the files that were split off units, and what it
+//! does not give is added: where a function is declared. Type units are not needed for that.
 
 use std::sync::Arc;
 
-use addr2line::{Context, Frame};
-use gimli::{AttributeValue, Reader, Section as _, SectionId, UnitRef};
+use addr2line::{Context, Frame, LookupContinuation, LookupResult};
+use gimli::{AttributeValue, Reader, UnitRef};
 use hashbrown::{HashMap, HashSet};
 
 use crate::elf::ElfFile;
@@ -16,7 +15,9 @@ use crate::limits;
 use crate::meter::{self, Metered, Stopped};
 use crate::names;
 use crate::scopes::Scopes;
-use crate::units::{Entry, Units};
+use crate::sections::{self, Budget};
+use crate::split::SplitFiles;
+use crate::units::{Entry, Part, Units};
 
 /// The debug information of one image, ready for lookups.
 pub(crate) struct Dwarf {
@@ -25,11 +26,11 @@ pub(crate) struct Dwarf {
     /// What of [`limits::MAX_DWARF_STEPS`] is left.
     steps: u64,
     files: HashSet<Arc<str>>,
-    /// What was found out about functions, by offset in `.debug_info`.
-    functions: HashMap<usize, Known>,
+    /// What was found out about functions, by where their entries are.
+    functions: HashMap<(Part, usize), Known>,
     scopes: Scopes,
-    /// Bytes of debug sections held.
-    size: u64,
+    split: SplitFiles,
+    budget: Budget,
     short_names: bool,
 }
 
@@ -63,55 +64,29 @@ pub(crate) struct Declaration {
     pub(crate) line: u32,
 }
 
-/// The sections lookups need. Locations of variables, types by signature and indexes for debuggers are left in the
-/// file.
-const SECTIONS: [SectionId; 10] = [
-    SectionId::DebugAbbrev,
-    SectionId::DebugAddr,
-    SectionId::DebugAranges,
-    SectionId::DebugInfo,
-    SectionId::DebugLine,
-    SectionId::DebugLineStr,
-    SectionId::DebugRanges,
-    SectionId::DebugRngLists,
-    SectionId::DebugStr,
-    SectionId::DebugStrOffsets,
-];
-
-/// Whether a file has debug information at all.
-pub(crate) fn is_in(file: &ElfFile) -> bool {
-    file.section(b".debug_info").is_some_and(|section| file.section_size(section) > 0)
-}
-
 impl Dwarf {
-    /// Reads the debug sections of `file`, and of `supplement`, the file that `dwz(1)` moved common parts to.
+    /// Reads the debug sections of `file`, and of `supplement`, the file that `dwz(1)` moved common parts to. `split` finds
+    /// what was split off.
     ///
     /// # Errors
     ///
     /// Says, in words for the user, why the debug information cannot be used.
-    pub(crate) fn load(file: &ElfFile, supplement: Option<&ElfFile>) -> Result<Dwarf, String> {
-        let size = debug_size(file).saturating_add(supplement.map_or(0, debug_size));
-        if size > limits::MAX_DEBUG_BYTES {
-            let mib = |bytes: u64| bytes >> 20;
-            let limit = mib(limits::MAX_DEBUG_BYTES);
-            return Err(format!("debug information of {} MiB is above the limit of {limit} MiB", mib(size)));
-        }
-        let mut dwarf = read_sections(file)?;
+    pub(crate) fn load(file: &ElfFile, supplement: Option<&ElfFile>, split: SplitFiles) -> Result<Dwarf, String> {
+        let mut budget = Budget::new();
+        let mut dwarf = sections::read(file, &mut budget)?;
         if let Some(supplement) = supplement {
-            dwarf.set_sup(read_sections(supplement)?);
+            dwarf.set_sup(sections::read(supplement, &mut budget)?);
         }
         let mut steps = limits::MAX_DWARF_STEPS;
         let parsed = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
-            let starts = check_units(&dwarf)?;
-            if let Some(supplement) = dwarf.sup() {
-                check_units(supplement)?;
-            }
+            let starts = sections::check_units(&dwarf)?;
+            let of_supplement = dwarf.sup().map_or(Ok(Vec::new()), sections::check_units)?;
             // Where units share abbreviations they would otherwise be parsed for each.
             dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
             let dwarf = Arc::new(dwarf);
             let context = Context::from_arc_dwarf(Arc::clone(&dwarf));
             let context = context.map_err(|error| format!("damaged debug information: {error}"))?;
-            Ok::<_, String>((context, Units::new(dwarf, starts)))
+            Ok::<_, String>((context, Units::new(dwarf, starts, of_supplement)))
         });
         let (context, units) = parsed.map_err(describe)??;
         Ok(Dwarf {
@@ -121,7 +96,8 @@ impl Dwarf {
             files: HashSet::new(),
             functions: HashMap::new(),
             scopes: Scopes::default(),
-            size,
+            split,
+            budget,
             short_names: false,
         })
     }
@@ -138,19 +114,23 @@ impl Dwarf {
         if svma == u64::MAX {
             return Ok(());
         }
-        let Dwarf { context, units, steps, files, functions, scopes, short_names, .. } = self;
+        let Dwarf { context, units, steps, files, functions, scopes, split, budget, short_names } = self;
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
-            let mut frames = context.find_frames(svma).skip_all_loads()?;
+            let mut frames = finish(context.find_frames(svma), split, budget)?;
             let mut unit = None;
             let (mut dropped, mut rust) = (false, false);
             while let Some(frame) = frames.next()? {
-                let unit = *unit.get_or_insert_with(|| context.find_dwarf_and_unit(svma).skip_all_loads());
-                let known = match (unit, frame.dw_die_offset) {
-                    (Some(unit), Some(offset)) => know(units, Entry { unit, offset }, &frame, files, functions, scopes),
-                    _ => Known::default(),
+                let unit = *unit.get_or_insert_with(|| finish(context.find_dwarf_and_unit(svma), split, budget));
+                let entry = unit.zip(frame.dw_die_offset).map(|(unit, offset)| Entry::new(unit, offset));
+                // A skeleton unit does not tell the language.
+                let language = frame.function.as_ref().and_then(|function| function.language);
+                let language = language.or_else(|| entry?.language());
+                let known = match entry {
+                    Some(entry) => know(units, entry, &frame, language, files, functions, scopes),
+                    None => Known::default(),
                 };
                 dropped = known.dropped;
-                rust |= language(&frame) == Some(gimli::DW_LANG_Rust);
+                rust |= language == Some(gimli::DW_LANG_Rust);
                 if out.len() >= limits::MAX_INLINE_DEPTH {
                     // Keep the outermost: it is the function that was really called.
                     out.pop();
@@ -191,7 +171,12 @@ impl Dwarf {
     /// [`limits::MAX_DWARF_STEPS`]).
     pub(crate) fn held_bytes(&self) -> u64 {
         const INDEX_BYTES_PER_STEP: u64 = 7;
-        self.size + (limits::MAX_DWARF_STEPS - self.steps) * INDEX_BYTES_PER_STEP
+        self.budget.used() + (limits::MAX_DWARF_STEPS - self.steps) * INDEX_BYTES_PER_STEP
+    }
+
+    /// What is to be said about files that were split off, since the last call.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        self.split.take_notes()
     }
 }
 
@@ -208,66 +193,18 @@ fn describe(stopped: Stopped) -> String {
     }
 }
 
-fn debug_size(file: &ElfFile) -> u64 {
-    let sections = SECTIONS.iter().filter_map(|id| file.section(id.name().as_bytes()));
-    sections.fold(0, |sum: u64, section| sum.saturating_add(file.section_size(section)))
-}
-
-fn read_sections(file: &ElfFile) -> Result<gimli::Dwarf<Metered>, String> {
-    gimli::Dwarf::load(|id| {
-        let section = Some(id).filter(|id| SECTIONS.contains(id));
-        let bytes = match section.and_then(|id| file.section(id.name().as_bytes())) {
-            Some(section) => file
-                .section_data(section, limits::MAX_DEBUG_BYTES)
-                .map_err(|error| format!("cannot use debug information, {}: {error}", id.name()))?,
-            None => Arc::from(Vec::new()),
+/// Brings a lookup to its end, with the files it asks for.
+fn finish<L: LookupContinuation<Buf = Metered>>(
+    mut lookup: LookupResult<L>,
+    split: &mut SplitFiles,
+    budget: &mut Budget,
+) -> L::Output {
+    loop {
+        lookup = match lookup {
+            LookupResult::Output(output) => return output,
+            LookupResult::Load { load, continuation } => continuation.resume(split.load(&load, budget)),
         };
-        Ok(Metered::new(bytes))
-    })
-}
-
-/// Refuses what would cost out of proportion to the bytes it is written in: very many units, each of which becomes an
-/// index entry, and abbreviations with very many attributes, which a one-byte entry can refer to.
-///
-/// Returns where the units begin.
-fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
-    let damaged = |error: gimli::Error| format!("damaged debug information: {error}");
-    let mut tables = HashSet::new();
-    let mut units = dwarf.units();
-    let mut starts = Vec::new();
-    while let Some(header) = units.next().map_err(damaged)? {
-        starts.extend(header.debug_info_offset().map(|offset| offset.0));
-        if starts.len() > limits::MAX_UNITS {
-            return Err(format!("debug information has more than {} units", limits::MAX_UNITS));
-        }
-        if tables.insert(header.debug_abbrev_offset()) {
-            check_abbreviations(dwarf.debug_abbrev.reader(), header.debug_abbrev_offset().0).map_err(damaged)?;
-        }
     }
-    Ok(starts)
-}
-
-/// Walks a table of abbreviations (DWARF 5, section 7.5.3) and looks at the number of attributes of each.
-fn check_abbreviations(section: &Metered, offset: usize) -> gimli::Result<()> {
-    let mut reader = section.clone();
-    reader.skip(offset)?;
-    while reader.read_uleb128()? != 0 {
-        let _tag = reader.read_uleb128()?;
-        let _has_children = reader.read_u8()?;
-        for count in 0.. {
-            let (name, form) = (reader.read_uleb128()?, reader.read_uleb128()?);
-            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
-                reader.skip_leb128()?;
-            }
-            if (name, form) == (0, 0) {
-                break;
-            }
-            if count >= limits::MAX_ATTRIBUTES {
-                return Err(gimli::Error::UnsupportedAttributeForm(gimli::DW_FORM_null));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn convert(frame: &Frame<'_, Metered>, known: Known, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
@@ -296,18 +233,17 @@ fn know<'a>(
     units: &'a Units,
     at: Entry<'a>,
     frame: &Frame<'_, Metered>,
+    language: Option<gimli::DwLang>,
     files: &mut HashSet<Arc<str>>,
-    functions: &mut HashMap<usize, Known>,
+    functions: &mut HashMap<(Part, usize), Known>,
     scopes: &mut Scopes,
 ) -> Known {
-    let Some(gimli::DebugInfoOffset(key)) = at.offset.to_debug_info_offset(&at.unit.header) else {
-        return Known::default();
-    };
+    let Some(key) = at.key() else { return Known::default() };
     if let Some(known) = functions.get(&key) {
         return known.clone();
     }
     let needs_path =
-        language(frame).is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
+        language.is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
     let path = if needs_path { scopes.path(units, at) } else { None };
     let low = at.unit.entry(at.offset).ok().and_then(|entry| entry.attr_value(gimli::DW_AT_low_pc));
     let known = Known {
@@ -317,10 +253,6 @@ fn know<'a>(
     };
     functions.insert(key, known.clone());
     known
-}
-
-fn language(frame: &Frame<'_, Metered>) -> Option<gimli::DwLang> {
-    frame.function.as_ref()?.language
 }
 
 fn is_cpp(language: gimli::DwLang) -> bool {
@@ -342,7 +274,7 @@ fn find_declaration<'a>(units: &'a Units, at: Entry<'a>, files: &mut HashSet<Arc
     let entry = at.unit.entry(at.offset).ok()?;
     let line = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value());
     let file = match entry.attr_value(gimli::DW_AT_decl_file) {
-        Some(AttributeValue::FileIndex(index)) => path_of(at.unit, index),
+        Some(AttributeValue::FileIndex(index)) => path_of(units.with_lines(at)?, index),
         _ => None,
     };
     let file = file.map(|path| intern(files, &path));

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
-use object::read::{CompressedData, CompressionFormat};
 
+use crate::compressed;
 use crate::error::ImageError;
 use crate::limits;
 use crate::source::Source;
@@ -18,6 +18,11 @@ use crate::unwind::UnwindSections;
 
 /// Bytes of a page on x86_64; segments are mapped in whole pages.
 const PAGE: u64 = 4096;
+
+/// What can run.
+const LINKED: [elf::FileType; 2] = [elf::ET_EXEC, elf::ET_DYN];
+/// What can have debug information.
+const WITH_OBJECTS: [elf::FileType; 3] = [elf::ET_EXEC, elf::ET_DYN, elf::ET_REL];
 
 /// One ELF file, open for reading.
 ///
@@ -88,7 +93,12 @@ impl ElfFile {
     /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers lie outside the file. Broken
     /// section headers are not an error: the file is then read like one that has none.
     pub fn open(file: File) -> Result<ElfFile, ImageError> {
-        ElfFile::parse(Source::from_file(file)?)
+        ElfFile::parse(Source::from_file(file)?, &LINKED)
+    }
+
+    /// Opens a file that only has debug information: `.dwo` and `.dwp` files are object files.
+    pub(crate) fn open_debug(file: File) -> Result<ElfFile, ImageError> {
+        ElfFile::parse(Source::from_file(file)?, &WITH_OBJECTS)
     }
 
     /// An image from memory, for the vdso, which is in no file.
@@ -97,16 +107,16 @@ impl ElfFile {
     ///
     /// As [`ElfFile::open`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<ElfFile, ImageError> {
-        ElfFile::parse(Source::Bytes(bytes.into()))
+        ElfFile::parse(Source::Bytes(bytes.into()), &LINKED)
     }
 
-    fn parse(source: Source) -> Result<ElfFile, ImageError> {
+    fn parse(source: Source, kinds: &[elf::FileType]) -> Result<ElfFile, ImageError> {
         let header_size = size_of::<elf::FileHeader64<LE>>() as u64;
         if source.len() < header_size {
             return Err(ImageError::NotElf);
         }
         let bytes = source.read("file header", 0, header_size, header_size)?;
-        let header = FileHeader::decode(&bytes)?;
+        let header = FileHeader::decode(&bytes, kinds)?;
         let program_headers = read_program_headers(&source, &header)?;
         let segments = program_headers
             .iter()
@@ -207,10 +217,32 @@ impl ElfFile {
     }
 
     pub(crate) fn section(&self, name: &[u8]) -> Option<&Section> {
-        self.sections.iter().find(|section| {
-            let rest = self.section_names.get(section.name as usize..).unwrap_or_default();
-            rest.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
+        self.sections_named(name).next()
+    }
+
+    /// All sections of a name; object files may have several.
+    pub(crate) fn sections_named(&self, name: &[u8]) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(move |section| {
+            self.section_name(section).strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
         })
+    }
+
+    /// A section with debug information by its name (`.debug_info`), also if it is compressed in the old way
+    /// (`.zdebug_info`).
+    pub(crate) fn debug_section(&self, name: &str) -> Option<&Section> {
+        self.section(name.as_bytes()).or_else(|| {
+            let legacy = [compressed::LEGACY_PREFIX, name.strip_prefix(".debug_")?.as_bytes()].concat();
+            self.section(&legacy)
+        })
+    }
+
+    /// The name and all that follows it in the table.
+    fn section_name(&self, section: &Section) -> &[u8] {
+        self.section_names.get(section.name as usize..).unwrap_or_default()
+    }
+
+    fn is_legacy_compressed(&self, section: &Section) -> bool {
+        self.section_name(section).starts_with(compressed::LEGACY_PREFIX)
     }
 
     /// The bytes of a section that has any in this file, decompressed, if they are at most `limit` bytes.
@@ -219,10 +251,13 @@ impl ElfFile {
             return Err(ImageError::Malformed("section has no bytes in the file"));
         }
         let raw = self.source.read("section", section.offset, section.size, limit)?;
-        if section.flags & elf::SHF_COMPRESSED.0 == 0 {
-            return Ok(raw);
+        if section.flags & elf::SHF_COMPRESSED.0 != 0 {
+            compressed::section(&raw, limit)
+        } else if self.is_legacy_compressed(section) {
+            compressed::legacy_section(raw, limit)
+        } else {
+            Ok(raw)
         }
-        decompress(&raw, limit)
     }
 
     /// The size a section takes once it is read: the size stated by its compression header if it has one.
@@ -230,18 +265,15 @@ impl ElfFile {
         if section.kind == elf::SHT_NOBITS {
             return 0;
         }
-        if section.flags & elf::SHF_COMPRESSED.0 == 0 {
-            return section.size;
+        let header = |size| self.source.read("compression header", section.offset, size, size).ok();
+        if section.flags & elf::SHF_COMPRESSED.0 != 0 {
+            header(compressed::HEADER).and_then(|bytes| compressed::stated_size(&bytes)).unwrap_or(u64::MAX)
+        } else if self.is_legacy_compressed(section) {
+            let stated = header(compressed::LEGACY_HEADER).and_then(|bytes| compressed::legacy_stated_size(&bytes));
+            stated.unwrap_or(section.size)
+        } else {
+            section.size
         }
-        let header = size_of::<elf::CompressionHeader64<LE>>() as u64;
-        let bytes = self.source.read("compression header", section.offset, header, header);
-        bytes
-            .ok()
-            .and_then(|bytes| {
-                let (header, _) = pod::from_bytes::<elf::CompressionHeader64<LE>>(&bytes).ok()?;
-                Some(header.ch_size.get(LE))
-            })
-            .unwrap_or(u64::MAX)
     }
 
     /// The bytes of the file that are mapped at `svma`, up to the end of the segment that maps them.
@@ -298,7 +330,7 @@ struct FileHeader {
 }
 
 impl FileHeader {
-    fn decode(bytes: &[u8]) -> Result<FileHeader, ImageError> {
+    fn decode(bytes: &[u8], kinds: &[elf::FileType]) -> Result<FileHeader, ImageError> {
         let (header, _) = pod::from_bytes::<elf::FileHeader64<LE>>(bytes).map_err(|()| ImageError::NotElf)?;
         let ident = &header.e_ident;
         if ident.magic != elf::ELFMAG {
@@ -316,7 +348,7 @@ impl FileHeader {
             return unsupported("machine", u32::from(machine.0));
         }
         let kind = header.e_type.get(LE);
-        if kind != elf::ET_EXEC && kind != elf::ET_DYN {
+        if !kinds.contains(&kind) {
             return unsupported("type", u32::from(kind.0));
         }
         let program_header_count = usize::from(header.e_phnum.get(LE));
@@ -413,25 +445,6 @@ pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
     let rest = rest.get(..limits::MAX_LINKAGE_NAME).unwrap_or(rest);
     let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
     rest.get(..end).unwrap_or_default()
-}
-
-fn decompress(raw: &[u8], limit: u64) -> Result<Arc<[u8]>, ImageError> {
-    let (header, data) = pod::from_bytes::<elf::CompressionHeader64<LE>>(raw)
-        .map_err(|()| ImageError::Compression("no compression header"))?;
-    let size = header.ch_size.get(LE);
-    let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
-    if size > limit {
-        return Err(ImageError::TooLarge { what: "decompressed section", size, limit });
-    }
-    let format = match header.ch_type.get(LE) {
-        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
-        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
-        _ => return Err(ImageError::Compression("unknown method")),
-    };
-    let compressed = CompressedData { format, data, uncompressed_size: size };
-    // Allocates exactly `size`, checked above, and stops when that is full.
-    let bytes = compressed.decompress().map_err(|_| ImageError::Compression("damaged data"))?;
-    Ok(Arc::from(&*bytes))
 }
 
 /// Finds the NT_GNU_BUILD_ID note of owner "GNU" (gABI, "Note Section": three words, then name and descriptor, each

@@ -14,6 +14,7 @@
 //! [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
+mod compressed;
 mod debugfile;
 mod demangle;
 mod dwarf;
@@ -24,8 +25,11 @@ pub mod limits;
 mod meter;
 mod names;
 mod plt;
+mod root;
 mod scopes;
+mod sections;
 mod source;
+mod split;
 mod starts;
 mod symbols;
 mod symtab;

@@ -27,6 +27,13 @@ pub const MAX_DEBUG_BYTES: u64 = 512 << 20;
 /// 3:1 to 6:1; a claim above this is a bomb, refused before anything is allocated.
 pub const MAX_COMPRESSION_RATIO: u64 = 128;
 
+/// Bytes of the small ELF file in `.gnu_debugdata`, decompressed. It has function symbols only; that of a large browser
+/// takes 20 MiB.
+pub const MAX_MINI_DEBUG: u64 = 64 << 20;
+
+/// Memory that decompressing it may take, in KiB. `xz -9` uses a dictionary of 64 MiB, and some more.
+pub const MAX_XZ_MEMORY_KIB: u32 = 66 << 10;
+
 /// Symbols kept from one symbol table (16 bytes each). Chromium has about 3 million.
 pub const MAX_SYMBOLS: usize = 8 << 20;
 
@@ -48,8 +55,9 @@ pub const MAX_SYMBOL_WALK: usize = 16;
 /// Bytes of `.gnu_debuglink`: a file name (at most 255 bytes on Linux), padding and a checksum.
 pub const MAX_DEBUGLINK: u64 = 512;
 
-/// Bytes of a file whose checksum is computed to see whether it belongs to an image: about two seconds of reading.
-pub const MAX_CHECKED_FILE: u64 = 2 << 30;
+/// Bytes of a file whose checksum is computed to see whether it belongs to an image, where build ids do not tell: a quarter
+/// of a second, also if the file is sparse and claims it for nothing.
+pub const MAX_CHECKED_FILE: u64 = 256 << 20;
 
 /// Bytes read of `/proc/kallsyms`. With many modules it reaches 20 MiB.
 pub const MAX_KALLSYMS: u64 = 128 << 20;
@@ -97,3 +105,6 @@ pub const MAX_ORIGINS: usize = 8;
 
 /// Scopes around a function in the path that names it.
 pub const MAX_SCOPES: usize = 64;
+
+/// Notes about one image. Each of its units may refer to a file that is damaged; nobody reads about all of them.
+pub const MAX_NOTES: usize = 16;

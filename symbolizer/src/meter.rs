@@ -55,6 +55,13 @@ pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -
     }
 }
 
+/// Calls a parser of others that reads no [`Metered`] section, such as a demangler; `None` if it panicked.
+pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // So the grant of steps does not matter.
+    let mut steps = 1;
+    run(&mut steps, crate::limits::MAX_DWARF_STACK, work).ok()
+}
+
 /// Roughly where the stack ends now: the address of a local variable.
 #[inline(always)]
 fn stack_pointer() -> usize {
@@ -84,6 +91,11 @@ pub(crate) struct Metered(EndianReader<LittleEndian, Arc<[u8]>>);
 impl Metered {
     pub(crate) fn new(bytes: Arc<[u8]>) -> Metered {
         Metered(EndianReader::new(bytes, LittleEndian))
+    }
+
+    /// A section that is not there.
+    pub(crate) fn empty_section() -> Metered {
+        Metered::new(Arc::from(Vec::new()))
     }
 }
 

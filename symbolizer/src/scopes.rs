@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use crate::limits;
 use crate::meter::Metered;
-use crate::units::{Entry, Units};
+use crate::units::{Entry, Part, Units};
 
 /// How a path names an unnamed namespace; as C++ demanglers do.
 const UNNAMED_NAMESPACE: &str = "(anonymous namespace)";
@@ -21,8 +21,7 @@ const LAMBDA: &str = "<lambda";
 /// Which entries lie inside which, for the units that were needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    /// By the unit's offset in `.debug_info`.
-    units: HashMap<usize, Box<[Scope]>>,
+    units: HashMap<(Part, usize), Box<[Scope]>>,
 }
 
 /// An entry that gives a name to those inside it, in the order of the unit.
@@ -62,7 +61,7 @@ impl Scopes {
     }
 
     fn of(&mut self, at: Entry<'_>) -> Option<&[Scope]> {
-        let key = at.unit_start()?;
+        let key = at.unit_key()?;
         Some(self.units.entry(key).or_insert_with(|| read(at.unit).unwrap_or_default()))
     }
 }

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::compressed;
 use crate::debugfile::{DebugFile, DebugFileFinder};
 use crate::demangle::demangle;
-use crate::dwarf::{self, Dwarf, DwarfFrame};
+use crate::dwarf::{Dwarf, DwarfFrame};
 use crate::elf::ElfFile;
 use crate::limits;
 use crate::meter;
 use crate::names;
 use crate::plt::Plt;
+use crate::sections;
+use crate::split::SplitFiles;
 use crate::starts::FunctionStarts;
 use crate::symtab::SymbolTable;
 
@@ -106,6 +109,10 @@ impl Symbols {
             self.notes.push(why);
             tables.dwarf = None;
         }
+        if let Some(dwarf) = &mut tables.dwarf {
+            let room = limits::MAX_NOTES.saturating_sub(self.notes.len());
+            self.notes.extend(dwarf.take_notes().into_iter().take(room));
+        }
         if !self.short_names_noted && tables.dwarf.as_ref().is_some_and(Dwarf::has_short_names) {
             self.short_names_noted = true;
             self.notes.push(SHORT_NAMES.to_owned());
@@ -168,13 +175,14 @@ struct Called {
 
 impl Tables {
     fn load(image: &ElfFile, finder: &DebugFileFinder, notes: &mut Vec<String>) -> Tables {
-        let has_dwarf = dwarf::is_in(image);
+        let has_dwarf = sections::is_in(image);
         // With both in the image there is nothing to look for.
         let has_symbols = image.section(b".symtab").is_some();
         let debug = if has_dwarf && has_symbols { None } else { finder.find(image, notes) };
         let debug_file = debug.as_ref().map(|debug| &debug.file);
-        let mut files = vec![image];
-        files.extend(debug_file);
+        let names_found = has_symbols || debug_file.is_some_and(|file| file.section(b".symtab").is_some());
+        let mini = if names_found { None } else { mini_debug(image, notes) };
+        let files: Vec<&ElfFile> = [Some(image), debug_file, mini.as_ref()].into_iter().flatten().collect();
         let symbols = SymbolTable::read(&files);
         if symbols.cut {
             notes.push("the symbols of this image are above a limit: some are not used".to_owned());
@@ -183,7 +191,7 @@ impl Tables {
             load_dwarf(image, None, finder, notes)
         } else {
             debug_file
-                .filter(|file| dwarf::is_in(file))
+                .filter(|file| sections::is_in(file))
                 .and_then(|file| load_dwarf(file, debug.as_ref(), finder, notes))
         };
         Tables { symbols, starts: FunctionStarts::new(image.unwind_sections()), plt: Plt::new(image), dwarf }
@@ -218,14 +226,24 @@ impl Tables {
     }
 }
 
+/// The small ELF file in `.gnu_debugdata`, "MiniDebugInfo" in GDB's manual: the function symbols that `.dynsym` does not
+/// have, compressed by xz.
+fn mini_debug(image: &ElfFile, notes: &mut Vec<String>) -> Option<ElfFile> {
+    let section = image.section(b".gnu_debugdata")?;
+    let data = image.section_data(section, limits::MAX_MINI_DEBUG);
+    let file = data.and_then(|data| compressed::xz(&data, limits::MAX_MINI_DEBUG)).and_then(ElfFile::from_bytes);
+    file.inspect_err(|error| notes.push(format!("cannot use the symbols in .gnu_debugdata: {error}"))).ok()
+}
+
 fn load_dwarf(
     file: &ElfFile,
     debug: Option<&DebugFile>,
     finder: &DebugFileFinder,
     notes: &mut Vec<String>,
 ) -> Option<Dwarf> {
-    let supplement = finder.find_supplement(file, debug.and_then(|debug| debug.path.as_deref()), notes);
-    match Dwarf::load(file, supplement.as_ref()) {
+    let path = debug.and_then(|debug| debug.path.as_deref());
+    let supplement = finder.find_supplement(file, path, notes);
+    match Dwarf::load(file, supplement.as_ref(), SplitFiles::new(finder.clone(), path)) {
         Ok(dwarf) => Some(dwarf),
         Err(why) => {
             notes.push(why);
@@ -279,11 +297,11 @@ impl Names {
         if let Some(named) = self.0.get(raw) {
             return named.clone();
         }
-        let logical = contained(|| names::logical(raw).into_owned()).unwrap_or_else(|| raw.to_owned());
+        let logical = meter::contained(|| names::logical(raw).into_owned()).unwrap_or_else(|| raw.to_owned());
         let named = match self.0.get(logical.as_str()) {
             Some(named) => named.clone(),
             None => {
-                let display = contained(|| demangle(&logical)).flatten();
+                let display = meter::contained(|| demangle(&logical)).flatten();
                 let named = Named { linkage: Some(Arc::from(logical.as_str())), display: display.map(Arc::from) };
                 self.0.insert(logical.as_str().into(), named.clone());
                 named
@@ -294,11 +312,4 @@ impl Names {
         }
         named
     }
-}
-
-/// Demanglers read names made by others and may panic on hostile ones.
-fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
-    // They read no sections, so the grant of steps does not matter.
-    let mut steps = 1;
-    meter::run(&mut steps, limits::MAX_DWARF_STACK, work).ok()
 }

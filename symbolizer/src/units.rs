@@ -1,25 +1,47 @@
-//! References from one debug entry to another, also across units.
+//! References from one debug entry to another, also across units and files.
 //!
-//! Link-time optimisation puts copies of functions in one unit and what they are copies of in another. `addr2line`
-//! follows such references for names; for everything else they are followed here.
+//! Link-time optimisation puts copies of functions in one unit and what they are copies of in another; `dwz(1)` moves
+//! what several images have in common into a file of its own. `addr2line` follows such references for names; for
+//! everything else they are followed here.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use gimli::{AttributeValue, DebugInfoOffset, Reader, Unit, UnitOffset, UnitRef};
+use gimli::{AttributeValue, DebugInfoOffset, DwarfFileType, DwoId, Reader, Unit, UnitOffset, UnitRef, UnitType};
+use hashbrown::HashMap;
 
 use crate::limits;
 use crate::meter::Metered;
 
+/// Which of the files with an image's debug information.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// The image, or its debug file.
+    Main,
+    /// What is common to several images.
+    Supplement,
+    /// What was split off one unit.
+    Split(u64),
+}
+
 /// A debug entry: the unit it is in, and where.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
+    pub(crate) part: Part,
     pub(crate) unit: UnitRef<'a, Metered>,
     pub(crate) offset: UnitOffset,
 }
 
 /// The units of an image, parsed when a reference leads into them.
 pub(crate) struct Units {
+    main: FileUnits,
+    supplement: Option<FileUnits>,
+    /// Where in `main` the units are whose other part was split off.
+    skeletons: OnceCell<HashMap<u64, usize>>,
+}
+
+/// The units of one file.
+struct FileUnits {
     dwarf: Arc<gimli::Dwarf<Metered>>,
     /// Offsets in `.debug_info`, in order.
     starts: Vec<usize>,
@@ -27,9 +49,10 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>) -> Units {
-        let parsed = starts.iter().map(|_| OnceCell::new()).collect();
-        Units { dwarf, starts, parsed }
+    /// The units of `dwarf`, which begin at `starts`, and of its supplement, likewise.
+    pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>, of_supplement: Vec<usize>) -> Units {
+        let supplement = dwarf.sup.clone().map(|dwarf| FileUnits::new(dwarf, of_supplement));
+        Units { main: FileUnits::new(dwarf, starts), supplement, skeletons: OnceCell::new() }
     }
 
     /// The entry with the name of a function: copies refer to their abstract instance and definitions to their
@@ -54,26 +77,84 @@ impl Units {
     }
 
     fn follow<'a>(&'a self, from: Entry<'a>, reference: AttributeValue<Metered>) -> Option<Entry<'a>> {
-        match reference {
-            AttributeValue::UnitRef(offset) => Some(Entry { offset, ..from }),
-            AttributeValue::DebugInfoRef(target) => {
-                let index = self.starts.partition_point(|&start| start <= target.0).checked_sub(1)?;
-                let unit = self.parsed.get(index)?.get_or_init(|| self.parse(index).map(Box::new)).as_deref()?;
-                let offset = target.to_unit_offset(&unit.header)?;
-                Some(Entry { unit: UnitRef::new(&self.dwarf, unit), offset })
+        match (reference, from.part) {
+            (AttributeValue::UnitRef(offset), _) => Some(Entry { offset, ..from }),
+            (AttributeValue::DebugInfoRef(target), Part::Main) => self.main.at(target, Part::Main),
+            (AttributeValue::DebugInfoRef(target), Part::Supplement) | (AttributeValue::DebugInfoRefSup(target), _) => {
+                self.supplement.as_ref()?.at(target, Part::Supplement)
             }
-            // In a file of `dwz`, or in a type unit.
+            // In a type unit. What was split off has one unit, which refers to no other.
             _ => None,
         }
     }
 
-    fn parse(&self, index: usize) -> Option<Unit<Metered>> {
-        let start = DebugInfoOffset(*self.starts.get(index)?);
-        self.dwarf.unit(self.dwarf.debug_info.header_from_offset(start).ok()?).ok()
+    /// The unit that has the line table for an entry: what was split off uses that of its skeleton.
+    pub(crate) fn with_lines<'a>(&'a self, at: Entry<'a>) -> Option<UnitRef<'a, Metered>> {
+        let Part::Split(id) = at.part else { return Some(at.unit) };
+        let skeletons = self.skeletons.get_or_init(|| {
+            let ids = (0..self.main.starts.len()).filter_map(|index| Some((self.main.split_id(index)?.0, index)));
+            ids.collect()
+        });
+        self.main.unit(*skeletons.get(&id)?)
     }
 }
 
-impl Entry<'_> {
+impl FileUnits {
+    fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>) -> FileUnits {
+        let parsed = starts.iter().map(|_| OnceCell::new()).collect();
+        FileUnits { dwarf, starts, parsed }
+    }
+
+    fn at(&self, target: DebugInfoOffset, part: Part) -> Option<Entry<'_>> {
+        let index = self.starts.partition_point(|&start| start <= target.0).checked_sub(1)?;
+        let unit = self.unit(index)?;
+        Some(Entry { part, unit, offset: target.to_unit_offset(&unit.header)? })
+    }
+
+    fn unit(&self, index: usize) -> Option<UnitRef<'_, Metered>> {
+        let parsed = self.parsed.get(index)?.get_or_init(|| self.parse(index).map(Box::new));
+        Some(UnitRef::new(&self.dwarf, parsed.as_deref()?))
+    }
+
+    fn parse(&self, index: usize) -> Option<Unit<Metered>> {
+        self.dwarf.unit(self.header(index)?).ok()
+    }
+
+    fn header(&self, index: usize) -> Option<gimli::UnitHeader<Metered>> {
+        self.dwarf.debug_info.header_from_offset(DebugInfoOffset(*self.starts.get(index)?)).ok()
+    }
+
+    /// The id of what was split off a unit.
+    fn split_id(&self, index: usize) -> Option<DwoId> {
+        match self.header(index)?.type_() {
+            UnitType::Skeleton(id) => Some(id),
+            // DWARF 4 has it in an attribute.
+            UnitType::Compilation => self.parse(index)?.dwo_id,
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// An entry of a unit as `addr2line` has it.
+    pub(crate) fn new(unit: UnitRef<'a, Metered>, offset: UnitOffset) -> Entry<'a> {
+        let part = match unit.unit.dwo_id {
+            Some(id) if unit.dwarf.file_type == DwarfFileType::Dwo => Part::Split(id.0),
+            _ => Part::Main,
+        };
+        Entry { part, unit, offset }
+    }
+
+    /// What identifies it among all entries of the image.
+    pub(crate) fn key(&self) -> Option<(Part, usize)> {
+        Some((self.part, self.offset.to_debug_info_offset(&self.unit.header)?.0))
+    }
+
+    /// What identifies its unit.
+    pub(crate) fn unit_key(&self) -> Option<(Part, usize)> {
+        Some((self.part, self.unit.header.debug_info_offset()?.0))
+    }
+
     /// Its name (`DW_AT_name`).
     pub(crate) fn name(&self) -> Option<String> {
         let value = self.unit.entry(self.offset).ok()?.attr_value(gimli::DW_AT_name)?;
@@ -91,8 +172,13 @@ impl Entry<'_> {
         Some(self.unit.entry(self.offset).ok()?.tag())
     }
 
-    /// Where the unit begins in `.debug_info`.
-    pub(crate) fn unit_start(&self) -> Option<usize> {
-        Some(self.unit.header.debug_info_offset()?.0)
+    /// The language its unit is written in.
+    pub(crate) fn language(&self) -> Option<gimli::DwLang> {
+        let mut entries = self.unit.entries();
+        entries.next_entry().ok()?;
+        match entries.current()?.attr_value(gimli::DW_AT_language)? {
+            AttributeValue::Language(language) => Some(language),
+            _ => None,
+        }
     }
 }

@@ -46,9 +46,9 @@ impl UnwindSections {
             base_svma: file.base_svma(),
             text_svma: range(b".text"),
             got_svma: range(b".got"),
-            eh_frame_hdr: read_section(file, b".eh_frame_hdr").or_else(|| read_header_segment(file)),
-            eh_frame: read_section(file, b".eh_frame"),
-            debug_frame: read_section(file, b".debug_frame").map(|section| section.data),
+            eh_frame_hdr: read_section(file, ".eh_frame_hdr").or_else(|| read_header_segment(file)),
+            eh_frame: read_section(file, ".eh_frame"),
+            debug_frame: read_section(file, ".debug_frame").map(|section| section.data),
         };
         if sections.eh_frame.is_none() {
             sections.eh_frame = sections.eh_frame_pointer().and_then(|svma| {
@@ -103,8 +103,8 @@ impl UnwindSections {
     }
 }
 
-fn read_section(file: &ElfFile, name: &[u8]) -> Option<UnwindSection> {
-    let section = file.section(name)?;
+fn read_section(file: &ElfFile, name: &str) -> Option<UnwindSection> {
+    let section = file.debug_section(name)?;
     let data = file.section_data(section, limits::MAX_UNWIND_BYTES).ok()?;
     let svma = section.svma..section.svma.checked_add(data.len() as u64)?;
     (!data.is_empty()).then_some(UnwindSection { svma, data })

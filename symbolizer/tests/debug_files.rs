@@ -56,7 +56,7 @@ impl Split {
     }
 
     fn symbols(&self) -> Symbols {
-        let finder = DebugFileFinder::in_root(self.workshop.path("root")).image_path(&self.inside);
+        let finder = DebugFileFinder::in_root(self.workshop.path("root")).unwrap().image_path(&self.inside);
         Symbols::new(open(&self.image()), finder)
     }
 
@@ -176,4 +176,68 @@ fn nothing_is_searched_without_a_root() {
     let mut symbols = Symbols::new(open(&split.image()), DebugFileFinder::none());
     assert_eq!(linkage(resolve(&mut symbols, split.main).last().unwrap()), "?");
     assert!(Path::new(&split.by_build_id()).is_relative());
+}
+
+#[test]
+fn symbolic_links_are_followed_as_the_program_follows_them() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let split = Split::new("-g -O2");
+    let place = split.by_build_id();
+    let inside = place.strip_prefix("usr/lib/debug").unwrap().trim_start_matches('/');
+    // Debug files on another volume, by an absolute link.
+    split.install(&format!("srv/debug/{inside}"));
+    std::fs::create_dir_all(split.workshop.path("root/usr/lib")).unwrap();
+    let link = split.workshop.path("root/usr/lib/debug");
+    std::os::unix::fs::symlink("/srv/debug", &link).unwrap();
+    assert_eq!(split.outcome(), ("main".to_owned(), true, vec![]));
+    // The same directory named as this process sees it is outside of the program's root.
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(split.workshop.path("root/srv/debug"), &link).unwrap();
+    assert_eq!(split.outcome(), ("?".to_owned(), false, vec![]));
+    // Unless this machine is to be searched too, by its own paths. It has no debug file for this program.
+    let finder = DebugFileFinder::in_root(split.workshop.path("root")).unwrap().or_system();
+    let mut symbols = Symbols::new(open(&split.image()), finder.image_path(&split.inside));
+    assert_eq!(linkage(resolve(&mut symbols, split.main).last().unwrap()), "?");
+    // And with that as the order, another root's file is found.
+    let other = tempfile::tempdir().unwrap();
+    let finder = DebugFileFinder::in_root(other.path()).unwrap().or_system();
+    let mut symbols = Symbols::new(open(&split.image()), finder.image_path(split.image()));
+    split.link();
+    let beside = split.workshop.path("root/opt/app/program.debug");
+    std::fs::copy(split.debug(), beside).unwrap();
+    assert_eq!(
+        linkage(resolve(&mut symbols, split.main).last().unwrap()),
+        "?",
+        "the image was opened before it had a link"
+    );
+    let finder = DebugFileFinder::in_root(other.path()).unwrap().or_system();
+    let mut symbols = Symbols::new(open(&split.image()), finder.image_path(split.image()));
+    assert_eq!(linkage(resolve(&mut symbols, split.main).last().unwrap()), "main");
+}
+
+#[test]
+fn a_root_that_is_not_there_is_an_error() {
+    assert!(DebugFileFinder::in_root("/nonexistent").is_err());
+    assert!(DebugFileFinder::in_root("/proc/self/exe").is_err(), "not a directory");
+}
+
+#[test]
+fn large_files_are_not_read_for_a_checksum() {
+    if !have(&TOOLS) {
+        return;
+    }
+    for (args, expected) in [("-g -O2 -Wl,--build-id=none", "?"), ("-g -O2", "main")] {
+        let split = Split::new(args);
+        split.link();
+        let place = split.install("opt/app/program.debug");
+        // Sparse: it takes no room on the disk and seconds to read.
+        std::fs::File::options().write(true).open(&place).unwrap().set_len(1_900_000_000).unwrap();
+        let (name, _, notes) = split.outcome();
+        assert_eq!(name, expected);
+        // With build ids the checksum is not needed.
+        let noted = notes.iter().any(|note| note.contains("above the limit for a checksum"));
+        assert_eq!(noted, expected == "?", "{notes:?}");
+    }
 }

@@ -20,6 +20,8 @@ fn package_of(tool: &str) -> &'static str {
         "cc" => "gcc",
         "c++" => "g++",
         "rustc" => "rustc",
+        "dwz" => "dwz",
+        "xz" => "xz-utils",
         _ => "binutils",
     }
 }

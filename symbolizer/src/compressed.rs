@@ -1,0 +1,92 @@
+//! Compressed sections: what compresses them, and how far they may grow.
+//!
+//! Three ways are in use: gABI, "Section Compression" (`SHF_COMPRESSED`, zlib or zstd); the older one of GNU tools, told by
+//! the name (`.zdebug_info`); and `.gnu_debugdata`, a whole ELF file compressed by `xz(1)`.
+//!
+//! Nothing is allocated for a claim before it is checked: a size must be below the caller's limit and below
+//! [`limits::MAX_COMPRESSION_RATIO`] times what it is made from.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
+use object::read::{CompressedData, CompressionFormat};
+
+use crate::error::ImageError;
+use crate::limits;
+use crate::meter;
+
+/// What the name of a section compressed in the old way begins with.
+pub(crate) const LEGACY_PREFIX: &[u8] = b".zdebug_";
+
+/// Bytes before the data of a section compressed in the old way: `ZLIB`, and the size as a big endian 64-bit number.
+pub(crate) const LEGACY_HEADER: u64 = 12;
+
+/// Bytes before the data of a section with `SHF_COMPRESSED`.
+pub(crate) const HEADER: u64 = size_of::<elf::CompressionHeader64<LE>>() as u64;
+
+/// The size stated in the header of a section with `SHF_COMPRESSED`.
+pub(crate) fn stated_size(header: &[u8]) -> Option<u64> {
+    let (header, _) = pod::from_bytes::<elf::CompressionHeader64<LE>>(header).ok()?;
+    Some(header.ch_size.get(LE))
+}
+
+/// The size stated in the header of a `.zdebug_` section; `None` if it is not compressed after all.
+pub(crate) fn legacy_stated_size(header: &[u8]) -> Option<u64> {
+    let size = header.strip_prefix(b"ZLIB")?.first_chunk::<8>()?;
+    Some(u64::from_be_bytes(*size))
+}
+
+/// Decompresses a section with `SHF_COMPRESSED`.
+pub(crate) fn section(raw: &[u8], limit: u64) -> Result<Arc<[u8]>, ImageError> {
+    let (header, data) = pod::from_bytes::<elf::CompressionHeader64<LE>>(raw)
+        .map_err(|()| ImageError::Compression("no compression header"))?;
+    let format = match header.ch_type.get(LE) {
+        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+        _ => return Err(ImageError::Compression("unknown method")),
+    };
+    expand(format, data, header.ch_size.get(LE), limit)
+}
+
+/// Decompresses a `.zdebug_` section; one that does not begin as such is not compressed.
+pub(crate) fn legacy_section(raw: Arc<[u8]>, limit: u64) -> Result<Arc<[u8]>, ImageError> {
+    match (legacy_stated_size(&raw), raw.get(LEGACY_HEADER as usize..)) {
+        (Some(size), Some(data)) => expand(CompressionFormat::Zlib, data, size, limit),
+        _ => Ok(raw),
+    }
+}
+
+fn expand(format: CompressionFormat, data: &[u8], size: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
+    within(size, data, limit)?;
+    let compressed = CompressedData { format, data, uncompressed_size: size };
+    // Allocates exactly `size`, checked above, and stops when that is full.
+    let bytes = compressed.decompress().map_err(|_| ImageError::Compression("damaged data"))?;
+    Ok(Arc::from(&*bytes))
+}
+
+/// Decompresses a stream of `xz(1)`, which does not begin with its size.
+pub(crate) fn xz(data: &[u8], limit: u64) -> Result<Vec<u8>, ImageError> {
+    let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
+    let mut bytes = Vec::new();
+    let read = meter::contained(|| {
+        let reader = lzma_rust2::XzReader::new_mem_limit(data, false, limits::MAX_XZ_MEMORY_KIB);
+        reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)
+    });
+    match read {
+        Some(Ok(_)) => {}
+        _ => return Err(ImageError::Compression("damaged data")),
+    }
+    within(bytes.len() as u64, data, limit)?;
+    Ok(bytes)
+}
+
+fn within(size: u64, data: &[u8], limit: u64) -> Result<(), ImageError> {
+    let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
+    if size > limit {
+        return Err(ImageError::TooLarge { what: "decompressed section", size, limit });
+    }
+    Ok(())
+}

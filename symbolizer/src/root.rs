@@ -1,0 +1,144 @@
+//! Opening regular files in a file system that a profiled program sees.
+//!
+//! Paths come from images, so from whoever made them, and the reader may be root. Two things must not happen: that
+//! a path in another root leads out of it (a symbolic link that is absolute there), and that anything but a regular
+//! file is opened, which may wait for ever (a FIFO) or do something (a device).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::Mode;
+
+/// A root directory, under which paths are resolved as for a program that has it as its root.
+#[derive(Debug, Clone)]
+pub(crate) enum Root {
+    /// That of this process.
+    Own,
+    /// Another one, held open: it stays what it was when the program that had it is gone.
+    Other(Arc<OwnedFd>),
+}
+
+/// How often a path is tried again if something in it was renamed meanwhile, which the kernel says with EAGAIN.
+const TRIES: usize = 4;
+
+impl Root {
+    /// The root at `path`, which may be `/proc/PID/root`.
+    pub(crate) fn at(path: &Path) -> io::Result<Root> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Root::Other(Arc::new(open(path, flags, Mode::empty())?)))
+    }
+
+    /// Opens a regular file for reading, given its absolute path inside this root.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+        if path.as_os_str().len() > crate::limits::MAX_PATH {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let handle = match self {
+            Root::Own => open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?,
+            Root::Other(root) => resolve_beneath(root, path.strip_prefix("/").unwrap_or(path))?,
+        };
+        // The handle reads nothing and does nothing. What it is is known before it is opened.
+        let handle = File::from(handle);
+        if !handle.metadata()?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let same = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        Ok(File::from(open(&same, flags, Mode::empty())?))
+    }
+}
+
+/// A handle (O_PATH) of what `path` leads to from `root`, taken for `/`.
+fn resolve_beneath(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
+    for _ in 0..TRIES {
+        match openat2(root, path, how) {
+            Err(Errno::EAGAIN) => {}
+            // Linux before 5.6, or a filter of system calls that does not know this one.
+            Err(Errno::ENOSYS | Errno::EPERM) => return walk(root, path),
+            result => return Ok(result?),
+        }
+    }
+    Err(Errno::EAGAIN.into())
+}
+
+/// As [`resolve_beneath`] for kernels without openat2(2): follows no symbolic link and no `..`, so that it finds less.
+fn walk(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut at = root.try_clone()?;
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => at = openat(&at, name, flags, Mode::empty())?,
+            Component::CurDir => {}
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    fn text(file: io::Result<File>) -> Option<String> {
+        let mut text = String::new();
+        file.ok()?.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    #[test]
+    fn links_stay_inside_the_root() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("file"), "outside").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let inside = |path: &str| dir.path().join(path);
+        std::fs::create_dir_all(inside("usr/lib")).unwrap();
+        std::fs::create_dir_all(inside("a/b")).unwrap();
+        std::fs::write(inside("usr/lib/file"), "inside").unwrap();
+        symlink("/usr/lib", inside("lib")).unwrap();
+        symlink("../../../../../../usr/lib", inside("a/b/up")).unwrap();
+        symlink(outside.path(), inside("out")).unwrap();
+        symlink(outside.path().join("file"), inside("direct")).unwrap();
+        let root = Root::at(dir.path()).unwrap();
+        let open = |path: &str| text(root.open(Path::new(path)));
+        assert_eq!(open("/usr/lib/file").as_deref(), Some("inside"));
+        assert_eq!(open("/lib/file").as_deref(), Some("inside"), "an absolute link starts at the root");
+        assert_eq!(open("/a/b/up/file").as_deref(), Some("inside"), "there is nothing above the root");
+        assert_eq!(open("/../../usr/lib/file").as_deref(), Some("inside"));
+        assert_eq!(open("/out/file"), None);
+        assert_eq!(open("/direct"), None);
+        // The way for old kernels finds what is there without links, and nothing outside.
+        let Root::Other(handle) = &root else { unreachable!() };
+        assert!(walk(handle, Path::new("usr/lib/file")).is_ok());
+        for path in ["lib/file", "a/b/up/file", "out/file", "../usr/lib/file"] {
+            assert!(walk(handle, Path::new(path)).is_err(), "{path}");
+        }
+        // A link at the end is not followed, so that what was found is a link and not a file.
+        assert!(!File::from(walk(handle, Path::new("direct")).unwrap()).metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        nix::unistd::mkfifo(&dir.path().join("fifo"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        std::fs::create_dir(dir.path().join("directory")).unwrap();
+        for root in [Root::at(dir.path()).unwrap(), Root::Own] {
+            let at = |name: &str| match root {
+                Root::Own => dir.path().join(name),
+                Root::Other(_) => PathBuf::from(name),
+            };
+            for name in ["fifo", "directory", "missing"] {
+                assert!(root.open(&at(name)).is_err(), "{name}");
+            }
+        }
+        assert!(Root::Own.open(Path::new("/dev/null")).is_err());
+    }
+}

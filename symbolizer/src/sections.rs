@@ -1,0 +1,203 @@
+//! The sections with debug information, read within limits and looked over before any parser sees them.
+
+use gimli::{DwarfFileType, SectionId};
+use hashbrown::HashSet;
+
+use crate::elf::{ElfFile, Section};
+use crate::limits;
+use crate::meter::Metered;
+
+/// The sections lookups need. Locations of variables, types by signature and indexes for debuggers are left in the
+/// file.
+const SECTIONS: [SectionId; 10] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+];
+
+/// Those of them that are in files with split DWARF, and the index of packages.
+const SPLIT_SECTIONS: [SectionId; 6] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugInfo,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugCuIndex,
+];
+
+/// Whether a file has debug information at all.
+pub(crate) fn is_in(file: &ElfFile) -> bool {
+    file.debug_section(".debug_info").is_some_and(|section| file.section_size(section) > 0)
+}
+
+/// What may still be read of one image's debug information, of [`limits::MAX_DEBUG_BYTES`].
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: u64,
+}
+
+impl Budget {
+    pub(crate) fn new() -> Budget {
+        Budget { left: limits::MAX_DEBUG_BYTES }
+    }
+
+    /// Bytes taken so far.
+    pub(crate) fn used(&self) -> u64 {
+        limits::MAX_DEBUG_BYTES - self.left
+    }
+
+    /// Takes what the sections will need, before they are read.
+    fn take<'a>(&mut self, file: &ElfFile, sections: impl Iterator<Item = &'a Section>) -> Result<(), String> {
+        let size = sections.fold(0, |sum: u64, section| sum.saturating_add(file.section_size(section)));
+        let (mib, limit) = (size.saturating_add(self.used()) >> 20, limits::MAX_DEBUG_BYTES >> 20);
+        let left = self.left.checked_sub(size);
+        self.left = left.ok_or(format!("debug information of {mib} MiB is above the limit of {limit} MiB"))?;
+        Ok(())
+    }
+}
+
+/// Reads what lookups need of a linked file.
+pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<gimli::Dwarf<Metered>, String> {
+    budget.take(file, SECTIONS.iter().filter_map(|id| file.debug_section(id.name())))?;
+    gimli::Dwarf::load(|id| {
+        let wanted = SECTIONS.contains(&id);
+        reader(file, id.name(), wanted.then(|| file.debug_section(id.name())).flatten())
+    })
+}
+
+/// Reads the part of a `.dwo` file that describes the unit `id`, as `select` finds it among the sections called
+/// `.debug_info.dwo`: type units have sections of their own, of the same name.
+pub(crate) fn read_split(
+    file: &ElfFile,
+    budget: &mut Budget,
+    select: impl Fn(&mut gimli::Dwarf<Metered>) -> bool,
+) -> Result<Option<gimli::Dwarf<Metered>>, String> {
+    let info = SectionId::DebugInfo.dwo_name().unwrap_or_default();
+    let sections = || SPLIT_SECTIONS.iter().filter_map(|id| Some((id, file.debug_section(id.dwo_name()?)?)));
+    let units = || file.sections_named(info.as_bytes());
+    let others = sections().filter(|(id, _)| **id != SectionId::DebugInfo).map(|(_, section)| section);
+    budget.take(file, others.chain(units()))?;
+    let mut dwarf = gimli::Dwarf::load(|id| {
+        let section = sections().find(|(wanted, _)| **wanted == id).map(|(_, section)| section);
+        reader(file, id.dwo_name().unwrap_or_default(), section)
+    })?;
+    dwarf.file_type = DwarfFileType::Dwo;
+    // The compilation comes last.
+    for section in units().collect::<Vec<_>>().into_iter().rev() {
+        dwarf.debug_info = gimli::DebugInfo::from(reader(file, info, Some(section))?);
+        if select(&mut dwarf) {
+            return Ok(Some(dwarf));
+        }
+    }
+    Ok(None)
+}
+
+/// A package of split DWARF: an index of units by their ids, and the sections that have their parts.
+pub(crate) struct Package {
+    index: gimli::UnitIndex<Metered>,
+    sections: Vec<(SectionId, Metered)>,
+}
+
+impl Package {
+    pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<Package, String> {
+        let named = |id: SectionId| id.dwo_name().unwrap_or(id.name());
+        budget.take(file, SPLIT_SECTIONS.iter().filter_map(|id| file.debug_section(named(*id))))?;
+        let index = reader(file, named(SectionId::DebugCuIndex), file.debug_section(named(SectionId::DebugCuIndex)))?;
+        let index = gimli::DebugCuIndex::from(index).index();
+        let index = index.map_err(|error| format!("damaged index of a package of debug information: {error}"))?;
+        let section = |id: SectionId| Ok::<_, String>((id, reader(file, named(id), file.debug_section(named(id)))?));
+        Ok(Package { index, sections: SPLIT_SECTIONS.into_iter().map(section).collect::<Result<_, _>>()? })
+    }
+
+    /// The parts of the unit `id`. (`gimli::DwarfPackage` does the same, but needs all sections.)
+    pub(crate) fn find(&self, id: gimli::DwoId) -> gimli::Result<Option<gimli::Dwarf<Metered>>> {
+        use gimli::Reader as _;
+        let Some(row) = self.index.find(id.0) else { return Ok(None) };
+        let parts: Vec<_> = self.index.sections(row)?.collect();
+        let mut dwarf = gimli::Dwarf::load(|id| {
+            let Some((_, section)) = self.sections.iter().find(|(section, _)| *section == id) else {
+                return Ok(Metered::empty_section());
+            };
+            match parts.iter().find(|part| part.section.section_id() == id) {
+                Some(part) => {
+                    let mut bytes = section.clone();
+                    bytes.skip(part.offset as usize)?;
+                    bytes.split(part.size as usize)
+                }
+                // Strings are common to all.
+                None if id == SectionId::DebugStr => Ok(section.clone()),
+                None => Ok(Metered::empty_section()),
+            }
+        })?;
+        dwarf.file_type = DwarfFileType::Dwo;
+        Ok(Some(dwarf))
+    }
+}
+
+impl std::fmt::Debug for Package {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Package").field("units", &self.index.unit_count()).finish_non_exhaustive()
+    }
+}
+
+fn reader(file: &ElfFile, name: &str, section: Option<&Section>) -> Result<Metered, String> {
+    let bytes = match section {
+        Some(section) => file
+            .section_data(section, limits::MAX_DEBUG_BYTES)
+            .map_err(|error| format!("cannot use debug information, {name}: {error}"))?,
+        None => return Ok(Metered::empty_section()),
+    };
+    Ok(Metered::new(bytes))
+}
+
+/// Refuses what would cost out of proportion to the bytes it is written in: very many units, each of which becomes an
+/// index entry, and abbreviations with very many attributes, which a one-byte entry can refer to.
+///
+/// Returns where the units begin.
+pub(crate) fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
+    let damaged = |error: gimli::Error| format!("damaged debug information: {error}");
+    let mut tables = HashSet::new();
+    let mut units = dwarf.units();
+    let mut starts = Vec::new();
+    while let Some(header) = units.next().map_err(damaged)? {
+        starts.extend(header.debug_info_offset().map(|offset| offset.0));
+        if starts.len() > limits::MAX_UNITS {
+            return Err(format!("debug information has more than {} units", limits::MAX_UNITS));
+        }
+        if tables.insert(header.debug_abbrev_offset()) {
+            check_abbreviations(&dwarf.debug_abbrev, header.debug_abbrev_offset().0).map_err(damaged)?;
+        }
+    }
+    Ok(starts)
+}
+
+/// Walks a table of abbreviations (DWARF 5, section 7.5.3) and looks at the number of attributes of each.
+fn check_abbreviations(section: &gimli::DebugAbbrev<Metered>, offset: usize) -> gimli::Result<()> {
+    use gimli::{Reader as _, Section as _};
+    let mut reader = section.reader().clone();
+    reader.skip(offset)?;
+    while reader.read_uleb128()? != 0 {
+        let _tag = reader.read_uleb128()?;
+        let _has_children = reader.read_u8()?;
+        for count in 0.. {
+            let (name, form) = (reader.read_uleb128()?, reader.read_uleb128()?);
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                reader.skip_leb128()?;
+            }
+            if (name, form) == (0, 0) {
+                break;
+            }
+            if count >= limits::MAX_ATTRIBUTES {
+                return Err(gimli::Error::UnsupportedAttributeForm(gimli::DW_FORM_null));
+            }
+        }
+    }
+    Ok(())
+}
