@@ -1,0 +1,97 @@
+"""Just enough of ELF to say whether an address belongs to the function that a program starts in, or to a symbol."""
+
+import bisect
+import functools
+import struct
+
+PT_LOAD, PT_GNU_EH_FRAME = 1, 0x6474E550
+SHT_SYMTAB, SHT_DYNSYM = 2, 11
+STT_FUNC, STT_GNU_IFUNC = 2, 10
+# Where no unwind table bounds the entry function: `_start` is smaller than this in every C library.
+ENTRY_BYTES = 256
+
+
+class Elf:
+    """Program headers and entry function of a 64-bit little-endian file."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            header = file.read(64)
+            if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+                raise ValueError(f"{path}: not a 64-bit little-endian ELF file")
+            self.entry, offset = struct.unpack_from("<QQ", header, 24)
+            size, count = struct.unpack_from("<HH", header, 54)
+            file.seek(offset)
+            table = file.read(size * count)
+            self.loads, index = [], None
+            for i in range(count):
+                kind, _ = struct.unpack_from("<II", table, i * size)
+                start, address, _, bytes_in_file = struct.unpack_from("<QQQQ", table, i * size + 8)
+                if kind == PT_LOAD:
+                    self.loads.append((start, address, bytes_in_file))
+                elif kind == PT_GNU_EH_FRAME:
+                    index = (start, address, bytes_in_file)
+            self.base = min((address - start for start, address, _ in self.loads), default=0)
+            self.entry_range = self._entry_range(file, index)
+            self.sizes = self._sizes(file, header)
+
+    def _entry_range(self, file, index):
+        """From the binary search table of `.eh_frame_hdr`: the function that holds the entry ends where the next begins."""
+        starts = []
+        if index:
+            start, address, size = index
+            file.seek(start)
+            data = file.read(size)
+            # Version 1, pointer to .eh_frame as pcrel sdata4, count as udata4, table as datarel sdata4: what ld writes.
+            if len(data) >= 12 and (data[0], data[2], data[3]) == (1, 0x03, 0x3B):
+                count = min(struct.unpack_from("<I", data, 8)[0], (len(data) - 12) // 8)
+                starts = [address + struct.unpack_from("<i", data, 12 + 8 * i)[0] for i in range(count)]
+        at = bisect.bisect_right(starts, self.entry)
+        # The table also says where functions end that it does not cover.
+        end = starts[at] if at < len(starts) else self.entry + ENTRY_BYTES
+        return self.entry, min(end, self.entry + ENTRY_BYTES)
+
+    @staticmethod
+    def _sizes(file, header):
+        """Sizes of the functions that the file itself has symbols of, by address."""
+        offset = struct.unpack_from("<Q", header, 40)[0]
+        size, count = struct.unpack_from("<HH", header, 58)
+        file.seek(offset)
+        table = file.read(size * count)
+        sizes = {}
+        for i in range(count if size else 0):
+            kind = struct.unpack_from("<I", table, i * size + 4)[0]
+            if kind not in (SHT_SYMTAB, SHT_DYNSYM):
+                continue
+            file.seek(struct.unpack_from("<Q", table, i * size + 24)[0])
+            symbols = file.read(struct.unpack_from("<Q", table, i * size + 32)[0])
+            for _, info, _, _, address, length in struct.iter_unpack("<IBBHQQ", symbols[: len(symbols) // 24 * 24]):
+                if info & 0xF in (STT_FUNC, STT_GNU_IFUNC):
+                    sizes[address] = max(sizes.get(address, 0), length)
+        return sizes
+
+    def may_be_in(self, function, address):
+        """Whether an address may belong to the function that begins there: not if its symbol says that it ends before."""
+        size = self.sizes.get(function, 0)
+        return size == 0 or address < function + size
+
+    def address_of_offset(self, offset):
+        """The virtual address at which a byte of the file is loaded."""
+        for start, address, size in self.loads:
+            if start <= offset < start + size:
+                return address + offset - start
+        return None
+
+    def is_entry(self, address):
+        """Whether an address (virtual, as in the file) lies in the function that the program starts in."""
+        begin, end = self.entry_range
+        return address is not None and begin <= address < end
+
+
+@functools.lru_cache(maxsize=None)
+def read(path):
+    """The file's `Elf`, or `None` where it is not one."""
+    try:
+        return Elf(path)
+    except (OSError, ValueError, struct.error):
+        return None
