@@ -250,7 +250,7 @@ impl StackUnwinder {
         let mut lookup = start.ip;
         let mut called = false;
         loop {
-            let frame = match locate(lookup, mappings, frames)? {
+            let mut frame = match locate(lookup, mappings, frames)? {
                 Located::At(frame) => frame,
                 Located::Nowhere => return Err(Stop::Nowhere),
             };
@@ -262,15 +262,17 @@ impl StackUnwinder {
                 return Ok(Root::Complete);
             }
             let caller = match careful::leave(image.roots.unwind(), frame.address, &mut registers, &read) {
-                Err(Stuck::NotCovered)
-                    if called && image.roots.covered(frame.address.wrapping_add(1)) == Covered::NoCaller =>
-                {
-                    enter_uncalled(frames);
-                    return Ok(Root::Complete);
+                Err(Stuck::NotCovered) if called && image.roots.begins(frame.address.wrapping_add(1)) => {
+                    frame.address = frame.address.wrapping_add(1);
+                    frames.pop();
+                    frames.push(frame);
+                    let known = &mut self.return_addresses;
+                    let returns_to = |address| known.contains(address, mappings, images);
+                    roots::leave_beginning(&image.roots, frame.address, &mut registers, &read, returns_to)
                 }
                 Err(Stuck::NotCovered) => {
                     let known = &mut self.return_addresses;
-                    let rows = image.roots.rows(frame.address);
+                    let rows = image.roots.rows(frame.address.wrapping_add(u64::from(called)));
                     code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
                 }
                 result => result,
@@ -346,14 +348,6 @@ fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Resu
     let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
     frames.push(frame);
     Ok(Located::At(frame))
-}
-
-/// A stack may begin with a return address that no call has put there: the first of a function that nothing calls
-/// (`makecontext` does that). It is that function's frame, and not that of the padding before it.
-fn enter_uncalled(frames: &mut [Frame]) {
-    if let Some(frame) = frames.last_mut() {
-        frame.address = frame.address.wrapping_add(1);
-    }
 }
 
 /// The image's unwind information, loaded if this is its first frame.

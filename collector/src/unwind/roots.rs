@@ -6,13 +6,17 @@
 //! led to the slot, because thread libraries and runtimes end their stacks so. The third is believed only near the
 //! program's entry point, where the psABI has `rbp` cleared "to mark the deepest stack frame"; anywhere else `rbp` is a
 //! register like all others and happens to be 0.
+//!
+//! A stack may also begin with a return address that no call has put there, that of a function's first instruction:
+//! `makecontext` has its coroutines return so. [`leave_beginning`] tells these.
 
 use std::sync::Arc;
 
 use ccsd_symbolizer::{ElfFile, UnwindSections};
+use gimli::X86_64;
 use hashbrown::{HashMap, HashSet};
 
-use super::careful::{self, Table, Tables};
+use super::careful::{self, Caller, Registers, Stuck, Table, Tables};
 use super::code::{self, Row};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
@@ -98,7 +102,7 @@ impl ImageRoots {
         careful
     }
 
-    /// How the instructions leave the frame at an address that no table covers; none where that cannot be told.
+    /// How the instructions from an address on, which no table covers, leave their frame; none where that cannot be told.
     pub fn rows(&mut self, address: u64) -> &[Row] {
         let Some(elf) = &self.elf else { return &[] };
         if self.rows.len() >= MAX_FOLLOWED && !self.rows.contains_key(&address) {
@@ -132,6 +136,15 @@ impl ImageRoots {
         table
     }
 
+    /// Whether an address is that of a function's first instruction, and no call returns to it: what is covered from here
+    /// on, and is not before. (Behind a call that does not return, another function may begin.)
+    pub fn begins(&mut self, address: u64) -> bool {
+        let Some(elf) = self.elf.clone() else { return false };
+        self.covered(address.wrapping_sub(1)) == Covered::No
+            && self.covered(address) != Covered::No
+            && !code::is_call_before(address, &|address, len| elf.code(address, len))
+    }
+
     /// What unwind information says of an address.
     pub fn covered(&mut self, address: u64) -> Covered {
         if let Some(&answer) = self.covered.get(&address) {
@@ -148,4 +161,25 @@ impl ImageRoots {
         self.covered.insert(address, answer);
         answer
     }
+}
+
+/// Leaves the frame of a function that was returned to at its first instruction. It may have been made to look as if it
+/// had been called, and then there is a return address above, as `returns_to` knows them. Otherwise nothing is above.
+///
+/// # Errors
+/// As of [`careful::leave`]; the registers are then as before.
+pub fn leave_beginning(
+    roots: &ImageRoots,
+    address: u64,
+    registers: &mut Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+    returns_to: impl FnOnce(u64) -> bool,
+) -> Result<Caller, Stuck> {
+    let mut after = *registers;
+    let caller = careful::leave(&roots.unwind, address, &mut after, read)?;
+    if caller == Caller::Called && after.get(X86_64::RA).is_some_and(returns_to) {
+        *registers = after;
+        return Ok(caller);
+    }
+    Ok(Caller::None)
 }

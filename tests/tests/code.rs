@@ -1,0 +1,148 @@
+//! Whatever kind of code is running: its stack is complete.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::ExitCode;
+
+use ccsd_tests::ccsd::Record;
+use ccsd_tests::fixture::build;
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, CXX, Suite};
+
+const ASSEMBLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/code.S");
+/// As a system without unwind tables is built.
+const NO_TABLES: [&str; 2] = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+const RATE: [&str; 3] = ["-F", "3999", "--user"];
+const KEEP_CALLS: [&str; 2] = ["-O1", "-fno-optimize-sibling-calls"];
+
+fn main() -> ExitCode {
+    let small = |name, extra: &'static [&'static str]| {
+        (name, move || {
+            let recorded = record("small", &[&NO_TABLES, extra].concat());
+            recorded.assert_only_caller("main", "small_outer");
+            recorded.assert_only_caller("small_outer", "small_middle");
+            recorded.assert_only_caller("small_middle", "small_leaf");
+        })
+    };
+    let mut suite = Suite::new();
+    for (name, body) in [
+        small("no_tables_frame_pointers", &["-fno-omit-frame-pointer"]),
+        small("no_tables_frame_pointers_unoptimised", &["-O0"]),
+        small("no_tables_no_frame_pointers", &["-fomit-frame-pointer"]),
+        small("no_tables_branch_tracking", &["-fno-omit-frame-pointer", "-fcf-protection=full"]),
+    ] {
+        suite = suite.test(name, &[CC], body);
+    }
+    suite
+        .test("tables_branch_tracking", &[CC], || {
+            let recorded = record("small", &["-fcf-protection=full"]);
+            recorded.assert_only_caller("small_middle", "small_leaf");
+        })
+        .test("static", &[CC], || linked(&["-static"]))
+        .test("static_pie", &[CC], || linked(&["-static-pie"]))
+        .test("static_without_a_table_of_tables", &[CC], || linked(&["-static", "-Wl,--no-eh-frame-hdr"]))
+        .test("no_tables_odd_frames", &[CC], || {
+            let recorded = record("frames", &[&NO_TABLES[..], &["-fno-omit-frame-pointer"]].concat());
+            recorded.assert_only_caller("aligned_frame", "sized_frame");
+            recorded.assert_only_caller("main", "aligned_frame");
+        })
+        .test("odd_frames", &[CC], || {
+            let recorded = record("frames", &["-fomit-frame-pointer"]);
+            recorded.assert_only_caller("aligned_frame", "sized_frame");
+            recorded.assert_only_caller("main", "aligned_frame");
+        })
+        .test("signal_handler", &[CC], || {
+            let recorded = record("signal", &[]);
+            recorded.assert_only_caller("on_signal", "handler_loop");
+            recorded.assert_only_caller("main", "signalled");
+            let (inside, all) = (recorded.samples("signalled").inherited, recorded.samples("on_signal").inherited);
+            assert!(inside >= all, "the handler's stack goes on in what was interrupted: {inside} of {all}");
+        })
+        .test("coroutines", &[CC], || {
+            let recorded = record("coroutines", &[]);
+            recorded.assert_only_caller("coroutine_main", "coroutine_loop");
+            // Where the C library starts a coroutine, and nothing before. (Its name is among the debug information.)
+            let callers = recorded.callers("coroutine_main");
+            assert_eq!(callers.len(), 1, "{callers:?}");
+            let start = &callers[0].0;
+            assert!(start == "__start_context" || start.starts_with("libc.so.6+0x"), "{start}");
+            assert_eq!(recorded.callers(start), []);
+        })
+        .test("vdso", &[CC], || {
+            let recorded = record("clocks", &[]);
+            let flat = recorded.flat();
+            let own: u64 = flat.rows.iter().filter(|row| row.image == "[vdso]").map(|row| row.samples_self).sum();
+            assert!(own * 4 > recorded.total(), "{own} of {} samples are in the vdso", recorded.total());
+            recorded.assert_only_caller("main", "clocks");
+        })
+        .test("stubs_bound_late", &[CC], || stubs(&["-Wl,-z,lazy", "-fcf-protection=none"]))
+        .test("stubs_bound_early", &[CC], || stubs(&["-Wl,-z,now", "-fcf-protection=none"]))
+        .test("stubs_with_branch_tracking", &[CC], || stubs(&["-Wl,-z,lazy,-z,ibtplt", "-fcf-protection=full"]))
+        .test("binding", &[CC], || {
+            for flags in [["-Wl,-z,lazy", "-fcf-protection=none"], ["-Wl,-z,lazy,-z,ibtplt", "-fcf-protection=full"]] {
+                let library = build("lazy.c", &[&["-O1", "-fPIC", "-shared"], &flags[..]].concat());
+                let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"]].concat());
+                let recorded = Record::new(program, &["binding", library.to_str().unwrap()]).options(&RATE).run();
+                assert_complete(&recorded);
+                let (bound, resolver) = (recorded.samples("lazy_calls"), recorded.samples("_dl_fixup"));
+                assert!(resolver.inherited > 50, "{:?}", recorded.names());
+                assert!(bound.inherited >= resolver.inherited, "{bound:?} {resolver:?}");
+            }
+        })
+        .test("assembly", &[CC], || {
+            let recorded = record("assembly", &["-DASSEMBLY", ASSEMBLY]);
+            for function in ["asm_leaf", "asm_pushes", "asm_calls_back", "asm_other_register"] {
+                recorded.assert_only_caller("assembly", function);
+            }
+            recorded.assert_only_caller("asm_calls_back", "called_back");
+            recorded.assert_only_caller("asm_other_register", "called_back_too");
+            recorded.assert_only_caller("main", "assembly");
+            recorded.assert_proportions(&[("asm_calls_back", 1), ("asm_other_register", 1)], 0.15);
+        })
+        .test("exceptions_in_flight", &[CXX], || {
+            let recorded = Record::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
+            assert_complete(&recorded);
+            let unwinding = recorded.samples("_Unwind_RaiseException").inherited;
+            assert!(unwinding * 4 > recorded.total(), "{:?}", recorded.names());
+            // What the unwinder and the library of C++ do is done on behalf of the program.
+            let (inside, all) = (recorded.samples("catcher").inherited, recorded.samples("main").inherited);
+            assert!(inside * 100 >= all * 95, "{inside} of {all}");
+            assert!(recorded.samples("thrower").inherited * 2 > all);
+        })
+        .run()
+}
+
+/// Records the fixture doing one thing, with stacks that are complete.
+fn record(kind: &str, flags: &[&str]) -> Recorded {
+    // The file's own flags come last, to have the last word.
+    let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"], flags].concat());
+    let recorded = Record::new(program, &[kind]).options(&RATE).run();
+    assert_complete(&recorded);
+    recorded
+}
+
+fn assert_complete(recorded: &Recorded) {
+    recorded.assert_whole();
+    let accounting = recorded.profile.accounting();
+    let (truncated, all) = (accounting.truncated_total(), accounting.received);
+    assert!(all >= 200, "only {all} samples");
+    let rows = recorded.stacks();
+    let cut = rows.rows.iter().map(|row| rows.text(row)).filter(|text| text.contains("[truncated"));
+    assert!(truncated * 200 <= all, "{truncated} of {all} are truncated: {:#?}", cut.take(10).collect::<Vec<_>>());
+}
+
+fn linked(flags: &[&str]) {
+    let recorded = record("small", flags);
+    recorded.assert_only_caller("main", "small_outer");
+    recorded.assert_only_caller("small_outer", "small_middle");
+    recorded.assert_only_caller("small_middle", "small_leaf");
+    assert_complete(&recorded);
+}
+
+fn stubs(flags: &[&str]) {
+    let recorded = record("stubs", &[&["-fno-builtin"], flags].concat());
+    recorded.assert_only_caller("main", "stubs");
+    let stub = recorded.samples("abs@plt").own;
+    assert!(stub > 20, "{:?}", recorded.names());
+    recorded.assert_only_caller("stubs", "abs@plt");
+}
