@@ -40,14 +40,23 @@ impl MappedFile<'_> {
 
     /// Opens the file, or finds that it cannot be had.
     ///
-    /// In this order: the mapping itself (`map_files`, which survives deletion, replacement and other mount namespaces,
-    /// for those whom the kernel lets), the path inside the process's root, the program that it runs, which all survive
-    /// the same for the one file, the path as such (for a process that has ended, or whose root is below ours). A path is
-    /// believed only if it leads to the inode that was mapped, and one that is not seen through the process itself only
-    /// if it is on the same device. Only regular files are opened, and without waiting: a FIFO or device in the way does
-    /// nothing.
+    /// In this order: the path inside the process's root if device and inode are those mapped, the mapping itself
+    /// (`map_files`, which survives deletion, replacement and other mount namespaces, for those whom the kernel lets), the
+    /// path inside the root if the inode is, the program that it runs, which all survive the same for the one file, the
+    /// path as such (for a process that has ended, or whose root is below ours). A path is believed only if it leads to
+    /// the inode that was mapped, and one that is not seen through the process itself only if it is on the same device.
+    /// Only regular files are opened, and without waiting: a FIFO or device in the way does nothing.
+    ///
+    /// The mapping itself is second because looking for it waits for the lock of the target's mappings, which among many
+    /// busy threads may belong to one that waits for the CPU: for seconds.
     pub fn open(&self) -> Option<File> {
         let paths = self.paths();
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let same = |file: &File| file.metadata().is_ok_and(|meta| meta.dev() == self.device_number());
+        let at_once = paths.first().and_then(|path| open_regular(&below(&root, path), self.inode)).filter(same);
+        if at_once.is_some() {
+            return at_once;
+        }
         let of = |pid: u32| {
             let proc = PathBuf::from(format!("/proc/{pid}"));
             let mapped = proc.join(format!("map_files/{:x}-{:x}", self.start, self.end));
@@ -61,6 +70,10 @@ impl MappedFile<'_> {
                 let files = paths.iter().filter_map(|path| open_regular(path, self.inode));
                 files.into_iter().find(|file| self.is_on_device(file))
             })
+    }
+
+    fn device_number(&self) -> u64 {
+        libc::makedev(self.device.0, self.device.1)
     }
 
     /// The paths that the kernel may mean, the likeliest first; none where it is no path.
@@ -83,8 +96,7 @@ impl MappedFile<'_> {
     /// Whether a file is on the device that was mapped from. Some file systems (btrfs) give `stat` the device of a
     /// subvolume and a mapping that of the whole, which is what the table of mounts shows, too.
     fn is_on_device(&self, file: &File) -> bool {
-        let (major, minor) = self.device;
-        let same = |device: u64| device == libc::makedev(major, minor);
+        let same = |device: u64| device == self.device_number();
         file.metadata().is_ok_and(|meta| same(meta.dev())) || mount_device(file).is_some_and(same)
     }
 }
