@@ -7,6 +7,7 @@
 use std::hint::black_box;
 
 use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
+use ccsd_collector::perf::layout::Layout;
 use ccsd_collector::perf::record::{Record, SampleLayout, parse};
 use ccsd_collector::perf::ring_buffer::Bytes;
 use ccsd_collector::perf::set::EventSet;
@@ -30,7 +31,7 @@ fn recurse(depth: u32, work: &mut dyn FnMut()) {
 /// Samples this thread until a sample inside the recursion has come, and returns its record's bytes and layout.
 fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
-    let (mut events, mut sorter) = EventSet::new(choice.spec, &mut Vec::new()).expect("rings");
+    let (mut events, mut sorter) = EventSet::new(choice.spec, Layout::Threads, &mut Vec::new()).expect("rings");
     let layout = SampleLayout::default();
     events.open_thread(std::process::id()).expect("events on this process");
     let mut found = None;
@@ -87,7 +88,7 @@ fn bench(c: &mut Criterion) {
         let mut resolver = Resolver::default();
         for index in 0..images.len() as u32 {
             let image = images.get(ImageIndex(index)).expect("an image").clone();
-            resolver.add_image(profile, image);
+            resolver.add_image(profile, image.name, image.elf);
         }
         resolver
     };

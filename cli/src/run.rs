@@ -75,8 +75,14 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         _ => Scope::Auto,
     };
     let event: EventChoice = args.event.parse()?;
-    let options =
-        Options { event, scope, rate_hz: rate(&args.frequency)?, inherit: !args.no_inherit, ..Options::default() };
+    let options = Options {
+        event,
+        scope,
+        rate_hz: rate(&args.frequency)?,
+        inherit: !args.no_inherit,
+        per_cpu: args.per_cpu,
+        ..Options::default()
+    };
     let output = match (&args.output, args.no_output) {
         (_, true) => None,
         (Some(path), _) => Some(path.clone()),

@@ -10,6 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
 use crate::perf::attr::{Event, EventSpec};
+use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::resolve::Resolver;
 use crate::session::SessionEvent;
@@ -38,6 +39,7 @@ pub struct Aggregator {
     profile: Profile,
     resolver: Resolver,
     spec: EventSpec,
+    layout: Layout,
     metrics: usize,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
@@ -45,12 +47,13 @@ pub struct Aggregator {
 
 impl Aggregator {
     /// An aggregator for an empty profile.
-    pub fn new(profile: Profile, spec: EventSpec) -> Aggregator {
+    pub fn new(profile: Profile, spec: EventSpec, layout: Layout) -> Aggregator {
         let metrics = spec.metrics();
         Aggregator {
             profile,
             resolver: Resolver::new(spec.kernel),
             spec,
+            layout,
             metrics,
             processes: HashMap::default(),
             threads: HashMap::default(),
@@ -90,9 +93,9 @@ impl Aggregator {
                     frames = rest;
                     self.sample(thread, stack, root, &weights);
                 }
-                Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
+                Item::Image { name, elf } => self.resolver.add_image(&mut self.profile, name, elf),
                 Item::ImageClosed(index) => self.resolver.set_file(index, None),
-                Item::ImageReopened(index, image) => self.resolver.set_file(index, Some(image)),
+                Item::ImageReopened(index, elf) => self.resolver.set_file(index, Some(elf)),
                 Item::Note(note) => self.profile.add_note(&note),
                 Item::Process { key, parent, pid, start_time, exec_generation, name } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
@@ -169,9 +172,9 @@ impl Aggregator {
         let accounting: &mut Accounting = self.profile.accounting_mut();
         accounting.duration_ns = counts.duration_ns;
         accounting.received = counts.received;
-        accounting.lost = counts.lost;
+        accounting.lost = own_part(counts.lost, counts);
         accounting.dropped_by_us = counts.dropped;
-        accounting.throttled = counts.throttled;
+        accounting.throttled = own_part(counts.throttled, counts);
         accounting.throttle_events = counts.throttle_events;
         accounting.own_cpu_ns = usage::own_cpu_ns();
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
@@ -181,8 +184,10 @@ impl Aggregator {
             accounting.expected = expected(&spec, event_count, counts.user_share);
         }
         if last {
-            let unseen = unseen(accounting);
-            let notes: Vec<String> = unseen.into_iter().chain(troubles(counts)).chain(self.resolver.notes()).collect();
+            let unseen = unseen(accounting, self.layout);
+            let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
+            let notes: Vec<String> =
+                unseen.into_iter().chain(slow).chain(troubles(counts)).chain(self.resolver.notes()).collect();
             let more = notes.len().saturating_sub(MAX_NOTES);
             notes.iter().take(MAX_NOTES).for_each(|note| self.profile.add_note(note));
             if more > 0 {
@@ -199,21 +204,38 @@ fn distinct_count(spec: &EventSpec, counts: &Counts) -> Option<u64> {
     counts.event_count.map(|count| count.saturating_sub(twice))
 }
 
+/// Where samples were lost.
+const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
+                    real-time priority (`ulimit -r 1`)";
+
+/// How many of the samples that the kernel lost were probably the target's, where others are sampled, too: it does not say
+/// whose they were.
+fn own_part(lost: u64, counts: &Counts) -> u64 {
+    let (own, all) = (u128::from(counts.received), u128::from(counts.received) + u128::from(counts.others));
+    if all == 0 { lost } else { u64::try_from((u128::from(lost) * own).div_ceil(all)).unwrap_or(lost) }
+}
+
 /// Notes about a session's end that are kept: what is wrong with hundreds of images need not be said of each.
 const MAX_NOTES: usize = 10;
 /// Share of the expected samples that may be missing without a word, beyond those lost for a known reason.
 const UNSEEN_PERCENT: u64 = 5;
 
 /// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads.
-fn unseen(accounting: &Accounting) -> Option<String> {
+fn unseen(accounting: &Accounting, layout: Layout) -> Option<String> {
     let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
-    // Two dozen samples are within what chance does to a short run.
-    (undelivered > 24 && undelivered.saturating_mul(100) > expected.saturating_mul(UNSEEN_PERCENT)).then(|| {
-        format!(
-            "{}% of the CPU time was not sampled: it was spent by threads that live for about a sampling period or less; \
-             shares are of what was sampled, and a higher rate (-F) sees more",
-            undelivered.saturating_mul(100) / expected.max(1)
-        )
+    let (chance, why) = match layout {
+        // A CPU's timer meets a thread by chance: three standard deviations.
+        Layout::Cpus => (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did"),
+        // Two dozen samples are within what chance does to a short run.
+        Layout::Threads | Layout::Compact => (
+            24.0,
+            "it was spent by threads that live for about a sampling period or less; shares are of what was sampled, and a \
+             higher rate (-F), or --per-cpu as root, sees more",
+        ),
+    };
+    let much = undelivered.saturating_mul(100) > expected.saturating_mul(UNSEEN_PERCENT);
+    (much && undelivered as f64 > chance).then(|| {
+        format!("{}% of the CPU time was not sampled: {why}", undelivered.saturating_mul(100) / expected.max(1))
     })
 }
 
@@ -225,6 +247,7 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
             counts.lost_tracking,
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
+        line(counts.others, "samples of other programs were taken and dropped"),
         line(counts.malformed, "records of the kernel made no sense and were left out"),
         line(counts.late, "records came out of order"),
         line(counts.refused_images, "images were not unwound: too much unwind information"),

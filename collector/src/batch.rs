@@ -3,7 +3,11 @@
 //! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
 //! so that in the steady state nothing is allocated.
 
-use crate::process::images::{Image, ImageIndex};
+use std::sync::Arc;
+
+use ccsd_symbolizer::ElfFile;
+
+use crate::process::images::ImageIndex;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::unwind::{Frame, Root};
 
@@ -14,11 +18,16 @@ pub const MAX_METRICS: usize = 2;
 #[derive(Clone, Debug)]
 pub enum Item {
     /// The next image, in order of [`ImageIndex`].
-    Image(Image),
+    Image {
+        /// Path or bracketed name.
+        name: String,
+        /// The file, if there is one.
+        elf: Option<Arc<ElfFile>>,
+    },
     /// No process has the image mapped any more; its file is closed.
     ImageClosed(ImageIndex),
     /// A closed image is mapped again.
-    ImageReopened(ImageIndex, Image),
+    ImageReopened(ImageIndex, Arc<ElfFile>),
     /// Something that readers of the profile should know.
     Note(String),
     /// A process that is about to get its first sample.
@@ -86,6 +95,10 @@ pub struct Counts {
     pub throttled: u64,
     /// Samples of a thread that two events were open on; one was left out.
     pub duplicates: u64,
+    /// Whether the sampling thread is scheduled like any other, because it may not be urgent.
+    pub waits_its_turn: bool,
+    /// Samples of other programs, where whole CPUs are sampled.
+    pub others: u64,
     /// Records that made no sense.
     pub malformed: u64,
     /// Images whose unwind information was not read, because there was too much already.

@@ -100,11 +100,17 @@ pub enum Error {
         /// `RLIMIT_MEMLOCK` in KiB.
         rlimit_kb: u64,
     },
+    /// Whole CPUs were to be sampled, and are refused.
+    #[error(
+        "sampling whole CPUs is refused to this user: run ccsd as root or with CAP_PERFMON, or \
+         `sudo sysctl kernel.perf_event_paranoid=0`"
+    )]
+    WholeMachineRefused,
     /// Too many threads and CPUs for the descriptor limit.
     #[error(
-        "the target has more threads than can be sampled here: each needs a file per event and CPU, and no more than \
-         {limit} files may be open ({open} are events already); raise the limit (`ulimit -Hn`, as root) or attach to fewer \
-         processes"
+        "the target has more threads than can be sampled here: each needs a file per CPU, and no more than {limit} files \
+         may be open ({open} are events already); raise the limit (`ulimit -Hn`, as root), or run ccsd as root or with \
+         CAP_PERFMON, which samples CPUs instead of threads then"
     )]
     TooManyFiles {
         /// Files of events that are open already.
@@ -147,6 +153,7 @@ impl Error {
                 | Error::Rate { .. }
                 | Error::EventUnavailable { .. }
                 | Error::KernelRefused
+                | Error::WholeMachineRefused
                 | Error::Paranoid { .. }
                 | Error::NoPerfEvents { .. }
                 | Error::MlockAllowance { .. }

@@ -9,8 +9,8 @@
 //! reads its [`SessionEvent`]s until [`SessionEvent::Finished`]. The target is never stopped. Each thread owns its
 //! state; the two talk by bounded channels, and where one is full, samples are dropped and counted, nothing else.
 //!
-//! `unsafe` stands in three modules, each time because the kernel's interface needs it: `perf::event` (system call),
-//! `perf::ring_buffer` (shared memory) and `child` (fork, wait4).
+//! `unsafe` stands in four modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
+//! (system calls), `perf::ring_buffer` (shared memory) and `child` (fork, wait4).
 
 mod aggregator;
 mod batch;
@@ -18,6 +18,7 @@ pub mod child;
 mod error;
 pub mod perf;
 pub mod process;
+mod promptness;
 pub mod resolve;
 mod sampler;
 mod session;

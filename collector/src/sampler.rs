@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
 use crate::error::{Error, Result};
 use crate::perf::attr::Event;
+use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::{EventSet, Opened};
@@ -82,6 +83,7 @@ struct State {
     counts: Counts,
     metrics: usize,
     inherit: bool,
+    layout: Layout,
     period: u64,
     throttled_since: HashMap<u64, u64>,
     throttled_ns: u64,
@@ -119,6 +121,7 @@ impl Sampler {
             counts: Counts::default(),
             metrics,
             inherit: events.spec().inherit,
+            layout: events.layout(),
             period,
             throttled_since: HashMap::new(),
             throttled_ns: 0,
@@ -149,6 +152,7 @@ impl Sampler {
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
     pub fn run(mut self) {
+        self.state.counts.waits_its_turn = crate::promptness::become_urgent().is_err();
         let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut next_interval = now_ns().saturating_add(interval);
@@ -294,11 +298,34 @@ impl State {
 
     fn handle(&mut self, ring: usize, record: Record<'_>) {
         match record {
+            Record::Sample(sample) if self.is_foreign(sample.pid, sample.tid) => self.counts.others += 1,
             Record::Sample(sample) => self.sample(ring, &sample),
+            Record::Change { change, .. } if self.is_about_others(&change) => {}
             Record::Change { time, change, .. } => self.change(ring, time, change),
             Record::Other => {}
             Record::Malformed => self.counts.malformed += 1,
         }
+    }
+
+    /// Whether a thread is not the target's. Only where whole CPUs are observed are there others.
+    #[inline]
+    fn is_foreign(&self, pid: u32, tid: u32) -> bool {
+        self.layout == Layout::Cpus
+            && !(if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) })
+    }
+
+    /// Whether a record tells of what is not the target's. (A process is the target's from the fork on.)
+    fn is_about_others(&self, change: &Change) -> bool {
+        match change {
+            Change::Mmap(mmap) => self.is_foreign_process(mmap.pid),
+            Change::Fork { parent_pid, .. } => self.is_foreign_process(*parent_pid),
+            Change::Exit { pid, .. } | Change::Comm { pid, .. } => self.is_foreign_process(*pid),
+            Change::Lost { .. } | Change::Throttle { .. } => false,
+        }
+    }
+
+    fn is_foreign_process(&self, pid: u32) -> bool {
+        self.layout == Layout::Cpus && !self.table.knows_process(pid)
     }
 
     #[inline]
@@ -331,15 +358,15 @@ impl State {
 
         let items = &mut self.batch.items;
         for index in self.images.take_reopened() {
-            if let Some(image) = self.images.get(index).filter(|image| image.elf.is_some()) {
-                items.push(Item::ImageReopened(index, image.clone()));
+            if let Some(elf) = self.images.get(index).and_then(|image| image.elf.clone()) {
+                items.push(Item::ImageReopened(index, elf));
             }
         }
         if self.announced_images < self.images.len() {
             for index in self.announced_images..self.images.len() {
                 let index = crate::process::images::ImageIndex(index as u32);
                 if let Some(image) = self.images.get(index) {
-                    items.push(Item::Image(image.clone()));
+                    items.push(Item::Image { name: image.name.clone(), elf: image.elf.clone() });
                 }
             }
             self.announced_images = self.images.len();
@@ -409,7 +436,10 @@ impl State {
                 }
             }
             // Even rings carry samples, odd ones everything else; see `EventSet`.
-            Change::Lost { count } if ring.is_multiple_of(2) => self.counts.lost += count,
+            Change::Lost { count } if ring.is_multiple_of(2) => {
+                self.counts.lost += count;
+                self.tracking_lost |= self.layout == Layout::Compact;
+            }
             Change::Lost { count } => {
                 self.counts.lost_tracking += count;
                 self.tracking_lost = true;

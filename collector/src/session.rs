@@ -12,7 +12,8 @@ use crate::aggregator::Aggregator;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
 use crate::perf::attr::Event;
-use crate::perf::choice::{Choice, EventChoice, Scope, choose};
+use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machine};
+use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
 use crate::perf::set::EventSet;
 use crate::process::procfs;
 use crate::sampler::{Channels, Command, Sampler};
@@ -37,6 +38,9 @@ pub struct Options {
     pub rate_hz: u32,
     /// Whether threads and processes that the target starts are sampled too.
     pub inherit: bool,
+    /// Whether to sample CPUs and keep what is the target's, instead of following its threads: threads however short are
+    /// seen then. (Where the target has too many threads to follow them all, that is chosen anyway.)
+    pub per_cpu: bool,
     /// Time between two updates.
     pub interval: Duration,
     /// Budgets of the profile.
@@ -51,6 +55,7 @@ impl Default for Options {
             // Not 1000: a rate that divides the usual timers' would see their work always or never.
             rate_hz: 999,
             inherit: true,
+            per_cpu: false,
             interval: Duration::from_secs(1),
             limits: Limits::default(),
         }
@@ -87,7 +92,10 @@ impl Session {
         let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let target = words.first().cloned().unwrap_or_default();
         let pid = child.pid();
-        let mut prepared = Prepared::new(options, true, target, words, vec![pid])?;
+        let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
+        choice.spec.enable_on_exec = true;
+        let layout = if options.per_cpu { per_cpu(&mut choice, options)? } else { Layout::Threads };
+        let mut prepared = Prepared::new(options, choice, layout, target, words, vec![pid])?;
         prepared.sampler.prepare_child(pid)?;
         Ok((prepared.start()?, child))
     }
@@ -106,9 +114,21 @@ impl Session {
             .map(|&pid| format!("{} ({pid})", procfs::stat(pid).map(|stat| stat.comm).unwrap_or_default()))
             .collect();
         let words = pids.first().map(|&pid| procfs::command_line(pid)).unwrap_or_default();
-        let mut prepared = Prepared::new(options, false, names.join(", "), words, pids.to_vec())?;
-        prepared.sampler.attach(pids, options.inherit)?;
-        prepared.start()
+        let choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
+        let mut refused = Error::DiedDuringAttach(pids.first().copied().unwrap_or(0));
+        for (choice, layout) in layouts(choice, options, pids)? {
+            let prepared = Prepared::new(options, choice, layout, names.join(", "), words.clone(), pids.to_vec());
+            let attached = prepared.and_then(|mut prepared| {
+                prepared.sampler.attach(pids, options.inherit)?;
+                Ok(prepared)
+            });
+            match attached {
+                // It has started more threads in the meantime, or this was the last resort.
+                Err(error @ Error::TooManyFiles { .. }) => refused = error,
+                other => return other?.start(),
+            }
+        }
+        Err(refused)
     }
 
     /// What is being collected.
@@ -164,6 +184,69 @@ pub fn check_target(pid: u32) -> Result<()> {
     Ok(())
 }
 
+/// The layouts to try on running processes, the best first, each with its event and a note that says why it is not the
+/// usual one.
+fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choice, Layout)>> {
+    if options.per_cpu {
+        let mut choice = choice;
+        let layout = per_cpu(&mut choice, options)?;
+        return Ok(vec![(choice, layout)]);
+    }
+    let mut all = pids.to_vec();
+    if options.inherit {
+        all.extend(procfs::descendants(pids));
+    }
+    let situation = Situation {
+        threads: all.iter().map(|&pid| procfs::threads(pid).map_or(0, |threads| threads.len() as u64)).sum(),
+        cpus: system::online_cpus().len() as u64,
+        file_limit: system::raise_file_limit(),
+        whole_machine: may_observe_machine(&choice.spec),
+    };
+    let candidates = situation.candidates(&choice.spec, options.event != EventChoice::Auto);
+    let usual = choice.spec;
+    Ok(candidates
+        .into_iter()
+        .map(|(layout, spec)| {
+            let mut choice = Choice { spec, notes: choice.notes.clone() };
+            let why = format!(
+                "{} threads on {} CPUs would take {} files, and {} may be open",
+                situation.threads,
+                situation.cpus,
+                situation.files(Layout::Threads, &usual),
+                situation.file_limit
+            );
+            match layout {
+                Layout::Threads => {}
+                Layout::Compact => choice.notes.push(format!(
+                    "one event per thread and CPU, because {why}: a full ring may lose records about mappings, too"
+                )),
+                Layout::Cpus => choice.notes.push(format!("{PER_CPU}, because {why}")),
+            }
+            if usual.reads_group() && !spec.reads_group() {
+                choice.notes.push("no TSC cycles: that would take one more event each".to_owned());
+            }
+            (choice, layout)
+        })
+        .collect())
+}
+
+/// What to know of [`Layout::Cpus`].
+const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other programs are taken, too, and dropped)";
+
+/// [`Layout::Cpus`] for who asks for it.
+fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
+    if !can_be_per_cpu(&choice.spec) {
+        let why = "with --per-cpu they would be those of whatever ran in between";
+        if options.event != EventChoice::Auto {
+            return Err(Error::EventUnavailable { event: choice.spec.event.name().to_owned(), why: why.to_owned() });
+        }
+        choice.spec.event = Event::CpuClock;
+        choice.notes.push(format!("no TSC cycles: {why}"));
+    }
+    choice.notes.push(PER_CPU.to_owned());
+    Ok(Layout::Cpus)
+}
+
 /// Everything there is before the first sample.
 struct Prepared {
     info: SessionInfo,
@@ -178,14 +261,13 @@ struct Prepared {
 impl Prepared {
     fn new(
         options: &Options,
-        enable_on_exec: bool,
+        mut choice: Choice,
+        layout: Layout,
         target: String,
         command: Vec<String>,
         pids: Vec<u32>,
     ) -> Result<Prepared> {
-        let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
-        choice.spec.enable_on_exec = enable_on_exec;
-        let (events, sorter) = EventSet::new(choice.spec, &mut choice.notes)?;
+        let (events, sorter) = EventSet::new(choice.spec, layout, &mut choice.notes)?;
         let spec = *events.spec();
         let info = describe(&choice, target, command, pids);
         let profile = Profile::new(info.clone(), options.limits.clone());
@@ -196,7 +278,15 @@ impl Prepared {
         let channels =
             Channels { batches: batch_sender, empty: empty_receiver, commands: command_receiver, wake: wake_receiver };
         let sampler = Sampler::new(events, sorter, channels, options.interval);
-        Ok(Prepared { info, sampler, aggregator: Aggregator::new(profile, spec), batches, empty, commands, wake })
+        Ok(Prepared {
+            info,
+            sampler,
+            aggregator: Aggregator::new(profile, spec, layout),
+            batches,
+            empty,
+            commands,
+            wake,
+        })
     }
 
     fn start(self) -> Result<Session> {

@@ -36,6 +36,15 @@ pub struct Samples {
 }
 
 impl Recorded {
+    /// Reads a profile that a command has left in `dir`.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[must_use]
+    pub fn open(dir: TempDir, file: &Path, ended: Ended) -> Recorded {
+        Recorded::read(dir, file, ended)
+    }
+
     pub(crate) fn read(dir: TempDir, file: &Path, ended: Ended) -> Recorded {
         let input = File::open(file).unwrap_or_else(|error| panic!("{}: {error}; {ended:?}", file.display()));
         let loaded = read_profile(input).unwrap_or_else(|error| panic!("{}: {error}; {ended:?}", file.display()));

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use ccsd_collector::perf::attr::{Event, MAX_STACK_BYTES};
-use ccsd_collector::perf::choice::{Choice, choose};
+use ccsd_collector::perf::choice::{Choice, choose, may_observe_machine};
+use ccsd_collector::perf::layout::{Layout, files_per_target, room};
 use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::{Error, EventChoice, Options, Scope, system};
 use nix::sys::resource::{Resource, getrlimit};
@@ -158,7 +159,7 @@ fn locked_memory() -> Check {
     let cpus = system::online_cpus().len() as u64;
     // What a ring at its best takes, with its header page, and the small ring beside it.
     let command = format!("sudo sysctl kernel.perf_event_mlock_kb={}", 516 + 2048 + 128);
-    match EventSet::new(choice.spec, &mut notes) {
+    match EventSet::new(choice.spec, Layout::Threads, &mut notes) {
         Ok((events, _)) => {
             let stack = u64::from(events.spec().stack_bytes);
             let text = format!("{} of stack are copied per sample, on {cpus} CPUs; {allowance}", bytes(stack));
@@ -176,20 +177,23 @@ fn open_files() -> Check {
     const NAME: &str = "open files";
     /// A large server's threads, and then some.
     const PLENTY: u64 = 1_000;
-    /// Descriptors that are not events: standard streams, the profile, images being read.
-    const OTHERS: u64 = 64;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
-    let events = match try_event(EventChoice::Auto, Scope::Auto).map(|choice| choice.spec.event) {
-        Ok(Event::CpuClockTsc { .. }) => 3,
-        _ => 2,
+    let Ok(choice) = try_event(EventChoice::Auto, Scope::Auto) else {
+        return Check::limited(NAME, format!("{} allowed (`ulimit -Hn`)", count(hard)));
     };
-    let per_thread = events * system::online_cpus().len() as u64;
-    let threads = hard.saturating_sub(OTHERS) / per_thread.max(1);
-    let text = format!(
-        "{} allowed (`ulimit -Hn`), {per_thread} needed per thread: attach reaches {} threads",
+    let cpus = system::online_cpus().len() as u64;
+    let reach = |layout| room(hard) / files_per_target(layout, &choice.spec).saturating_mul(cpus).max(1);
+    let threads = reach(Layout::Compact);
+    let mut text = format!(
+        "{} allowed (`ulimit -Hn`): attach follows {} threads one by one, {} with mappings in the samples' rings",
         count(hard),
+        count(reach(Layout::Threads)),
         count(threads)
     );
+    if may_observe_machine(&choice.spec) {
+        text.push_str(", and any number by sampling all CPUs");
+        return Check::ok(NAME, text);
+    }
     if threads >= PLENTY {
         return Check::ok(NAME, text);
     }

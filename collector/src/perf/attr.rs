@@ -127,15 +127,37 @@ impl EventSpec {
         Some(attr)
     }
 
+    /// The attributes of a sampling event that also reports what [`EventSpec::tracking_attr`] does, for
+    /// [`Layout::Compact`](super::layout::Layout::Compact).
+    pub fn sampling_and_tracking_attr(&self) -> sys::perf_event_attr {
+        let mut attr = self.sampling_attr();
+        report_changes(&mut attr);
+        attr
+    }
+
+    /// The attributes of a sampling and of a tracking event for everything that runs on a CPU but the idle loop.
+    pub fn whole_cpu_attrs(&self) -> (sys::perf_event_attr, sys::perf_event_attr) {
+        // There is no parent to inherit from, nor one `execve` to wait for.
+        let spec = EventSpec { inherit: false, enable_on_exec: false, ..*self };
+        let mut sampling = spec.sampling_attr();
+        sampling.set_exclude_idle(1);
+        (sampling, spec.tracking_attr())
+    }
+
+    /// The attributes of an event that only counts a thread's CPU time, and that of all that it starts.
+    pub fn counting_attr(&self) -> sys::perf_event_attr {
+        let mut attr = base_attr();
+        attr.type_ = sys::PERF_TYPE_SOFTWARE;
+        attr.config = sys::PERF_COUNT_SW_TASK_CLOCK.into();
+        self.apply_scope(&mut attr);
+        attr
+    }
+
     /// The attributes of the event that reports mappings, forks, execs, names and exits. It counts nothing, so its ring
     /// fills with these records alone and sampling cannot push them out.
     pub fn tracking_attr(&self) -> sys::perf_event_attr {
         let mut attr = dummy_attr();
-        attr.set_mmap(1);
-        attr.set_mmap2(1);
-        attr.set_comm(1);
-        attr.set_comm_exec(1);
-        attr.set_task(1);
+        report_changes(&mut attr);
         self.apply_scope(&mut attr);
         attr.set_exclude_kernel(1);
         attr
@@ -157,6 +179,14 @@ pub fn ring_owner_attr(watermark: u32) -> sys::perf_event_attr {
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = watermark;
     attr
+}
+
+fn report_changes(attr: &mut sys::perf_event_attr) {
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_task(1);
 }
 
 fn dummy_attr() -> sys::perf_event_attr {

@@ -142,6 +142,12 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
     Ok(Choice { spec: base, notes })
 }
 
+/// Whether this user may sample whatever runs on a CPU: root, CAP_PERFMON, or everybody at `perf_event_paranoid` 0.
+pub fn may_observe_machine(spec: &EventSpec) -> bool {
+    let Some(&cpu) = system::online_cpus().first() else { return false };
+    open(&spec.whole_cpu_attrs().0, -1, cpu, None).is_ok()
+}
+
 fn cycles(base: &EventSpec) -> Option<EventSpec> {
     // precise_ip 3 has no skid at all, 0 has whatever the machine has.
     (0..=3)

@@ -1,14 +1,16 @@
-//! The events of one session: rings per CPU, and on every thread a sampling and a tracking event per CPU.
+//! The events of one session: rings per CPU, and events that are spread as [`Layout`] says.
 //!
 //! Each CPU has two rings, one for samples and one for mappings, forks, execs, names and exits, so that under load only
-//! samples can be dropped. A ring belongs to a dummy event on ccsd itself; the target's events are redirected to it.
-//! Per-CPU events are what `inherit` demands: the kernel gives no ring to an inherited event that may run on any CPU.
+//! samples can be dropped (but in [`Layout::Compact`]). A ring belongs to a dummy event on ccsd itself; all others are
+//! redirected to it. Events bound to a CPU are what `inherit` demands: the kernel gives no ring to an inherited event that
+//! may run on any.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::attr::{EventSpec, MAX_STACK_BYTES, ring_owner_attr};
 use super::event;
+use super::layout::{Layout, files_per_target, room};
 use super::record::SampleLayout;
 use super::ring_buffer::{PAGE, RingBuffer};
 use super::sorter::EventSorter;
@@ -34,12 +36,16 @@ const SAMPLES_PER_RING: usize = 8;
 /// The events of one session.
 pub struct EventSet {
     spec: EventSpec,
+    layout: Layout,
     cpus: Vec<i32>,
     /// Per CPU the descriptors of the ring owners, sample ring first.
     owners: Vec<(OwnedFd, OwnedFd)>,
-    sampling: Vec<OwnedFd>,
+    /// Those whose counts add up to what the target has used: the sampling events, or those that only count.
+    counting: Vec<OwnedFd>,
     others: Vec<OwnedFd>,
     file_limit: u64,
+    /// Whether there are threads whose time nothing counts.
+    uncounted: bool,
 }
 
 /// What opening events on a thread came to.
@@ -53,11 +59,13 @@ pub enum Opened {
 
 impl EventSet {
     /// Maps the rings, as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
-    /// Returns the rings as one merged stream; a note says if they had to be small.
+    /// Returns the rings as one merged stream; a note says if they had to be small. In [`Layout::Cpus`], sampling begins
+    /// here.
     ///
     /// # Errors
-    /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::System`] for anything unforeseen.
-    pub fn new(mut spec: EventSpec, notes: &mut Vec<String>) -> Result<(EventSet, EventSorter)> {
+    /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::WholeMachineRefused`] for [`Layout::Cpus`];
+    /// [`Error::System`] for anything unforeseen.
+    pub fn new(mut spec: EventSpec, layout: Layout, notes: &mut Vec<String>) -> Result<(EventSet, EventSorter)> {
         let cpus = system::online_cpus();
         let most = (ALL_SAMPLES_BYTES / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, SAMPLE_PAGES);
         let mut sample_pages = most;
@@ -96,10 +104,18 @@ impl EventSet {
             .map(|pair| Ok((pair[0].owner().try_clone()?, pair[1].owner().try_clone()?)))
             .collect::<io::Result<Vec<_>>>()
             .map_err(doing("duplicate a perf event"))?;
-        let layout = SampleLayout { group_read: spec.reads_group(), callchain: spec.kernel };
+        let sample_layout = SampleLayout { group_read: spec.reads_group(), callchain: spec.kernel };
         let file_limit = system::raise_file_limit();
-        let set = EventSet { spec, cpus, owners, sampling: Vec::new(), others: Vec::new(), file_limit };
-        Ok((set, EventSorter::new(rings, layout)))
+        let (counting, others) = (Vec::new(), Vec::new());
+        let mut set = EventSet { spec, layout, cpus, owners, counting, others, file_limit, uncounted: false };
+        if layout == Layout::Cpus {
+            set.open_cpus().map_err(|error| match error.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => Error::WholeMachineRefused,
+                Some(libc::EMFILE | libc::ENFILE) => set.too_many_files(),
+                _ => doing("open perf events on all CPUs")(error),
+            })?;
+        }
+        Ok((set, EventSorter::new(rings, sample_layout)))
     }
 
     /// The attributes in use.
@@ -107,19 +123,32 @@ impl EventSet {
         &self.spec
     }
 
-    /// Opens the events of one thread on every CPU.
+    /// How the events are spread.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Whether every thread that was opened is counted, so that [`EventSet::count`] is known.
+    pub fn counts_all(&self) -> bool {
+        !self.uncounted
+    }
+
+    /// Opens the events of one thread.
     ///
     /// # Errors
     /// [`Error::TooManyFiles`] at the descriptor limit, [`Error::NotPermitted`] where the kernel refuses the process.
     pub fn open_thread(&mut self, tid: u32) -> Result<Opened> {
         let Ok(pid) = i32::try_from(tid) else { return Ok(Opened::Gone) };
-        match self.try_open_thread(pid) {
+        let opened = match self.layout {
+            Layout::Cpus => self.count_thread(pid),
+            Layout::Threads | Layout::Compact if self.is_full() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            Layout::Threads | Layout::Compact => self.follow_thread(pid),
+        };
+        match opened {
             Ok(()) => Ok(Opened::Yes),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ESRCH) => Ok(Opened::Gone),
-                Some(libc::EMFILE | libc::ENFILE) => {
-                    Err(Error::TooManyFiles { open: self.files(), limit: self.file_limit })
-                }
+                Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
                 Some(libc::EACCES | libc::EPERM) => {
                     let pid = procfs::thread_group(tid).unwrap_or(tid);
                     Err(Error::NotPermitted { pid, owner: procfs::owner_name(tid) })
@@ -129,14 +158,29 @@ impl EventSet {
         }
     }
 
-    fn try_open_thread(&mut self, tid: i32) -> io::Result<()> {
-        // Tracking first: no mapping may fall between the first sample and the first record of mappings.
-        let (tracking, sampling, member) =
-            (self.spec.tracking_attr(), self.spec.sampling_attr(), self.spec.group_member_attr());
-        for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
-            let fd = event::open(&tracking, tid, cpu, None)?;
-            event::redirect(&fd, owner).map_err(revoked)?;
-            self.others.push(fd);
+    /// Whether one thread more would take what ccsd needs for other files.
+    fn is_full(&self) -> bool {
+        let more = files_per_target(self.layout, &self.spec).saturating_mul(self.cpus.len() as u64);
+        self.files().saturating_add(more) > room(self.file_limit)
+    }
+
+    fn too_many_files(&self) -> Error {
+        Error::TooManyFiles { open: self.files(), limit: self.file_limit }
+    }
+
+    /// Events on a thread that sample it and all that it starts, on every CPU.
+    fn follow_thread(&mut self, tid: i32) -> io::Result<()> {
+        let (mut sampling, member) = (self.spec.sampling_attr(), self.spec.group_member_attr());
+        if self.layout == Layout::Compact {
+            sampling = self.spec.sampling_and_tracking_attr();
+        } else {
+            // Tracking first: no mapping may fall between the first sample and the first record of mappings.
+            let tracking = self.spec.tracking_attr();
+            for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
+                let fd = event::open(&tracking, tid, cpu, None)?;
+                event::redirect(&fd, owner).map_err(revoked)?;
+                self.others.push(fd);
+            }
         }
         for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
             let leader = event::open(&sampling, tid, cpu, None)?;
@@ -145,30 +189,57 @@ impl EventSet {
                 self.others.push(event::open(member, tid, cpu, Some(leader.as_fd())).map_err(revoked)?);
             }
             event::redirect(&leader, owner).map_err(revoked)?;
-            self.sampling.push(leader);
+            self.counting.push(leader);
         }
         Ok(())
     }
 
-    /// How many descriptors the events take.
+    /// An event on a thread that counts its time and that of all that it starts, on whatever CPU. Where there is no room
+    /// for it, the time of the whole is not known.
+    fn count_thread(&mut self, tid: i32) -> io::Result<()> {
+        if self.files() < room(self.file_limit) {
+            self.counting.push(event::open(&self.spec.counting_attr(), tid, -1, None)?);
+        } else {
+            self.uncounted = true;
+        }
+        Ok(())
+    }
+
+    fn open_cpus(&mut self) -> io::Result<()> {
+        let (sampling, tracking) = self.spec.whole_cpu_attrs();
+        for (&cpu, (samples, changes)) in self.cpus.iter().zip(&self.owners) {
+            for (attr, owner) in [(&tracking, changes), (&sampling, samples)] {
+                let fd = event::open(attr, -1, cpu, None)?;
+                event::redirect(&fd, owner)?;
+                self.others.push(fd);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many descriptors the events take, those of the rings included.
     pub fn files(&self) -> u64 {
-        (self.sampling.len() + self.others.len() + 2 * self.owners.len()) as u64
+        (self.counting.len() + self.others.len() + 4 * self.owners.len()) as u64
     }
 
     /// Stops sampling; the rings keep what was written.
     pub fn stop(&self) {
-        for event in self.sampling.iter().chain(&self.others) {
+        for event in self.counting.iter().chain(&self.others) {
             // An event whose thread is gone is stopped already.
             let _ = event::disable(event);
         }
     }
 
-    /// The sum of all sampling events' counts: nanoseconds of CPU time, or cycles, of everything sampled so far. An event
+    /// The target's nanoseconds of CPU time, or cycles, so far: the sum of what its events counted. An event
     /// that cannot be read (the kernel says ECHILD where a thread was forked while its group was being made) is left out;
-    /// `None` if none can.
+    /// `None` if none can, or if there were too many threads
+    /// to count them all.
     pub fn count(&self) -> Option<u64> {
+        if self.uncounted {
+            return None;
+        }
         let grouped = self.spec.reads_group();
-        let counts = self.sampling.iter().filter_map(|fd| event::count(fd, grouped).ok());
+        let counts = self.counting.iter().filter_map(|fd| event::count(fd, grouped).ok());
         counts.fold(None, |sum, count| Some(sum.unwrap_or(0).saturating_add(count)))
     }
 }

@@ -3,7 +3,6 @@
 //! A process is its pid, its start time and its exec generation. Within a session each such identity gets a
 //! [`ProcessKey`] and each thread of it a [`ThreadKey`]; these are never used again, whatever the kernel does with pids.
 
-pub mod debug_roots;
 pub mod images;
 pub mod mapped_file;
 pub mod mappings;
@@ -106,6 +105,12 @@ impl ProcessTable {
     /// Live processes.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()
+    }
+
+    /// Whether a process is known to be alive.
+    #[inline]
+    pub fn knows_process(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
     }
 
     /// Whether a thread is known to be alive.

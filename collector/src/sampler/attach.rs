@@ -5,6 +5,7 @@ use hashbrown::{HashMap, HashSet};
 use super::Sampler;
 use crate::batch::Item;
 use crate::error::{Error, Result};
+use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::set::Opened;
 use crate::process::procfs;
@@ -31,6 +32,7 @@ impl Sampler {
         self.ends_with_target = true;
         self.started = Some(now_ns());
         let mut settled = false;
+        let per_cpu = self.events.layout() == Layout::Cpus;
         for round in 0..SCAN_ROUNDS {
             let mut all = pids.to_vec();
             if children {
@@ -51,6 +53,10 @@ impl Sampler {
                     if opened.contains_key(&tid) || inherited {
                         continue;
                     }
+                    // Where whole CPUs are sampled, all that is in doubt is whether its time is counted already.
+                    if per_cpu && self.state.forked.contains_key(&tid) {
+                        continue;
+                    }
                     match self.events.open_thread(tid) {
                         Ok(Opened::Yes) => {}
                         Ok(Opened::Gone) => continue,
@@ -60,7 +66,7 @@ impl Sampler {
                     }
                     found = true;
                     opened.insert(tid, now_ns());
-                    if round > 0 {
+                    if round > 0 && !per_cpu {
                         self.state.doubtful_threads.insert(tid);
                     }
                     if processes.insert(pid) {
@@ -80,6 +86,10 @@ impl Sampler {
         }
         if !settled {
             let note = "the target started threads faster than they could be attached to: some may be missing";
+            self.state.batch.items.push(Item::Note(note.to_owned()));
+        }
+        if !self.events.counts_all() {
+            let note = "more threads than files may be open: how many samples to expect is not known";
             self.state.batch.items.push(Item::Note(note.to_owned()));
         }
         self.state.scanning = false;
