@@ -32,24 +32,22 @@ class Elf:
                 elif kind == PT_GNU_EH_FRAME:
                     index = (start, address, bytes_in_file)
             self.base = min((address - start for start, address, _ in self.loads), default=0)
-            self.entry_range = self._entry_range(file, index)
+            self.starts = self._starts(file, index)
             self.sizes = self._sizes(file, header)
 
-    def _entry_range(self, file, index):
-        """From the binary search table of `.eh_frame_hdr`: the function that holds the entry ends where the next begins."""
-        starts = []
-        if index:
-            start, address, size = index
-            file.seek(start)
-            data = file.read(size)
-            # Version 1, pointer to .eh_frame as pcrel sdata4, count as udata4, table as datarel sdata4: what ld writes.
-            if len(data) >= 12 and (data[0], data[2], data[3]) == (1, 0x03, 0x3B):
-                count = min(struct.unpack_from("<I", data, 8)[0], (len(data) - 12) // 8)
-                starts = [address + struct.unpack_from("<i", data, 12 + 8 * i)[0] for i in range(count)]
-        at = bisect.bisect_right(starts, self.entry)
-        # The table also says where functions end that it does not cover.
-        end = starts[at] if at < len(starts) else self.entry + ENTRY_BYTES
-        return self.entry, min(end, self.entry + ENTRY_BYTES)
+    @staticmethod
+    def _starts(file, index):
+        """Where functions begin, by the binary search table of `.eh_frame_hdr`."""
+        if not index:
+            return []
+        start, address, size = index
+        file.seek(start)
+        data = file.read(size)
+        # Version 1, pointer to .eh_frame as pcrel sdata4, count as udata4, table as datarel sdata4: what ld writes.
+        if len(data) < 12 or (data[0], data[2], data[3]) != (1, 0x03, 0x3B):
+            return []
+        count = min(struct.unpack_from("<I", data, 8)[0], (len(data) - 12) // 8)
+        return [address + struct.unpack_from("<i", data, 12 + 8 * i)[0] for i in range(count)]
 
     @staticmethod
     def _sizes(file, header):
@@ -82,10 +80,19 @@ class Elf:
                 return address + offset - start
         return None
 
+    def function(self, address):
+        """Where the function of an address begins, as far as the unwind table tells."""
+        at = bisect.bisect_right(self.starts, address)
+        return self.starts[at - 1] if at else address
+
     def is_entry(self, address):
         """Whether an address (virtual, as in the file) lies in the function that the program starts in."""
-        begin, end = self.entry_range
-        return address is not None and begin <= address < end
+        if address is None:
+            return False
+        at = bisect.bisect_right(self.starts, self.entry)
+        # Where a function ends that the table does not cover is told by where the next one begins.
+        end = min(self.starts[at] if at < len(self.starts) else self.entry + ENTRY_BYTES, self.entry + ENTRY_BYTES)
+        return self.entry <= address < end
 
 
 @functools.lru_cache(maxsize=None)

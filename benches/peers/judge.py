@@ -43,6 +43,15 @@ class Frame:
         file = elf.read(self.image)
         return file is not None and file.is_entry(self.address)
 
+    @staticmethod
+    def without_name(text, image, address):
+        """A frame without a name: where its function begins, if the image's unwind table tells; else `text`."""
+        file = elf.read(image)
+        if file is not None and address is not None:
+            address = file.function(address)
+            text = f"{address:#x}"
+        return Frame(text, False, image, address)
+
     def __str__(self):
         return f"{self.function} ({self.image.rsplit('/', 1)[-1]})"
 

@@ -270,7 +270,7 @@ class Perf(Profiler):
         if name != "[unknown]":
             return Frame(name, True, image)
         file = elf.read(image)
-        return Frame(f"+{address:#x}", False, image, file.address_of_offset(address) if file else None)
+        return Frame.without_name(f"{address:#x}", image, file.address_of_offset(address) if file else None)
 
 
 class Samply(Profiler):
@@ -360,7 +360,7 @@ class Samply(Profiler):
         else:
             found, beyond = name, name.startswith("0x")
         if beyond or re.fullmatch(r"fun_[0-9a-f]+", found):
-            return Frame(f"{found} at {address:#x}", False, library["path"], svma)
+            return Frame.without_name(found, library["path"], svma)
         # The entry function is "EntryPoint" where it has no name, and names lose one underscore at their beginning.
         whole = "_start" if found == "EntryPoint" else "_" + found
         return Frame(whole if whole in ROOTS else found, True, library["path"])

@@ -84,10 +84,21 @@ def cc1(folder):
 
 def python(workload):
     def command(_folder):
-        path = os.environ.get("PEERS_PYTHON") or shutil.which("python3", path="/usr/bin") or tool("python3", "python3")
+        # The distribution's, not one that was compiled here: stripped.
+        path = shutil.which("python3", path="/usr/bin") or tool("python3", "python3")
         return [path, source("workload.py"), workload]
 
     return command
+
+
+def python_x_perf(_folder):
+    for name in ("python3.14", "python3.13", "python3.12"):
+        # Not what PATH has under the name, which may be a script that starts it.
+        if path := shutil.which(name):
+            found = subprocess.run([path, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False)
+            if found.returncode == 0:
+                return [found.stdout.strip(), "-X", "perf", source("workload.py"), "recursive"]
+    raise Missing("there is no Python 3.12 or later")
 
 
 def node(_folder):
@@ -123,6 +134,7 @@ PROGRAMS = [
     Program("cc1", "gcc's compiler proper, stripped, on a generated C file", cc1),
     Program("python-recursive", "the distribution's Python, stripped: recursion and generators", python("recursive")),
     Program("python-json", "the same: json.dumps and json.loads with hooks", python("json")),
+    Program("python-x-perf", "Python 3.12 or later, -X perf, which names Python's functions in a map", python_x_perf),
     Program("node", "node --perf-basic-prof: recursion, JSON, sorting, generators", node),
     Program("java", "java -XX:+PreserveFramePointer -XX:+DumpPerfMapAtExit: recursion, lambdas, streams", java),
     Program("go", "goroutines with deep stacks, sorting, JSON, garbage collection", go),
