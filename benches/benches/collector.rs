@@ -88,7 +88,7 @@ fn bench(c: &mut Criterion) {
         let mut resolver = Resolver::default();
         for index in 0..images.len() as u32 {
             let image = images.get(ImageIndex(index)).expect("an image").clone();
-            resolver.add_image(profile, image.name, image.elf);
+            resolver.add_image(profile, image);
         }
         resolver
     };

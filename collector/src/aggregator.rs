@@ -93,9 +93,9 @@ impl Aggregator {
                     frames = rest;
                     self.sample(thread, stack, root, &weights);
                 }
-                Item::Image { name, elf } => self.resolver.add_image(&mut self.profile, name, elf),
+                Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
                 Item::ImageClosed(index) => self.resolver.set_file(index, None),
-                Item::ImageReopened(index, elf) => self.resolver.set_file(index, Some(elf)),
+                Item::ImageReopened(index, image) => self.resolver.set_file(index, Some(image)),
                 Item::Note(note) => self.profile.add_note(&note),
                 Item::Process { key, parent, pid, start_time, exec_generation, name } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());

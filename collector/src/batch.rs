@@ -3,11 +3,7 @@
 //! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
 //! so that in the steady state nothing is allocated.
 
-use std::sync::Arc;
-
-use ccsd_symbolizer::ElfFile;
-
-use crate::process::images::ImageIndex;
+use crate::process::images::{Image, ImageIndex};
 use crate::process::{ProcessKey, ThreadKey};
 use crate::unwind::{Frame, Root};
 
@@ -18,16 +14,11 @@ pub const MAX_METRICS: usize = 2;
 #[derive(Clone, Debug)]
 pub enum Item {
     /// The next image, in order of [`ImageIndex`].
-    Image {
-        /// Path or bracketed name.
-        name: String,
-        /// The file, if there is one.
-        elf: Option<Arc<ElfFile>>,
-    },
+    Image(Image),
     /// No process has the image mapped any more; its file is closed.
     ImageClosed(ImageIndex),
     /// A closed image is mapped again.
-    ImageReopened(ImageIndex, Arc<ElfFile>),
+    ImageReopened(ImageIndex, Image),
     /// Something that readers of the profile should know.
     Note(String),
     /// A process that is about to get its first sample.

@@ -13,7 +13,7 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, KernelSymbols, Symbols
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::process::images::ImageIndex;
+use crate::process::images::{Image, ImageIndex};
 use crate::unwind::Frame;
 
 /// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
@@ -41,6 +41,7 @@ struct ImageSymbols {
     id: ImageId,
     name: String,
     elf: Option<Arc<ElfFile>>,
+    debug: DebugFileFinder,
     symbols: Option<Symbols>,
     /// When it was last asked, in frames resolved.
     used: u64,
@@ -86,19 +87,23 @@ impl Resolver {
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
-    pub fn add_image(&mut self, profile: &mut Profile, name: String, elf: Option<Arc<ElfFile>>) {
+    pub fn add_image(&mut self, profile: &mut Profile, image: Image) {
+        let Image { name, elf, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
-        self.images.push(ImageSymbols { id, name, elf, symbols: None, used: 0 });
+        self.images.push(ImageSymbols { id, name, elf, debug, symbols: None, used: 0 });
     }
 
-    /// Frees what is kept of an image (`None`), or gives it its file back.
-    pub fn set_file(&mut self, index: ImageIndex, elf: Option<Arc<ElfFile>>) {
+    /// Frees what is kept of an image (`None`), or gives it its files back.
+    pub fn set_file(&mut self, index: ImageIndex, from: Option<Image>) {
         if let Some(image) = self.images.get_mut(index.0 as usize) {
             if let Some(symbols) = image.symbols.take() {
                 self.notes.extend(symbols.notes().iter().map(|note| format!("{}: {note}", image.name)));
             }
-            image.elf = elf;
+            (image.elf, image.debug) = match from {
+                Some(from) => (from.elf, from.debug),
+                None => (None, DebugFileFinder::none()),
+            };
         }
     }
 
@@ -159,8 +164,7 @@ impl Resolver {
         self.functions.clear();
         image.used = self.resolved;
         if let Some(elf) = &image.elf {
-            let finder = || DebugFileFinder::system().image_path(&image.name);
-            let symbols = image.symbols.get_or_insert_with(|| Symbols::new(Arc::clone(elf), finder()));
+            let symbols = image.symbols.get_or_insert_with(|| Symbols::new(Arc::clone(elf), image.debug.clone()));
             symbols.resolve(frame.address, &mut self.functions);
         }
         if self.functions.is_empty() {

@@ -358,15 +358,15 @@ impl State {
 
         let items = &mut self.batch.items;
         for index in self.images.take_reopened() {
-            if let Some(elf) = self.images.get(index).and_then(|image| image.elf.clone()) {
-                items.push(Item::ImageReopened(index, elf));
+            if let Some(image) = self.images.get(index).filter(|image| image.elf.is_some()) {
+                items.push(Item::ImageReopened(index, image.clone()));
             }
         }
         if self.announced_images < self.images.len() {
             for index in self.announced_images..self.images.len() {
                 let index = crate::process::images::ImageIndex(index as u32);
                 if let Some(image) = self.images.get(index) {
-                    items.push(Item::Image { name: image.name.clone(), elf: image.elf.clone() });
+                    items.push(Item::Image(image.clone()));
                 }
             }
             self.announced_images = self.images.len();

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use crate::elf::{ElfFile, string_at};
 use crate::limits;
@@ -25,6 +26,8 @@ pub struct DebugFileFinder {
     /// In order of preference.
     roots: Vec<Root>,
     image_path: Option<PathBuf>,
+    /// Files opened beforehand, by the paths they were found at.
+    held: Vec<(PathBuf, Arc<File>)>,
 }
 
 /// A file with debug information, and where it is inside the root, if that is known.
@@ -44,7 +47,7 @@ impl DebugFileFinder {
     /// Searches the directories of this machine, `/usr/lib/debug` and those beside the image.
     #[must_use]
     pub fn system() -> DebugFileFinder {
-        DebugFileFinder { roots: vec![Root::Own], image_path: None }
+        DebugFileFinder { roots: vec![Root::Own], ..DebugFileFinder::default() }
     }
 
     /// Like [`DebugFileFinder::system`] for programs that see another file system: all paths, and the symbolic links on
@@ -54,7 +57,7 @@ impl DebugFileFinder {
     ///
     /// If the directory cannot be opened.
     pub fn in_root(root: impl AsRef<Path>) -> io::Result<DebugFileFinder> {
-        Ok(DebugFileFinder { roots: vec![Root::at(root.as_ref())?], image_path: None })
+        Ok(DebugFileFinder { roots: vec![Root::at(root.as_ref())?], ..DebugFileFinder::default() })
     }
 
     /// Searches this machine too, after the other root: containers rarely have debug files, their host may.
@@ -69,6 +72,37 @@ impl DebugFileFinder {
     #[must_use]
     pub fn image_path(mut self, path: impl Into<PathBuf>) -> DebugFileFinder {
         self.image_path = Some(path.into());
+        self
+    }
+
+    /// Opens what may be debug files of `image` now, to be looked at when they are needed: for programs in a mount
+    /// namespace of their own, which is taken apart when they end, whoever holds its root open. (Not the files of split
+    /// DWARF, as there is one for each unit.) A few system calls; nothing large is read.
+    #[must_use]
+    pub fn hold(mut self, image: &ElfFile) -> DebugFileFinder {
+        let by_id = image.build_id().and_then(build_id_path);
+        let linked = self.link(image).into_iter().flat_map(|link| link.candidates);
+        let mut paths: Vec<PathBuf> = by_id.into_iter().chain(linked).chain(self.package_paths(None)).collect();
+        let add_supplement = |paths: &mut Vec<PathBuf>, debug: &ElfFile, path: Option<&Path>| {
+            if let Some((name, id)) = supplement_link(debug) {
+                paths.extend(build_id_path(&id));
+                paths.extend(path.and_then(Path::parent).map(|directory| directory.join(name)));
+            }
+        };
+        add_supplement(&mut paths, image, self.image_path.as_deref());
+        // Each file found may add two paths, and as many files are held.
+        while let Some(path) = paths.pop() {
+            for root in &self.roots {
+                let Ok(file) = root.open(&path) else { continue };
+                if self.held.len() >= limits::MAX_HELD_FILES {
+                    return self;
+                }
+                if let Some(debug) = file.try_clone().ok().and_then(|file| ElfFile::open_debug(file).ok()) {
+                    add_supplement(&mut paths, &debug, Some(&path));
+                }
+                self.held.push((path.clone(), Arc::new(file)));
+            }
+        }
         self
     }
 
@@ -99,14 +133,17 @@ impl DebugFileFinder {
     /// The package with the split DWARF of an image, and of a file with its debug information: their names with `.dwp`
     /// appended.
     pub(crate) fn find_package(&self, debug_path: Option<&Path>) -> Option<(PathBuf, ElfFile)> {
-        let beside = |path: &Path| {
+        self.package_paths(debug_path).find_map(|path| {
+            let file = self.open(&path).find_map(|file| ElfFile::open_debug(file).ok())?;
+            Some((path, file))
+        })
+    }
+
+    fn package_paths<'a>(&'a self, debug_path: Option<&'a Path>) -> impl Iterator<Item = PathBuf> + 'a {
+        [self.image_path.as_deref(), debug_path].into_iter().flatten().map(|path| {
             let mut name = path.as_os_str().to_owned();
             name.push(".dwp");
             PathBuf::from(name)
-        };
-        [self.image_path.as_deref(), debug_path].into_iter().flatten().map(beside).find_map(|path| {
-            let file = self.open(&path).find_map(|file| ElfFile::open_debug(file).ok())?;
-            Some((path, file))
         })
     }
 
@@ -121,10 +158,7 @@ impl DebugFileFinder {
     }
 
     fn find_by_build_id(&self, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
-        let (first, rest) = id.split_first()?;
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let path = format!("/usr/lib/debug/.build-id/{first:02x}/{}.debug", hex(rest));
-        self.open_matching(Path::new(&path), id, notes)
+        self.open_matching(&build_id_path(id)?, id, notes)
     }
 
     /// Opens a file that must have the build id `id`.
@@ -141,6 +175,23 @@ impl DebugFileFinder {
     }
 
     fn find_by_link(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
+        let Link { crc, candidates } = self.link(image)?;
+        candidates.into_iter().find_map(|path| {
+            self.open(&path).find_map(|file| {
+                let sum = file.try_clone();
+                let debug = ElfFile::open(file).ok()?;
+                match is_linked(image, &debug, crc, sum) {
+                    Ok(true) => return Some(DebugFile { file: debug, path: Some(path.clone()) }),
+                    Ok(false) => notes.push(format!("{} is of another build", path.display())),
+                    Err(error) => notes.push(format!("cannot tell the build of {}: {error}", path.display())),
+                }
+                None
+            })
+        })
+    }
+
+    /// What `.gnu_debuglink` says.
+    fn link(&self, image: &ElfFile) -> Option<Link> {
         let section = image.section(b".gnu_debuglink")?;
         // A file name, padding to four bytes, and the CRC-32 of the debug file.
         let data = image.section_data(section, limits::MAX_DEBUGLINK).ok()?;
@@ -157,24 +208,26 @@ impl DebugFileFinder {
             directory.join(".debug").join(name),
             Path::new("/usr/lib/debug").join(beneath).join(name),
         ];
-        candidates.into_iter().find_map(|path| {
-            self.open(&path).find_map(|file| {
-                let sum = file.try_clone();
-                let debug = ElfFile::open(file).ok()?;
-                match is_linked(image, &debug, crc, sum) {
-                    Ok(true) => return Some(DebugFile { file: debug, path: Some(path.clone()) }),
-                    Ok(false) => notes.push(format!("{} is of another build", path.display())),
-                    Err(error) => notes.push(format!("cannot tell the build of {}: {error}", path.display())),
-                }
-                None
-            })
-        })
+        Some(Link { crc, candidates })
     }
 
-    /// Opens the regular files that an absolute path leads to, in the roots.
+    /// The regular files that an absolute path leads to, in the roots.
     fn open(&self, path: &Path) -> impl Iterator<Item = File> {
-        self.roots.iter().filter_map(move |root| root.open(path).ok())
+        let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
+        held.chain(self.roots.iter().filter_map(move |root| root.open(path).ok()))
     }
+}
+
+/// What `.gnu_debuglink` says of the debug file: its checksum, and by its name where it may be.
+struct Link {
+    crc: u32,
+    candidates: [PathBuf; 3],
+}
+
+fn build_id_path(id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug")))
 }
 
 /// Whether the file that `.gnu_debuglink` leads to is the right one. Where both have build ids these tell, as they are

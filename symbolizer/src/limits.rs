@@ -106,5 +106,8 @@ pub const MAX_ORIGINS: usize = 8;
 /// Scopes around a function in the path that names it.
 pub const MAX_SCOPES: usize = 64;
 
+/// Files held open for one image in another mount namespace. Its debug file, a package, and a common file are three.
+pub const MAX_HELD_FILES: usize = 8;
+
 /// Notes about one image. Each of its units may refer to a file that is damaged; nobody reads about all of them.
 pub const MAX_NOTES: usize = 16;

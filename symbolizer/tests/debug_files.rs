@@ -241,3 +241,23 @@ fn large_files_are_not_read_for_a_checksum() {
         assert_eq!(noted, expected == "?", "{notes:?}");
     }
 }
+
+#[test]
+fn files_that_are_held_may_go() {
+    if !have(&TOOLS) {
+        return;
+    }
+    for by_link in [false, true] {
+        let split = Split::new("-g -O2");
+        let place = if by_link { "opt/app/.debug/program.debug".to_owned() } else { split.by_build_id() };
+        split.link();
+        let place = split.install(&place);
+        let image = open(&split.image());
+        let finder = DebugFileFinder::in_root(split.workshop.path("root")).unwrap().image_path(&split.inside);
+        let (held, not_held) = (finder.clone().hold(&image), finder);
+        std::fs::remove_file(place).unwrap();
+        let name =
+            |finder| linkage(resolve(&mut Symbols::new(image.clone(), finder), split.main).last().unwrap()).to_owned();
+        assert_eq!((name(held).as_str(), name(not_held).as_str()), ("main", "?"));
+    }
+}

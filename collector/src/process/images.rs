@@ -4,9 +4,10 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use ccsd_symbolizer::ElfFile;
+use ccsd_symbolizer::{DebugFileFinder, ElfFile};
 use hashbrown::{HashMap, HashSet};
 
+use super::debug_roots::DebugRoots;
 use super::mapped_file::MappedFile;
 use super::procfs;
 use crate::perf::ring_buffer::PAGE;
@@ -29,6 +30,8 @@ pub struct Image {
     pub name: String,
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,
+    /// Where to look for its debug files.
+    pub debug: DebugFileFinder,
 }
 
 /// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
@@ -57,11 +60,12 @@ pub struct Images {
     sweep_at: usize,
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
+    debug_roots: DebugRoots,
 }
 
 impl Default for Images {
     fn default() -> Self {
-        let special = |name: &str| Image { name: name.to_owned(), elf: None };
+        let special = |name: &str| Image { name: name.to_owned(), elf: None, debug: DebugFileFinder::none() };
         Images {
             list: vec![special("[unknown]"), special("[kernel]")],
             by_key: HashMap::new(),
@@ -69,6 +73,7 @@ impl Default for Images {
             sweep_at: SWEEP_AT,
             closed: HashSet::new(),
             reopened: Vec::new(),
+            debug_roots: DebugRoots::default(),
         }
     }
 }
@@ -80,29 +85,30 @@ impl Images {
     /// The image of a mapping; opened if it is new.
     pub fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
-            b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", || {
+            b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
                 ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok()
             }),
             b"" | b"//anon" | b"[heap]" | b"[stack]" => {
-                self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, || None)
+                self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, mapped.pid, || None)
             }
             _ => {
                 let name = mapped.name();
                 let file = if mapped.inode == 0 { None } else { mapped.open() };
                 match file.and_then(|file| Some((file_key(&file)?, file))) {
-                    Some((key, file)) => self.intern(key, &name, || ElfFile::open(file).ok()),
-                    None => self.intern(Key::Name(name.clone()), &name, || None),
+                    Some((key, file)) => self.intern(key, &name, mapped.pid, || ElfFile::open(file).ok()),
+                    None => self.intern(Key::Name(name.clone()), &name, mapped.pid, || None),
                 }
             }
         }
     }
 
-    fn intern(&mut self, key: Key, name: &str, open: impl FnOnce() -> Option<ElfFile>) -> ImageIndex {
+    fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Option<ElfFile>) -> ImageIndex {
         if let Some(&index) = self.by_key.get(&key) {
             if self.closed.remove(&index)
                 && let Some(image) = self.list.get_mut(index.0 as usize)
             {
                 image.elf = open().map(Arc::new);
+                image.debug = self.debug_roots.finder(pid, name, image.elf.as_deref());
                 self.open += usize::from(image.elf.is_some());
                 self.reopened.push(index);
             }
@@ -114,7 +120,8 @@ impl Images {
         let index = ImageIndex(self.list.len() as u32);
         let elf = open().map(Arc::new);
         self.open += usize::from(elf.is_some());
-        self.list.push(Image { name: name.to_owned(), elf });
+        let debug = self.debug_roots.finder(pid, name, elf.as_deref());
+        self.list.push(Image { name: name.to_owned(), elf, debug });
         self.by_key.insert(key, index);
         index
     }
@@ -131,6 +138,7 @@ impl Images {
             let index = ImageIndex(position as u32);
             if image.elf.is_some() && !mapped.contains(&index) {
                 image.elf = None;
+                image.debug = DebugFileFinder::none();
                 self.closed.insert(index);
                 gone.push(index);
             }

@@ -3,6 +3,7 @@
 //! A process is its pid, its start time and its exec generation. Within a session each such identity gets a
 //! [`ProcessKey`] and each thread of it a [`ThreadKey`]; these are never used again, whatever the kernel does with pids.
 
+pub mod debug_roots;
 pub mod images;
 pub mod mapped_file;
 pub mod mappings;

@@ -1,0 +1,82 @@
+//! Where the debug files of a process's images are: in the file system that it sees.
+//!
+//! Names are resolved later and by another thread. The process may be gone then, and its mount namespace with it: what
+//! was mounted there is then reached no more, not even from a root directory that is kept open. So for a process that
+//! sees another file system than we do, what may be debug files of an image are opened when the image is first seen.
+
+use std::fs;
+use std::path::PathBuf;
+
+use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+use hashbrown::HashMap;
+
+/// Other roots kept open, one file descriptor each. Debug files of further ones are looked for on this machine only.
+const MAX_ROOTS: usize = 64;
+
+/// A view of the file system: the mount namespace, and the directory in it that is the root (see `chroot(2)`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct View {
+    namespace: PathBuf,
+    root: PathBuf,
+}
+
+/// The views of the processes in a session.
+#[derive(Debug, Default)]
+pub struct DebugRoots {
+    /// That of this process; looked up when it is needed.
+    own: Option<View>,
+    others: HashMap<View, DebugFileFinder>,
+}
+
+impl DebugRoots {
+    /// Where to look for debug files of an `image` that the process `pid` has mapped from `path`.
+    ///
+    /// Costs two system calls for a process that sees what we see. One that cannot be asked, because it is gone or not
+    /// ours, is taken for such a process.
+    pub fn finder(&mut self, pid: u32, path: &str, image: Option<&ElfFile>) -> DebugFileFinder {
+        let Some(image) = image else { return DebugFileFinder::none() };
+        match self.in_view(pid) {
+            Some(finder) => finder.image_path(path).hold(image),
+            None => DebugFileFinder::system().image_path(path),
+        }
+    }
+
+    fn in_view(&mut self, pid: u32) -> Option<DebugFileFinder> {
+        let process = format!("/proc/{pid}");
+        let theirs = view(&process)?;
+        if self.own.is_none() {
+            self.own = view("/proc/self");
+        }
+        if self.own.as_ref() == Some(&theirs) {
+            return None;
+        }
+        if let Some(finder) = self.others.get(&theirs) {
+            return Some(finder.clone());
+        }
+        if self.others.len() >= MAX_ROOTS {
+            return None;
+        }
+        let finder = DebugFileFinder::in_root(format!("{process}/root")).ok()?.or_system();
+        self.others.insert(theirs, finder.clone());
+        Some(finder)
+    }
+}
+
+fn view(process: &str) -> Option<View> {
+    let link = |name: &str| fs::read_link(format!("{process}/{name}")).ok();
+    Some(View { namespace: link("ns/mnt")?, root: link("root")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_for_processes_that_see_what_we_see() {
+        let mut roots = DebugRoots::default();
+        assert!(roots.in_view(std::process::id()).is_none());
+        // Nobody: pids end at four million.
+        assert!(roots.in_view(u32::MAX).is_none());
+        assert!(roots.others.is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! Programs whose names are not where they are as a rule: stripped, with names packed away or in a file elsewhere.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use ccsd_tests::ccsd::{Collecting, Record};
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, NM, Need, Suite, UNSHARE};
+
+const RATE: [&str; 2] = ["-F", "1999"];
+const CHROOT: Need = Need::Program("chroot", "coreutils");
+const XZ: Need = Need::Program("xz", "xz-utils");
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("stripped", &[CC, NM], stripped)
+        .test("mini_debug_info", &[CC, NM, XZ], mini_debug_info)
+        .test("debug_file_in_another_mount_namespace", &[CC, NM, UNSHARE, Need::Root], || {
+            let (dir, at) = (scratch(), scratch());
+            let _ = linked(&["-O1", "-g"], dir.path());
+            // What is mounted there is seen by nobody else, and is gone with the program.
+            let script = format!(
+                "mount -t tmpfs none {at} && cp {dir}/program {dir}/program.debug {at} && exec {at}/program now",
+                at = at.path().display(),
+                dir = dir.path().display()
+            );
+            let recorded = Record::new("unshare", &["--mount", "sh", "-c", &script]).options(&RATE).run();
+            assert_named(&recorded);
+        })
+        .test("debug_file_in_another_root", &[CC, NM, CHROOT, Need::Root], || {
+            let dir = scratch();
+            let root = linked(&["-O1", "-g", "-static"], dir.path());
+            assert_named(&Record::new("chroot", &[&root, "/program", "now"]).options(&RATE).run());
+            let mut fixture = Running::start_command(Command::new("chroot").args([&root, "/program", "wait"]));
+            let collecting = Collecting::attach_as(None, &RATE, &[fixture.pid()]);
+            fixture.go();
+            let _ = fixture.finish();
+            assert_named(&collecting.wait());
+        })
+        .run()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn objcopy(args: &[&str], from: &Path, to: &Path) {
+    run(Command::new("objcopy").args(args).arg(from).arg(to));
+}
+
+/// A stripped program in a directory, with a link to the debug file beside it and nothing else that tells names. Returns the
+/// directory.
+fn linked(args: &[&str], dir: &Path) -> String {
+    let whole = build("images.c", &[args, &["-Wl,--build-id=none"]].concat());
+    let (program, debug) = (dir.join("program"), dir.join("program.debug"));
+    objcopy(&["--only-keep-debug"], &whole, &debug);
+    objcopy(&["--strip-all", &format!("--add-gnu-debuglink={}", debug.display())], &whole, &program);
+    dir.to_str().unwrap().to_owned()
+}
+
+fn assert_named(recorded: &Recorded) {
+    recorded.assert_whole().assert_complete();
+    recorded.assert_only_caller("image_work", "image_loop");
+    recorded.assert_only_caller("main", "image_work");
+    assert!(recorded.samples("image_loop").own > 300, "{:?}", recorded.names());
+}
+
+/// Where a function begins.
+fn start(program: &Path, function: &str) -> u64 {
+    let listing = run(Command::new("nm").arg(program));
+    let line = listing.lines().find(|line| line.ends_with(&format!(" {function}"))).unwrap();
+    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+}
+
+fn stripped() {
+    let dir = scratch();
+    let whole = build("images.c", &["-O1"]);
+    let program = dir.path().join("program");
+    objcopy(&["--strip-all"], &whole, &program);
+    let recorded = Record::new(&program, &["now"]).options(&RATE).run();
+    recorded.assert_whole().assert_complete();
+    // A function is one, known by where it begins, whatever its addresses that were seen.
+    let name = |function| format!("program+{:#x}", start(&whole, function));
+    let [main, work, inner] = ["main", "image_work", "image_loop"].map(name);
+    recorded.assert_only_caller(&work, &inner);
+    recorded.assert_only_caller(&main, &work);
+    assert!(recorded.samples(&inner).own > 300, "{:?}", recorded.names());
+    let in_program = recorded.names().into_iter().filter(|name| name.starts_with("program+")).count();
+    assert!(in_program <= 12, "some of {:?} are parts of one function", recorded.names());
+}
+
+fn mini_debug_info() {
+    let dir = scratch();
+    let whole = build("images.c", &["-O1"]);
+    let path = |name: &str| -> PathBuf { dir.path().join(name) };
+    objcopy(&["--only-keep-debug", "--strip-debug"], &whole, &path("names"));
+    run(Command::new("xz").arg(path("names")));
+    let section = format!(".gnu_debugdata={}", path("names.xz").display());
+    objcopy(&["--strip-all", "--add-section", &section], &whole, &path("program"));
+    assert!(!run(Command::new("nm").arg(&whole)).is_empty());
+    fs::remove_file(path("names.xz")).unwrap();
+    assert_named(&Record::new(path("program"), &["now"]).options(&RATE).run());
+}
