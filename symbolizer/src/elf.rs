@@ -12,6 +12,7 @@ use object::pod;
 
 use crate::compressed;
 use crate::error::ImageError;
+use crate::go::GoFunctions;
 use crate::limits;
 use crate::source::Source;
 use crate::unwind::UnwindSections;
@@ -39,6 +40,7 @@ pub struct ElfFile {
     build_id: Option<Vec<u8>>,
     entry: u64,
     unwind: OnceLock<UnwindSections>,
+    go: OnceLock<Option<GoFunctions>>,
 }
 
 /// A segment that is mapped into memory (PT_LOAD). All values in bytes.
@@ -137,6 +139,7 @@ impl ElfFile {
             build_id: None,
             entry: header.entry,
             unwind: OnceLock::new(),
+            go: OnceLock::new(),
         };
         file.build_id = file.read_build_id(&program_headers);
         Ok(file)
@@ -200,6 +203,11 @@ impl ElfFile {
     /// PT_GNU_EH_FRAME program header.
     pub fn unwind_sections(&self) -> UnwindSections {
         self.unwind.get_or_init(|| UnwindSections::read(self)).clone()
+    }
+
+    /// The functions of a program written in Go; read once and kept.
+    pub fn go_functions(&self) -> Option<&GoFunctions> {
+        self.go.get_or_init(|| GoFunctions::read(self)).as_ref()
     }
 
     /// Whether there is any unwind information. Reads it, as [`ElfFile::unwind_sections`] does.

@@ -211,6 +211,12 @@ impl Tables {
                 return Called { name: Some(name), start: Some(start) };
             }
         }
+        // A stripped program in Go has this and nothing else.
+        if symbol.is_none()
+            && let Some(found) = image.go_functions().and_then(|functions| functions.find(svma))
+        {
+            return Called { name: text(found.name), start: Some(found.start) };
+        }
         match (symbol, self.starts.lookup(svma)) {
             // A symbol without a size ends where another function begins.
             (Some(found), Some(range)) if range.start > found.start => Called { name: None, start: Some(range.start) },

@@ -69,14 +69,34 @@ pub fn build(source: &str, flags: &[&str]) -> PathBuf {
         let mut compiler = match path.extension().and_then(OsStr::to_str) {
             Some("c") => Command::new("cc"),
             Some("cpp") => Command::new("c++"),
+            Some("f90") => {
+                let mut fortran = Command::new("gfortran");
+                // Its description of the module is written where this says.
+                fortran.arg("-J").arg(&*DIRECTORY);
+                fortran
+            }
+            Some("go") => {
+                let mut go = Command::new("go");
+                // Flags come first, and there is no module around the file.
+                go.arg("build").args(flags).env("GO111MODULE", "off");
+                go
+            }
             Some("rs") => {
                 let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
                 rustc.args(["--edition=2024", "-Cdebug-assertions=off"]);
+                // For tests of what only unstable flags make: the mangling that was the default for long.
+                if flags.contains(&"-Zunstable-options") {
+                    rustc.env("RUSTC_BOOTSTRAP", "1");
+                }
                 rustc
             }
             _ => panic!("no compiler for {source}"),
         };
-        let output = compiler.arg(&path).arg("-o").arg(program).args(flags).output().unwrap();
+        let output = match path.extension().and_then(OsStr::to_str) {
+            Some("go") => compiler.arg("-o").arg(program).arg(&path).output(),
+            _ => compiler.arg(&path).arg("-o").arg(program).args(flags).output(),
+        };
+        let output = output.unwrap();
         assert!(output.status.success(), "{compiler:?}: {}", String::from_utf8_lossy(&output.stderr));
     })
 }

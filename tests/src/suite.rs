@@ -24,6 +24,10 @@ pub enum Need {
 pub const CC: Need = Need::Program("cc", "gcc");
 /// The C++ compiler.
 pub const CXX: Need = Need::Program("c++", "g++");
+/// The Fortran compiler.
+pub const FORTRAN: Need = Need::Program("gfortran", "gfortran");
+/// The Go compiler.
+pub const GO: Need = Need::Program("go", "golang-go");
 /// perf, to compare with.
 pub const PERF: Need = Need::Program("perf", "linux-perf");
 /// For private mount namespaces.

@@ -30,7 +30,7 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use careful::{Caller, Registers, Stuck, Table};
 use return_addresses::ReturnAddresses;
-use roots::{Covered, ImageRoots};
+use roots::{Covered, GoFrame, ImageRoots};
 
 /// Frames of one stack at most: what 64 KiB of stack can hold at 8 bytes a frame. More is a loop in the unwind data.
 pub const MAX_FRAMES: usize = 8192;
@@ -260,6 +260,11 @@ impl StackUnwinder {
             };
             if image.roots.is_bare_entry(frame.address) {
                 return Ok(Root::Complete);
+            }
+            match image.roots.go_frame(frame.address) {
+                Some(GoFrame::Top) => return Ok(Root::Complete),
+                Some(GoFrame::Switch) if called => return Err(Stop::Because(TruncationReason::StackUnreadable)),
+                _ => {}
             }
             let caller = match careful::leave(image.roots.unwind(), frame.address, &mut registers, &read) {
                 Err(Stuck::NotCovered) if called && image.roots.begins(frame.address.wrapping_add(1)) => {

@@ -17,7 +17,8 @@ pub struct ReturnAddresses {
 
 impl ReturnAddresses {
     /// Whether a call may return to an address of a process: it is mapped executable, and the instruction before it is a
-    /// call. Code that is in no file cannot be looked at and is taken to be right.
+    /// call, or it is in a function of Go that every stack begins with as if that had called. Code that is in no file
+    /// cannot be looked at and is taken to be right.
     pub fn contains(&mut self, address: u64, mappings: &mut Mappings, images: &Images) -> bool {
         let Some(mapping) = address.checked_sub(1).and_then(|before| mappings.find(before)) else { return false };
         let Some(elf) = images.get(mapping.image).and_then(|image| image.elf.as_ref()) else { return true };
@@ -25,10 +26,10 @@ impl ReturnAddresses {
         if self.known.len() >= MAX_ANSWERS {
             self.known.clear();
         }
-        *self
-            .known
-            .entry((mapping.image, svma))
-            .or_insert_with(|| code::is_call_before(svma, &|address, len| elf.code(address, len)))
+        *self.known.entry((mapping.image, svma)).or_insert_with(|| {
+            let go = || elf.go_functions().and_then(|functions| functions.find(svma.wrapping_sub(1)));
+            code::is_call_before(svma, &|address, len| elf.code(address, len)) || go().is_some_and(|go| go.is_top)
+        })
     }
 
     /// Forgets an image that is not mapped any more.

@@ -44,6 +44,21 @@ pub enum Covered {
     No,
 }
 
+/// What a frame of the runtime of Go is to its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoFrame {
+    /// The stack begins here.
+    Top,
+    /// What called it may be on another stack, whatever the tables say.
+    Switch,
+}
+
+/// The function that puts a goroutine aside and goes on on the thread's own stack, as if it began there. It never
+/// returns. (Go's own tracebacks end in it, too.)
+const GO_MCALL: &[u8] = b"runtime.mcall";
+/// Functions that the kernel calls for a signal. They are marked as the beginning of a stack, and are on that of signals.
+const GO_SIGNAL_HANDLERS: [&[u8]; 3] = [b"runtime.sigtramp", b"runtime.cgoSigtramp", b"runtime.sigprofNonGoWrapper"];
+
 /// The unwind information of one image, and what has been found out about its addresses.
 #[derive(Debug, Default)]
 pub struct ImageRoots {
@@ -86,10 +101,23 @@ impl ImageRoots {
         self.all_careful || !self.careful.is_empty() && self.careful.contains(&address)
     }
 
+    /// What is special about a frame of a Go program. (Its own table is asked, not its symbols: it is always there.)
+    pub fn go_frame(&self, address: u64) -> Option<GoFrame> {
+        let function = self.elf.as_ref()?.go_functions()?.find(address)?;
+        if GO_SIGNAL_HANDLERS.contains(&function.name) {
+            Some(GoFrame::Switch)
+        } else if function.is_top || function.name == GO_MCALL {
+            Some(GoFrame::Top)
+        } else {
+            function.switches_stack.then_some(GoFrame::Switch)
+        }
+    }
+
     /// Finds out whether framehop can leave a frame that it meets for the first time. Returns whether it cannot.
     pub fn examine(&mut self, address: u64) -> bool {
         // Without its bytes there is only the frame pointer, and framehop follows it.
-        let careful = self.elf.is_some() && careful::needs_care(&self.unwind, address);
+        let careful =
+            self.elf.is_some() && (careful::needs_care(&self.unwind, address) || self.go_frame(address).is_some());
         if careful {
             if self.careful.len() >= MAX_CAREFUL {
                 // They cannot be forgotten: framehop has its guess in the cache now, and would not be examined again.

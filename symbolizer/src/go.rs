@@ -1,0 +1,212 @@
+//! The functions of a program written in Go, from the table that its own runtime unwinds with (`.gopclntab`).
+//!
+//! The table is there in stripped programs, too, which have neither symbols nor unwind tables. Its layout is that of
+//! `debug/gosym/pclntab.go` and `runtime/symtab.go` of Go 1.16 to 1.25; older versions are left to their symbols.
+
+use std::sync::Arc;
+
+use crate::elf::{ElfFile, string_at};
+use crate::limits;
+
+/// Names of the section; the second in position-independent programs.
+const SECTIONS: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
+
+/// Bits of a function's flags (`funcFlag_TOPFRAME`, `funcFlag_SPWRITE`).
+const TOP_FRAME: u8 = 1;
+const WRITES_SP: u8 = 2;
+
+/// Layout of a version. Offsets are bytes, into the header or into a function's record.
+#[derive(Debug, Clone, Copy)]
+struct Version {
+    magic: u32,
+    /// Where the header states the start of the code, which the entries are then relative to.
+    text_start: Option<usize>,
+    /// Where it says that the names are, and the functions.
+    names: usize,
+    functions: usize,
+    /// Bytes of each of the two numbers of an entry in the sorted list of functions.
+    entry_field: usize,
+    /// Where a record has the offset of its name, and its flags.
+    name: usize,
+    flags: usize,
+}
+
+const VERSIONS: [Version; 3] = [
+    // Go 1.20
+    Version { magic: 0xffff_fff1, text_start: Some(24), names: 32, functions: 64, entry_field: 4, name: 4, flags: 41 },
+    // Go 1.18
+    Version { magic: 0xffff_fff0, text_start: Some(24), names: 32, functions: 64, entry_field: 4, name: 4, flags: 37 },
+    // Go 1.16
+    Version { magic: 0xffff_fffa, text_start: None, names: 24, functions: 56, entry_field: 8, name: 8, flags: 41 },
+];
+
+/// The functions of a Go program, in the order of their addresses.
+#[derive(Debug)]
+pub struct GoFunctions {
+    bytes: Arc<[u8]>,
+    version: Version,
+    /// What the entries are relative to (SVMA).
+    text_start: u64,
+    count: usize,
+    names: usize,
+    functions: usize,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GoFunction<'a> {
+    /// Its first address (SVMA).
+    pub start: u64,
+    /// One past its last.
+    pub end: u64,
+    /// Its full name, `main.(*T).method`.
+    pub name: &'a [u8],
+    /// Nothing called it: a stack begins here.
+    pub is_top: bool,
+    /// It moves the stack pointer to another stack.
+    pub switches_stack: bool,
+}
+
+impl GoFunctions {
+    /// `None` where there is no such table, or none that is understood.
+    pub(crate) fn read(file: &ElfFile) -> Option<GoFunctions> {
+        let section = SECTIONS.iter().find_map(|name| file.section(name))?;
+        let bytes = file.section_data(section, limits::MAX_SECTION_BYTES).ok()?;
+        let text = file.section(b".text").and_then(|section| Some(section.svma_range()?.start));
+        GoFunctions::parse(bytes, text)
+    }
+
+    fn parse(bytes: Arc<[u8]>, text: Option<u64>) -> Option<GoFunctions> {
+        // magic, two zeros, bytes of an instruction's alignment, bytes of a pointer, and then pointers.
+        let magic = u32_at(&bytes, 0)?;
+        let version = *VERSIONS.iter().find(|version| version.magic == magic)?;
+        if bytes.get(4..8)? != [0, 0, 1, 8] {
+            return None;
+        }
+        let word = |at: usize| u64_at(&bytes, at).and_then(|value| usize::try_from(value).ok());
+        let text_start = match version.text_start {
+            // In a position-independent program it may be there only once that is loaded.
+            Some(at) => u64_at(&bytes, at).filter(|&start| start != 0).or(text)?,
+            None => 0,
+        };
+        let (count, names, functions) = (word(8)?, word(version.names)?, word(version.functions)?);
+        let list = count.checked_mul(2)?.checked_add(1)?.checked_mul(version.entry_field)?;
+        if count == 0 || names > bytes.len() || functions.checked_add(list)? > bytes.len() {
+            return None;
+        }
+        Some(GoFunctions { bytes, version, text_start, count, names, functions })
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// The function that contains an address. A binary search in the table as it is: some 100 ns.
+    #[must_use]
+    pub fn find(&self, svma: u64) -> Option<GoFunction<'_>> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.start(middle)? <= svma {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let index = low.checked_sub(1)?;
+        // After the last comes the end of all.
+        let (start, end) = (self.start(index)?, self.start(index + 1)?);
+        let record = self.functions.checked_add(usize::try_from(self.field(2 * index + 1)?).ok()?)?;
+        let name = u32_at(&self.bytes, record.checked_add(self.version.name)?)?;
+        let name = string_at(self.bytes.get(self.names..)?, name);
+        let flags = *self.bytes.get(record.checked_add(self.version.flags)?)?;
+        (start..end).contains(&svma).then_some(GoFunction {
+            start,
+            end,
+            name,
+            is_top: flags & TOP_FRAME != 0,
+            switches_stack: flags & WRITES_SP != 0,
+        })
+    }
+
+    fn start(&self, index: usize) -> Option<u64> {
+        self.field(2 * index)?.checked_add(self.text_start)
+    }
+
+    fn field(&self, index: usize) -> Option<u64> {
+        let at = self.functions.checked_add(index.checked_mul(self.version.entry_field)?)?;
+        if self.version.entry_field == 8 { u64_at(&self.bytes, at) } else { u32_at(&self.bytes, at).map(u64::from) }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of version 1.20 with `main.main` at 0x1000 and `runtime.goexit` at 0x1040, up to 0x1050.
+    fn table() -> Vec<u8> {
+        let mut bytes = vec![0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+        // functions, files, start of the code, names, units, files, values, functions
+        for word in [2u64, 0, 0x1000, 72, 0, 0, 0, 112] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(b"\0main.main\0runtime.goexit\0");
+        bytes.resize(112, 0);
+        for word in [0u32, 20, 0x40, 64, 0x50] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for (name, flags) in [(1u32, 0u8), (11, TOP_FRAME)] {
+            let record = bytes.len();
+            bytes.extend(0u32.to_le_bytes());
+            bytes.extend(name.to_le_bytes());
+            bytes.resize(record + 41, 0);
+            bytes.push(flags);
+            bytes.resize(record + 44, 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn functions_have_names_and_flags() {
+        let functions = GoFunctions::parse(table().into(), None).unwrap();
+        let main = GoFunction { start: 0x1000, end: 0x1040, name: b"main.main", is_top: false, switches_stack: false };
+        let exit = GoFunction { start: 0x1040, end: 0x1050, name: b"runtime.goexit", is_top: true, ..main };
+        for (address, expected) in [
+            (0xfff, None),
+            (0x1000, Some(main)),
+            (0x103f, Some(main)),
+            (0x1040, Some(exit)),
+            (0x104f, Some(exit)),
+            (0x1050, None),
+        ] {
+            assert_eq!(functions.find(address), expected, "{address:x}");
+        }
+    }
+
+    #[test]
+    fn damage_is_not_read() {
+        let whole = table();
+        for len in 0..whole.len() {
+            if let Some(functions) = GoFunctions::parse(whole[..len].into(), None) {
+                let _ = (functions.find(0x1000), functions.find(0x1040));
+            }
+        }
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] = 0xff;
+            if let Some(functions) = GoFunctions::parse(bytes.into(), None) {
+                let _ = (functions.find(0x1000), functions.find(0x1040), functions.find(u64::MAX));
+            }
+        }
+    }
+}
