@@ -85,7 +85,7 @@ fn bench(c: &mut Criterion) {
     group.finish();
 
     let resolver = |profile: &mut Profile| {
-        let mut resolver = Resolver::default();
+        let mut resolver = Resolver::new(false);
         for index in 0..images.len() as u32 {
             let image = images.get(ImageIndex(index)).expect("an image").clone();
             resolver.add_image(profile, image);
@@ -98,7 +98,7 @@ fn bench(c: &mut Criterion) {
     let mut profile = new_profile();
     let mut warm = resolver(&mut profile);
     group.bench_function("a real stack, known", |b| {
-        b.iter(|| frames.iter().map(|&frame| warm.resolve(&mut profile, frame).line.index()).max());
+        b.iter(|| frames.iter().map(|&frame| warm.resolve(&mut profile, frame, 0).line.index()).max());
     });
     group.sample_size(10);
     group.bench_function("a real stack, first time (symbols and DWARF read)", |b| {
@@ -109,7 +109,7 @@ fn bench(c: &mut Criterion) {
                 (profile, resolver)
             },
             |(mut profile, mut resolver)| {
-                frames.iter().map(|&frame| resolver.resolve(&mut profile, frame).line.index()).max()
+                frames.iter().map(|&frame| resolver.resolve(&mut profile, frame, 0).line.index()).max()
             },
             criterion::BatchSize::PerIteration,
         );

@@ -32,6 +32,9 @@ struct ThreadState {
     steps: Vec<Step>,
     line: LineId,
     named: bool,
+    /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
+    until: u64,
+    generation: u32,
 }
 
 /// The state of the aggregating thread.
@@ -65,6 +68,10 @@ impl Aggregator {
         while let Ok(mut batch) = batches.recv() {
             self.absorb(&mut batch);
             if batch.mark != Mark::None {
+                match batch.mark {
+                    Mark::End => self.resolver.finish_names(&mut self.profile),
+                    _ => self.resolver.look_for_names(&mut self.profile),
+                }
                 self.account(&batch.counts, batch.mark == Mark::End);
                 let update = self.profile.take_update();
                 // A reader that has gone away needs no more updates; the session is stopped by its handle's drop.
@@ -85,14 +92,16 @@ impl Aggregator {
     }
 
     fn absorb(&mut self, batch: &mut Batch) {
+        self.resolver.begin_batch();
         let mut frames = batch.frames.as_slice();
         for item in batch.items.drain(..) {
             match item {
-                Item::Sample { thread, frames: count, root, weights } => {
+                Item::Sample { thread, time, frames: count, root, weights } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
-                    self.sample(thread, stack, root, &weights);
+                    self.sample(thread, time, stack, root, &weights);
                 }
+                Item::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
                 Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
                 Item::ImageClosed(index) => self.resolver.set_file(index, None),
                 Item::ImageReopened(index, image) => self.resolver.set_file(index, Some(image)),
@@ -105,7 +114,15 @@ impl Aggregator {
                 Item::Thread { key, process, tid, name } => {
                     let Some(&process) = self.processes.get(&process) else { continue };
                     let id = self.profile.add_thread(Thread { process, tid, name });
-                    let state = ThreadState { id, root: None, steps: Vec::new(), line: LineId::UNKNOWN, named: true };
+                    let state = ThreadState {
+                        id,
+                        root: None,
+                        steps: Vec::new(),
+                        line: LineId::UNKNOWN,
+                        named: true,
+                        until: u64::MAX,
+                        generation: 0,
+                    };
                     self.threads.insert(key, state);
                 }
                 Item::ThreadName { key, process, name } => {
@@ -123,8 +140,13 @@ impl Aggregator {
 
     /// Charges one sample; `stack` is innermost first.
     #[inline]
-    fn sample(&mut self, thread: ThreadKey, stack: &[Frame], root: Root, weights: &[u64; MAX_METRICS]) {
+    fn sample(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], root: Root, weights: &[u64; MAX_METRICS]) {
         let Some(thread) = self.threads.get_mut(&thread) else { return };
+        if time >= thread.until || thread.generation != self.resolver.generation() {
+            // Generated code may have been replaced, or named.
+            thread.steps.clear();
+            (thread.until, thread.generation) = (u64::MAX, self.resolver.generation());
+        }
         let mut kept = 0;
         if thread.root == Some(root) {
             kept =
@@ -144,7 +166,8 @@ impl Aggregator {
             },
         };
         for &frame in stack.iter().rev().skip(kept) {
-            let resolved = self.resolver.resolve(&mut self.profile, frame);
+            let resolved = self.resolver.resolve(&mut self.profile, frame, time);
+            thread.until = thread.until.min(resolved.until);
             let contexts = self.profile.contexts_mut();
             for &centre in self.resolver.cost_centres(resolved) {
                 context = contexts.push(context, centre);
@@ -152,7 +175,7 @@ impl Aggregator {
             thread.steps.push(Step { frame, context });
         }
         if leaf_changed && let Some(&leaf) = stack.first() {
-            let resolved = self.resolver.resolve(&mut self.profile, leaf);
+            let resolved = self.resolver.resolve(&mut self.profile, leaf, time);
             (thread.line, thread.named) = (resolved.line, resolved.named);
         }
         let (id, line, named) = (thread.id, thread.line, thread.named);
@@ -162,6 +185,9 @@ impl Aggregator {
         accounting.frames += stack.len() as u64;
         accounting.max_stack_depth = accounting.max_stack_depth.max(stack.len() as u64);
         accounting.unsymbolised += u64::from(!named);
+        if !named && let Some(&leaf) = stack.first() {
+            self.resolver.count_nameless_leaf(leaf);
+        }
         if let Root::Truncated(reason) = root {
             accounting.count_truncated(reason);
         }
@@ -169,7 +195,9 @@ impl Aggregator {
 
     fn account(&mut self, counts: &Counts, last: bool) {
         let spec = self.spec;
+        let named_later = self.resolver.take_named_later();
         let accounting: &mut Accounting = self.profile.accounting_mut();
+        accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
         accounting.duration_ns = counts.duration_ns;
         accounting.received = counts.received;
         accounting.lost = own_part(counts.lost, counts);

@@ -4,6 +4,7 @@
 //! so that in the steady state nothing is allocated.
 
 use crate::process::images::{Image, ImageIndex};
+use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::unwind::{Frame, Root};
 
@@ -11,7 +12,7 @@ use crate::unwind::{Frame, Root};
 pub const MAX_METRICS: usize = 2;
 
 /// One thing that happened.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Item {
     /// The next image, in order of [`ImageIndex`].
     Image(Image),
@@ -19,6 +20,8 @@ pub enum Item {
     ImageClosed(ImageIndex),
     /// A closed image is mapped again.
     ImageReopened(ImageIndex, Image),
+    /// Something about an image of generated code that has been announced.
+    Jit(JitEvent),
     /// Something that readers of the profile should know.
     Note(String),
     /// A process that is about to get its first sample.
@@ -62,6 +65,8 @@ pub enum Item {
     Sample {
         /// Whose.
         thread: ThreadKey,
+        /// When: `CLOCK_MONOTONIC`, nanoseconds.
+        time: u64,
         /// How many of the batch's frames are its own, taken in order.
         frames: u32,
         /// Where the stack ends.

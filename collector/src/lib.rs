@@ -16,6 +16,7 @@ mod aggregator;
 mod batch;
 pub mod child;
 mod error;
+mod jit;
 pub mod perf;
 pub mod process;
 mod promptness;

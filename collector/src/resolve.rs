@@ -3,6 +3,8 @@
 //! The answer to a frame is a run of cost centres, because functions may have been inlined into the one that the frame
 //! is in. Answers are remembered until there are [`MAX_FRAMES_KNOWN`] of them.
 
+mod generated;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, KernelSymbols, Symbols
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::jit::JitNames;
 use crate::process::images::{Image, ImageIndex};
 use crate::unwind::Frame;
 
@@ -23,6 +26,9 @@ const MAX_FRAMES_KNOWN: usize = 1 << 20;
 const MAX_SYMBOL_BYTES: u64 = 256 << 20;
 /// How often that is checked, in frames resolved: adding up takes about as long as resolving ten frames.
 const FRAMES_PER_CHECK: u64 = 512;
+
+/// In the place of an arena position: the cost centre of the last frame of generated code.
+const ONE: u32 = u32::MAX;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +41,8 @@ pub struct Resolved {
     pub line: LineId,
     /// Whether the innermost has a name.
     pub named: bool,
+    /// Until when this is right, nanoseconds: code that is generated may be replaced.
+    pub until: u64,
 }
 
 struct ImageSymbols {
@@ -43,6 +51,8 @@ struct ImageSymbols {
     elf: Option<Arc<ElfFile>>,
     debug: DebugFileFinder,
     symbols: Option<Symbols>,
+    /// Of code that a process generates.
+    jit: Option<Box<JitNames>>,
     /// When it was last asked, in frames resolved.
     used: u64,
 }
@@ -59,7 +69,6 @@ enum Kernel {
 }
 
 /// Resolves frames, and enters images, cost centres and lines into a profile.
-#[derive(Default)]
 pub struct Resolver {
     images: Vec<ImageSymbols>,
     kernel: Kernel,
@@ -68,6 +77,14 @@ pub struct Resolver {
     functions: Vec<Function>,
     /// Frames resolved so far, each once.
     resolved: u64,
+    /// Images of generated code whose process lives.
+    jit_images: Vec<ImageIndex>,
+    /// The cost centre of the last frame of generated code.
+    one: CostCentreId,
+    /// Changes whenever frames of generated code may have got another answer.
+    generation: u32,
+    /// Samples that ended in code that has got a name since, and were counted as nameless.
+    named_later: u64,
     /// Of images whose symbols are no longer kept.
     notes: BTreeSet<String>,
 }
@@ -83,7 +100,19 @@ impl Resolver {
                 .map_or(Kernel::Read(None), Kernel::Reading),
             false => Kernel::NotRead,
         };
-        Resolver { kernel, ..Resolver::default() }
+        Resolver {
+            images: Vec::new(),
+            kernel,
+            known: HashMap::default(),
+            arena: Vec::new(),
+            functions: Vec::new(),
+            resolved: 0,
+            jit_images: Vec::new(),
+            one: CostCentreId::ELIDED,
+            generation: 0,
+            named_later: 0,
+            notes: BTreeSet::new(),
+        }
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
@@ -91,7 +120,7 @@ impl Resolver {
         let Image { name, elf, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
-        self.images.push(ImageSymbols { id, name, elf, debug, symbols: None, used: 0 });
+        self.images.push(ImageSymbols { id, name, elf, debug, symbols: None, jit: None, used: 0 });
     }
 
     /// Frees what is kept of an image (`None`), or gives it its files back.
@@ -124,16 +153,24 @@ impl Resolver {
 
     /// What a frame is.
     #[inline]
-    pub fn resolve(&mut self, profile: &mut Profile, frame: Frame) -> Resolved {
+    pub fn resolve(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
         match self.known.get(&frame) {
             Some(resolved) => *resolved,
+            None if self.is_jit(frame.image) => self.resolve_jit(profile, frame, time),
             None => self.resolve_new(profile, frame),
         }
     }
 
-    /// The cost centres of a resolved frame, outermost first.
+    fn is_jit(&self, index: ImageIndex) -> bool {
+        self.images.get(index.0 as usize).is_some_and(|image| image.jit.is_some())
+    }
+
+    /// The cost centres of the frame that was resolved last, outermost first.
     #[inline]
     pub fn cost_centres(&self, resolved: Resolved) -> &[CostCentreId] {
+        if resolved.first == ONE {
+            return std::slice::from_ref(&self.one);
+        }
         let first = resolved.first as usize;
         self.arena.get(first..first + resolved.count as usize).unwrap_or_default()
     }
@@ -154,7 +191,7 @@ impl Resolver {
         } else {
             self.user_frame(profile, frame)
         };
-        let resolved = Resolved { first, count: self.arena.len() as u32 - first, line, named };
+        let resolved = Resolved { first, count: self.arena.len() as u32 - first, line, named, until: u64::MAX };
         self.known.insert(frame, resolved);
         resolved
     }

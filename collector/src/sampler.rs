@@ -22,7 +22,8 @@ use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
-use crate::process::images::Images;
+use crate::process::images::{ImageIndex, Images};
+use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessTable, procfs};
 use crate::unwind::{Frame, Root, StackUnwinder};
 
@@ -236,6 +237,11 @@ impl Sampler {
         if state.tracking_lost {
             state.reread_processes();
         }
+        if state.images.jit.sweep() {
+            announce(&mut state.images, &mut state.announced_images, &mut state.batch.items);
+            let ended = |item: &Item| if let Item::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
+            state.batch.items.iter().filter_map(ended).for_each(|index| state.unwinder.drop_image(index));
+        }
         if let Some(gone) = state.images.sweep(|| state.table.mapped_images()) {
             for index in gone {
                 state.unwinder.drop_image(index);
@@ -362,14 +368,8 @@ impl State {
                 items.push(Item::ImageReopened(index, image.clone()));
             }
         }
-        if self.announced_images < self.images.len() {
-            for index in self.announced_images..self.images.len() {
-                let index = crate::process::images::ImageIndex(index as u32);
-                if let Some(image) = self.images.get(index) {
-                    items.push(Item::Image(image.clone()));
-                }
-            }
-            self.announced_images = self.images.len();
+        if self.announced_images < self.images.len() || self.images.jit.has_events() {
+            announce(&mut self.images, &mut self.announced_images, items);
         }
         if !process.announced {
             process.announced = true;
@@ -394,7 +394,7 @@ impl State {
         self.batch.frames.extend_from_slice(&self.frames);
         // MAX_FRAMES and the kernel's chain limit are far below 2^32.
         let frames = self.frames.len() as u32;
-        items.push(Item::Sample { thread: thread.key, frames, root, weights });
+        items.push(Item::Sample { thread: thread.key, time: sample.time, frames, root, weights });
     }
 
     fn change(&mut self, ring: usize, time: u64, change: Change) {
@@ -455,6 +455,18 @@ impl State {
             }
         }
     }
+}
+
+/// Tells of images that are new, and of what has happened to generated code.
+#[cold]
+fn announce(images: &mut Images, announced: &mut usize, items: &mut Vec<Item>) {
+    for index in *announced..images.len() {
+        if let Some(image) = images.get(ImageIndex(index as u32)) {
+            items.push(Item::Image(image.clone()));
+        }
+    }
+    *announced = images.len();
+    items.extend(images.jit.take_events().into_iter().map(Item::Jit));
 }
 
 // A root is part of every sample item; if it grew, batches would.

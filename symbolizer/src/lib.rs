@@ -21,6 +21,7 @@ mod dwarf;
 mod elf;
 mod error;
 mod go;
+pub mod jit;
 mod kernel;
 pub mod limits;
 mod meter;
@@ -42,6 +43,7 @@ pub use elf::{ElfFile, Segment};
 pub use error::ImageError;
 pub use go::{GoFunction, GoFunctions};
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
+pub use root::Root as FileRoot;
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
 

@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 
 /// A root directory, under which paths are resolved as for a program that has it as its root.
 #[derive(Debug, Clone)]
-pub(crate) enum Root {
+pub enum Root {
     /// That of this process.
     Own,
     /// Another one, held open: it stays what it was when the program that had it is gone.
@@ -27,14 +27,26 @@ pub(crate) enum Root {
 const TRIES: usize = 4;
 
 impl Root {
+    /// That of this process.
+    #[must_use]
+    pub fn own() -> Root {
+        Root::Own
+    }
+
     /// The root at `path`, which may be `/proc/PID/root`.
-    pub(crate) fn at(path: &Path) -> io::Result<Root> {
+    ///
+    /// # Errors
+    /// Those of opening a directory.
+    pub fn at(path: &Path) -> io::Result<Root> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Root::Other(Arc::new(open(path, flags, Mode::empty())?)))
     }
 
     /// Opens a regular file for reading, given its absolute path inside this root.
-    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+    ///
+    /// # Errors
+    /// Those of opening; `InvalidInput` for what is no regular file.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
         if path.as_os_str().len() > crate::limits::MAX_PATH {
             return Err(io::ErrorKind::InvalidFilename.into());
         }

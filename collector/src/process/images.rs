@@ -8,6 +8,7 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile};
 use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
+use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::procfs;
 use crate::perf::ring_buffer::PAGE;
@@ -61,6 +62,8 @@ pub struct Images {
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
     debug_roots: DebugRoots,
+    /// The code that processes generate.
+    pub jit: JitCodes,
 }
 
 impl Default for Images {
@@ -74,23 +77,21 @@ impl Default for Images {
             closed: HashSet::new(),
             reopened: Vec::new(),
             debug_roots: DebugRoots::default(),
+            jit: JitCodes::default(),
         }
     }
 }
 
 impl Images {
-    /// Name of the image that all anonymous executable memory is: code generated at run time.
+    /// Name of the images that anonymous executable memory is: code generated at run time.
     pub const ANONYMOUS: &'static str = "[anon]";
 
     /// The image of a mapping; opened if it is new.
-    pub fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
+    fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
             b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
                 ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok()
             }),
-            b"" | b"//anon" | b"[heap]" | b"[stack]" => {
-                self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, mapped.pid, || None)
-            }
             _ => {
                 let name = mapped.name();
                 let file = if mapped.inode == 0 { None } else { mapped.open() };
@@ -100,6 +101,49 @@ impl Images {
                 }
             }
         }
+    }
+
+    /// The image of what a process maps; its generated code, if that is what it is, goes to `code`.
+    pub fn of_mapping(
+        &mut self,
+        code: &mut Option<Arc<JitCode>>,
+        start_time: u64,
+        mapped: MappedFile<'_>,
+    ) -> ImageIndex {
+        let mut own = |images: &mut Images| {
+            let list = &mut images.list;
+            images.jit.own(code, mapped.pid, start_time, || Images::add_anonymous(list))
+        };
+        if jit_code::is_dump(mapped.path)
+            && let Some(file) = mapped.open()
+            && let Some(index) = own(self)
+        {
+            self.jit.add_dump(index, file);
+            return index;
+        }
+        if jit_code::is_anonymous(mapped.path) {
+            return own(self).unwrap_or_else(|| self.anonymous());
+        }
+        let index = self.find_or_open(mapped);
+        let is_elf = self.get(index).is_some_and(|image| image.elf.is_some());
+        match jit_code::is_memory_file(mapped.path) && !is_elf {
+            true => own(self).unwrap_or(index),
+            false => index,
+        }
+    }
+
+    /// The image that generated code is in where its process has none of its own.
+    fn anonymous(&mut self) -> ImageIndex {
+        self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || None)
+    }
+
+    /// A new image for one process's generated code, if there may be more.
+    fn add_anonymous(list: &mut Vec<Image>) -> Option<ImageIndex> {
+        if list.len() >= MAX_IMAGES {
+            return None;
+        }
+        list.push(Image { name: Self::ANONYMOUS.to_owned(), elf: None, debug: DebugFileFinder::none() });
+        Some(ImageIndex(list.len() as u32 - 1))
     }
 
     fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Option<ElfFile>) -> ImageIndex {

@@ -80,6 +80,11 @@ impl Mappings {
         Some(*mapping)
     }
 
+    /// Says of all mappings of one image that they are of another.
+    pub fn replace_image(&mut self, old: ImageIndex, new: ImageIndex) {
+        self.list.iter_mut().filter(|mapping| mapping.image == old).for_each(|mapping| mapping.image = new);
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.list.iter()

@@ -5,9 +5,12 @@
 
 pub mod debug_roots;
 pub mod images;
+pub mod jit_code;
 pub mod mapped_file;
 pub mod mappings;
 pub mod procfs;
+
+use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
@@ -15,6 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::perf::record::Mmap;
 use images::{ImageIndex, Images};
+use jit_code::JitCode;
 use mapped_file::MappedFile;
 use mappings::{Mapping, Mappings};
 use procfs::MapEntry;
@@ -44,6 +48,8 @@ pub struct Process {
     pub announced: bool,
     /// Executable mappings.
     pub mappings: Mappings,
+    /// The code that it, or whoever forked it, has generated.
+    jit: Option<Arc<JitCode>>,
     /// Whether it really has more mappings than are kept.
     mappings_full: bool,
     threads: u32,
@@ -135,14 +141,18 @@ impl ProcessTable {
         let stat = procfs::stat(pid).ok();
         let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
         let mut mappings = Mappings::default();
+        let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
         for map in procfs::executable_maps(pid).unwrap_or_default() {
             let MapEntry { start, end, device, inode, ref path, .. } = map;
             let file = MappedFile { pid, start, end, device, inode, path };
-            mappings.insert(mapping_of(images, file, map.file_offset));
+            mappings.insert(mapping_of(images, &mut code, start_time, file, map.file_offset));
         }
         match self.processes.get_mut(&pid) {
             Some(process) => process.mappings = mappings,
             None => self.add_process(pid, None, start_time, 0, name, mappings),
+        }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.jit = code;
         }
     }
 
@@ -166,6 +176,7 @@ impl ProcessTable {
             name,
             announced: false,
             mappings,
+            jit: None,
             mappings_full: false,
             threads,
         };
@@ -190,8 +201,12 @@ impl ProcessTable {
             // Whoever had this pid before is gone, even if its exit was not seen.
             self.remove_process(pid);
             let parent = self.processes.get(&parent_pid);
+            let code = parent.and_then(|parent| parent.jit.clone());
             let (key, mappings) = parent.map(|parent| (Some(parent.key), parent.mappings.clone())).unwrap_or_default();
             self.add_process(pid, key, start_time(time), 0, name.clone(), mappings);
+            if let Some(child) = self.processes.get_mut(&pid) {
+                child.jit = code;
+            }
         }
         self.add_thread(pid, tid, name);
     }
@@ -266,7 +281,13 @@ impl ProcessTable {
         let end = mmap.start.saturating_add(mmap.len);
         let &Mmap { pid, start, device, inode, ref path, .. } = mmap;
         let file = MappedFile { pid, start, end, device, inode, path };
-        let mapping = mapping_of(images, file, mmap.file_offset);
+        let inherited = process.jit.as_ref().map(|code| code.index);
+        let mapping = mapping_of(images, &mut process.jit, process.start_time, file, mmap.file_offset);
+        if let (Some(before), Some(now)) = (inherited, process.jit.as_ref().map(|code| code.index))
+            && before != now
+        {
+            process.mappings.replace_image(before, now);
+        }
         if !process.mappings.insert(mapping) && !process.mappings_full {
             // No record tells of munmap, so most of these may be gone. If they are not, looking again would not help.
             self.read_process(mmap.pid, images);
@@ -287,8 +308,14 @@ fn start_time(monotonic_ns: u64) -> u64 {
     monotonic_ns.saturating_add(suspended) / TICK_NS
 }
 
-fn mapping_of(images: &mut Images, file: MappedFile<'_>, file_offset: u64) -> Mapping {
-    let image = images.find_or_open(file);
+fn mapping_of(
+    images: &mut Images,
+    code: &mut Option<Arc<JitCode>>,
+    start_time: u64,
+    file: MappedFile<'_>,
+    file_offset: u64,
+) -> Mapping {
+    let image = images.of_mapping(code, start_time, file);
     Mapping { start: file.start, end: file.end, image, to_svma: images.to_svma(image, file.start, file_offset) }
 }
 

@@ -89,6 +89,16 @@ pub fn thread_group(tid: u32) -> Option<u32> {
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
+/// The number that a process has in its own namespace, and its effective user.
+pub fn own_pid_and_user(pid: u32) -> (Option<u32>, Option<u32>) {
+    let Ok(status) = read(&format!("/proc/{pid}/status")) else { return (None, None) };
+    let status = String::from_utf8_lossy(&status);
+    let words = |field: &str| status.lines().find_map(|line| Some(line.strip_prefix(field)?.split_ascii_whitespace()));
+    // From the outermost namespace to its own; real, effective, saved, file system.
+    let own_pid = words("NSpid:").and_then(|mut words| words.next_back()?.parse().ok());
+    (own_pid, words("Uid:").and_then(|mut words| words.nth(1)?.parse().ok()))
+}
+
 fn numbers_in(path: &str) -> io::Result<Vec<u32>> {
     Ok(fs::read_dir(path)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }

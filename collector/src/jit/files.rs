@@ -1,0 +1,171 @@
+//! The files of one process: found, opened, and read as they grow.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::process::jit_code::JitSource;
+
+/// Bytes read in one look, so that a file that grows for ever does not hold up the samples. A map of 100,000 functions
+/// has 10 MiB.
+const LOOK_BYTES: u64 = 16 << 20;
+/// Bytes read of a file in all.
+const MAX_FILE_BYTES: u64 = 512 << 20;
+/// Bytes read at a time; any line or record that a parser wants whole is shorter.
+const CHUNK: usize = 128 << 10;
+/// Bytes before the place reached that must still be what they were, or the file has been written anew.
+const TAIL: usize = 64;
+/// How much a file's time may lie before the start of its process: clocks of file systems tick more coarsely.
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
+
+/// What a look at a file brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grown {
+    /// Nothing.
+    No,
+    /// Something.
+    Yes,
+    /// It is another file than before: what was read must be forgotten, and the next look begins anew.
+    Anew,
+}
+
+/// A file that is written to while it is read.
+#[derive(Debug)]
+pub struct GrowingFile {
+    file: File,
+    offset: u64,
+    read: u64,
+    tail: Vec<u8>,
+}
+
+impl GrowingFile {
+    /// From its beginning.
+    pub fn new(file: File) -> GrowingFile {
+        GrowingFile { file, offset: 0, read: 0, tail: Vec::new() }
+    }
+
+    /// Whether another handle is of the same file.
+    pub fn is_same(&self, other: &File) -> bool {
+        let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+        identity(&self.file).is_some_and(|own| identity(other) == Some(own))
+    }
+
+    /// Opens the perf map of a process, if there is one to be believed.
+    pub fn perf_map(source: &JitSource) -> Option<GrowingFile> {
+        let name = format!("/tmp/perf-{}.map", source.own_pid);
+        let file = match &source.root {
+            Some(root) => root.open(Path::new(&name)).ok()?,
+            // The process could not be looked at: where it most likely is.
+            None => ccsd_symbolizer::FileRoot::own().open(Path::new(&name)).ok()?,
+        };
+        is_believed(&file, source).then(|| GrowingFile::new(file))
+    }
+
+    /// A jitdump that the process has mapped, if it is to be believed.
+    pub fn dump(file: File, source: &JitSource) -> Option<GrowingFile> {
+        is_believed(&file, source).then(|| GrowingFile::new(file))
+    }
+
+    /// Reads on. `feed` takes bytes and says how many it used, which may be more than it got. True if a whole look was
+    /// not enough.
+    pub fn look(&mut self, mut feed: impl FnMut(&[u8]) -> u64) -> (Grown, bool) {
+        let Ok(len) = self.file.metadata().map(|meta| meta.len()) else { return (Grown::No, false) };
+        if len < self.offset.min(self.offset.saturating_sub(self.tail.len() as u64)) || !self.tail_holds() {
+            (self.offset, self.tail) = (0, Vec::new());
+            return (Grown::Anew, true);
+        }
+        let mut buffer = vec![0; if len > self.offset { CHUNK } else { 0 }];
+        let mut left = LOOK_BYTES;
+        let mut grown = Grown::No;
+        while self.offset < len && left > 0 && self.read < MAX_FILE_BYTES {
+            let Ok(got) = self.file.read_at(&mut buffer, self.offset) else { break };
+            let Some(bytes) = buffer.get(..got).filter(|bytes| !bytes.is_empty()) else { break };
+            let used = feed(bytes);
+            if used == 0 {
+                break;
+            }
+            grown = Grown::Yes;
+            let of_these = bytes.get(..usize::try_from(used).unwrap_or(got).min(got)).unwrap_or(bytes);
+            self.tail.clear();
+            if used as usize == of_these.len() {
+                self.tail.extend_from_slice(&of_these[of_these.len().saturating_sub(TAIL)..]);
+            }
+            self.offset = self.offset.saturating_add(used);
+            self.read = self.read.saturating_add(of_these.len() as u64);
+            left = left.saturating_sub(of_these.len() as u64);
+        }
+        (grown, left == 0)
+    }
+
+    /// Whether all that may be read of it has been.
+    pub fn is_exhausted(&self) -> bool {
+        self.read >= MAX_FILE_BYTES
+    }
+
+    fn tail_holds(&self) -> bool {
+        if self.tail.is_empty() {
+            return true;
+        }
+        let mut now = vec![0; self.tail.len()];
+        let start = self.offset.saturating_sub(self.tail.len() as u64);
+        self.file.read_exact_at(&mut now, start).is_ok() && now == self.tail
+    }
+}
+
+/// Whether a file belongs to the process's user or to root, and was written to since the process started.
+fn is_believed(file: &File, source: &JitSource) -> bool {
+    let Ok(meta) = file.metadata() else { return false };
+    let owner = meta.uid() == 0 || source.user.is_none_or(|user| user == meta.uid());
+    let started = started(source.start_time);
+    let fresh = started.is_none_or(|started| meta.modified().is_ok_and(|time| time + CLOCK_SLACK >= started));
+    meta.is_file() && owner && fresh
+}
+
+/// The wall clock at so many clock ticks since boot.
+fn started(ticks: u64) -> Option<SystemTime> {
+    let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
+    let since_boot = Duration::from(since_boot);
+    let ago = since_boot.checked_sub(Duration::from_millis(ticks.saturating_mul(10)))?;
+    (ticks > 0).then(|| SystemTime::now().checked_sub(ago)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_on_and_anew() {
+        let path = std::env::temp_dir().join(format!("ccsd-growing-{}", std::process::id()));
+        let mut out = File::create(&path).unwrap();
+        let mut file = GrowingFile::new(File::open(&path).unwrap());
+        let mut seen = Vec::new();
+        let mut look = |seen: &mut Vec<u8>| {
+            let (grown, _) = file.look(|bytes| {
+                // Whole lines, as the parser of maps has it.
+                let used = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+                seen.extend_from_slice(&bytes[..used]);
+                used as u64
+            });
+            grown
+        };
+        assert_eq!(look(&mut seen), Grown::No);
+        out.write_all(b"one\ntw").unwrap();
+        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"one\n"[..]));
+        assert_eq!(look(&mut seen), Grown::No);
+        out.write_all(b"o\n").unwrap();
+        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"one\ntwo\n"[..]));
+        // Written anew: shorter, then longer than before.
+        for text in ["x\n", "xyz\nand much more than there was before\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(look(&mut seen), Grown::Anew);
+            seen.clear();
+            assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, text.as_bytes()));
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

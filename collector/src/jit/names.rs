@@ -1,0 +1,305 @@
+//! The names of one process's code, and the frames that wait for theirs.
+
+use std::fs::File;
+
+use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile};
+use ccsd_symbolizer::jit::{Found, JitDump, PerfMap};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::files::{GrowingFile, Grown};
+use crate::process::images::{ImageIndex, Images};
+use crate::process::jit_code::JitSource;
+
+/// The image that all functions with a name belong to, of whatever process: two that run the same program run the same
+/// functions.
+const NAMED: &str = "[jit]";
+/// Addresses remembered per process, named ones; at the limit all are forgotten and looked up again.
+const MAX_KNOWN: usize = 1 << 16;
+/// Addresses that may wait for a name, per process. Those beyond stay nameless.
+const MAX_WAITING: usize = 1 << 15;
+/// Jitdumps of one process: one for each runtime in it.
+const MAX_DUMPS: usize = 4;
+/// Looks at the end, each at a limited number of bytes.
+const LAST_LOOKS: usize = 32;
+
+/// What a frame of generated code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its cost centre.
+    pub centre: CostCentreId,
+    /// Whether that has a name.
+    pub named: bool,
+    /// When the answer begins to hold, nanoseconds.
+    pub from: u64,
+    /// When another may be right, nanoseconds.
+    pub until: u64,
+}
+
+/// A frame that has no name yet.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    centre: CostCentreId,
+    /// Times of the first and last sample with it.
+    first: u64,
+    last: u64,
+    /// Samples that ended in it.
+    as_leaf: u64,
+}
+
+/// The names of one process's code.
+pub struct JitNames {
+    source: JitSource,
+    map: Option<(GrowingFile, PerfMap)>,
+    dumps: Vec<(GrowingFile, JitDump)>,
+    known: HashMap<u64, Answer, FxBuildHasher>,
+    waiting: HashMap<u64, Waiting, FxBuildHasher>,
+    /// Whether the files have been looked at since the last batch.
+    looked: bool,
+    notes: Vec<String>,
+}
+
+impl JitNames {
+    /// Nothing is read yet.
+    pub fn new(source: JitSource) -> JitNames {
+        JitNames {
+            source,
+            map: None,
+            dumps: Vec::new(),
+            known: HashMap::default(),
+            waiting: HashMap::default(),
+            looked: false,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Whose names hold where this process has none of its own.
+    pub fn inherited(&self) -> Option<ImageIndex> {
+        self.source.inherited
+    }
+
+    /// Enters a jitdump.
+    pub fn add_dump(&mut self, file: File) {
+        if self.dumps.iter().any(|(known, _)| known.is_same(&file)) {
+            return;
+        }
+        match GrowingFile::dump(file, &self.source) {
+            Some(file) if self.dumps.len() < MAX_DUMPS => self.dumps.push((file, JitDump::default())),
+            Some(_) => self.note("it has more jitdumps than are read"),
+            None => self.note("its jitdump belongs to another user"),
+        }
+        self.looked = false;
+    }
+
+    /// A new batch of samples begins: the files may be looked at again.
+    pub fn begin_batch(&mut self) {
+        self.looked = false;
+    }
+
+    /// Whether the files may be looked at for a frame without a name.
+    pub fn may_look(&self) -> bool {
+        !self.looked
+    }
+
+    /// What has been found out about an address, without looking anything up.
+    #[inline]
+    pub fn known(&mut self, address: u64, time: u64) -> Option<Answer> {
+        if let Some(answer) = self.known.get(&address) {
+            return Some(*answer).filter(|answer| answer.from <= time && time < answer.until);
+        }
+        let timed = !self.dumps.is_empty();
+        let waiting = self.waiting.get_mut(&address)?;
+        (waiting.first, waiting.last) = (waiting.first.min(time), waiting.last.max(time));
+        // Whether it is still the same code is not known before the dump says so: ask again for every sample.
+        let until = if timed { time } else { u64::MAX };
+        Some(Answer { centre: waiting.centre, named: false, from: 0, until })
+    }
+
+    /// What the files read so far say of an address.
+    pub fn find(&self, address: u64, time: u64) -> Found<'_> {
+        let mut answer = Found { name: None, from: 0, until: u64::MAX };
+        for (_, dump) in &self.dumps {
+            let found = dump.code().find(address, time);
+            answer.until = answer.until.min(found.until);
+            if found.name.is_some() {
+                return Found { until: answer.until, ..found };
+            }
+        }
+        let name = self.map.as_ref().and_then(|(_, map)| map.code().find(address, time).name);
+        Found { name, ..answer }
+    }
+
+    /// Remembers a name.
+    pub fn enter(&mut self, profile: &mut Profile, address: u64, name: &str, from: u64, until: u64) -> Answer {
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+        }
+        let answer = Answer { centre: named(profile, name), named: true, from, until };
+        self.known.insert(address, answer);
+        answer
+    }
+
+    /// Lets an address wait for its name.
+    pub fn wait(&mut self, profile: &mut Profile, address: u64, time: u64) -> Answer {
+        if self.waiting.len() >= MAX_WAITING {
+            return Answer { centre: nameless(profile), named: false, from: 0, until: u64::MAX };
+        }
+        let image = self.waiting_image(profile);
+        let centre = profile.add_cost_centre(bare(image, None, Some(address)));
+        // One that was given a name while nobody was here any more, or that there is no room for.
+        let centre = if profile.real(centre) == centre { centre } else { nameless(profile) };
+        if centre != CostCentreId::ELIDED {
+            self.waiting.insert(address, Waiting { centre, first: time, last: time, as_leaf: 0 });
+        }
+        let until = if self.dumps.is_empty() { u64::MAX } else { time };
+        Answer { centre, named: false, from: 0, until }
+    }
+
+    /// Counts a sample that ended at an address without a name.
+    pub fn count_leaf(&mut self, address: u64) {
+        if let Some(waiting) = self.waiting.get_mut(&address) {
+            waiting.as_leaf += 1;
+        }
+    }
+
+    /// Reads on in the files. Whether there was anything.
+    pub fn look(&mut self) -> bool {
+        self.looked = true;
+        let mut grown = false;
+        if self.map.is_none() {
+            self.map = GrowingFile::perf_map(&self.source).map(|file| (file, PerfMap::default()));
+        }
+        if let Some((file, map)) = &mut self.map {
+            let mut look = file.look(|bytes| map.feed(bytes) as u64);
+            if look.0 == Grown::Anew {
+                map.clear();
+                look = file.look(|bytes| map.feed(bytes) as u64);
+                grown = true;
+            }
+            grown |= look.0 == Grown::Yes;
+        }
+        for (file, dump) in self.dumps.iter_mut().filter(|(_, dump)| !dump.is_over()) {
+            match file.look(|bytes| dump.feed(bytes)) {
+                (Grown::Anew, _) => {
+                    *dump = JitDump::default();
+                    file.look(|bytes| dump.feed(bytes));
+                    grown = true;
+                }
+                (now, _) => grown |= now == Grown::Yes,
+            }
+        }
+        if grown {
+            self.known.clear();
+        }
+        grown
+    }
+
+    /// Gives what waits the names that are known now. `inherited` finds the names of the process that forked this one.
+    /// Returns how many samples have got a name for where they ended.
+    pub fn name_waiting(&mut self, profile: &mut Profile, inherited: Option<&JitNames>) -> u64 {
+        let mut named_samples = 0;
+        let mut still = std::mem::take(&mut self.waiting);
+        still.retain(|&address, waiting| {
+            let Some((name, from, until)) = self.find_or_inherited(inherited, address, waiting.first) else {
+                return true;
+            };
+            if waiting.last >= until || waiting.first < from {
+                // Different code at different times, and no telling how many samples each had.
+                return true;
+            }
+            let function = named(profile, &name);
+            let done = profile.name_later(waiting.centre, function);
+            named_samples += if done { waiting.as_leaf } else { 0 };
+            !done
+        });
+        self.waiting = still;
+        named_samples
+    }
+
+    /// A name from this process's own files, or else from those of the one that forked it; with its time.
+    pub fn find_or_inherited(
+        &self,
+        inherited: Option<&JitNames>,
+        address: u64,
+        time: u64,
+    ) -> Option<(String, u64, u64)> {
+        let own = self.find(address, time);
+        let found = match own.name {
+            Some(_) => own,
+            None => inherited.map_or(own, |parent| {
+                let theirs = parent.find(address, time);
+                Found { until: theirs.until.min(own.until), ..theirs }
+            }),
+        };
+        found.name.map(|name| (name.to_owned(), found.from, found.until))
+    }
+
+    /// The last look, when the process or the session has ended. What still has no name will never have one.
+    pub fn finish(&mut self, profile: &mut Profile, inherited: Option<&JitNames>) -> u64 {
+        for _ in 0..LAST_LOOKS {
+            if !self.look() {
+                break;
+            }
+        }
+        let named_samples = self.name_waiting(profile, inherited);
+        if !self.waiting.is_empty() {
+            let function = nameless(profile);
+            for (_, waiting) in self.waiting.drain() {
+                profile.name_later(waiting.centre, function);
+            }
+        }
+        self.notes_of_files();
+        named_samples
+    }
+
+    /// What is to be said of the process's files, a line each.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    fn notes_of_files(&mut self) {
+        let maps =
+            self.map.iter().map(|(file, map)| (file, map.code().left_out(), map.bad_lines(), "perf map", "lines"));
+        let dumps = self.dumps.iter();
+        let dumps = dumps.map(|(file, dump)| (file, dump.code().left_out(), dump.bad_records(), "jitdump", "records"));
+        let mut notes = Vec::new();
+        for (file, left_out, bad, what, of) in maps.chain(dumps) {
+            if left_out > 0 {
+                notes.push(format!("its {what} names more code than is kept: {left_out} {of} were left out"));
+            }
+            if bad > 0 {
+                notes.push(format!("{bad} {of} of its {what} make no sense"));
+            }
+            if file.is_exhausted() {
+                notes.push(format!("its {what} is longer than is read"));
+            }
+        }
+        notes.iter().for_each(|note| self.note(note));
+    }
+
+    fn note(&mut self, note: &str) {
+        self.notes.push(format!("process {}: {note}", self.source.pid));
+    }
+
+    /// The image that this process's nameless code belongs to: addresses of different processes must not meet.
+    fn waiting_image(&self, profile: &mut Profile) -> ImageId {
+        let identity = [u64::from(self.source.pid), self.source.start_time];
+        let build_id = identity.iter().flat_map(|number| number.to_le_bytes()).collect();
+        profile.add_image(Image { name: Images::ANONYMOUS.to_owned(), build_id })
+    }
+}
+
+fn bare(image: ImageId, linkage_name: Option<String>, start: Option<u64>) -> CostCentre {
+    CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0 }
+}
+
+fn named(profile: &mut Profile, name: &str) -> CostCentreId {
+    let image = profile.add_image(Image { name: NAMED.to_owned(), build_id: Vec::new() });
+    profile.add_cost_centre(bare(image, Some(name.to_owned()), None))
+}
+
+/// Generated code without a name, of whatever process.
+fn nameless(profile: &mut Profile) -> CostCentreId {
+    let image = profile.add_image(Image { name: Images::ANONYMOUS.to_owned(), build_id: Vec::new() });
+    profile.add_cost_centre(bare(image, None, None))
+}

@@ -1,0 +1,202 @@
+//! The code that processes generate: one image for each such process, so that addresses of two never mix.
+//!
+//! Executable memory without a file, and files in memory that are no ELF files (runtimes map such a file twice, once to
+//! write and once to execute), belong to the process that mapped them. A child has its parent's until it maps some itself,
+//! because `fork` copied the code; from then on it has an image of its own, for the old mappings too.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use ccsd_symbolizer::FileRoot;
+
+use super::images::ImageIndex;
+use super::procfs;
+
+/// Processes that generate code and are alive, at most: each has a file or two open. Those beyond share one image, whose
+/// code goes without names.
+const MAX_ALIVE: usize = 512;
+/// Longest digits of a pid.
+const MAX_DIGITS: usize = 10;
+
+/// The generated code of one process, and of its children that have made none themselves.
+#[derive(Debug)]
+pub struct JitCode {
+    /// Its image.
+    pub index: ImageIndex,
+    /// The process.
+    pub pid: u32,
+    /// What it had from its parent. Held, so that it does not end before.
+    _inherited: Option<Arc<JitCode>>,
+}
+
+/// Where a process's runtime writes the names of its code, as far as that can be told while it is alive.
+#[derive(Debug)]
+pub struct JitSource {
+    /// The process, as it is numbered here.
+    pub pid: u32,
+    /// As it numbers itself: in its own namespace.
+    pub own_pid: u32,
+    /// Its user; nobody else but root is believed.
+    pub user: Option<u32>,
+    /// Its root directory, in its mount namespace, held open.
+    pub root: Option<FileRoot>,
+    /// When it started, clock ticks since boot: older files are of others.
+    pub start_time: u64,
+    /// Whose names are valid where it has none of its own.
+    pub inherited: Option<ImageIndex>,
+}
+
+impl JitSource {
+    fn of(pid: u32, start_time: u64, inherited: Option<ImageIndex>) -> JitSource {
+        let (own_pid, user) = procfs::own_pid_and_user(pid);
+        let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
+        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, root, start_time, inherited }
+    }
+}
+
+/// What happened to an image of generated code.
+#[derive(Debug)]
+pub enum JitEvent {
+    /// It begins; the index may have been another's before.
+    Begin(ImageIndex, Box<JitSource>),
+    /// Its process has mapped a jitdump.
+    Dump(ImageIndex, File),
+    /// No process has it any more.
+    End(ImageIndex),
+}
+
+/// Those that are alive.
+#[derive(Debug, Default)]
+pub struct JitCodes {
+    alive: Vec<(ImageIndex, Weak<JitCode>)>,
+    free: Vec<ImageIndex>,
+    events: Vec<JitEvent>,
+}
+
+impl JitCodes {
+    /// The image for what a process maps now; `code` is what it has so far. `index` gives a new one, if there may be
+    /// more.
+    pub fn own(
+        &mut self,
+        code: &mut Option<Arc<JitCode>>,
+        pid: u32,
+        start_time: u64,
+        index: impl FnOnce() -> Option<ImageIndex>,
+    ) -> Option<ImageIndex> {
+        if let Some(code) = code.as_ref().filter(|code| code.pid == pid) {
+            return Some(code.index);
+        }
+        if self.alive.len() >= MAX_ALIVE {
+            return None;
+        }
+        let index = self.free.pop().or_else(index)?;
+        let inherited = code.take();
+        let source = JitSource::of(pid, start_time, inherited.as_ref().map(|code| code.index));
+        let new = Arc::new(JitCode { index, pid, _inherited: inherited });
+        self.alive.push((index, Arc::downgrade(&new)));
+        *code = Some(new);
+        self.events.push(JitEvent::Begin(index, Box::new(source)));
+        Some(index)
+    }
+
+    /// Enters a jitdump.
+    pub fn add_dump(&mut self, index: ImageIndex, file: File) {
+        self.events.push(JitEvent::Dump(index, file));
+    }
+
+    /// Ends those that no process has any more. Returns whether there are events.
+    pub fn sweep(&mut self) -> bool {
+        let (free, events) = (&mut self.free, &mut self.events);
+        self.alive.retain(|(index, code)| {
+            let alive = code.strong_count() > 0;
+            if !alive {
+                free.push(*index);
+                events.push(JitEvent::End(*index));
+            }
+            alive
+        });
+        !self.events.is_empty()
+    }
+
+    /// Whether something has happened.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// What has happened since the last call, in order.
+    pub fn take_events(&mut self) -> Vec<JitEvent> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+/// Whether memory mapped under this name is in no file: code in it is generated.
+pub fn is_anonymous(path: &[u8]) -> bool {
+    // "[anon:...]" is what a program has called it (`PR_SET_VMA_ANON_NAME`).
+    let named = [&b"[anon:"[..], b"[anon_shmem:", b"/dev/zero", b"/SYSV", b"anon_inode:"];
+    matches!(path, b"" | b"//anon" | b"[heap]" | b"[stack]") || named.iter().any(|prefix| path.starts_with(prefix))
+}
+
+/// Whether it is a file in memory: generated code, unless it is an ELF file.
+pub fn is_memory_file(path: &[u8]) -> bool {
+    [&b"/memfd:"[..], b"/dev/shm/"].iter().any(|prefix| path.starts_with(prefix))
+}
+
+/// Whether it is the page of a jitdump, which a runtime maps to say where that is: `.../jit-PID.dump`.
+pub fn is_dump(path: &[u8]) -> bool {
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let digits = name.strip_prefix(b"jit-").and_then(|rest| rest.strip_suffix(b".dump"));
+    digits.is_some_and(|digits| (1..=MAX_DIGITS).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_generated() {
+        for path in [&b""[..], b"//anon", b"[anon:v8]", b"/dev/zero (deleted)", b"/SYSV00000000 (deleted)"] {
+            assert!(is_anonymous(path), "{}", String::from_utf8_lossy(path));
+        }
+        assert!(!is_anonymous(b"/usr/bin/x") && !is_anonymous(b"[vdso]") && !is_anonymous(b"/memfd:x (deleted)"));
+        assert!(is_memory_file(b"/memfd:doublemapper (deleted)") && !is_memory_file(b"/usr/memfd:"));
+        for path in [&b"/tmp/jit-12.dump"[..], b"/home/x/.debug/jit/a/jit-4194304.dump (deleted)"] {
+            assert!(is_dump(path));
+        }
+        for path in [&b"/tmp/jit-.dump"[..], b"/tmp/jit-1x.dump", b"/tmp/jit-12345678901.dump", b"/tmp/a-1.dump", b""] {
+            assert!(!is_dump(path));
+        }
+    }
+
+    #[test]
+    fn children_share_until_they_make_their_own() {
+        let mut codes = JitCodes::default();
+        let mut next = 10;
+        let mut index = || {
+            next += 1;
+            Some(ImageIndex(next))
+        };
+        let mut parent = None;
+        let of_parent = codes.own(&mut parent, u32::MAX - 1, 0, &mut index).unwrap();
+        assert_eq!(codes.own(&mut parent, u32::MAX - 1, 0, &mut index), Some(of_parent));
+        let (mut child, mut other) = (parent.clone(), parent.clone());
+        let of_child = codes.own(&mut child, u32::MAX - 2, 0, &mut index).unwrap();
+        assert_ne!(of_parent, of_child);
+        assert!(matches!(&codes.take_events()[..], [
+            JitEvent::Begin(a, first),
+            JitEvent::Begin(b, second),
+        ] if (*a, *b) == (of_parent, of_child) && first.inherited.is_none() && second.inherited == Some(of_parent)));
+        // The parent ends; its code lives on in both.
+        parent = None;
+        assert!(!codes.sweep() && parent.is_none());
+        other.take();
+        assert!(!codes.sweep());
+        child.take();
+        assert!(codes.sweep());
+        assert_eq!(codes.take_events().len(), 2);
+        // The numbers are used again.
+        assert!([of_parent, of_child].contains(&codes.own(&mut other, u32::MAX - 3, 0, &mut index).unwrap()));
+    }
+}

@@ -1,0 +1,139 @@
+//! The part of the resolver that deals with generated code; see [`crate::jit`].
+
+use super::{ONE, Resolved, Resolver};
+use crate::jit::{Answer, JitNames};
+use crate::process::images::ImageIndex;
+use crate::process::jit_code::JitEvent;
+use crate::unwind::Frame;
+use ccsd_profile::{LineId, Profile};
+
+impl Resolver {
+    /// What the sampler says of generated code.
+    pub fn jit_event(&mut self, profile: &mut Profile, event: JitEvent) {
+        match event {
+            JitEvent::Begin(index, source) => {
+                // The number may have been another's.
+                self.end_jit(profile, index);
+                if let Some(image) = self.images.get_mut(index.0 as usize) {
+                    image.jit = Some(Box::new(JitNames::new(*source)));
+                    self.jit_images.push(index);
+                }
+            }
+            JitEvent::Dump(index, file) => {
+                if let Some(names) = self.jit_mut(index) {
+                    names.add_dump(file);
+                }
+            }
+            JitEvent::End(index) => self.end_jit(profile, index),
+        }
+    }
+
+    /// A new batch of samples begins.
+    pub fn begin_batch(&mut self) {
+        for i in 0..self.jit_images.len() {
+            let index = self.jit_images[i];
+            if let Some(names) = self.jit_mut(index) {
+                names.begin_batch();
+            }
+        }
+    }
+
+    /// Reads on in all files of names, and names what waits.
+    pub fn look_for_names(&mut self, profile: &mut Profile) {
+        for i in 0..self.jit_images.len() {
+            let index = self.jit_images[i];
+            if let Some(mut names) = self.take_jit(index) {
+                self.look(profile, &mut names);
+                self.put_jit(index, names);
+            }
+        }
+    }
+
+    /// The session is over: the last look at all files.
+    pub fn finish_names(&mut self, profile: &mut Profile) {
+        for index in std::mem::take(&mut self.jit_images) {
+            self.end_jit(profile, index);
+        }
+    }
+
+    /// Changes whenever an answer about generated code may have become another.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Samples counted as nameless that have got a name since the last call.
+    pub fn take_named_later(&mut self) -> u64 {
+        std::mem::take(&mut self.named_later)
+    }
+
+    /// Counts a sample that ended in a frame without a name.
+    pub fn count_nameless_leaf(&mut self, leaf: Frame) {
+        if let Some(names) = self.jit_mut(leaf.image) {
+            names.count_leaf(leaf.address);
+        }
+    }
+
+    #[cold]
+    pub(super) fn resolve_jit(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
+        let Some(mut names) = self.take_jit(frame.image) else { return self.resolve_new(profile, frame) };
+        let answer = self.answer(profile, &mut names, frame.address, time);
+        self.put_jit(frame.image, names);
+        self.one = answer.centre;
+        Resolved { first: ONE, count: 1, line: LineId::UNKNOWN, named: answer.named, until: answer.until }
+    }
+
+    fn answer(&mut self, profile: &mut Profile, names: &mut JitNames, address: u64, time: u64) -> Answer {
+        if let Some(answer) = names.known(address, time).filter(|answer| answer.named) {
+            return answer;
+        }
+        for look in [false, true] {
+            if look && !(names.may_look() && self.look(profile, names)) {
+                break;
+            }
+            let inherited = names.inherited().and_then(|parent| self.jit(parent));
+            if let Some((name, from, until)) = names.find_or_inherited(inherited, address, time) {
+                return names.enter(profile, address, &name, from, until);
+            }
+        }
+        names.known(address, time).unwrap_or_else(|| names.wait(profile, address, time))
+    }
+
+    /// Reads on in the files of one process.
+    fn look(&mut self, profile: &mut Profile, names: &mut JitNames) -> bool {
+        let grown = names.look();
+        if grown {
+            let inherited = names.inherited().and_then(|parent| self.jit(parent));
+            let named = names.name_waiting(profile, inherited);
+            self.named_later += named;
+            self.generation = self.generation.wrapping_add(1);
+        }
+        grown
+    }
+
+    fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
+        let Some(mut names) = self.take_jit(index) else { return };
+        let inherited = names.inherited().and_then(|parent| self.jit(parent));
+        self.named_later += names.finish(profile, inherited);
+        self.notes.extend(names.take_notes());
+        self.jit_images.retain(|&other| other != index);
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    fn jit(&self, index: ImageIndex) -> Option<&JitNames> {
+        self.images.get(index.0 as usize)?.jit.as_deref()
+    }
+
+    fn jit_mut(&mut self, index: ImageIndex) -> Option<&mut JitNames> {
+        self.images.get_mut(index.0 as usize)?.jit.as_deref_mut()
+    }
+
+    fn take_jit(&mut self, index: ImageIndex) -> Option<Box<JitNames>> {
+        self.images.get_mut(index.0 as usize)?.jit.take()
+    }
+
+    fn put_jit(&mut self, index: ImageIndex, names: Box<JitNames>) {
+        if let Some(image) = self.images.get_mut(index.0 as usize) {
+            image.jit = Some(names);
+        }
+    }
+}

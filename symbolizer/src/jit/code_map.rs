@@ -1,0 +1,219 @@
+//! What generated code is where, and when.
+
+use hashbrown::HashMap;
+
+/// Bits of an address within a page of the index.
+const PAGE_BITS: u32 = 12;
+/// Pages that a piece of code may lie on to be indexed by each of them; the few that are larger are looked at in every
+/// search. (V8's largest functions have some hundred kilobytes, HotSpot's interpreter is one piece of 250.)
+const MAX_PAGES: u64 = 256;
+/// Larger pieces kept: a runtime has a handful.
+const MAX_LARGE: usize = 256;
+/// Pieces looked at in one search, the latest first. Code at one address is rarely replaced a dozen times.
+const MAX_SEARCH: usize = 4096;
+/// Longest name kept, in bytes.
+const MAX_NAME_BYTES: usize = 4096;
+/// Bytes that a map may take. The map of a large Node service has 10 MiB.
+const MAX_BYTES: usize = 64 << 20;
+
+/// A piece of code.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: u64,
+    /// One past the last byte.
+    end: u64,
+    /// Since when it is there, nanoseconds.
+    from: u64,
+    /// Where its name is in the store; an empty one says that there is no code any more.
+    name: (u32, u32),
+}
+
+impl Piece {
+    fn covers(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+}
+
+/// What is at an address at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// Its name; `None` if nothing is known to be there.
+    pub name: Option<&'a str>,
+    /// Since when that is so, nanoseconds; 0 for ever.
+    pub from: u64,
+    /// When it stops being so, as far as that is known; else `u64::MAX`.
+    pub until: u64,
+}
+
+/// Pieces of code by address and time. Later ones are taken to replace what they overlap.
+///
+/// Adding takes time by size, at most [`MAX_PAGES`] steps, and a search at most [`MAX_SEARCH`], whatever is added. The
+/// map never takes more than about 64 MiB; what does not fit is counted and left out.
+#[derive(Debug, Default)]
+pub struct CodeMap {
+    pieces: Vec<Piece>,
+    names: String,
+    pages: HashMap<u64, Vec<u32>>,
+    large: Vec<u32>,
+    refs: usize,
+    left_out: u64,
+}
+
+impl CodeMap {
+    /// Adds `size` bytes of code at `start`, there since `from` (nanoseconds; 0 if times are not known). An empty name
+    /// says that what was there is gone.
+    pub fn add(&mut self, start: u64, size: u64, from: u64, name: &str) {
+        let Some(end) = start.checked_add(size).filter(|&end| end > start) else { return };
+        let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
+        let (first, last) = (start >> PAGE_BITS, (end - 1) >> PAGE_BITS);
+        let large = last - first >= MAX_PAGES;
+        let pages = if large { 1 } else { (last - first + 1) as usize };
+        let bytes = self.bytes() + size_of::<Piece>() + name.len() + pages * 8;
+        if bytes > MAX_BYTES || large && self.large.len() >= MAX_LARGE || self.pieces.len() >= u32::MAX as usize {
+            self.left_out += 1;
+            return;
+        }
+        let number = self.pieces.len() as u32;
+        let name_at = self.names.len() as u32;
+        self.names.push_str(name);
+        self.pieces.push(Piece { start, end, from, name: (name_at, name.len() as u32) });
+        if large {
+            self.large.push(number);
+            return;
+        }
+        for page in first..=last {
+            let numbers = self.pages.entry(page).or_default();
+            if from == 0 {
+                // Without times nobody will ask for what this one hides altogether.
+                let pieces = &self.pieces;
+                let before = numbers.len();
+                let hidden =
+                    |old: &u32| pieces.get(*old as usize).is_some_and(|old| start <= old.start && old.end <= end);
+                if before < MAX_SEARCH {
+                    numbers.retain(|old| !hidden(old));
+                }
+                self.refs -= before - numbers.len();
+            }
+            numbers.push(number);
+            self.refs += 1;
+        }
+    }
+
+    /// What is at an address at a time.
+    #[must_use]
+    pub fn find(&self, address: u64, time: u64) -> Found<'_> {
+        let page = self.pages.get(&(address >> PAGE_BITS)).map_or(&[][..], Vec::as_slice);
+        let (mut until, mut steps) = (u64::MAX, 0);
+        // Both are in order of arrival: the later of the two lasts is next.
+        let (mut page, mut large) = (page, self.large.as_slice());
+        loop {
+            let from_page = match (page.last(), large.last()) {
+                (None, None) => break,
+                (a, b) => a >= b,
+            };
+            let list = if from_page { &mut page } else { &mut large };
+            let Some((&number, rest)) = list.split_last() else { break };
+            *list = rest;
+            steps += 1;
+            if steps > MAX_SEARCH {
+                break;
+            }
+            let Some(piece) = self.pieces.get(number as usize).filter(|piece| piece.covers(address)) else { continue };
+            if piece.from > time {
+                until = until.min(piece.from);
+                continue;
+            }
+            let (at, len) = (piece.name.0 as usize, piece.name.1 as usize);
+            let name = self.names.get(at..at + len).filter(|name| !name.is_empty());
+            return Found { name, from: piece.from, until };
+        }
+        Found { name: None, from: 0, until }
+    }
+
+    /// Forgets everything, as when a file is written anew.
+    pub fn clear(&mut self) {
+        *self = CodeMap { left_out: self.left_out, ..CodeMap::default() };
+    }
+
+    /// Pieces of code that there was no room for.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Pieces added.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Bytes taken, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pieces.len() * size_of::<Piece>() + self.names.len() + self.refs * 8 + self.pages.len() * 48
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_that_covers_wins_byte_by_byte() {
+        // Against the obvious model, without times and with them: the last of all pieces that cover an address.
+        for timed in [false, true] {
+            let mut seed = 7u64;
+            let mut random = |n: u64| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 33) % n
+            };
+            for _ in 0..50 {
+                let mut map = CodeMap::default();
+                let mut model: Vec<(u64, u64, u64, String)> = Vec::new();
+                for i in 0..30u64 {
+                    let (start, size) = (random(0x3000), random(0x2000));
+                    let size = if random(10) == 0 { size << 10 } else { size };
+                    let from = if timed { 10 * (i + 1) } else { 0 };
+                    let name = if random(8) == 0 { String::new() } else { format!("f{i}") };
+                    map.add(start, size, from, &name);
+                    model.push((start, size, from, name));
+                }
+                for _ in 0..500 {
+                    let (address, time) = (random(0x5000), random(320));
+                    let covers = |p: &&(u64, u64, u64, String)| p.0 <= address && address < p.0 + p.1;
+                    let expected = model.iter().rev().filter(covers).find(|p| p.2 <= time);
+                    let until = model.iter().filter(covers).map(|p| p.2).filter(|&from| from > time).min();
+                    let found = map.find(address, time);
+                    assert_eq!(found.name, expected.map(|p| p.3.as_str()).filter(|name| !name.is_empty()));
+                    assert_eq!((found.from, found.until), (expected.map_or(0, |p| p.2), until.unwrap_or(u64::MAX)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_of_pieces_is_bounded() {
+        let mut map = CodeMap::default();
+        let name = "x".repeat(5000);
+        for i in 0..40_000u64 {
+            map.add(i * 16, 16, 0, &name);
+            map.add(0, u64::MAX, i, "everything");
+            map.add(0x5000, 1 << 19, i, "half a megabyte");
+            map.add(u64::MAX, 2, 0, "beyond the end");
+            map.add(5, 0, 0, "empty");
+        }
+        assert!(map.left_out() > 0 && map.bytes() <= MAX_BYTES, "{} {}", map.left_out(), map.bytes());
+        // Nor does a search of the most crowded place take long.
+        let mut map = CodeMap::default();
+        (1..400_000u64).for_each(|i| map.add(0x1000 + i % 64, 1, i, "a"));
+        for i in 0..10_000 {
+            assert_eq!(map.find(0x1800, i).name, None);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! `jit-PID.dump`: records of code as it is made and moved, with times
+//! (linux/tools/perf/Documentation/jitdump-specification.txt).
+//!
+//! Of the records, those that load, move and end code are used. Line numbers and unwind information in them are not: the
+//! bytes of the running code say how a frame is left.
+
+use hashbrown::HashMap;
+
+use super::CodeMap;
+
+/// "JiTD" as a little-endian number.
+const MAGIC: u32 = 0x4A69_5444;
+/// Magic, version, size, machine, padding, pid, time, flags.
+const HEADER_BYTES: usize = 40;
+/// Kind, size, time.
+const RECORD_BYTES: usize = 16;
+/// Bytes of a record that are looked at; what follows is the code itself.
+const MAX_RECORD_BYTES: usize = 16 << 10;
+/// `JITDUMP_FLAGS_ARCH_TIMESTAMP`: times are of the processor's counter.
+const FLAG_ARCH_TIMESTAMP: u64 = 1;
+/// Pieces of code whose moves are followed.
+const MAX_FOLLOWED: usize = 1 << 18;
+
+const JIT_CODE_LOAD: u32 = 0;
+const JIT_CODE_MOVE: u32 = 1;
+const JIT_CODE_CLOSE: u32 = 3;
+
+/// A jitdump, as far as it has been read.
+#[derive(Debug, Default)]
+pub struct JitDump {
+    code: CodeMap,
+    state: State,
+    /// Name by code index, for moves.
+    names: HashMap<u64, String>,
+    bad_records: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Header,
+    Records {
+        /// Whether the times are `CLOCK_MONOTONIC`.
+        timed: bool,
+    },
+    /// It is no jitdump, or has ended.
+    Over,
+}
+
+impl JitDump {
+    /// Takes the next bytes of the file. Returns how many were used; those after come again with what follows them. It may
+    /// be more than there are: the code itself is passed over.
+    pub fn feed(&mut self, bytes: &[u8]) -> u64 {
+        let mut used = 0u64;
+        while let Some(rest) = usize::try_from(used).ok().and_then(|used| bytes.get(used..)) {
+            match self.next(rest) {
+                Some(more) => used += more,
+                None => break,
+            }
+        }
+        used
+    }
+
+    /// Whether nothing more is expected of it: it is no jitdump, or has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    fn next(&mut self, bytes: &[u8]) -> Option<u64> {
+        match self.state {
+            State::Over => (!bytes.is_empty()).then_some(bytes.len() as u64),
+            State::Header => {
+                let header = bytes.get(..HEADER_BYTES)?;
+                let size = u64::from(u32_at(header, 8)?);
+                let flags = u64_at(header, 32)?;
+                self.state = match u32_at(header, 0)? == MAGIC && size >= HEADER_BYTES as u64 {
+                    true => State::Records { timed: flags & FLAG_ARCH_TIMESTAMP == 0 },
+                    false => {
+                        self.bad_records += 1;
+                        State::Over
+                    }
+                };
+                Some(size.max(HEADER_BYTES as u64))
+            }
+            State::Records { timed } => {
+                let size = u32_at(bytes, 4)? as usize;
+                if size < RECORD_BYTES {
+                    // Nothing tells where the next one begins.
+                    self.bad_records += 1;
+                    self.state = State::Over;
+                    return Some(bytes.len() as u64);
+                }
+                let record = bytes.get(..size.min(MAX_RECORD_BYTES))?;
+                let time = if timed { u64_at(record, 8)? } else { 0 };
+                if self.record(u32_at(record, 0)?, time, record.get(RECORD_BYTES..)?).is_none() {
+                    self.bad_records += 1;
+                }
+                Some(size as u64)
+            }
+        }
+    }
+
+    /// `None` if the record is too short for its kind.
+    fn record(&mut self, kind: u32, time: u64, body: &[u8]) -> Option<()> {
+        match kind {
+            JIT_CODE_LOAD => {
+                // pid, tid: u32; vma, address, size, index: u64; name, 0
+                let (address, size, index) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
+                let name = body.get(40..)?;
+                let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+                let name = String::from_utf8_lossy(&name[..end]);
+                self.code.add(address, size, time, &name);
+                if self.names.len() < MAX_FOLLOWED || self.names.contains_key(&index) {
+                    self.names.insert(index, name.into_owned());
+                }
+            }
+            JIT_CODE_MOVE => {
+                // pid, tid: u32; vma, old address, new address, size, index: u64
+                let (old, new) = (u64_at(body, 16)?, u64_at(body, 24)?);
+                let (size, index) = (u64_at(body, 32)?, u64_at(body, 40)?);
+                let from_old = || self.code.find(old, time).name.map(str::to_owned);
+                let name = self.names.get(&index).cloned().or_else(from_old);
+                // It is gone from where it was, but for what it now covers again.
+                self.code.add(old, size, time, "");
+                self.code.add(new, size, time, name.as_deref().unwrap_or_default());
+            }
+            JIT_CODE_CLOSE => self.state = State::Over,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// The code that it names. Times are `CLOCK_MONOTONIC`, or 0 where they are of another clock.
+    #[must_use]
+    pub fn code(&self) -> &CodeMap {
+        &self.code
+    }
+
+    /// Records that made no sense.
+    #[must_use]
+    pub fn bad_records(&self) -> u64 {
+        self.bad_records
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(flags: u64) -> Vec<u8> {
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
+        for word in [1u32, 40, 62, 0, 7] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(99u64.to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
+        bytes
+    }
+
+    fn record(kind: u32, time: u64, words: &[u64], tail: &[u8]) -> Vec<u8> {
+        let size = (RECORD_BYTES + 8 * words.len() + tail.len()) as u32;
+        let mut bytes = [kind.to_le_bytes(), size.to_le_bytes()].concat();
+        bytes.extend(time.to_le_bytes());
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(tail);
+        bytes
+    }
+
+    fn demo(flags: u64) -> Vec<u8> {
+        let code = [b"f\0".to_vec(), vec![0x90; 40_000]].concat();
+        [
+            header(flags),
+            record(JIT_CODE_LOAD, 10, &[7, 0x1000, 0x1000, 0x100, 1], &code),
+            record(2, 11, &[0x1000, 0], &[]),
+            record(JIT_CODE_LOAD, 12, &[7, 0x2000, 0x2000, 0x100, 2], b"g\0\x90"),
+            record(JIT_CODE_MOVE, 20, &[7, 0x1000, 0x1000, 0x1080, 0x100, 1], &[]),
+            record(JIT_CODE_LOAD, 30, &[7, 0x2000, 0x2000, 0x80, 3], b"h\0\x90"),
+            record(JIT_CODE_CLOSE, 40, &[], &[]),
+            b"and more".to_vec(),
+        ]
+        .concat()
+    }
+
+    fn read(bytes: &[u8], step: usize) -> JitDump {
+        let mut dump = JitDump::default();
+        let (mut used, mut have) = (0u64, 0);
+        while have < bytes.len() {
+            have = (have + step).min(bytes.len());
+            if let Some(rest) = bytes.get(used as usize..have) {
+                used += dump.feed(rest);
+            }
+        }
+        dump
+    }
+
+    #[test]
+    fn names_depend_on_time() {
+        let bytes = demo(0);
+        for step in [1, 7, 100, 20_000, 1 << 20] {
+            let dump = read(&bytes, step);
+            let name = |address, time| dump.code().find(address, time).name;
+            assert_eq!(
+                (name(0x1000, 9), name(0x1000, 10), name(0x1000, 19), name(0x1000, 20)),
+                (None, Some("f"), Some("f"), None)
+            );
+            assert_eq!(
+                (name(0x10ff, 15), name(0x1100, 15), name(0x1100, 20), name(0x117f, 50)),
+                (Some("f"), None, Some("f"), Some("f"))
+            );
+            assert_eq!((name(0x2000, 29), name(0x2000, 30), name(0x2080, 30)), (Some("g"), Some("h"), Some("g")));
+            assert_eq!(dump.code().find(0x2000, 15), super::super::Found { name: Some("g"), from: 12, until: 30 });
+            assert!(dump.is_over() && dump.bad_records() == 0);
+        }
+        // By the processor's counter: no times, so the last word counts.
+        let dump = read(&demo(FLAG_ARCH_TIMESTAMP), 1 << 20);
+        assert_eq!(dump.code().find(0x2000, 15).name, Some("h"));
+    }
+
+    #[test]
+    fn damaged_files_do_no_harm() {
+        let bytes = demo(0);
+        for at in (0..bytes.len()).filter(|&at| !(200..40_000).contains(&at)) {
+            for value in [0, 0xff, bytes[at] ^ 0x10] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                let _ = read(&damaged, 1 << 20);
+            }
+            let _ = read(&bytes[..at], 1 << 20);
+        }
+        let dump = read(b"\x7fELF and so on, which is no jitdump at all ........", 8);
+        assert!(dump.is_over() && dump.bad_records() == 1 && dump.code().is_empty());
+        let short =
+            [header(0), record(JIT_CODE_LOAD, 1, &[7, 0x1000], &[]), record(JIT_CODE_MOVE, 1, &[], &[])].concat();
+        assert_eq!(read(&short, 1 << 20).bad_records(), 2);
+    }
+}

@@ -1,0 +1,121 @@
+//! `perf-PID.map`: lines of `START SIZE NAME`, numbers in hexadecimal (linux/tools/perf/Documentation/jit-interface.txt).
+//!
+//! There are no times: what comes later replaces what it overlaps.
+
+use super::CodeMap;
+
+/// Bytes of a line that are looked at: two numbers and the longest name that is kept, with room to spare.
+const MAX_LINE_BYTES: usize = 16 << 10;
+
+/// A perf map, as far as it has been read.
+#[derive(Debug, Default)]
+pub struct PerfMap {
+    code: CodeMap,
+    bad_lines: u64,
+    /// Within a line that is too long, of which the beginning has been used.
+    skipping: bool,
+}
+
+impl PerfMap {
+    /// Takes the next bytes of the file. Returns how many were used; those after are the beginning of a line and come
+    /// again with what follows them.
+    pub fn feed(&mut self, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+            let end = rest.iter().position(|&byte| byte == b'\n');
+            match end {
+                Some(end) => {
+                    if !std::mem::take(&mut self.skipping) {
+                        self.line(&rest[..end.min(MAX_LINE_BYTES)]);
+                    }
+                    used += end + 1;
+                }
+                None if self.skipping => used = bytes.len(),
+                None if rest.len() > MAX_LINE_BYTES => {
+                    self.line(&rest[..MAX_LINE_BYTES]);
+                    self.skipping = true;
+                    used = bytes.len();
+                }
+                None => break,
+            }
+        }
+        used
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        match parse(line) {
+            Some((start, size, name)) => self.code.add(start, size, 0, &name),
+            None => self.bad_lines += u64::from(!line.trim_ascii().is_empty()),
+        }
+    }
+
+    /// The code that it names.
+    #[must_use]
+    pub fn code(&self) -> &CodeMap {
+        &self.code
+    }
+
+    /// Lines that made no sense.
+    #[must_use]
+    pub fn bad_lines(&self) -> u64 {
+        self.bad_lines
+    }
+
+    /// Forgets what was read, as when the file is written anew.
+    pub fn clear(&mut self) {
+        self.code.clear();
+        self.skipping = false;
+    }
+}
+
+fn parse(line: &[u8]) -> Option<(u64, u64, String)> {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim_end_matches('\r');
+    let (start, rest) = line.trim_start().split_once(' ')?;
+    let (size, name) = rest.trim_start().split_once(' ')?;
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
+    let name = name.trim();
+    (!name.is_empty()).then_some((number(start)?, number(size)?, name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_in_pieces() {
+        let text =
+            b"1000 10 LazyCompile:~f a.js:1:2\n0x2000 0x20 void Foo::bar(int)\r\n\nnonsense\n3000 zz x\n1008 8 g\n40";
+        for step in 1..text.len() {
+            let mut map = PerfMap::default();
+            let (mut used, mut have) = (0, 0);
+            while have < text.len() {
+                have = (have + step).min(text.len());
+                used += map.feed(&text[used..have]);
+            }
+            assert_eq!(used, text.len() - 2);
+            let name = |address| map.code().find(address, 5).name;
+            assert_eq!(name(0x1000), Some("LazyCompile:~f a.js:1:2"));
+            assert_eq!(name(0x1007), Some("LazyCompile:~f a.js:1:2"));
+            assert_eq!((name(0x1008), name(0x100f), name(0x1010)), (Some("g"), Some("g"), None));
+            assert_eq!(name(0x201f), Some("void Foo::bar(int)"));
+            assert_eq!(map.bad_lines(), 2);
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_passed_over() {
+        let mut map = PerfMap::default();
+        let mut line = b"1000 10 long ".to_vec();
+        line.resize(100_000, b'x');
+        assert_eq!(map.feed(&line), line.len());
+        assert_eq!(map.feed(&line), line.len());
+        assert_eq!(map.feed(b"xx\n2000 10 next\n"), 16);
+        assert!(map.code().find(0x1000, 0).name.is_some_and(|name| name.starts_with("long xx")));
+        assert_eq!(map.code().find(0x2000, 0).name, Some("next"));
+        // Zeros, noise, and numbers that are too large are no lines.
+        map.feed(&[0; 50_000]);
+        map.feed(b"\nffffffffffffffffff 10 a\n10 ffffffffffffffffff a\n\xff\xfe 10 \xff\nffffffffffffffff 10 wraps\n");
+        assert_eq!(map.code().len(), 2);
+    }
+}
