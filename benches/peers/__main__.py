@@ -12,6 +12,7 @@ import contextlib
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,8 @@ COLUMNS = ["program", "profiler", "expected", "received", "lost", "rooted %", "n
 
 def main():
     arguments = parse()
+    # As Ctrl-C does: undo what was done.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = chosen(arguments.programs, {program.name: program for program in PROGRAMS})
     tools = {"ccsd": profilers.Ccsd, "perf": profilers.Perf, "samply": profilers.Samply}
     paths = {"ccsd": arguments.ccsd, "perf": arguments.perf, "samply": arguments.samply}
@@ -168,7 +171,7 @@ def row(program, peer, runs, rate, problem):
         median(lambda run: run.verdict.rooted_percent, ".2f"),
         median(lambda run: run.verdict.named_percent, ".2f"),
         median(lambda run: run.verdict.deepest, ".0f"),
-        median(lambda run: run.finish, ".2f"),
+        median(lambda run: max(run.finish, 0), ".2f"),
         median(lambda run: run.whole, ".2f"),
         median(lambda run: run.peak / 2**20, ".0f"),
         median(lambda run: run.bytes / 2**20, ".2f"),
