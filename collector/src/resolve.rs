@@ -63,9 +63,9 @@ enum Kernel {
     /// No kernel frames are expected.
     #[default]
     NotRead,
-    Reading(JoinHandle<Option<KernelSymbols>>),
-    /// `None` where they are hidden or unreadable.
-    Read(Option<KernelSymbols>),
+    Reading(JoinHandle<Result<KernelSymbols, String>>),
+    /// Or why they cannot be had.
+    Read(Result<KernelSymbols, String>),
 }
 
 /// Resolves frames, and enters images, cost centres and lines into a profile.
@@ -92,12 +92,15 @@ pub struct Resolver {
 impl Resolver {
     /// A resolver; `kernel` says whether there will be kernel frames.
     pub fn new(kernel: bool) -> Resolver {
-        let read = || File::open("/proc/kallsyms").ok().and_then(|file| KernelSymbols::read(file).ok());
+        let read = || {
+            let file = File::open("/proc/kallsyms").map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
+            KernelSymbols::read(file).map_err(|error| error.to_string())
+        };
         let kernel = match kernel {
             true => std::thread::Builder::new()
                 .name("ccsd-kallsyms".to_owned())
                 .spawn(read)
-                .map_or(Kernel::Read(None), Kernel::Reading),
+                .map_or_else(|error| Kernel::Read(Err(error.to_string())), Kernel::Reading),
             false => Kernel::NotRead,
         };
         Resolver {
@@ -236,11 +239,13 @@ impl Resolver {
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
         self.kernel = match std::mem::take(&mut self.kernel) {
-            Kernel::Reading(thread) => Kernel::Read(thread.join().unwrap_or(None)),
+            Kernel::Reading(thread) => {
+                Kernel::Read(thread.join().unwrap_or_else(|_| Err("reading /proc/kallsyms failed".to_owned())))
+            }
             known => known,
         };
         let symbols = match &self.kernel {
-            Kernel::Read(symbols) => symbols.as_ref(),
+            Kernel::Read(symbols) => symbols.as_ref().ok(),
             Kernel::NotRead | Kernel::Reading(_) => None,
         };
         let function = symbols.and_then(|symbols| symbols.lookup(address));
@@ -253,7 +258,8 @@ impl Resolver {
                 None => function.name.to_owned(),
             }),
             display_name: None,
-            start: function.as_ref().map(|function| function.start),
+            // Where functions begin is not known without their names: each address stands for itself.
+            start: Some(function.as_ref().map_or(address, |function| function.start)),
             file: None,
             line: 0,
         }));
@@ -262,16 +268,14 @@ impl Resolver {
 
     /// What the images' symbols could not give, one line each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
-        let kernel = matches!(self.kernel, Kernel::Read(None))
-            .then_some("kernel functions have no names: /proc/kallsyms is hidden (kernel.kptr_restrict) or unreadable");
+        let kernel = match &self.kernel {
+            Kernel::Read(Err(why)) => Some(format!("kernel functions have no names: {why}")),
+            _ => None,
+        };
         let of_image = |image: &ImageSymbols| {
             let notes = image.symbols.iter().flat_map(Symbols::notes);
             notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
         };
-        kernel
-            .map(str::to_owned)
-            .into_iter()
-            .chain(self.images.iter().flat_map(of_image))
-            .chain(self.notes.iter().cloned())
+        kernel.into_iter().chain(self.images.iter().flat_map(of_image)).chain(self.notes.iter().cloned())
     }
 }
