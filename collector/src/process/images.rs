@@ -203,6 +203,13 @@ impl Images {
         self.list.get(index.0 as usize)
     }
 
+    /// Enters an image that is in no file.
+    #[cfg(test)]
+    pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
+        let name = format!("test-{}", self.list.len());
+        self.intern(Key::Name(name.clone()), &name, 0, || Some(elf))
+    }
+
     /// How many there are, the two special ones included.
     pub fn len(&self) -> usize {
         self.list.len()

@@ -15,6 +15,8 @@
 mod careful;
 mod code;
 mod fde_index;
+#[cfg(test)]
+mod recorded;
 mod return_addresses;
 mod roots;
 

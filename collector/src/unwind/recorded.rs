@@ -1,0 +1,408 @@
+//! Stacks of every kind of code without a process: registers, words of stack and a module of a few bytes each, and the
+//! frames that they are. The code is written out as bytes, so that each case is exact; the end-to-end tests have the same
+//! kinds in running programs.
+
+use ccsd_symbolizer::ElfFile;
+use gimli::X86_64 as R;
+
+use super::fde_index::tests::{push_cie, push_fde};
+use super::*;
+use crate::perf::record::OTHERS;
+use crate::process::mappings::Mapping;
+
+/// Where the module is loaded; its code has the stated address `CODE`.
+const BASE: u64 = 0x5555_0000_0000;
+const CODE: u64 = 0x1000;
+/// The stack pointer of every sample.
+const SP: u64 = 0x7ffe_0000_1000;
+
+/// A function of the module: its code, and the instructions of its unwind table if it has one. All begin at multiples of
+/// 16, with traps between them, as compilers lay them out.
+type Function<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// `DW_CFA_undefined rip`: nothing calls the function.
+const OUTERMOST: &[u8] = &[0x07, 16];
+/// The table of a function that has only its return address on the stack.
+const LEAF: &[u8] = &[];
+
+/// A module under construction.
+#[derive(Default)]
+struct Module {
+    sections: Vec<(&'static str, u64, Vec<u8>)>,
+    starts: Vec<u64>,
+}
+
+impl Module {
+    fn new(functions: &[Function<'_>]) -> Module {
+        let (mut code, mut frames, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+        let cie = push_cie(&mut frames);
+        for (bytes, table) in functions {
+            let start = CODE + code.len() as u64;
+            starts.push(start);
+            if let Some(table) = table {
+                push_fde(&mut frames, cie, start, bytes.len() as u64, table);
+            }
+            code.extend(*bytes);
+            // There are always traps between two.
+            code.push(0xcc);
+            code.resize(code.len().next_multiple_of(16), 0xcc);
+        }
+        Module { sections: vec![(".text", CODE, code), (".debug_frame", 0, frames)], starts }
+    }
+
+    fn with(mut self, name: &'static str, svma: u64, bytes: Vec<u8>) -> Module {
+        self.sections.push((name, svma, bytes));
+        self
+    }
+
+    /// The ELF file: a header, one segment, the sections, their names, their headers.
+    fn elf(&self) -> ElfFile {
+        let put = |file: &mut Vec<u8>, fields: &[(usize, u64)]| {
+            for &(size, value) in fields {
+                file.extend(&value.to_le_bytes()[..size]);
+            }
+        };
+        let mut body = vec![0u8; CODE as usize];
+        let mut placed = Vec::new();
+        for (_, _, bytes) in &self.sections {
+            body.resize(body.len().next_multiple_of(16), 0);
+            placed.push(body.len() as u64);
+            body.extend(bytes);
+        }
+        let names_at = body.len() as u64;
+        let mut name_offsets = Vec::new();
+        body.push(0);
+        for name in self.sections.iter().map(|section| section.0).chain([".shstrtab"]) {
+            name_offsets.push(body.len() as u64 - names_at);
+            body.extend(name.as_bytes());
+            body.push(0);
+        }
+        let names_size = body.len() as u64 - names_at;
+        let headers_at = body.len() as u64;
+        put(&mut body, &[(8, 0); 8]);
+        let section = |name, kind, flags, svma, at, size| {
+            [(4, name), (4, kind), (8, flags), (8, svma), (8, at), (8, size), (4, 0), (4, 0), (8, 1), (8, 0)]
+        };
+        for (i, (name, svma, bytes)) in self.sections.iter().enumerate() {
+            let flags = if *name == ".text" { 6 } else { 2 };
+            put(&mut body, &section(name_offsets[i], 1, flags, *svma, placed[i], bytes.len() as u64));
+        }
+        let last = self.sections.len();
+        put(&mut body, &section(name_offsets[last], 3, 0, 0, names_at, names_size));
+        let mut header = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        put(&mut header, &[(2, 3), (2, 62), (4, 1), (8, 0), (8, 64), (8, headers_at), (4, 0)]);
+        put(&mut header, &[(2, 64), (2, 56), (2, 1), (2, 64), (2, last as u64 + 2), (2, last as u64 + 1)]);
+        // PT_LOAD, readable and executable: the whole code, at its own offset.
+        let code = self.sections[0].2.len() as u64;
+        put(&mut header, &[(4, 1), (4, 5), (8, CODE), (8, CODE), (8, CODE), (8, code), (8, code), (8, 0x1000)]);
+        body[..header.len()].copy_from_slice(&header);
+        ElfFile::from_bytes(body).unwrap()
+    }
+
+    /// Unwinds a sample at an offset in a function, with these words of stack from `SP` on and these other registers.
+    /// Returns the frames, each as its function and the offset in it, and the root.
+    fn unwind(
+        &self,
+        at: (usize, u64),
+        words: &[u64],
+        registers: &[(gimli::Register, u64)],
+    ) -> (Vec<(usize, u64)>, Root) {
+        let mut images = Images::default();
+        let image = images.insert_for_test(self.elf());
+        let mut mappings = Mappings::default();
+        let (start, end) = (BASE + CODE, BASE + CODE + self.sections[0].2.len() as u64);
+        mappings.insert(Mapping { start, end, image, to_svma: BASE.wrapping_neg() });
+        let mut regs = UserRegs { ip: BASE + self.starts[at.0] + at.1, sp: SP, ..UserRegs::default() };
+        for &(register, value) in registers {
+            match OTHERS.iter().position(|&number| number == register.0) {
+                Some(position) => regs.others[position] = value,
+                None => regs.bp = value,
+            }
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let sample = Sample {
+            id: 1,
+            pid: u32::MAX - 10,
+            tid: u32::MAX - 10,
+            time: 0,
+            period: 1,
+            group_value: None,
+            kernel_chain: Bytes::new(&[]),
+            regs: Some(regs),
+            has_user_state: true,
+            stack: Bytes::new(&bytes),
+            stack_full: false,
+        };
+        let mut frames = Vec::new();
+        let root = StackUnwinder::default().unwind(&sample, &mut mappings, &images, &mut frames);
+        let found = frames.iter().map(|frame| {
+            let function = self.starts.partition_point(|&start| start <= frame.address) - 1;
+            (function, frame.address - self.starts[function])
+        });
+        (found.collect(), root)
+    }
+
+    /// The address at an offset in a function, in the process.
+    fn address(&self, function: usize, offset: u64) -> u64 {
+        BASE + self.starts[function] + offset
+    }
+}
+
+/// `call` of something, five bytes, and `hlt`: what calls others in these modules returns to 5.
+const CALLER: &[u8] = &[0xe8, 0, 1, 0, 0, 0xf4];
+/// The address that [`CALLER`] is found at.
+const IN_CALL: u64 = 4;
+
+#[test]
+fn tables() {
+    // sub rsp, 24; nop; add rsp, 24; ret, with the table that a compiler gives it
+    let framed: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x90, 0x48, 0x83, 0xc4, 0x18, 0xc3];
+    let table: &[u8] = &[0x44, 0x0e, 32, 0x45, 0x0e, 8];
+    let module = Module::new(&[(framed, Some(table)), (CALLER, Some(OUTERMOST))]);
+    let caller = module.address(1, 5);
+    for (offset, words) in [(0, &[caller][..]), (4, &[1, 2, 3, caller]), (5, &[1, 2, 3, caller]), (9, &[caller])] {
+        let expected = (vec![(0, offset), (1, IN_CALL)], Root::Complete);
+        assert_eq!(module.unwind((0, offset), words, &[]), expected, "{offset}");
+    }
+    // The word is no code, or not there.
+    let cut = (vec![(0, 4)], Root::Truncated(TruncationReason::UnknownMapping));
+    assert_eq!(module.unwind((0, 4), &[1, 2, 3, 4], &[]), cut);
+    let cut = (vec![(0, 4)], Root::Truncated(TruncationReason::StackUnreadable));
+    assert_eq!(module.unwind((0, 4), &[1, 2, 3], &[]), cut);
+}
+
+#[test]
+fn frame_pointers_without_tables() {
+    // endbr64; push rbp; mov rbp, rsp; sub rsp, 16; call; leave; ret
+    let framed: &[u8] =
+        &[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3];
+    let module = Module::new(&[(framed, None), (framed, None), (CALLER, Some(OUTERMOST))]);
+    let (middle, caller) = (module.address(1, 17), module.address(2, 5));
+    // Where the sample is, the words of the function's own frame, and whether the caller's frame pointer is above these.
+    for (offset, own, pushed) in
+        [(0, 0, false), (4, 0, false), (5, 0, true), (8, 0, true), (12, 2, true), (17, 2, true), (18, 0, false)]
+    {
+        let middle_bp = SP + 8 * (own + u64::from(pushed) + 1 + 2);
+        let mut words = vec![1; own as usize];
+        words.extend(pushed.then_some(middle_bp));
+        words.extend([middle, 0, 0, 0xb, caller]);
+        // The register is the function's own between the second instruction and the last but one.
+        let bp = if (8..18).contains(&offset) { SP + 8 * own } else { middle_bp };
+        let expected = (vec![(0, offset), (1, 16), (2, IN_CALL)], Root::Complete);
+        assert_eq!(module.unwind((0, offset), &words, &[(R::RBP, bp)]), expected, "{offset}");
+    }
+}
+
+#[test]
+fn assembly_without_tables_between_tables() {
+    // push rbx; push rbp; sub rsp, 8; xor ebp, ebp; call rax; add rsp, 8; pop rbp; pop rbx; ret
+    let assembly: &[u8] =
+        &[0x53, 0x55, 0x48, 0x83, 0xec, 0x08, 0x31, 0xed, 0xff, 0xd0, 0x48, 0x83, 0xc4, 0x08, 0x5d, 0x5b, 0xc3];
+    let ret: &[u8] = &[0xc3];
+    // call; pop rbp; ret, whose frame is found through rbp: DW_CFA_def_cfa rbp, 16; rbp and rip below
+    let through_rbp: &[u8] = &[0xe8, 0, 0, 0, 0, 0x5d, 0xc3];
+    let table: &[u8] = &[0x0c, 6, 16, 0x86, 2];
+    let module =
+        Module::new(&[(ret, Some(LEAF)), (assembly, None), (through_rbp, Some(table)), (CALLER, Some(OUTERMOST))]);
+    let words = [
+        module.address(1, 10),
+        7,
+        SP + 48, // rbp, saved
+        3,       // rbx, saved
+        module.address(2, 5),
+        9,
+        0xb,
+        module.address(3, 5),
+    ];
+    let expected = (vec![(0, 0), (1, 9), (2, IN_CALL), (3, IN_CALL)], Root::Complete);
+    assert_eq!(module.unwind((0, 0), &words, &[(R::RBP, 0)]), expected);
+    // What is not behind a call is not believed, though it is code.
+    let mut wrong = words;
+    wrong[4] = module.address(2, 6);
+    let cut = (vec![(0, 0), (1, 9)], Root::Truncated(TruncationReason::NoUnwindInfo));
+    assert_eq!(module.unwind((0, 0), &wrong, &[(R::RBP, 0)]), cut);
+}
+
+#[test]
+fn stubs() {
+    // The two parts of a lazy stub: jmp [rip]; push 0; jmp. The table is that which linkers write for `.plt`: the frame
+    // is at rsp + 8 up to the 11th byte of 16, and at rsp + 16 from there on.
+    let stub: &[u8] = &[0xff, 0x25, 0, 0, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
+    let table: &[u8] = &[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+    for table in [Some(table), None] {
+        let module = Module::new(&[(stub, table), (CALLER, Some(OUTERMOST))]);
+        let caller = module.address(1, 5);
+        let expected = |offset| (vec![(0, offset), (1, IN_CALL)], Root::Complete);
+        assert_eq!(module.unwind((0, 0), &[caller], &[]), expected(0));
+        if table.is_some() {
+            assert_eq!(module.unwind((0, 11), &[0, caller], &[]), expected(11));
+        }
+    }
+}
+
+#[test]
+fn realigned_frames() {
+    // lea r10, [rsp + 8]; and rsp, -64; push [r10 - 8]; push rbp; mov rbp, rsp; push r10; ...; call: as GCC does it. In
+    // the body: DW_CFA_def_cfa_expression (rbp - 8) deref; DW_CFA_expression rbp: rbp + 0
+    let code: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0xc3];
+    let table: &[u8] = &[0x0f, 3, 0x76, 0x78, 0x06, 0x10, 6, 2, 0x76, 0];
+    let module = Module::new(&[(code, Some(table)), (CALLER, Some(OUTERMOST))]);
+    // The frame of the function is at SP + 64: it is stored at rbp - 8, and the return address is below it.
+    let words = [1, 2, SP + 64, 0xb, 0, 0, 0, module.address(1, 5)];
+    let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete);
+    assert_eq!(module.unwind((0, 0), &words, &[(R::RBP, SP + 24)]), expected);
+}
+
+#[test]
+fn frames_in_any_register() {
+    // DW_CFA_def_cfa r9, 16: OpenSSL has frames in registers that a call would lose.
+    let module = Module::new(&[(&[0x90, 0xc3], Some(&[0x0c, 9, 16])), (CALLER, Some(OUTERMOST))]);
+    let words = [1, 2, 3, module.address(1, 5)];
+    let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete);
+    assert_eq!(module.unwind((0, 0), &words, &[(R::R9, SP + 16)]), expected);
+}
+
+/// A module with a signal trampoline at function 1, described as the C library does it: an augmentation `S`, and each
+/// register in the frame that the kernel has made.
+fn with_signal_frame(functions: &[Function<'_>]) -> Module {
+    let module = Module::new(functions);
+    let start = module.starts[1];
+    let mut entry = Vec::new();
+    // DW_CFA_def_cfa_expression: (rsp + 160) deref; DW_CFA_expression rip: rsp + 168, rbp: rsp + 120, rsp: rsp + 160
+    entry.extend([0x0f, 4, 0x77, 0xa0, 0x01, 0x06]);
+    for (register, low, high) in [(16, 0xa8, 0x01), (6, 0xf8, 0x00), (7, 0xa0, 0x01)] {
+        entry.extend([0x10, register, 3, 0x77, low, high]);
+    }
+    // id, version 1, "zRS", alignments 1 and -8, return address in 16, an augmentation of one byte: absolute pointers
+    let mut section = vec![20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', b'S', 0, 1, 0x78, 16, 1, 0, 0, 0, 0, 0, 0, 0];
+    let length = 4 + 8 + 8 + 1 + entry.len();
+    section.extend((length as u32).to_le_bytes());
+    section.extend((section.len() as u32).to_le_bytes());
+    // From the byte before on, because what is interrupted is looked up at its own address and this at the one before.
+    section.extend((start - 1).to_le_bytes());
+    section.extend(10u64.to_le_bytes());
+    section.push(0);
+    section.extend(entry);
+    section.extend([0; 4]);
+    module.with(".eh_frame", 0x8000, section)
+}
+
+/// mov rax, 15; syscall
+const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// The words of a signal's frame above the trampoline's return address: those that matter at their places.
+fn signal_frame(ip: u64, sp: u64, bp: u64) -> Vec<u64> {
+    let mut words = vec![0; 64];
+    for (offset, value) in [(168, ip), (160, sp), (120, bp)] {
+        words[offset / 8] = value;
+    }
+    words
+}
+
+#[test]
+fn signals() {
+    let ret: &[u8] = &[0xc3];
+    let module =
+        with_signal_frame(&[(ret, Some(LEAF)), (RESTORER, None), (ret, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let mut words = vec![module.address(1, 0)];
+    let interrupted_sp = SP + 8 * 65;
+    words.extend(signal_frame(module.address(2, 0), interrupted_sp, 0));
+    words.push(module.address(3, 5));
+    let (frames, root) = module.unwind((0, 0), &words, &[]);
+    // The interrupted function is where it was, at its first instruction.
+    assert_eq!(root, Root::Complete);
+    assert_eq!((frames[0], &frames[2..]), ((0, 0), &[(2, 0), (3, IN_CALL)][..]));
+}
+
+#[test]
+fn signals_on_their_own_stack() {
+    let ret: &[u8] = &[0xc3];
+    let module =
+        with_signal_frame(&[(ret, Some(LEAF)), (RESTORER, None), (ret, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    for other_stack in [SP - 0x10_0000, SP + 0x10_0000] {
+        let mut words = vec![module.address(1, 0)];
+        words.extend(signal_frame(module.address(2, 0), other_stack, 0));
+        let (frames, root) = module.unwind((0, 0), &words, &[]);
+        // What was interrupted is known from its registers, and its caller is not: its stack is not in the sample.
+        assert_eq!((frames.len(), frames[2]), (3, (2, 0)));
+        assert!(matches!(root, Root::Truncated(_)), "{root:?}");
+    }
+}
+
+#[test]
+fn coroutines() {
+    // What begins a coroutine is returned to at its first instruction: mov rsp, rbx; ...
+    let first: &[u8] = &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24, 0xf4];
+    let ret: &[u8] = &[0xc3];
+    for table in [LEAF, OUTERMOST] {
+        let module = Module::new(&[(ret, Some(LEAF)), (first, Some(table)), (CALLER, Some(OUTERMOST))]);
+        // Above is what the coroutine returns to when it ends: no code, or none at all.
+        for link in [0, SP + 0x100] {
+            let expected = (vec![(0, 0), (1, 0)], Root::Complete);
+            assert_eq!(module.unwind((0, 0), &[module.address(1, 0), link], &[]), expected);
+        }
+    }
+    // One that was made to look as if it had been called goes on there.
+    let module = Module::new(&[(ret, Some(LEAF)), (first, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let expected = (vec![(0, 0), (1, 0), (2, IN_CALL)], Root::Complete);
+    assert_eq!(module.unwind((0, 0), &[module.address(1, 0), module.address(2, 5)], &[]), expected);
+}
+
+#[test]
+fn runtimes_end_their_stacks_with_zero() {
+    let module = Module::new(&[(&[0xc3], Some(LEAF))]);
+    assert_eq!(module.unwind((0, 0), &[0], &[]), (vec![(0, 0)], Root::Complete));
+    // Without a table, nothing says that this is where a return address would be.
+    let module = Module::new(&[(&[0xc3], None)]);
+    let (frames, root) = module.unwind((0, 0), &[0], &[]);
+    assert_eq!((frames.len(), root), (1, Root::Truncated(TruncationReason::NoUnwindInfo)));
+}
+
+/// The table of functions of a Go program, of version 1.20, with these flags.
+fn go_table(module: &Module, flags: &[u8]) -> Vec<u8> {
+    let mut table = vec![0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+    let word = |table: &mut Vec<u8>, value: u64| table.extend(value.to_le_bytes());
+    for value in [flags.len() as u64, 0, CODE, 72, 0, 0, 0, 80] {
+        word(&mut table, value);
+    }
+    table.extend(b"\0f\0\0\0\0\0\0");
+    let list = 8 * flags.len() + 4;
+    let starts = module.starts.iter().map(|start| start - CODE);
+    for (i, start) in starts.enumerate() {
+        table.extend((start as u32).to_le_bytes());
+        table.extend(((list + 44 * i) as u32).to_le_bytes());
+    }
+    table.extend((module.sections[0].2.len() as u32).to_le_bytes());
+    for &flags in flags {
+        let mut record = [0; 44];
+        (record[4], record[41]) = (1, flags);
+        table.extend(record);
+    }
+    table
+}
+
+#[test]
+fn goroutines() {
+    const TOP: u8 = 1;
+    const WRITES_SP: u8 = 2;
+    // push rbp; mov rbp, rsp; sub rsp, 8; call; add rsp, 8; pop rbp; ret, with no tables at all
+    let function: &[u8] =
+        &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x08, 0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x08, 0x5d, 0xc3];
+    // nop; call; nop: the beginning of a goroutine, returned to at its second byte
+    let exit: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x90];
+    for last in [TOP, WRITES_SP] {
+        let module = Module::new(&[(function, None), (function, None), (exit, None)]);
+        let table = go_table(&module, &[0, 0, last]);
+        let module = module.with(".gopclntab", 0x9000, table);
+        // The one beginning is returned to without a call, the switch of stacks by one.
+        let back = if last == TOP { 1 } else { 6 };
+        let words = [1, SP + 40, module.address(1, 13), 2, SP + 56, module.address(2, back), 0, 0];
+        let (frames, root) = module.unwind((0, 13), &words, &[(R::RBP, SP + 8)]);
+        assert_eq!(frames, [(0, 13), (1, 12), (2, back - 1)]);
+        let expected = match last {
+            TOP => Root::Complete,
+            _ => Root::Truncated(TruncationReason::StackUnreadable),
+        };
+        assert_eq!(root, expected);
+    }
+}
