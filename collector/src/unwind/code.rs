@@ -18,6 +18,7 @@ use hashbrown::HashSet;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use super::careful::{CALLEE_SAVED, Caller, Registers, Stuck, follow_frame_pointer};
+use super::plain::{self, Plain};
 
 /// Instructions followed for one address. `__gmpn_mul_basecase`, unrolled by hand, has 500; one of a compiler may have
 /// more, but its exits are not far apart.
@@ -107,17 +108,49 @@ impl Row {
     }
 }
 
+impl Row {
+    /// The same by stack pointer and frame pointer alone, if it takes no more.
+    pub fn plain(&self) -> Option<Plain> {
+        let plain = |place: Place| match place.register {
+            RSP => Some(plain::Place::Sp(place.offset)),
+            RBP => Some(plain::Place::Bp(place.offset)),
+            _ => None,
+        };
+        let bp = CALLEE_SAVED.iter().position(|&number| number == usize::from(DWARF[RBP]));
+        let bp = match bp.and_then(|at| self.saved.get(at)) {
+            Some(Value::Address(place)) => plain::Saved::Address(plain(*place)?),
+            Some(Value::Memory(place)) => plain::Saved::Memory(plain(*place)?),
+            _ => plain::Saved::Lost,
+        };
+        Some(Plain { return_address: plain(self.return_address)?, bp })
+    }
+}
+
+/// The nearest way in which the instructions from `address` on leave their frame, if it is to be found within so many.
+pub fn nearest(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, instructions: usize) -> Option<Row> {
+    rows_within(address, code, instructions, 1).into_iter().next()
+}
+
 /// The ways in which the instructions from `address` on leave their frame, the nearest first; none where they are not
 /// understood. `code` reads an image: up to so many bytes at an address.
 pub fn rows(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Vec<Row> {
+    rows_within(address, code, MAX_INSTRUCTIONS, MAX_ROWS)
+}
+
+fn rows_within(
+    address: u64,
+    code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
+    instructions: usize,
+    most: usize,
+) -> Vec<Row> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     let mut paths = std::collections::VecDeque::from([Path::begin(address)]);
     let mut text = Text { start: 0, bytes: Arc::new([]), code };
     let mut information = InstructionInfoFactory::new();
-    let mut left = MAX_INSTRUCTIONS;
+    let mut left = instructions;
     while let Some(mut path) = paths.pop_front() {
-        while left > 0 && found.len() < MAX_ROWS && seen.insert(path.address) {
+        while left > 0 && found.len() < most && seen.insert(path.address) {
             left -= 1;
             let Some(instruction) = text.decode(path.address) else { break };
             match path.follow(&instruction, &mut information) {

@@ -15,6 +15,7 @@
 mod careful;
 mod code;
 mod fde_index;
+mod plain;
 #[cfg(test)]
 mod recorded;
 mod return_addresses;
@@ -31,6 +32,7 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use careful::{Caller, Registers, Stuck, Table};
+use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
 use roots::{Covered, GoFrame, ImageRoots};
 
@@ -72,6 +74,7 @@ pub struct StackUnwinder {
     /// Per image; `None` until its unwind sections have been looked for.
     images: Vec<Option<LoadedImage>>,
     return_addresses: ReturnAddresses,
+    generated: GeneratedRules,
     budget: Budget,
 }
 
@@ -111,6 +114,7 @@ impl Default for StackUnwinder {
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
             images: Vec::new(),
             return_addresses: ReturnAddresses::default(),
+            generated: GeneratedRules::default(),
             budget: Budget::default(),
         }
     }
@@ -127,6 +131,7 @@ impl StackUnwinder {
         frames: &mut Vec<Frame>,
     ) -> Root {
         frames.clear();
+        self.generated.begin(sample.pid);
         kernel_frames(sample.kernel_chain, frames);
         let in_kernel = !frames.is_empty();
         let Some(regs) = sample.regs else {
@@ -177,6 +182,7 @@ impl StackUnwinder {
             self.unwinder.remove_module(base);
             self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
             self.return_addresses.forget(index);
+            self.generated.forget(index);
         }
     }
 
@@ -204,7 +210,24 @@ impl StackUnwinder {
             if image.roots.is_bare_entry(frame.address) {
                 return Ok(Root::Complete);
             }
-            if image.roots.needs_care(frame.address) {
+            let needs_care = image.roots.needs_care(frame.address);
+            if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
+                // The next instruction; of a caller it comes after the call.
+                let next = frame.address.wrapping_add(u64::from(matches!(at, FrameAddress::ReturnAddress(_))));
+                let (known, read) = (&mut self.return_addresses, |address: u64| stack.read(address));
+                let believed = |address| known.contains(address, mappings, images);
+                let pointers = (regs.sp(), regs.bp());
+                let caller = if image.generated {
+                    let left = self.generated.leave((frame.image, next), pointers, &read, believed);
+                    left.map_err(|address| address.map_or_else(|| image.no_way(frame.address), Stop::Unreadable))?
+                } else {
+                    image.roots.leave_plainly(next, pointers, &read, believed).ok_or(Stop::NeedsCare)?
+                };
+                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                at = FrameAddress::from_return_address(caller.ip).ok_or(Stop::Nowhere)?;
+                continue;
+            }
+            if needs_care {
                 return Err(Stop::NeedsCare);
             }
             let mut own = frame.address.wrapping_add(image.to_own);
@@ -279,7 +302,9 @@ impl StackUnwinder {
                 }
                 Err(Stuck::NotCovered) => {
                     let known = &mut self.return_addresses;
-                    let rows = image.roots.rows(frame.address.wrapping_add(u64::from(called)));
+                    let next = frame.address.wrapping_add(u64::from(called));
+                    let generated = image.generated.then(|| self.generated.rows((frame.image, next)));
+                    let rows = generated.as_deref().unwrap_or_else(|| image.roots.rows(next));
                     code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
                 }
                 result => result,

@@ -18,6 +18,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::careful::{self, Caller, Registers, Stuck, Table, Tables};
 use super::code::{self, Row};
+use super::plain::{CallerPointers, Plain};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -66,6 +67,8 @@ pub struct ImageRoots {
     entry: u64,
     covered: HashMap<u64, Covered>,
     careful: HashSet<u64>,
+    /// Those among them that no table covers, and about which nothing else is special.
+    uncovered: HashSet<u64>,
     /// There are too many of them, so that all are taken to be.
     all_careful: bool,
     /// Where it can be read: what its instructions say of frames that no table covers.
@@ -123,11 +126,43 @@ impl ImageRoots {
                 // They cannot be forgotten: framehop has its guess in the cache now, and would not be examined again.
                 self.all_careful = true;
                 self.careful = HashSet::new();
+                self.uncovered = HashSet::new();
             } else {
                 self.careful.insert(address);
+                if self.covered(address) == Covered::No
+                    && self.go_frame(address).is_none()
+                    && !self.begins(address.wrapping_add(1))
+                {
+                    self.uncovered.insert(address);
+                }
             }
         }
         careful
+    }
+
+    /// Whether a frame that needs care is in code that no table covers, and nothing else is special about it.
+    pub fn is_plainly_uncovered(&self, address: u64) -> bool {
+        self.uncovered.contains(&address)
+    }
+
+    /// Leaves a frame that no table covers by stack pointer and frame pointer, if its instructions (from `address` on,
+    /// which comes after the call for a caller) say that these are enough, and `believed` believes where it leads.
+    pub fn leave_plainly(
+        &mut self,
+        address: u64,
+        (sp, bp): (u64, u64),
+        read: &impl Fn(u64) -> Option<u64>,
+        mut believed: impl FnMut(u64) -> bool,
+    ) -> Option<CallerPointers> {
+        let rows = self.rows(address);
+        for row in rows {
+            match row.plain()?.apply(sp, bp, read) {
+                Ok(caller) if believed(caller.ip) => return Some(caller),
+                Err(Some(_)) => return None,
+                _ => {}
+            }
+        }
+        Plain::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip))
     }
 
     /// How the instructions from an address on, which no table covers, leave their frame; none where that cannot be told.

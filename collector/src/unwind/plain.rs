@@ -1,0 +1,291 @@
+//! Leaving frames that no unwind table covers by the stack pointer and the frame pointer alone, as fast as framehop.
+//!
+//! Most such frames are code that programs generate, and V8's builtins. [`code`](super::code) tells from the
+//! instructions how they are left; where that takes no more than the two registers, the answer is a [`Plain`] rule, which
+//! is kept by address and costs as much as one of framehop's.
+//!
+//! Generated code has no bytes in a file, so they are read from the target's memory, once for each address. This matters
+//! most for code without frame pointers: Python's trampolines, a few instructions each, and the code of HotSpot's
+//! compilers, whose frames are of fixed size. Where the instructions do not tell (V8's functions end by taking a number
+//! of arguments off the stack that is known only then, interpreters jump through tables) there is a frame pointer, as
+//! the runtimes themselves need it to walk their stacks.
+//!
+//! Nothing of this is proof, so a rule is believed only if it leads outwards and to executable memory, behind a call
+//! where that can be seen. Memory may hold other code by the next sample: a rule that is not believed is made anew.
+
+use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use rustc_hash::FxBuildHasher;
+
+use super::code::{self, Row};
+use crate::process::images::ImageIndex;
+
+/// Rules kept, 48 bytes each: one for each address of generated code that is met.
+const MAX_RULES: usize = 1 << 16;
+/// Instructions followed for one address, in 20 us at most. The way out of generated code is near or not to be found.
+const MAX_INSTRUCTIONS: usize = 300;
+/// New rules made for one sample. More are taken to leave by the frame pointer, this time.
+const MAX_NEW: usize = 64;
+
+/// One of the two registers, and a distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// From the stack pointer.
+    Sp(i64),
+    /// From the frame pointer.
+    Bp(i64),
+}
+
+/// What a register of the caller holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// Nobody knows.
+    Lost,
+    /// This address.
+    Address(Place),
+    /// What is stored there.
+    Memory(Place),
+}
+
+/// How a frame is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// Where the return address is; the caller's stack begins above it.
+    pub return_address: Place,
+    /// The caller's frame pointer.
+    pub bp: Saved,
+}
+
+/// The caller's registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerPointers {
+    /// The return address.
+    pub ip: u64,
+    /// The stack pointer after the return.
+    pub sp: u64,
+    /// The frame pointer, 0 where it is lost.
+    pub bp: u64,
+}
+
+impl Plain {
+    /// By the frame pointer.
+    pub const FRAME_POINTER: Plain = Plain { return_address: Place::Bp(8), bp: Saved::Memory(Place::Bp(0)) };
+
+    /// The caller's registers, as far as the stack holds them and it goes outwards; else the address that was needed, if
+    /// it is that.
+    pub fn apply(self, sp: u64, bp: u64, read: &impl Fn(u64) -> Option<u64>) -> Result<CallerPointers, Option<u64>> {
+        let at = |place| match place {
+            Place::Sp(offset) => sp.wrapping_add_signed(offset),
+            Place::Bp(offset) => bp.wrapping_add_signed(offset),
+        };
+        let slot = at(self.return_address);
+        if slot < sp || slot > u64::MAX - 16 {
+            return Err(None);
+        }
+        let ip = read(slot).ok_or(Some(slot))?;
+        let bp = match self.bp {
+            Saved::Lost => 0,
+            Saved::Address(place) => at(place),
+            Saved::Memory(place) => read(at(place)).unwrap_or(0),
+        };
+        Ok(CallerPointers { ip, sp: slot + 8, bp })
+    }
+}
+
+/// The rules for generated code.
+#[derive(Debug, Default)]
+pub struct GeneratedRules {
+    known: HashMap<(ImageIndex, u64), Option<Plain>, FxBuildHasher>,
+    pid: u32,
+    /// The last process whose memory may not be read.
+    refused: u32,
+    /// New rules that may still be made for this sample.
+    left: usize,
+}
+
+impl GeneratedRules {
+    /// Begins with a sample of a process.
+    pub fn begin(&mut self, pid: u32) {
+        (self.pid, self.left) = (pid, MAX_NEW);
+    }
+
+    /// Leaves the frame whose next instruction is at `address`: by what its instructions say, else by its frame pointer,
+    /// if `believed` believes where that leads.
+    ///
+    /// # Errors
+    /// The address of the stack that was needed and is not there, if that is all.
+    pub fn leave(
+        &mut self,
+        (image, address): (ImageIndex, u64),
+        (sp, bp): (u64, u64),
+        read: &impl Fn(u64) -> Option<u64>,
+        mut believed: impl FnMut(u64) -> bool,
+    ) -> Result<CallerPointers, Option<u64>> {
+        let key = (image, address);
+        let known = self.known.get(&key).copied();
+        let mut missing = None;
+        for rule in [known, None] {
+            let rule = match rule {
+                Some(rule) => rule,
+                // It was just made, or the one before was not to be believed any more.
+                None => self.make(key),
+            };
+            match rule.map(|rule| rule.apply(sp, bp, read)) {
+                Some(Ok(caller)) if believed(caller.ip) => return Ok(caller),
+                Some(Err(address)) => missing = missing.or(address),
+                _ => {}
+            }
+            if known.is_none() || rule.is_none() {
+                break;
+            }
+        }
+        match Plain::FRAME_POINTER.apply(sp, bp, read) {
+            Ok(caller) if believed(caller.ip) => Ok(caller),
+            Err(address) => Err(missing.or(address.filter(|_| bp >= sp))),
+            Ok(_) => Err(missing),
+        }
+    }
+
+    /// What the instructions say of all registers.
+    #[cold]
+    pub fn rows(&mut self, (_, address): (ImageIndex, u64)) -> Vec<Row> {
+        self.follow(address).into_iter().collect()
+    }
+
+    /// What the instructions say now.
+    #[cold]
+    fn make(&mut self, key: (ImageIndex, u64)) -> Option<Plain> {
+        if self.left == 0 || self.refused == self.pid {
+            return None;
+        }
+        let rule = self.follow(key.1).and_then(|row| row.plain());
+        if self.known.len() >= MAX_RULES {
+            self.known.clear();
+        }
+        self.known.insert(key, rule);
+        rule
+    }
+
+    fn follow(&mut self, address: u64) -> Option<Row> {
+        if self.left == 0 || self.refused == self.pid {
+            return None;
+        }
+        self.left -= 1;
+        let (pid, refused) = (self.pid, Cell::new(false));
+        let code = |address: u64, len: u64| {
+            let bytes = read_memory(pid, address, len);
+            refused.set(refused.get() || bytes == Err(Errno::EPERM));
+            bytes.ok()
+        };
+        let row = code::nearest(address, &code, MAX_INSTRUCTIONS);
+        if refused.get() {
+            self.refused = pid;
+        }
+        row
+    }
+
+    /// Forgets what is known of an image.
+    pub fn forget(&mut self, image: ImageIndex) {
+        self.known.retain(|&(of, _), _| of != image);
+    }
+}
+
+/// Up to `len` bytes of a process at `address`, fewer where a page is missing.
+fn read_memory(pid: u32, address: u64, len: u64) -> Result<Arc<[u8]>, Errno> {
+    let len = usize::try_from(len.min(4096)).unwrap_or(0);
+    let mut bytes = vec![0; len];
+    let at = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
+    let pid = Pid::from_raw(i32::try_from(pid).map_err(|_| Errno::ESRCH)?);
+    let page_end = 4096 - at % 4096;
+    // Two pieces, so that a missing second page does not take the first with it.
+    let mut remote = vec![RemoteIoVec { base: at, len: len.min(page_end) }];
+    if len > page_end {
+        remote.push(RemoteIoVec { base: at.saturating_add(page_end), len: len - page_end });
+    }
+    let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes)], &remote)?;
+    bytes.truncate(read);
+    if bytes.is_empty() { Err(Errno::EFAULT) } else { Ok(bytes.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: ImageIndex = ImageIndex(9);
+
+    fn stack(words: &[u64]) -> impl Fn(u64) -> Option<u64> {
+        move |address| words.get(usize::try_from(address.checked_sub(0x7000)? / 8).ok()?).copied()
+    }
+
+    /// Leaves code of this process itself, with the stack at 0x7000 and the frame pointer at 0x7010.
+    fn leave(rules: &mut GeneratedRules, code: &[u8], words: &[u64]) -> Result<CallerPointers, Option<u64>> {
+        rules.begin(std::process::id());
+        rules.leave((IMAGE, code.as_ptr() as u64), (0x7000, 0x7010), &stack(words), |ip| ip >= 0x100)
+    }
+
+    #[test]
+    fn pythons_trampoline_needs_no_frame_pointer() {
+        // sub rsp, 8; call rcx; add rsp, 8; ret, then padding: of 3.12
+        let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+        let mut rules = GeneratedRules::default();
+        let words = [1, 0x200, 2, 0x300];
+        // The frame pointer is that of whoever has one, and stays.
+        let expected = CallerPointers { ip: 0x200, sp: 0x7010, bp: 0x7010 };
+        assert_eq!(leave(&mut rules, &code[6..], &words), Ok(expected));
+        // Before the call, before the frame.
+        assert_eq!(leave(&mut rules, &code[4..], &words), Ok(expected));
+        assert_eq!(leave(&mut rules, &code, &[0x200]), Ok(CallerPointers { ip: 0x200, sp: 0x7008, bp: 0x7010 }));
+    }
+
+    #[test]
+    fn hotspots_frames_have_a_fixed_size() {
+        // add rsp, 16; pop rbp; cmp rsp, [r15+0x388]; ja +1; ret; ud2
+        let code =
+            [0x48, 0x83, 0xc4, 16, 0x5d, 0x49, 0x3b, 0xa7, 0x88, 3, 0, 0, 0x77, 1, 0xc3, 0x0f, 0x0b, 0, 0, 0, 0, 0, 0];
+        let words = [1, 2, 0x7abc, 0x200];
+        let caller = leave(&mut GeneratedRules::default(), &code, &words);
+        assert_eq!(caller, Ok(CallerPointers { ip: 0x200, sp: 0x7020, bp: 0x7abc }));
+    }
+
+    #[test]
+    fn where_instructions_do_not_tell_there_is_a_frame_pointer() {
+        // mov rsp, rbp; pop rbp; pop r10; lea rsp, [rsp+rcx*8]; push r10; ret: the end of a function of V8
+        let code = [0x48, 0x8b, 0xe5, 0x5d, 0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3, 0xcc, 0xcc, 0xcc];
+        let words = [1, 2, 0x7abc, 0x200];
+        let mut rules = GeneratedRules::default();
+        assert_eq!(leave(&mut rules, &code, &words), Ok(CallerPointers { ip: 0x200, sp: 0x7020, bp: 0x7abc }));
+        // What is no code: nothing is believed.
+        assert_eq!(leave(&mut rules, &code, &[1, 2, 3, 4]), Err(None));
+        // Beyond what is there of the stack.
+        assert_eq!(leave(&mut rules, &code, &[1, 2, 3]), Err(Some(0x7018)));
+    }
+
+    #[test]
+    fn code_that_is_replaced_gets_a_new_rule() {
+        let mut code = [0xc3u8; 32];
+        let mut rules = GeneratedRules::default();
+        assert_eq!(leave(&mut rules, &code, &[0x200, 0x300]).unwrap().sp, 0x7008);
+        // pop rbx; ret
+        code[0] = 0x5b;
+        assert_eq!(
+            leave(&mut rules, &code, &[7, 0x300]).unwrap(),
+            CallerPointers { ip: 0x300, sp: 0x7010, bp: 0x7010 }
+        );
+        rules.forget(IMAGE);
+        assert!(rules.known.is_empty());
+    }
+
+    #[test]
+    fn memory_is_read_to_the_end_of_what_is_mapped() {
+        assert_eq!(read_memory(std::process::id(), 8, 16), Err(Errno::EFAULT));
+        assert!(read_memory(u32::MAX - 1, 0x1000, 16).is_err());
+        let bytes = [7u8; 100];
+        assert_eq!(read_memory(std::process::id(), bytes.as_ptr() as u64, 100).unwrap()[..], bytes);
+    }
+}
