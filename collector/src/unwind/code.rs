@@ -98,13 +98,15 @@ impl Row {
                 after.set(gimli::Register(number as u16), value);
             }
         }
-        let sp = slot.wrapping_add(8);
-        if before.get(X86_64::RSP).is_some_and(|old| sp <= old) {
-            return Err(Stuck::Bad);
-        }
-        after.set(X86_64::RSP, sp);
+        after.set(X86_64::RSP, slot.wrapping_add(8));
         after.set(X86_64::RA, address);
         Ok(after)
+    }
+
+    /// The same, where the caller's stack goes on above.
+    fn apply_upwards(&self, before: &Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Registers, Stuck> {
+        let after = self.apply(before, read)?;
+        if after.get(X86_64::RSP) <= before.get(X86_64::RSP) { Err(Stuck::Bad) } else { Ok(after) }
     }
 }
 
@@ -181,7 +183,7 @@ pub fn leave(
     let mut stuck = Stuck::NotCovered;
     let mut believed = |after: Registers| after.get(X86_64::RA).filter(|&address| returns_to(address)).map(|_| after);
     for row in rows {
-        match row.apply(registers, read).map(&mut believed) {
+        match row.apply_upwards(registers, read).map(&mut believed) {
             Ok(Some(after)) => {
                 *registers = after;
                 return Ok(Caller::Called);
@@ -204,6 +206,19 @@ pub fn leave(
 
 /// Whether the instruction before an address is a call. `code` reads the image that the address is in.
 pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    is_call(address, code, |_| true)
+}
+
+/// Whether it is a direct call of what is at `target`.
+pub fn is_call_of(target: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    is_call(address, code, |call| call.is_call_near() && call.near_branch_target() == target)
+}
+
+fn is_call(
+    address: u64,
+    code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
+    is_right: impl Fn(&Instruction) -> bool,
+) -> bool {
     let Some(start) = address.checked_sub(LONGEST_CALL) else { return false };
     let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {
         return false;
@@ -213,7 +228,7 @@ pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>
         let mut decoder = Decoder::with_ip(64, tail, address - length as u64, DecoderOptions::NONE);
         let instruction = decoder.decode();
         let call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        call && instruction.mnemonic() == Mnemonic::Call && instruction.len() == length
+        call && instruction.mnemonic() == Mnemonic::Call && instruction.len() == length && is_right(&instruction)
     })
 }
 
@@ -476,7 +491,7 @@ mod tests {
         for (register, value) in [(X86_64::RSP, 0x7000), (X86_64::RBP, 0x7010), (X86_64::RBX, 3)] {
             before.set(register, value);
         }
-        let after = row.apply(&before, &read).ok()?;
+        let after = row.apply_upwards(&before, &read).ok()?;
         Some([X86_64::RA, X86_64::RSP, X86_64::RBP, X86_64::RBX].map(|register| after.get(register)))
     }
 

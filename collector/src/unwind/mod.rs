@@ -20,6 +20,7 @@ mod plain;
 mod recorded;
 mod return_addresses;
 mod roots;
+mod switch;
 
 use std::sync::Arc;
 
@@ -274,6 +275,8 @@ impl StackUnwinder {
         }
         let mut lookup = start.ip;
         let mut called = false;
+        // The last frame was one that had moved to another stack.
+        let mut switched = false;
         loop {
             let mut frame = match locate(lookup, mappings, frames)? {
                 Located::At(frame) => frame,
@@ -286,12 +289,35 @@ impl StackUnwinder {
             if image.roots.is_bare_entry(frame.address) {
                 return Ok(Root::Complete);
             }
-            match image.roots.go_frame(frame.address) {
+            // (Of Go's functions each is taken to go on up to the next.)
+            let restores = switched && image.roots.restores_signal(frame.address.wrapping_add(1));
+            switched = match image.roots.go_frame(frame.address) {
+                _ if restores => false,
                 Some(GoFrame::Top) => return Ok(Root::Complete),
-                Some(GoFrame::Switch) if called => return Err(Stop::Because(TruncationReason::StackUnreadable)),
-                _ => {}
-            }
-            let caller = match careful::leave(image.roots.unwind(), frame.address, &mut registers, &read) {
+                Some(GoFrame::Switch) => called,
+                None => false,
+            };
+            let table = match switched {
+                _ if restores => Err(Stuck::NotCovered),
+                false => careful::leave(image.roots.unwind(), frame.address, &mut registers, &read),
+                true => {
+                    let to_own = frame.address.wrapping_sub(lookup);
+                    let known = &mut self.return_addresses;
+                    let returns_to = |address| known.contains(address, mappings, images);
+                    let left = image.roots.leave_switch(frame.address, to_own, &mut registers, &read, returns_to);
+                    Ok(left.map_err(|_| Stop::Because(TruncationReason::StackUnreadable))?)
+                }
+            };
+            let caller = match table {
+                Err(Stuck::NotCovered) if called && image.roots.restores_signal(frame.address.wrapping_add(1)) => {
+                    if let Some(frame) = frames.last_mut() {
+                        frame.address = frame.address.wrapping_add(1);
+                    }
+                    switch::interrupted(&registers, &read).map(|interrupted| {
+                        registers = interrupted;
+                        Caller::Interrupted
+                    })
+                }
                 Err(Stuck::NotCovered) if called && image.roots.begins(frame.address.wrapping_add(1)) => {
                     frame.address = frame.address.wrapping_add(1);
                     frames.pop();

@@ -315,6 +315,18 @@ fn signals() {
 }
 
 #[test]
+fn signals_without_a_table() {
+    // As in musl, and in Go: the trampoline is known by its instructions.
+    let ret: &[u8] = &[0xc3];
+    let module = Module::new(&[(ret, Some(LEAF)), (RESTORER, None), (ret, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let mut words = vec![module.address(1, 0)];
+    words.extend(signal_frame(module.address(2, 0), SP + 8 * 65, 0));
+    words.push(module.address(3, 5));
+    let expected = (vec![(0, 0), (1, 0), (2, 0), (3, IN_CALL)], Root::Complete);
+    assert_eq!(module.unwind((0, 0), &words, &[]), expected);
+}
+
+#[test]
 fn signals_on_their_own_stack() {
     let ret: &[u8] = &[0xc3];
     let module =
@@ -405,4 +417,20 @@ fn goroutines() {
         };
         assert_eq!(root, expected);
     }
+}
+
+#[test]
+fn go_keeps_the_other_stack_in_a_register() {
+    // nop; call; mov rsp, r12; ret: as nanotime1 does it for the time of a call. What its table says is not believed.
+    let switch: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x4c, 0x89, 0xe4, 0xc3];
+    let ret: &[u8] = &[0xc3];
+    let module = Module::new(&[(ret, Some(LEAF)), (switch, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let table = go_table(&module, &[0, 2, 0]);
+    let module = module.with(".gopclntab", 0x9000, table);
+    let words = [module.address(1, 6), 0, 0, 0, module.address(2, 5)];
+    let (expected, r12) = ((vec![(0, 0), (1, 5), (2, IN_CALL)], Root::Complete), (R::R12, SP + 32));
+    assert_eq!(module.unwind((0, 0), &words, &[r12]), expected);
+    // Not in the sample.
+    let cut = (vec![(0, 0), (1, 5)], Root::Truncated(TruncationReason::StackUnreadable));
+    assert_eq!(module.unwind((0, 0), &words, &[(R::R12, 0xc000_0000)]), cut);
 }

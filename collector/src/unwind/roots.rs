@@ -19,6 +19,7 @@ use hashbrown::{HashMap, HashSet};
 use super::careful::{self, Caller, Registers, Stuck, Table, Tables};
 use super::code::{self, Row};
 use super::plain::{CallerPointers, Plain};
+use super::switch;
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -132,6 +133,7 @@ impl ImageRoots {
                 if self.covered(address) == Covered::No
                     && self.go_frame(address).is_none()
                     && !self.begins(address.wrapping_add(1))
+                    && !self.restores_signal(address.wrapping_add(1))
                 {
                     self.uncovered.insert(address);
                 }
@@ -206,6 +208,54 @@ impl ImageRoots {
         self.covered(address.wrapping_sub(1)) == Covered::No
             && self.covered(address) != Covered::No
             && !code::is_call_before(address, &|address, len| elf.code(address, len))
+    }
+
+    /// Whether a handler that returns to an address gives the kernel its signal frame back; asked where no table covers
+    /// what is before.
+    pub fn restores_signal(&self, address: u64) -> bool {
+        let code = self.elf.as_ref().and_then(|elf| elf.code(address, switch::RESTORER_BYTES));
+        code.is_some_and(|code| switch::is_restorer(&code))
+    }
+
+    /// Leaves a frame of Go's runtime that has moved to this stack from another. `to_own` is added to an address of the
+    /// process to get one of the image, and `returns_to` knows what calls return to.
+    ///
+    /// # Errors
+    /// [`Stuck::NotCovered`] where the other stack cannot be found, or not be read.
+    pub fn leave_switch(
+        &mut self,
+        address: u64,
+        to_own: u64,
+        registers: &mut Registers,
+        read: &impl Fn(u64) -> Option<u64>,
+        mut returns_to: impl FnMut(u64) -> bool,
+    ) -> Result<Caller, Stuck> {
+        let elf = self.elf.clone().ok_or(Stuck::NotCovered)?;
+        let start = elf.go_functions().and_then(|go| go.find(address)).map(|go| go.start).ok_or(Stuck::NotCovered)?;
+        let code = |address: u64, len| elf.code(address, len);
+        let rows = self.rows(address.wrapping_add(1)).to_vec();
+        let callers = rows.iter().filter_map(|row| row.apply(registers, read).ok());
+        let caller = callers.into_iter().find(|caller| {
+            caller.get(X86_64::RA).is_some_and(|address| {
+                // A handler of signals is called by the kernel.
+                returns_to(address) || self.restores_signal(address.wrapping_add(to_own))
+            })
+        });
+        let caller = caller.or_else(|| {
+            let calls = |address: u64| code::is_call_of(start, address.wrapping_add(to_own), &code);
+            let frame_end = |caller: &Registers| {
+                let own = caller.get(X86_64::RA)?.wrapping_add(to_own);
+                let mut after = *caller;
+                match careful::leave(&self.unwind, own.wrapping_sub(1), &mut after, read) {
+                    Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(X86_64::RSP),
+                    Ok(_) => after.get(X86_64::RSP),
+                    Err(_) => None,
+                }
+            };
+            switch::caller_of_systemstack(registers, read, calls, frame_end)
+        });
+        *registers = caller.ok_or(Stuck::NotCovered)?;
+        Ok(Caller::Called)
     }
 
     /// What unwind information says of an address.
