@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use ccsd_profile::TruncationReason;
 use ccsd_tests::ccsd::Record;
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
@@ -57,6 +58,29 @@ fn main() -> ExitCode {
             recorded.assert_only_caller("main", "signalled");
             let (inside, all) = (recorded.samples("signalled").inherited, recorded.samples("on_signal").inherited);
             assert!(inside >= all, "the handler's stack goes on in what was interrupted: {inside} of {all}");
+        })
+        .test("signal_handler_on_its_own_stack", &[CC], || {
+            let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"]].concat());
+            let recorded = Record::new(program, &["sigaltstack"]).options(&RATE).run();
+            recorded.assert_whole();
+            recorded.assert_only_caller("on_signal", "handler_loop");
+            // What was interrupted is always known. What had called that is on a stack that is not in the sample; where
+            // the target's memory could be read, it is the program's, and else the stack says that it could not.
+            let handler = recorded.callers("on_signal");
+            assert_eq!(handler.len(), 1, "{handler:?}");
+            let interrupted = recorded.samples("on_signal").inherited;
+            let accounting = recorded.profile.accounting();
+            let unreadable: u64 = TruncationReason::ALL
+                .iter()
+                .zip(accounting.truncated)
+                .filter(|(reason, _)| {
+                    matches!(reason, TruncationReason::StackUnreadable | TruncationReason::StackCopyTooSmall)
+                })
+                .map(|(_, samples)| samples)
+                .sum();
+            assert_eq!(accounting.truncated_total(), unreadable, "{:?}", accounting.truncated);
+            let rooted = recorded.samples("signalled").inherited;
+            assert!(rooted + unreadable >= interrupted, "{rooted} + {unreadable} of {interrupted}");
         })
         .test("coroutines", &[CC], || {
             let recorded = record("coroutines", &[]);
