@@ -3,12 +3,13 @@
 //! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
-use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId};
+use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId, TruncationReason};
 use crossbeam_channel::{Receiver, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
+use crate::layers::{Common, Layers};
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
@@ -29,12 +30,38 @@ struct Step {
 struct ThreadState {
     id: ThreadId,
     root: Option<Root>,
-    steps: Vec<Step>,
+    steps: Layers<Step>,
     line: LineId,
     named: bool,
     /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
     until: u64,
     generation: u32,
+}
+
+impl ThreadState {
+    /// Finds the contexts of all remembered frames anew. They are those of whole stacks: the root is a real one.
+    #[cold]
+    fn resolve_again(&mut self, profile: &mut Profile, resolver: &mut Resolver, time: u64) {
+        (self.until, self.generation) = (u64::MAX, resolver.generation());
+        let until = &mut self.until;
+        self.steps.each_with_outer(|outer: Option<&Step>, step| {
+            let resolved = resolver.resolve(profile, step.frame, time);
+            *until = (*until).min(resolved.until);
+            let mut context = outer.map_or(ContextId::ROOT, |outer| outer.context);
+            for &centre in resolver.cost_centres(resolved) {
+                context = profile.contexts_mut().push(context, centre);
+            }
+            step.context = context;
+        });
+    }
+}
+
+/// What comes outside of the frames that a sample brings.
+#[derive(Clone, Copy)]
+struct Outside {
+    root: Root,
+    common: Common,
+    gap: Option<TruncationReason>,
 }
 
 /// The state of the aggregating thread.
@@ -96,10 +123,10 @@ impl Aggregator {
         let mut frames = batch.frames.as_slice();
         for item in batch.items.drain(..) {
             match item {
-                Item::Sample { thread, time, frames: count, root, weights } => {
+                Item::Sample { thread, time, frames: count, common, gap, root, weights } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
-                    self.sample(thread, time, stack, root, &weights);
+                    self.sample(thread, time, stack, Outside { root, common, gap }, &weights);
                 }
                 Item::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
                 Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
@@ -117,7 +144,7 @@ impl Aggregator {
                     let state = ThreadState {
                         id,
                         root: None,
-                        steps: Vec::new(),
+                        steps: Layers::default(),
                         line: LineId::UNKNOWN,
                         named: true,
                         until: u64::MAX,
@@ -138,23 +165,36 @@ impl Aggregator {
         }
     }
 
-    /// Charges one sample; `stack` is innermost first.
+    /// Charges one sample; `stack` is innermost first, without what it has in common with the thread's last one.
     #[inline]
-    fn sample(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], root: Root, weights: &[u64; MAX_METRICS]) {
+    fn sample(
+        &mut self,
+        thread: ThreadKey,
+        time: u64,
+        stack: &[Frame],
+        outside: Outside,
+        weights: &[u64; MAX_METRICS],
+    ) {
+        let Outside { root, common, gap } = outside;
         let Some(thread) = self.threads.get_mut(&thread) else { return };
+        let mut comparable = gap.is_none() && thread.root == Some(root);
         if time >= thread.until || thread.generation != self.resolver.generation() {
             // Generated code may have been replaced, or named.
-            thread.steps.clear();
-            (thread.until, thread.generation) = (u64::MAX, self.resolver.generation());
+            thread.resolve_again(&mut self.profile, &mut self.resolver, time);
+            comparable = false;
         }
-        let mut kept = 0;
-        if thread.root == Some(root) {
-            kept =
-                thread.steps.iter().zip(stack.iter().rev()).take_while(|(step, frame)| step.frame == **frame).count();
-        }
-        thread.root = Some(root);
-        let leaf_changed = kept < stack.len() || kept < thread.steps.len();
-        thread.steps.truncate(kept);
+        // Beyond what the sampler knew to be in common there may be more.
+        let more = match comparable && common.shared as usize == thread.steps.shared() {
+            true => {
+                let steps = thread.steps.own().iter().skip(common.own as usize);
+                steps.zip(stack.iter().rev()).take_while(|(step, frame)| step.frame == **frame).count()
+            }
+            false => 0,
+        };
+        let leaf_changed = more < stack.len() || common.own as usize + more < thread.steps.own().len();
+        // What comes after a gap is not in the place that its position says.
+        thread.root = gap.is_none().then_some(root);
+        thread.steps.cut(Common { own: common.own + more as u32, ..common });
         let mut context = match thread.steps.last() {
             Some(step) => step.context,
             None => match root {
@@ -165,7 +205,11 @@ impl Aggregator {
                 }
             },
         };
-        for &frame in stack.iter().rev().skip(kept) {
+        if let Some(reason) = gap {
+            let centre = self.profile.gap_cost_centre(reason);
+            context = self.profile.contexts_mut().push(context, centre);
+        }
+        for &frame in stack.iter().rev().skip(more) {
             let resolved = self.resolver.resolve(&mut self.profile, frame, time);
             thread.until = thread.until.min(resolved.until);
             let contexts = self.profile.contexts_mut();
@@ -174,6 +218,8 @@ impl Aggregator {
             }
             thread.steps.push(Step { frame, context });
         }
+        let depth = thread.steps.depth() as u64;
+        thread.steps.settle(common);
         if leaf_changed && let Some(&leaf) = stack.first() {
             let resolved = self.resolver.resolve(&mut self.profile, leaf, time);
             (thread.line, thread.named) = (resolved.line, resolved.named);
@@ -182,9 +228,10 @@ impl Aggregator {
         self.profile.charge(id, context, line, &weights[..self.metrics]);
 
         let accounting = self.profile.accounting_mut();
-        accounting.frames += stack.len() as u64;
-        accounting.max_stack_depth = accounting.max_stack_depth.max(stack.len() as u64);
+        accounting.frames += depth;
+        accounting.max_stack_depth = accounting.max_stack_depth.max(depth);
         accounting.unsymbolised += u64::from(!named);
+        accounting.with_gap += u64::from(gap.is_some());
         if !named && let Some(&leaf) = stack.first() {
             self.resolver.count_nameless_leaf(leaf);
         }
@@ -278,6 +325,12 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
         line(counts.others, "samples of other programs were taken and dropped"),
         line(counts.malformed, "records of the kernel made no sense and were left out"),
         line(counts.late, "records came out of order"),
+        line(
+            counts.memory.not_permitted,
+            "stacks were deeper than the copied 63 KiB, and the rest may not be read: that takes the right to trace the \
+             program (root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0)",
+        ),
+        line(counts.memory.over_budget, "deep stacks were not read to their root: too much memory at once"),
         line(counts.refused_images, "images were not unwound: too much unwind information"),
     ]
     .into_iter()

@@ -3,9 +3,13 @@
 //! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
 //! so that in the steady state nothing is allocated.
 
+use ccsd_profile::TruncationReason;
+
+use crate::layers::Common;
 use crate::process::images::{Image, ImageIndex};
 use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
+use crate::unwind::memory::Refusals;
 use crate::unwind::{Frame, Root};
 
 /// Metrics of one sample: the event's own, and the TSC cycles where they are read.
@@ -69,6 +73,10 @@ pub enum Item {
         time: u64,
         /// How many of the batch's frames are its own, taken in order.
         frames: u32,
+        /// What comes outside of these, from the thread's last stack.
+        common: Common,
+        /// Why frames may be missing between the two.
+        gap: Option<TruncationReason>,
         /// Where the stack ends.
         root: Root,
         /// Weight per metric.
@@ -99,6 +107,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Images whose unwind information was not read, because there was too much already.
     pub refused_images: u64,
+    /// Why memory beyond the copied stack was not read.
+    pub memory: Refusals,
     /// Records that came out of order.
     pub late: u64,
     /// Records about mappings, forks and names that the kernel dropped.

@@ -17,6 +17,7 @@ mod batch;
 pub mod child;
 mod error;
 mod jit;
+pub mod layers;
 pub mod perf;
 pub mod process;
 mod promptness;

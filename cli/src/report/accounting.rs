@@ -104,8 +104,12 @@ fn samples(session: &Session, accounting: &Accounting) -> String {
 
 fn stacks(accounting: &Accounting) -> String {
     let truncated = accounting.truncated_total();
-    let mut text =
-        format!("{} complete, {} truncated", count(accounting.received.saturating_sub(truncated)), count(truncated));
+    let complete = accounting.received.saturating_sub(truncated).saturating_sub(accounting.with_gap);
+    let mut text = format!("{} complete", count(complete));
+    if accounting.with_gap > 0 {
+        text.push_str(&format!(", {} with a gap", count(accounting.with_gap)));
+    }
+    text.push_str(&format!(", {} truncated", count(truncated)));
     let mut reasons: Vec<(u64, &str)> = TruncationReason::ALL
         .iter()
         .zip(accounting.truncated)

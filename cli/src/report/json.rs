@@ -70,6 +70,7 @@ struct Counts {
     truncated: u64,
     /// By reason; those that did not occur are left out.
     truncated_by_reason: BTreeMap<&'static str, u64>,
+    with_gap: u64,
     unsymbolised: u64,
     elided: u64,
     target_cpu_ns: Option<u64>,
@@ -95,6 +96,7 @@ impl Counts {
             undelivered: accounting.undelivered(),
             truncated: accounting.truncated_total(),
             truncated_by_reason: reasons.filter(|(_, samples)| *samples > 0).collect(),
+            with_gap: accounting.with_gap,
             unsymbolised: accounting.unsymbolised,
             elided: accounting.elided,
             target_cpu_ns: accounting.target_cpu_ns,

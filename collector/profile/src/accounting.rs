@@ -87,6 +87,8 @@ pub struct Accounting {
     pub throttle_events: u64,
     /// Samples whose stack does not reach its root, by reason ([`TruncationReason::index`]).
     pub truncated: [u64; TruncationReason::COUNT],
+    /// Samples whose stack reaches its root and may lack frames in the middle.
+    pub with_gap: u64,
     /// Samples whose leaf has no name.
     pub unsymbolised: u64,
     /// Samples charged to `[elided]`.
@@ -143,6 +145,7 @@ impl Accounting {
             throttled,
             throttle_events,
             truncated,
+            with_gap,
             unsymbolised,
             elided,
             target_cpu_ns,
@@ -171,6 +174,7 @@ impl Accounting {
         for (to, more) in self.truncated.iter_mut().zip(truncated) {
             add(to, more);
         }
+        add(&mut self.with_gap, with_gap);
         add(&mut self.unsymbolised, unsymbolised);
         add(&mut self.elided, elided);
         add_known(&mut self.target_cpu_ns, target_cpu_ns);

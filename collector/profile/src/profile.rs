@@ -172,6 +172,12 @@ impl Profile {
         self.add_special(&format!("[truncated: {reason}]"))
     }
 
+    /// The cost centre that stands between the two parts of a stack whose middle could not be unwound, displayed as
+    /// `[gap: stack copy too small]`.
+    pub fn gap_cost_centre(&mut self, reason: TruncationReason) -> CostCentreId {
+        self.add_special(&format!("[gap: {reason}]"))
+    }
+
     /// A cost centre of the profiler's own, such as `[truncated: ...]`.
     fn add_special(&mut self, name: &str) -> CostCentreId {
         let image = ImageId::CCSD;

@@ -25,6 +25,7 @@ pub struct Mappings {
     list: Vec<Mapping>,
     /// Index of the last answer: neighbouring frames mostly lie in the same image.
     last: usize,
+    generation: u32,
 }
 
 impl Mappings {
@@ -37,6 +38,9 @@ impl Mappings {
         let last = self.list.partition_point(|old| old.start < new.end);
         if self.list.len() - (last - first) >= MAX_MAPPINGS {
             return false;
+        }
+        if first < last {
+            self.generation = self.generation.wrapping_add(1);
         }
         let left = self.list[first..last].first().filter(|old| old.start < new.start).copied();
         let right = self.list[first..last].last().filter(|old| old.end > new.end).copied();
@@ -60,10 +64,21 @@ impl Mappings {
         self.list.is_empty()
     }
 
+    /// Changes when something else is mapped at an address that was mapped before.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// Forgets everything, as `execve` does.
     pub fn clear(&mut self) {
         self.list.clear();
         self.last = 0;
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// Takes over all that `new` has.
+    pub fn replace(&mut self, new: Mappings) {
+        *self = Mappings { generation: self.generation.wrapping_add(1), ..new };
     }
 
     /// The mapping that covers an address.

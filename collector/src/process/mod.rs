@@ -17,6 +17,7 @@ use hashbrown::{HashMap, HashSet};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::perf::record::Mmap;
+use crate::unwind::shadow::ShadowStack;
 use images::{ImageIndex, Images};
 use jit_code::JitCode;
 use mapped_file::MappedFile;
@@ -68,6 +69,8 @@ pub struct Thread {
     pub announced: bool,
     /// The group's second counter.
     pub group_values: GroupValues,
+    /// Its last stack.
+    pub shadow: ShadowStack,
 }
 
 /// The last values of a counter that runs on, per ring (each CPU has its own).
@@ -148,7 +151,7 @@ impl ProcessTable {
             mappings.insert(mapping_of(images, &mut code, start_time, file, map.file_offset));
         }
         match self.processes.get_mut(&pid) {
-            Some(process) => process.mappings = mappings,
+            Some(process) => process.mappings.replace(mappings),
             None => self.add_process(pid, None, start_time, 0, name, mappings),
         }
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -188,7 +191,14 @@ impl ProcessTable {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let key = ThreadKey(self.next_thread);
         self.next_thread += 1;
-        let thread = Thread { key, pid, name, announced: false, group_values: GroupValues::default() };
+        let thread = Thread {
+            key,
+            pid,
+            name,
+            announced: false,
+            group_values: GroupValues::default(),
+            shadow: ShadowStack::default(),
+        };
         if self.threads.insert(tid, thread).is_none_or(|old| old.pid != pid) {
             process.threads += 1;
         }
@@ -265,6 +275,11 @@ impl ProcessTable {
         }
         let gone = self.threads.extract_if(|_, thread| thread.pid == pid);
         gone.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key).collect()
+    }
+
+    /// Frames that all threads keep in reserve.
+    pub fn reserved_frames(&self) -> usize {
+        self.threads.values().map(|thread| thread.shadow.reserved()).sum()
     }
 
     /// The images that some process has mapped.

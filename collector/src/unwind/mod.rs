@@ -15,11 +15,13 @@
 mod careful;
 mod code;
 mod fde_index;
+pub mod memory;
 mod plain;
 #[cfg(test)]
 mod recorded;
 mod return_addresses;
 mod roots;
+pub mod shadow;
 mod switch;
 
 use std::sync::Arc;
@@ -28,17 +30,21 @@ use ccsd_profile::TruncationReason;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 
+use crate::layers::Common;
 use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use careful::{Caller, Registers, Stuck, Table};
+use memory::{Memory, Refusals, UserStack};
 use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
 use roots::{Covered, GoFrame, ImageRoots};
+use shadow::{Check, Known, ShadowStack, State};
 
-/// Frames of one stack at most: what 64 KiB of stack can hold at 8 bytes a frame. More is a loop in the unwind data.
-pub const MAX_FRAMES: usize = 8192;
+/// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
+/// make. More is taken for a loop.
+pub const MAX_FRAMES: usize = 1 << 19;
 /// Rule caches; 64 x 509 rules of 16 bytes are 0.5 MiB and hold every return address of a compiler run.
 const CACHES: usize = 64;
 /// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
@@ -77,6 +83,20 @@ pub struct StackUnwinder {
     return_addresses: ReturnAddresses,
     generated: GeneratedRules,
     budget: Budget,
+    memory: Memory,
+    /// The frames of the stack being unwound that a return address led to, innermost first.
+    known: Vec<Known>,
+}
+
+/// One stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unwound {
+    /// Where it ends.
+    pub root: Root,
+    /// What it has in common with the thread's last one, outside the frames that were found.
+    pub common: Common,
+    /// Why frames may be missing between those that were found and those in common.
+    pub gap: Option<TruncationReason>,
 }
 
 /// Bytes of unwind information held at most. A desktop's programs and libraries together have some 200 MiB.
@@ -117,56 +137,98 @@ impl Default for StackUnwinder {
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
             budget: Budget::default(),
+            memory: Memory::default(),
+            known: Vec::new(),
         }
     }
 }
 
 impl StackUnwinder {
-    /// Replaces `frames` by the sample's stack, innermost first: the kernel's part, then the user's.
+    /// Replaces `frames` by the sample's stack, innermost first: the kernel's part, then the user's, out to where it has
+    /// the rest in common with the thread's last one, which is `shadow`. `may_reserve` says that there is room to keep
+    /// another deep stack.
     #[inline]
     pub fn unwind(
         &mut self,
         sample: &Sample<'_>,
         mappings: &mut Mappings,
         images: &Images,
+        shadow: &mut ShadowStack,
+        may_reserve: bool,
         frames: &mut Vec<Frame>,
-    ) -> Root {
+    ) -> Unwound {
         frames.clear();
+        self.known.clear();
         self.generated.begin(sample.pid);
+        // Taken out for the time of this call, because the stack borrows it beside all else.
+        let mut memory = std::mem::take(&mut self.memory);
+        memory.begin(sample.pid, sample.time);
+        let sp = sample.regs.map_or(0, |regs| regs.sp);
+        let stack = UserStack::new(sample.stack, sp, &mut memory);
+        let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
+            Ok(Found { root: Root::Complete, common, in_shadow: true }) => {
+                let common = common.unwrap_or_default();
+                let common = shadow.remember(common, &self.known, &stack, mappings.generation(), may_reserve);
+                Unwound { root: Root::Complete, common, gap: None }
+            }
+            Ok(found) => {
+                shadow.interrupt();
+                Unwound { root: found.root, common: Common::default(), gap: None }
+            }
+            Err(stop) => {
+                let generation = mappings.generation();
+                let reason = stop.reason(sample);
+                match stop.beyond_copy(sample).and_then(|address| shadow.join(address, generation, &stack)) {
+                    Some(join) => {
+                        let common = shadow.remember(join.common, &[], &stack, generation, false);
+                        Unwound { root: Root::Complete, common, gap: join.gap.then_some(reason) }
+                    }
+                    None => {
+                        shadow.interrupt();
+                        Unwound { root: Root::Truncated(reason), common: Common::default(), gap: None }
+                    }
+                }
+            }
+        };
+        self.memory = memory;
+        unwound
+    }
+
+    #[inline]
+    fn find_root(
+        &mut self,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        mappings: &mut Mappings,
+        images: &Images,
+        shadow: &mut ShadowStack,
+        frames: &mut Vec<Frame>,
+    ) -> Result<Found, Stop> {
         kernel_frames(sample.kernel_chain, frames);
-        let in_kernel = !frames.is_empty();
+        let kernel_part = frames.len();
+        let in_kernel = kernel_part > 0;
         let Some(regs) = sample.regs else {
             // A kernel thread, or one in the middle of exec or exit, has no user stack, so the kernel's is whole.
             let whole = in_kernel && !sample.has_user_state;
-            return if whole { Root::Complete } else { Root::Truncated(TruncationReason::NoUserRegisters) };
+            return if whole { Ok(Found::COMPLETE) } else { Err(Stop::Because(TruncationReason::NoUserRegisters)) };
         };
         if in_kernel && sample.stack.is_empty() && mappings.find(regs.ip).is_none() {
             // In the middle of exec the registers are those of a program whose memory is gone.
-            return Root::Complete;
+            return Ok(Found::COMPLETE);
         }
-        let stack = StackBytes { bytes: sample.stack, sp: regs.sp };
-        let kernel_part = frames.len();
-        let stuck = match self.fast(&regs, &stack, mappings, images, frames) {
-            Ok(root) => return root,
-            Err(stuck) => stuck,
-        };
-        let (reason, address) = match stuck {
-            Stop::NeedsCare => {
-                frames.truncate(kernel_part);
-                match self.careful(&regs, &stack, mappings, images, frames) {
-                    Ok(root) => return root,
-                    Err(stop) => stop.reason(),
-                }
-            }
-            stop => stop.reason(),
-        };
-        Root::Truncated(match address {
-            // The stack goes on where the copy ends.
-            Some(address) if address >= regs.sp && address - regs.sp >= sample.stack.len() as u64 => {
-                if sample.stack_full { TruncationReason::StackCopyTooSmall } else { TruncationReason::StackUnreadable }
-            }
-            _ => reason,
-        })
+        match self.fast(&regs, stack, mappings, images, shadow, frames) {
+            Err(Stop::NeedsCare) => {}
+            end => return end,
+        }
+        frames.truncate(kernel_part);
+        // Its frames depend on more registers than the shadow stack knows.
+        let root = self.careful(&regs, stack, mappings, images, frames)?;
+        Ok(Found { root, ..Found::COMPLETE })
+    }
+
+    /// Why the memory of targets was not read where it would have been needed, in samples.
+    pub fn memory_refusals(&self) -> Refusals {
+        self.memory.refusals()
     }
 
     /// Images whose unwind information was not read, because there was too much already.
@@ -191,11 +253,13 @@ impl StackUnwinder {
     fn fast(
         &mut self,
         start: &UserRegs,
-        stack: &StackBytes<'_>,
+        stack: &UserStack<'_>,
         mappings: &mut Mappings,
         images: &Images,
+        shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
-    ) -> Result<Root, Stop> {
+    ) -> Result<Found, Stop> {
+        let mut search = shadow.search(mappings.generation());
         let mut read_stack = |address: u64| stack.read(address).ok_or(());
         let mut regs = UnwindRegsX86_64::new(start.ip, start.sp, start.bp);
         let mut at = FrameAddress::InstructionPointer(start.ip);
@@ -209,10 +273,11 @@ impl StackUnwinder {
                 return Err(Stop::Because(TruncationReason::NoUnwindInfo));
             };
             if image.roots.is_bare_entry(frame.address) {
-                return Ok(Root::Complete);
+                return Ok(Found::WHOLE);
             }
+            let callee_sp = regs.sp();
             let needs_care = image.roots.needs_care(frame.address);
-            if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
+            let return_address = if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
                 // The next instruction; of a caller it comes after the call.
                 let next = frame.address.wrapping_add(u64::from(matches!(at, FrameAddress::ReturnAddress(_))));
                 let (known, read) = (&mut self.return_addresses, |address: u64| stack.read(address));
@@ -225,36 +290,44 @@ impl StackUnwinder {
                     image.roots.leave_plainly(next, pointers, &read, believed).ok_or(Stop::NeedsCare)?
                 };
                 regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
-                at = FrameAddress::from_return_address(caller.ip).ok_or(Stop::Nowhere)?;
-                continue;
-            }
-            if needs_care {
+                caller.ip
+            } else if needs_care {
                 return Err(Stop::NeedsCare);
-            }
-            let mut own = frame.address.wrapping_add(image.to_own);
-            if image.roots.table(frame.address) == Table::DebugFrame {
-                own = own.wrapping_add(DEBUG_FRAME_SPAN);
-            }
-            let here = match at {
-                FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
-                FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
-            };
-            let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
-            let cache = &mut self.caches[cache_of(frame.address)];
-            let hits = cache.stats().hits();
-            let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
-            // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
-            if cache.stats().hits() == hits && image.roots.examine(frame.address) {
-                return Err(Stop::NeedsCare);
-            }
-            at = match result {
-                Ok(Some(address)) => {
-                    FrameAddress::from_return_address(address).ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?
+            } else {
+                let mut own = frame.address.wrapping_add(image.to_own);
+                if image.roots.table(frame.address) == Table::DebugFrame {
+                    own = own.wrapping_add(DEBUG_FRAME_SPAN);
                 }
-                Ok(None) => return image.judge(frame.address),
-                Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
-                Err(_) => return Err(image.no_way(frame.address)),
+                let here = match at {
+                    FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
+                    FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
+                };
+                let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
+                let cache = &mut self.caches[cache_of(frame.address)];
+                let hits = cache.stats().hits();
+                let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
+                // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
+                if cache.stats().hits() == hits && image.roots.examine(frame.address) {
+                    return Err(Stop::NeedsCare);
+                }
+                match result {
+                    Ok(Some(address)) => address,
+                    Ok(None) => return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE }),
+                    Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
+                    Err(_) => return Err(image.no_way(frame.address)),
+                }
             };
+            let state = State { return_address, sp: regs.sp(), bp: regs.bp() };
+            while let Some(common) = shadow.find(&mut search, &state) {
+                match shadow.check(common, &mut search, stack) {
+                    Check::Same => return Ok(Found { common: Some(common), ..Found::WHOLE }),
+                    // What has been searched is now less; the same state may be in the reserve too.
+                    Check::Changed => {}
+                }
+            }
+            self.known.push(Known::new(state, callee_sp, stack.recent()));
+            at = FrameAddress::from_return_address(return_address)
+                .ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
         }
     }
 
@@ -263,7 +336,7 @@ impl StackUnwinder {
     fn careful(
         &mut self,
         start: &UserRegs,
-        stack: &StackBytes<'_>,
+        stack: &UserStack<'_>,
         mappings: &mut Mappings,
         images: &Images,
         frames: &mut Vec<Frame>,
@@ -360,14 +433,46 @@ enum Stop {
 }
 
 impl Stop {
-    fn reason(&self) -> (TruncationReason, Option<u64>) {
+    /// The address that was needed, if it lies where the stack goes on after the copy.
+    fn beyond_copy(&self, sample: &Sample<'_>) -> Option<u64> {
+        let Stop::Unreadable(address) = *self else { return None };
+        let offset = address.checked_sub(sample.regs?.sp)?;
+        // A word may begin in the copy and end beyond it.
+        (offset.checked_add(8)? > sample.stack.len() as u64).then_some(address)
+    }
+
+    fn reason(&self, sample: &Sample<'_>) -> TruncationReason {
         match *self {
-            Stop::NeedsCare => (TruncationReason::BadUnwindInfo, None),
-            Stop::Nowhere => (TruncationReason::UnknownMapping, None),
-            Stop::Unreadable(address) => (TruncationReason::BadUnwindInfo, Some(address)),
-            Stop::Because(reason) => (reason, None),
+            Stop::NeedsCare => TruncationReason::BadUnwindInfo,
+            Stop::Nowhere => TruncationReason::UnknownMapping,
+            // The stack goes on where the copy ends.
+            Stop::Unreadable(_) if self.beyond_copy(sample).is_some() => {
+                if sample.stack_full {
+                    TruncationReason::StackCopyTooSmall
+                } else {
+                    TruncationReason::StackUnreadable
+                }
+            }
+            Stop::Unreadable(_) => TruncationReason::BadUnwindInfo,
+            Stop::Because(reason) => reason,
         }
     }
+}
+
+/// A stack that was followed to its root.
+struct Found {
+    root: Root,
+    /// Where the thread's last stack goes on.
+    common: Option<Common>,
+    /// Whether the frames are such as the shadow stack knows.
+    in_shadow: bool,
+}
+
+impl Found {
+    /// Complete, found by framehop.
+    const WHOLE: Found = Found { root: Root::Complete, common: None, in_shadow: true };
+    /// Complete, found otherwise.
+    const COMPLETE: Found = Found { root: Root::Complete, common: None, in_shadow: false };
 }
 
 impl LoadedImage {
@@ -494,18 +599,5 @@ fn kernel_frames(chain: Bytes<'_>, frames: &mut Vec<Frame>) {
         // The innermost is where the kernel was interrupted, all others are return addresses.
         let address = if frames.is_empty() { address } else { address.wrapping_sub(1) };
         frames.push(Frame { image: ImageIndex::KERNEL, address });
-    }
-}
-
-struct StackBytes<'a> {
-    bytes: Bytes<'a>,
-    sp: u64,
-}
-
-impl StackBytes<'_> {
-    #[inline]
-    fn read(&self, address: u64) -> Option<u64> {
-        let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
-        self.bytes.u64_at(offset)
     }
 }

@@ -134,7 +134,9 @@ impl Module {
             stack_full: false,
         };
         let mut frames = Vec::new();
-        let root = StackUnwinder::default().unwind(&sample, &mut mappings, &images, &mut frames);
+        let mut shadow = ShadowStack::default();
+        let unwound = StackUnwinder::default().unwind(&sample, &mut mappings, &images, &mut shadow, true, &mut frames);
+        let root = unwound.root;
         let found = frames.iter().map(|frame| {
             let function = self.starts.partition_point(|&start| start <= frame.address) - 1;
             (function, frame.address - self.starts[function])

@@ -89,6 +89,7 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         a.max_stack_depth,
         a.dropped_by_us,
         a.file_bytes,
+        a.with_gap,
     ];
     put_option(out, a.expected);
     put_option(out, a.target_cpu_ns);
@@ -130,6 +131,7 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
         &mut a.max_stack_depth,
         &mut a.dropped_by_us,
         &mut a.file_bytes,
+        &mut a.with_gap,
     ];
     for (field, number) in fields.into_iter().zip(numbers) {
         *field = number;

@@ -1,0 +1,150 @@
+//! A thread's stack, as two threads of ccsd hold it: outermost frame first, with a deep stack kept in reserve.
+//!
+//! Stacks change at their inner end, so each is told as what it keeps of the one before and what is new. A deep recursion
+//! that returns and comes again between two samples would have to be told anew each time; so the outer part of a deep
+//! stack is kept in reserve even when a stack ends inside it, and a later one may share more of it again.
+
+/// One stack, and the deeper one that it may grow back into.
+#[derive(Clone, Debug)]
+pub struct Layers<T> {
+    reserve: Vec<T>,
+    /// How much of the reserve the stack has as its outer part.
+    shared: usize,
+    /// What the stack has beyond that.
+    own: Vec<T>,
+}
+
+/// What a stack has in common with the one before it of the same thread, or with its reserve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Common {
+    /// Frames of the reserve.
+    pub shared: u32,
+    /// Frames beyond the reserve; they are those of the stack before.
+    pub own: u32,
+    /// What becomes of the reserve.
+    pub reserve: Reserve,
+}
+
+/// What becomes of the reserve with a new stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// It stays.
+    #[default]
+    Stays,
+    /// All of the new stack becomes the reserve.
+    Replaced,
+    /// It is given up, before the new stack comes, which has nothing of it.
+    Dropped,
+}
+
+impl<T> Default for Layers<T> {
+    fn default() -> Self {
+        Layers { reserve: Vec::new(), shared: 0, own: Vec::new() }
+    }
+}
+
+impl<T> Layers<T> {
+    /// The reserve, outermost first.
+    pub fn reserve(&self) -> &[T] {
+        &self.reserve
+    }
+
+    /// How much of the reserve the stack has as its outer part.
+    pub fn shared(&self) -> usize {
+        self.shared
+    }
+
+    /// What the stack has beyond that.
+    pub fn own(&self) -> &[T] {
+        &self.own
+    }
+
+    /// Frames of the stack.
+    pub fn depth(&self) -> usize {
+        self.shared + self.own.len()
+    }
+
+    /// The innermost frame.
+    pub fn last(&self) -> Option<&T> {
+        self.own.last().or_else(|| self.reserve.get(self.shared.checked_sub(1)?))
+    }
+
+    /// Cuts the stack down to what a new one has in common with it; then come the new one's frames, by [`Layers::push`],
+    /// and [`Layers::settle`].
+    pub fn cut(&mut self, common: Common) {
+        if common.reserve == Reserve::Dropped {
+            self.reserve = Vec::new();
+        }
+        self.shared = (common.shared as usize).min(self.reserve.len());
+        self.own.truncate(common.own as usize);
+    }
+
+    /// Adds an inner frame.
+    #[inline]
+    pub fn push(&mut self, frame: T) {
+        self.own.push(frame);
+    }
+
+    /// Changes every frame, those of the reserve that the stack does not have included, each with the one that called it.
+    pub fn each_with_outer(&mut self, mut change: impl FnMut(Option<&T>, &mut T)) {
+        for at in 0..self.reserve.len() {
+            let (outer, rest) = self.reserve.split_at_mut(at);
+            rest.iter_mut().take(1).for_each(|frame| change(outer.last(), frame));
+        }
+        for at in 0..self.own.len() {
+            let (outer, rest) = self.own.split_at_mut(at);
+            let outer = outer.last().or_else(|| self.reserve.get(self.shared.checked_sub(1)?));
+            rest.iter_mut().take(1).for_each(|frame| change(outer, frame));
+        }
+    }
+
+    /// Makes the stack the reserve, if `common` says so.
+    pub fn settle(&mut self, common: Common) {
+        if common.reserve == Reserve::Replaced {
+            self.reserve.truncate(self.shared);
+            self.reserve.append(&mut self.own);
+            self.shared = self.reserve.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(layers: &Layers<u8>) -> Vec<u8> {
+        layers.reserve()[..layers.shared()].iter().chain(layers.own()).copied().collect()
+    }
+
+    #[test]
+    fn a_stack_shrinks_and_grows_back() {
+        let mut layers = Layers::default();
+        let deep = Common { reserve: Reserve::Replaced, ..Common::default() };
+        layers.cut(deep);
+        [1, 2, 3, 4, 5].into_iter().for_each(|frame| layers.push(frame));
+        layers.settle(deep);
+        assert_eq!((stack(&layers), layers.own().len()), (vec![1, 2, 3, 4, 5], 0));
+
+        let shallow = Common { shared: 2, ..Common::default() };
+        layers.cut(shallow);
+        layers.push(9);
+        layers.settle(shallow);
+        assert_eq!((stack(&layers), layers.depth(), layers.last()), (vec![1, 2, 9], 3, Some(&9)));
+
+        layers.cut(Common { shared: 2, own: 1, ..Common::default() });
+        layers.push(8);
+        assert_eq!(stack(&layers), [1, 2, 9, 8]);
+
+        let mut calls = Vec::new();
+        layers.each_with_outer(|outer, frame| calls.push((outer.copied(), *frame)));
+        let calls: Vec<(u8, u8)> = calls.into_iter().map(|(outer, frame)| (outer.unwrap_or(0), frame)).collect();
+        assert_eq!(calls, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (2, 9), (9, 8)]);
+
+        layers.cut(Common { shared: 5, ..Common::default() });
+        assert_eq!((stack(&layers), layers.last()), (vec![1, 2, 3, 4, 5], Some(&5)));
+
+        layers.push(7);
+        layers.cut(Common { reserve: Reserve::Dropped, own: 1, ..Common::default() });
+        assert_eq!((stack(&layers), layers.reserve().len(), layers.last()), (vec![7], 0, Some(&7)));
+    }
+}

@@ -1,0 +1,261 @@
+//! The target's stack: the bytes that the sample copied, and beyond them the target's memory as it is now.
+//!
+//! The kernel copies at most 64 KiB of stack with a sample, and stops at a page that is not in memory. What lies beyond
+//! is read from the target with `process_vm_readv(2)`, which does not stop it. By then it may have run on for as long
+//! as the sample waited in its ring, so what is read is believed only if
+//!
+//! - the *anchors*, the last slots that the copy held on the way out (the return address of the boundary frame among
+//!   them), hold the same words now, read by the same system call as the rest, and
+//! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise.
+//!
+//! A frame that has returned in between leaves its words behind until other calls overwrite them, and those overwrite
+//! the slots of its callers, which lie beyond the boundary, first. Then the chain that is read is that of the later
+//! call from the boundary outwards. It is a real chain all the same, of the same thread, moments later: the frames that
+//! are wrong are those between the function that both calls have in common and the boundary, and to be taken for good
+//! their sizes must agree to the byte. This is the one guess in a stack that is called complete; the sampler keeps the
+//! time between sample and reading short where stacks are deep.
+
+use std::cell::{Cell, RefCell};
+use std::io::IoSliceMut;
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+use crate::perf::ring_buffer::Bytes;
+
+/// The first piece that is read beyond the copy. Most stacks that pass the copy pass it by less.
+const FIRST_PIECE: usize = 16 << 10;
+/// The largest; each is twice as large as the one before.
+const LARGEST_PIECE: usize = 1 << 20;
+/// Bytes read for one sample at most: twice the usual limit of a stack (`ulimit -s`, 8 MiB).
+const MAX_BYTES_PER_SAMPLE: u64 = 16 << 20;
+/// Bytes read per second at most, and at once after a pause. At some 10 GiB/s that is half a percent of a CPU.
+const BYTES_PER_SECOND: u64 = 64 << 20;
+/// What a system call is counted as, in bytes: it takes about as long as copying that many.
+const CALL_BYTES: u64 = 4 << 10;
+/// Words that [`UserStack::compare`] looks at at most; each is an iovec of its own.
+pub const MAX_PROBES: usize = 20;
+
+/// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
+const BELOW_STACK: u64 = 64 << 10;
+
+/// An address of the stack, and the word there.
+pub type Slot = (u64, u64);
+
+/// In place of a slot.
+pub const NOTHING_READ: Slot = (0, 0);
+
+/// Reads the memory of targets, within a budget. What it holds belongs to one sample at a time.
+#[derive(Debug, Default)]
+pub struct Memory {
+    pid: i32,
+    /// The piece that was read last.
+    piece: Vec<u8>,
+    piece_start: u64,
+    next_piece: usize,
+    /// Slots that must not have changed.
+    anchors: Option<[Slot; 2]>,
+    /// Bytes that may still be read, for this sample and in all.
+    left: u64,
+    tokens: u64,
+    tokens_at: u64,
+    /// Whether no more is to be read beyond the copy for this sample.
+    closed: bool,
+    refusals: Refusals,
+}
+
+/// What the target's memory says of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Now {
+    /// All hold the same words.
+    Same,
+    /// The last one that holds another word.
+    Changed(usize),
+    /// The process has ended.
+    Gone,
+    /// Nothing: it may not be read, or not now.
+    Unknown,
+}
+
+/// Why memory was not read, in samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// The kernel does not let ccsd read the target's memory.
+    pub not_permitted: u64,
+    /// The budget was used up.
+    pub over_budget: u64,
+    /// The anchors had changed: the target had moved on.
+    pub moved_on: u64,
+}
+
+impl Memory {
+    /// Begins with a sample of `pid`, taken at `time` (nanoseconds).
+    pub fn begin(&mut self, pid: u32, time: u64) {
+        self.pid = i32::try_from(pid).unwrap_or(0);
+        self.piece.clear();
+        self.next_piece = FIRST_PIECE;
+        self.anchors = None;
+        self.left = MAX_BYTES_PER_SAMPLE;
+        self.closed = false;
+        let passed = u128::from(time.saturating_sub(self.tokens_at));
+        let gained = u64::try_from(passed * u128::from(BYTES_PER_SECOND) / 1_000_000_000).unwrap_or(u64::MAX);
+        if gained > 0 {
+            self.tokens = self.tokens.saturating_add(gained).min(BYTES_PER_SECOND);
+            self.tokens_at = time;
+        }
+    }
+
+    /// Why memory was not read, so far.
+    pub fn refusals(&self) -> Refusals {
+        self.refusals
+    }
+
+    /// The word at `address`. `recent` are the last slots that the copy held; the first call makes them the anchors.
+    #[cold]
+    fn word(&mut self, address: u64, recent: [Slot; 2]) -> Option<u64> {
+        let end = address.checked_add(8)?;
+        let held = self.piece_start..self.piece_start.saturating_add(self.piece.len() as u64);
+        if !(held.contains(&address) && end <= held.end) {
+            self.fetch(address, recent)?;
+        }
+        let at = usize::try_from(address.checked_sub(self.piece_start)?).ok()?;
+        self.piece.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    /// Reads the next piece, from `address` on.
+    fn fetch(&mut self, address: u64, recent: [Slot; 2]) -> Option<()> {
+        let anchors = *self.anchors.get_or_insert(recent);
+        if self.closed {
+            return None;
+        }
+        let size = self.next_piece;
+        self.pay(size as u64)?;
+        self.next_piece = (2 * size).min(LARGEST_PIECE);
+        let mut words = [[0u8; 8]; 2];
+        self.piece.resize(size, 0);
+        let [first, second] = &mut words;
+        let mut local = [IoSliceMut::new(first), IoSliceMut::new(second), IoSliceMut::new(&mut self.piece)];
+        let word = |slot: Slot| RemoteIoVec { base: slot.0 as usize, len: 8 };
+        let remote = [word(anchors[0]), word(anchors[1]), RemoteIoVec { base: address as usize, len: size }];
+        let read = process_vm_readv(Pid::from_raw(self.pid), &mut local, &remote);
+        let got = self.outcome(read).unwrap_or(0);
+        self.piece_start = address;
+        // The stack may end before the piece does.
+        self.piece.truncate(got.saturating_sub(16));
+        let same = words.iter().zip(anchors).all(|(word, anchor)| u64::from_le_bytes(*word) == anchor.1);
+        if got >= 16 && !same {
+            self.refusals.moved_on += 1;
+        }
+        if got < 16 || !same {
+            self.piece.clear();
+            self.closed = true;
+            return None;
+        }
+        Some(())
+    }
+
+    #[cold]
+    fn compare(&mut self, slots: &[Slot; MAX_PROBES]) -> Now {
+        if self.pay(0).is_none() {
+            return Now::Unknown;
+        }
+        let mut words = [0u8; 8 * MAX_PROBES];
+        let remote = slots.map(|slot| RemoteIoVec { base: slot.0 as usize, len: 8 });
+        let read = process_vm_readv(Pid::from_raw(self.pid), &mut [IoSliceMut::new(&mut words)], &remote);
+        match self.outcome(read) {
+            Some(bytes) if bytes == words.len() => {
+                let changed = words.chunks_exact(8).zip(slots).rposition(|(word, slot)| word != slot.1.to_le_bytes());
+                changed.map_or(Now::Same, Now::Changed)
+            }
+            _ if read == Err(Errno::ESRCH) => Now::Gone,
+            _ => Now::Unknown,
+        }
+    }
+
+    fn pay(&mut self, bytes: u64) -> Option<()> {
+        let price = bytes + CALL_BYTES;
+        if self.left < price {
+            return None;
+        }
+        if self.tokens < price {
+            self.refusals.over_budget += 1;
+            self.left = 0;
+            return None;
+        }
+        self.left -= price;
+        self.tokens -= price;
+        Some(())
+    }
+
+    fn outcome(&mut self, read: nix::Result<usize>) -> Option<usize> {
+        match read {
+            Ok(bytes) => Some(bytes),
+            Err(Errno::EPERM) => {
+                self.refusals.not_permitted += 1;
+                self.left = 0;
+                None
+            }
+            // The process is gone, or the address is.
+            Err(_) => None,
+        }
+    }
+}
+
+/// A sample's view of its stack.
+pub struct UserStack<'a> {
+    copied: Bytes<'a>,
+    sp: u64,
+    memory: RefCell<&'a mut Memory>,
+    recent: Cell<[Slot; 2]>,
+}
+
+impl<'a> UserStack<'a> {
+    /// `copied` are the bytes from `sp` upwards; `memory` has begun with the sample.
+    pub fn new(copied: Bytes<'a>, sp: u64, memory: &'a mut Memory) -> UserStack<'a> {
+        UserStack { copied, sp, memory: RefCell::new(memory), recent: Cell::new([NOTHING_READ; 2]) }
+    }
+
+    /// The word at an address, if the sample copied it.
+    #[inline]
+    pub fn copied(&self, address: u64) -> Option<u64> {
+        let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
+        self.copied.u64_at(offset)
+    }
+
+    /// The word at an address, from the copy or else from memory.
+    #[inline]
+    pub fn read(&self, address: u64) -> Option<u64> {
+        let word = match self.copied(address) {
+            Some(word) => word,
+            None => self.beyond(address)?,
+        };
+        let [last, _] = self.recent.get();
+        self.recent.set([(address, word), last]);
+        Some(word)
+    }
+
+    #[cold]
+    fn beyond(&self, address: u64) -> Option<u64> {
+        let recent = self.recent.get();
+        // Below the stack pointer, up to where the kernel lets a signal's frame lie, is what calls have left behind.
+        if (self.sp.saturating_sub(BELOW_STACK)..self.sp).contains(&address) {
+            return None;
+        }
+        // Without anchors there is no telling whether the memory is still that of the sample.
+        if recent[1] == NOTHING_READ {
+            return None;
+        }
+        self.memory.borrow_mut().word(address, recent)
+    }
+
+    /// The last two slots that were read, the later one first; [`NOTHING_READ`] for less than two.
+    pub fn recent(&self) -> [Slot; 2] {
+        self.recent.get()
+    }
+
+    /// Whether slots hold the same words in the target's memory now.
+    pub fn compare(&self, slots: &[Slot; MAX_PROBES]) -> Now {
+        self.memory.borrow_mut().compare(slots)
+    }
+}

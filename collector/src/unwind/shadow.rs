@@ -1,0 +1,303 @@
+//! The shadow stack: what a thread's last stack looked like, so that the next is unwound only as far as it differs.
+//!
+//! To unwind a frame framehop needs three values, the return address, the stack pointer and the frame pointer, and from
+//! the stack it reads two words, the caller's return address and sometimes the caller's frame pointer. For each frame of
+//! the last stack that a return address led to, the three values are remembered with the places of the two words.
+//!
+//! When unwinding a new sample comes to a frame with the same three values as a remembered one, then what follows is the
+//! same, *if the words that were read on the way are the same*: the next three values are a function of these three and
+//! of two words, and so on by induction to the root. So the words are compared, of every frame further out:
+//!
+//! - those that the sample has copied, each and every one, with the copy. Within the copy sharing is therefore exact:
+//!   the stack is the one that unwinding would have found. Equal return address, stack pointer and frame pointer alone
+//!   would not do: a frame of the same function can come to lie at the same place with other callers.
+//! - those beyond the copy, by reading some of them from the target's memory (see [`memory`](super::memory)): those next
+//!   to the copy, those next to the root, and some between, at distances that double; and every time two others. To
+//!   change any of them the program must have returned from all frames between it and the copy and called again, each
+//!   function from the same place with a frame at the same address, or a word in the copy would be another; a stack that
+//!   was rebuilt to the same shape but for a few frames is recognised as soon as one of those is read.
+//!
+//! Where a word differs, only what lies further out than it can be shared, and unwinding goes on to there.
+//!
+//! A stack that goes beyond the copy is kept in reserve ([`Layers`]) when the thread returns out of it, because recursion
+//! comes again, and to read megabytes of stack for each sample would cost too much. Before anything of it is used, the
+//! words are compared as above.
+
+use crate::layers::{Common, Layers, Reserve};
+use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
+
+/// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
+const MAX_IDLE: u32 = 10_000;
+/// Frames beyond the reserve from which on they are added to it. To unwind fewer again for each sample costs little.
+const MANY_OWN: usize = 256;
+/// Frames of a stack that is remembered without a reserve, at most.
+const MAX_OWN: usize = 4096;
+/// Probes next to the root; next to the copy; anywhere.
+const NEAR_ROOT: usize = 8;
+const NEAR_COPY: usize = 10;
+const ANYWHERE: usize = MAX_PROBES - NEAR_ROOT - NEAR_COPY;
+
+/// The values that unwinding goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Where the callee returns to (AVMA).
+    pub return_address: u64,
+    /// `rsp` after that.
+    pub sp: u64,
+    /// `rbp` after that.
+    pub bp: u64,
+}
+
+/// A frame that a return address led to.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    state: State,
+    /// Where `rbp` was restored from; 0 if it had not been saved.
+    bp_slot: u64,
+}
+
+impl Known {
+    /// What a callee, whose stack pointer was `callee_sp`, was left with after reading `recent`.
+    #[inline]
+    pub fn new(state: State, callee_sp: u64, recent: [Slot; 2]) -> Known {
+        let places = callee_sp..state.sp.wrapping_sub(8);
+        let saved = recent.into_iter().find(|slot| places.contains(&slot.0) && slot.1 == state.bp);
+        Known { state, bp_slot: saved.map_or(0, |slot| slot.0) }
+    }
+
+    /// Where its return address lies. All of framehop's rules for x86_64 take it from below the caller's stack pointer.
+    fn return_slot(&self) -> Slot {
+        (self.state.sp.wrapping_sub(8), self.state.return_address)
+    }
+}
+
+/// The last stack of a thread.
+#[derive(Clone, Debug, Default)]
+pub struct ShadowStack {
+    layers: Layers<Known>,
+    /// Samples since the reserve was last of use.
+    idle: u32,
+    /// Goes on with every check, so that each tries other frames.
+    turn: u32,
+    /// Of the mappings when the stack was unwound; frames are not valid under others.
+    generation: u32,
+}
+
+/// How far into the last stack a new one has been compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    own: usize,
+    reserve: usize,
+}
+
+/// Whether a remembered stack still stands.
+pub enum Check {
+    /// All of it that was looked at.
+    Same,
+    /// A word has changed: what has been searched is now less.
+    Changed,
+}
+
+impl ShadowStack {
+    /// Begins to compare a new stack under the mappings of `generation`.
+    pub fn search(&mut self, generation: u32) -> Search {
+        if self.generation != generation {
+            return Search { own: 0, reserve: 0 };
+        }
+        Search { own: self.layers.own().len(), reserve: self.layers.reserve().len() }
+    }
+
+    /// Whether the new stack, now in `state`, goes on as the remembered one does. Words are not compared yet.
+    #[inline]
+    pub fn find(&self, search: &mut Search, state: &State) -> Option<Common> {
+        let own = self.layers.own();
+        while let Some(known) = search.own.checked_sub(1).and_then(|last| own.get(last)) {
+            if known.state.sp > state.sp {
+                break;
+            }
+            if known.state == *state {
+                let shared = self.layers.shared() as u32;
+                return Some(Common { shared, own: search.own as u32, reserve: Reserve::Stays });
+            }
+            search.own -= 1;
+        }
+        if search.reserve == 0 {
+            return None;
+        }
+        self.find_in_reserve(search, state)
+    }
+
+    #[cold]
+    fn find_in_reserve(&self, search: &mut Search, state: &State) -> Option<Common> {
+        let reserve = self.layers.reserve().get(..search.reserve)?;
+        search.reserve = reserve.partition_point(|known| known.state.sp >= state.sp);
+        let known = reserve.get(search.reserve.checked_sub(1)?)?;
+        let found = Common { shared: search.reserve as u32, own: 0, reserve: Reserve::Stays };
+        (known.state == *state).then_some(found)
+    }
+
+    /// A frame of what is common, counted from the root.
+    fn get(&self, common: Common, depth: usize) -> Option<&Known> {
+        match depth.checked_sub(common.shared as usize) {
+            None => self.layers.reserve().get(depth),
+            Some(depth) => self.layers.own().get(depth),
+        }
+    }
+
+    /// Compares the words of what was found with the sample's copy and the target's memory.
+    pub fn check(&mut self, common: Common, search: &mut Search, stack: &UserStack<'_>) -> Check {
+        let mut left = common.shared as usize + common.own as usize;
+        // The innermost has been found by its values; its own slots have just been read.
+        left = left.saturating_sub(1);
+        while let Some(known) = left.checked_sub(1).and_then(|depth| self.get(common, depth)) {
+            let (slot, word) = known.return_slot();
+            let Some(copied) = stack.copied(slot) else { break };
+            let bp_same = known.bp_slot == 0 || stack.copied(known.bp_slot).is_none_or(|bp| bp == known.state.bp);
+            if copied != word || !bp_same {
+                limit(search, common, left - 1);
+                return Check::Changed;
+            }
+            left -= 1;
+        }
+        if left == 0 {
+            return Check::Same;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let depths = probes(left, self.turn);
+        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, Known::return_slot));
+        match stack.compare(&slots) {
+            Now::Same => return Check::Same,
+            // Further in than this it is another stack.
+            Now::Changed(changed) => limit(search, common, depths.get(changed).copied().unwrap_or(0)),
+            Now::Gone | Now::Unknown => limit(search, common, 0),
+        }
+        Check::Changed
+    }
+
+    /// Where the copy ends, and nothing tells what the word at `address` beyond it was: the part of the last stack further
+    /// out that was there before the sample and is there now, as far as it is looked at, so was there in between. If the
+    /// process has ended, what was there before has to do. Whether there are other frames between it and the copy is not
+    /// known, except where the word itself is a return address of the last stack.
+    pub fn join(&mut self, address: u64, generation: u32, stack: &UserStack<'_>) -> Option<Join> {
+        if self.generation != generation {
+            return None;
+        }
+        let further = |known: &Known| known.return_slot().0 >= address;
+        let all = self.layers.reserve().get(..self.layers.shared())?;
+        let count = match self.layers.own().partition_point(further) {
+            0 => all.partition_point(further),
+            own => all.len() + own,
+        };
+        let depths = nearest(count);
+        let up_to = |count: usize| Common {
+            shared: count.min(all.len()) as u32,
+            own: count.saturating_sub(all.len()) as u32,
+            reserve: Reserve::Stays,
+        };
+        let common = up_to(count);
+        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, Known::return_slot));
+        let (same, sure) = match stack.compare(&slots) {
+            Now::Same => (count, true),
+            Now::Changed(changed) => (*depths.get(changed)?, true),
+            // The last samples of a program are looked at when it has ended.
+            Now::Gone => (count, false),
+            Now::Unknown => return None,
+        };
+        let innermost = self.get(common, same.checked_sub(1)?)?;
+        Some(Join { common: up_to(same), gap: !sure || innermost.return_slot().0 != address })
+    }
+
+    /// Remembers a stack that is whole: what it has in `common` with the one before, and its other frames, innermost first.
+    /// Returns what others that follow this thread's stacks have to do.
+    pub fn remember(
+        &mut self,
+        mut common: Common,
+        frames: &[Known],
+        stack: &UserStack<'_>,
+        generation: u32,
+        may_reserve: bool,
+    ) -> Common {
+        self.idle = if common.shared > 0 { 0 } else { self.idle.saturating_add(1) };
+        let stale = self.generation != generation || self.idle > MAX_IDLE;
+        self.generation = generation;
+        let own = common.own as usize + frames.len();
+        let outermost = self.get(common, 0).filter(|_| common != Common::default()).or(frames.last());
+        let deep = outermost.is_some_and(|known| stack.copied(known.return_slot().0).is_none());
+        if deep && own > MANY_OWN && may_reserve {
+            common.reserve = Reserve::Replaced;
+        } else if stale && common.shared == 0 && !self.layers.reserve().is_empty() {
+            common.reserve = Reserve::Dropped;
+        }
+        self.layers.cut(common);
+        if own <= MAX_OWN || common.reserve == Reserve::Replaced {
+            frames.iter().rev().for_each(|&known| self.layers.push(known));
+        }
+        self.layers.settle(common);
+        common
+    }
+
+    /// Forgets the last stack, but not the reserve, because a stack has come that is not whole.
+    pub fn interrupt(&mut self) {
+        self.layers.cut(Common::default());
+    }
+
+    /// Frames kept in reserve.
+    pub fn reserved(&self) -> usize {
+        self.layers.reserve().len()
+    }
+}
+
+/// What a stack goes on with where its copy ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// The outer part of the last stack.
+    pub common: Common,
+    /// Whether there may be frames between it and the copy.
+    pub gap: bool,
+}
+
+/// The depths to look at among `count` frames to find the innermost that are unchanged: most of them innermost, all of
+/// them where they are few, innermost first. There may be some twice.
+fn nearest(count: usize) -> [usize; MAX_PROBES] {
+    let mut depths = [0; MAX_PROBES];
+    for (i, depth) in depths.iter_mut().enumerate() {
+        *depth = match i.checked_sub(MAX_PROBES - NEAR_ROOT) {
+            None => count.saturating_sub(i + 1),
+            Some(i) => (NEAR_ROOT - 1 - i).min(count.saturating_sub(1)),
+        };
+    }
+    depths.sort_unstable_by(|a, b| b.cmp(a));
+    depths
+}
+
+/// Leaves only frames further out than `depth`, counted from the root.
+fn limit(search: &mut Search, common: Common, depth: usize) {
+    match depth.checked_sub(common.shared as usize) {
+        Some(own) => search.own = search.own.min(own),
+        None => *search = Search { own: 0, reserve: depth },
+    }
+}
+
+/// The depths to look at among `count` frames beyond the copy, counted from the root, innermost first; all of them where
+/// they are few. There may be some twice.
+fn probes(count: usize, turn: u32) -> [usize; MAX_PROBES] {
+    let last = count.saturating_sub(1);
+    let mut depths = [last; MAX_PROBES];
+    for (i, depth) in depths.iter_mut().enumerate() {
+        *depth = if i < NEAR_ROOT || count <= MAX_PROBES {
+            last.min(i)
+        } else if i < NEAR_ROOT + NEAR_COPY {
+            last.saturating_sub((1 << (2 * (i - NEAR_ROOT))) - 1)
+        } else {
+            // The fractional parts of the multiples of the golden ratio visit everything evenly.
+            let fraction = turn.wrapping_mul(ANYWHERE as u32).wrapping_add(i as u32).wrapping_mul(0x9e37_79b9);
+            ((u64::from(fraction) * count as u64) >> 32) as usize
+        };
+    }
+    depths.sort_unstable_by(|a, b| b.cmp(a));
+    depths
+}
+
+#[cfg(test)]
+#[path = "shadow_tests.rs"]
+mod tests;

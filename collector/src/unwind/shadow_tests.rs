@@ -1,0 +1,271 @@
+//! The shadow stack against a model: a stack of words in this process's own memory, so that "the target's memory" is
+//! real, and what a sample copies is a slice of it.
+
+use super::*;
+use crate::perf::ring_buffer::Bytes;
+use crate::unwind::memory::Memory;
+
+const WORDS: usize = 1 << 14;
+
+/// A thread of the model. Function `f` has a frame of `2 + f % 3` words above its return address; if `f` is odd it
+/// saves its caller's frame pointer in the lowest of them and sets its own to that place. Its frames therefore need
+/// return address, stack pointer and frame pointer to be left, as real ones do.
+struct Model {
+    words: Vec<u64>,
+    /// Index of the word at the stack pointer.
+    sp: usize,
+    bp: u64,
+    /// `(function, stack pointer and frame pointer before the call)`, outermost first.
+    calls: Vec<(u64, usize, u64)>,
+    shadow: ShadowStack,
+    memory: Memory,
+    time: u64,
+}
+
+/// The one return address in a function. (One that calls from several places is several functions here.)
+fn return_into(function: u64) -> u64 {
+    0x40_0000 + 16 * function
+}
+
+fn frame_words(function: u64) -> usize {
+    2 + (function % 3) as usize
+}
+
+impl Model {
+    fn new() -> Model {
+        let (words, sp) = (vec![0; WORDS], WORDS - 8);
+        let (shadow, memory) = (ShadowStack::default(), Memory::default());
+        let mut model = Model { words, sp, bp: 0, calls: Vec::new(), shadow, memory, time: 1_000_000_000 };
+        model.call(0);
+        model
+    }
+
+    fn address(&self, index: usize) -> u64 {
+        self.words.as_ptr() as u64 + 8 * index as u64
+    }
+
+    /// The innermost function calls `function`, which takes its frame.
+    fn call(&mut self, function: u64) {
+        let caller = self.calls.last().map_or(u64::MAX, |call| call.0);
+        self.calls.push((function, self.sp, self.bp));
+        self.sp -= 1;
+        self.words[self.sp] = if caller == u64::MAX { 0 } else { return_into(caller) };
+        self.sp -= frame_words(function);
+        if function % 2 == 1 {
+            self.words[self.sp] = self.bp;
+            self.bp = self.address(self.sp);
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.calls.len() > 1 {
+            let (_, sp, bp) = self.calls.pop().unwrap();
+            (self.sp, self.bp) = (sp, bp);
+        }
+    }
+
+    /// A sample with a copy of `copied` words: the functions found, innermost first, those in common with the last stack
+    /// included, and how many were unwound. `None` where the copy ended before a root or a known frame.
+    fn sample(&mut self, copied: usize) -> Option<(Vec<u64>, usize)> {
+        let end = (self.sp + copied).min(WORDS);
+        let bytes: Vec<u8> = self.words[self.sp..end].iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.time += 1_000_000;
+        self.memory.begin(std::process::id(), self.time);
+        let base = self.words.as_ptr() as u64;
+        let stack = UserStack::new(Bytes::new(&bytes), base + 8 * self.sp as u64, &mut self.memory);
+        let mut search = self.shadow.search(0);
+        let mut function = self.calls.last()?.0;
+        let (mut sp, mut bp) = (base + 8 * self.sp as u64, self.bp);
+        let mut known = Vec::new();
+        let mut functions = vec![function];
+        let common = loop {
+            let callee_sp = sp;
+            let caller_bp = if function % 2 == 1 { stack.read(sp) } else { Some(bp) };
+            let slot = sp + 8 * frame_words(function) as u64;
+            let (Some(caller_bp), Some(return_address)) = (caller_bp, stack.read(slot)) else {
+                self.shadow.interrupt();
+                return None;
+            };
+            if return_address == 0 {
+                break Common::default();
+            }
+            (sp, bp) = (slot + 8, caller_bp);
+            let state = State { return_address, sp, bp };
+            let mut found = None;
+            while let Some(common) = self.shadow.find(&mut search, &state) {
+                if let Check::Same = self.shadow.check(common, &mut search, &stack) {
+                    found = Some(common);
+                    break;
+                }
+            }
+            if let Some(common) = found {
+                break common;
+            }
+            known.push(Known::new(state, callee_sp, stack.recent()));
+            function = (return_address - 0x40_0000) / 16;
+            functions.push(function);
+        };
+        let unwound = functions.len();
+        let outside = common.shared as usize + common.own as usize;
+        let shared: Vec<u64> = (0..outside)
+            .rev()
+            .map(|depth| (self.shadow.get(common, depth).unwrap().state.return_address - 0x40_0000) / 16)
+            .collect();
+        functions.extend(shared);
+        self.shadow.remember(common, &known, &stack, 0, true);
+        Some((functions, unwound))
+    }
+
+    fn truth(&self) -> Vec<u64> {
+        self.calls.iter().rev().map(|call| call.0).collect()
+    }
+
+    fn calls(&mut self, functions: &[u64]) {
+        functions.iter().for_each(|&function| self.call(function));
+    }
+
+    fn leave_all(&mut self) {
+        while self.calls.len() > 1 {
+            self.leave();
+        }
+    }
+}
+
+/// A generator of numbers below `n`, the same ones each time.
+fn random(seed: &mut u64, n: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % n
+}
+
+/// Between two samples the thread leaves some functions and calls others, from few, so that equal frames come to lie at
+/// equal places with other callers all the time.
+fn walk(model: &mut Model, seed: &mut u64, functions: u64) {
+    for _ in 0..random(seed, 12) {
+        model.leave();
+    }
+    for _ in 0..random(seed, 12) {
+        model.call(random(seed, functions));
+    }
+}
+
+#[test]
+fn within_the_copy_sharing_is_exact() {
+    for seed in 0..60 {
+        let (mut model, mut seed) = (Model::new(), seed);
+        let (mut unwound, mut depth) = (0, 0);
+        for _ in 0..200 {
+            walk(&mut model, &mut seed, 3);
+            let (found, frames) = model.sample(WORDS).unwrap();
+            assert_eq!(found, model.truth());
+            (unwound, depth) = (unwound + frames, depth + found.len());
+        }
+        assert!(unwound <= depth);
+    }
+}
+
+#[test]
+fn cost_follows_what_changed() {
+    let mut model = Model::new();
+    model.calls(&[3; 1000]);
+    assert_eq!(model.sample(WORDS).unwrap().1, 1001);
+    model.call(4);
+    assert_eq!(model.sample(WORDS).unwrap().1, 2, "the new one, and the one that it returns to");
+    model.leave();
+    model.leave();
+    assert_eq!(model.sample(WORDS).unwrap().1, 1);
+}
+
+#[test]
+fn few_frames_beyond_the_copy_are_all_compared() {
+    for seed in 0..60 {
+        let (mut model, mut seed) = (Model::new(), seed);
+        for _ in 0..200 {
+            walk(&mut model, &mut seed, 3);
+            while model.calls.len() > MAX_PROBES {
+                model.leave();
+            }
+            // Enough for two frames: what lies beyond is read, and shared only after a look at each frame.
+            let found = model.sample(16).map(|(found, _)| found);
+            assert_eq!(found.as_ref(), Some(&model.truth()));
+        }
+    }
+}
+
+/// The stack is rebuilt, so that the frames in the copy are equal in all three values, but those outside of them are not.
+#[test]
+fn other_callers_of_equal_frames_are_seen() {
+    // 2 and 5 have frames of equal size, and so have 1 and 4, of which only one saves the frame pointer.
+    for (before, after) in [([2, 3, 3, 3], [5, 3, 3, 3]), ([1, 3, 3, 3], [4, 3, 3, 3]), ([3, 3, 2, 3], [3, 3, 5, 3])] {
+        for copied in [8, 12, 16, WORDS] {
+            let mut model = Model::new();
+            for functions in [before, after, before] {
+                model.leave_all();
+                model.calls(&functions);
+                assert_eq!(model.sample(copied).unwrap().0, model.truth(), "{functions:?} {copied}");
+            }
+        }
+    }
+    // The same at the bottom of a deep recursion, thousands of frames beyond the copy.
+    let mut model = Model::new();
+    for first in [2, 5, 2] {
+        model.leave_all();
+        model.call(first);
+        model.calls(&[3; 3000]);
+        assert_eq!(model.sample(64).unwrap().0, model.truth());
+    }
+}
+
+#[test]
+fn a_recursion_that_comes_and_goes_is_unwound_once() {
+    let mut model = Model::new();
+    model.calls(&[3; 3000]);
+    model.sample(64).unwrap();
+    let mut seed = 7;
+    for _ in 0..50 {
+        model.leave_all();
+        let depth = random(&mut seed, 3000) as usize;
+        model.calls(&vec![3; depth]);
+        let (found, unwound) = model.sample(64).unwrap();
+        assert_eq!(found, model.truth());
+        assert_eq!(unwound, 1);
+    }
+}
+
+/// A change in the middle of what is not looked at each time is found in the end, because each time others are.
+#[test]
+fn every_frame_is_looked_at_in_time() {
+    let mut model = Model::new();
+    model.calls(&[3; 2000]);
+    model.sample(64).unwrap();
+    model.leave_all();
+    model.calls(&[3; 1000]);
+    // Of the same size as 3, and without a frame pointer of its own.
+    model.call(6);
+    model.calls(&[3; 999]);
+    let truth = model.truth();
+    let found = (0..2000).position(|_| model.sample(64).is_some_and(|(found, _)| found == truth));
+    assert!(found.is_some(), "the changed frame was never seen");
+}
+
+#[test]
+fn a_target_that_has_moved_on_gives_no_stack() {
+    let mut model = Model::new();
+    model.calls(&[3; 100]);
+    let end = model.sp + 32;
+    let copy: Vec<u8> = model.words[model.sp..end].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let base = model.words.as_ptr() as u64;
+    let beyond = base + 8 * end as u64;
+    for (changed, expected) in [(None, Some(model.words[end])), (Some(model.sp + 2), None)] {
+        if let Some(changed) = changed {
+            model.words[changed] ^= 1;
+        }
+        let mut memory = Memory::default();
+        memory.begin(std::process::id(), 1_000_000_000);
+        let stack = UserStack::new(Bytes::new(&copy), base + 8 * model.sp as u64, &mut memory);
+        assert_eq!(stack.read(beyond), None, "nothing to compare with");
+        stack.read(base + 8 * (model.sp as u64 + 1));
+        stack.read(base + 8 * (model.sp as u64 + 2));
+        assert_eq!(stack.read(beyond), expected);
+        assert_eq!(memory.refusals().moved_on, u64::from(changed.is_some()));
+    }
+}
