@@ -14,6 +14,7 @@ use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::ProcessTable;
 use ccsd_collector::process::images::{ImageIndex, Images};
 use ccsd_collector::resolve::Resolver;
+use ccsd_collector::unwind::shadow::ShadowStack;
 use ccsd_collector::unwind::{Frame, Root, StackUnwinder};
 use ccsd_profile::{Limits, Profile, Session};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -61,7 +62,10 @@ fn bench(c: &mut Criterion) {
     let mut frames: Vec<Frame> = Vec::new();
     // One in some hundred samples finds a page of the stack that is not there at the moment, and ends early.
     let whole = (0..10).map(|_| one_sample()).find(|(bytes, layout)| match parse(Bytes::new(bytes), *layout) {
-        Record::Sample(sample) => unwinder.unwind(&sample, &mut mappings, &images, &mut frames) == Root::Complete,
+        Record::Sample(sample) => {
+            let mut new = ShadowStack::default();
+            unwinder.unwind(&sample, &mut mappings, &images, &mut new, true, &mut frames).root == Root::Complete
+        }
         _ => false,
     });
     let (bytes, layout) = whole.expect("a whole stack");
@@ -73,14 +77,24 @@ fn bench(c: &mut Criterion) {
     let mut group = c.benchmark_group("unwind");
     group.throughput(Throughput::Elements(frames.len() as u64));
     group.bench_function("a real stack, warm", |b| {
-        b.iter(|| unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut frames));
+        b.iter(|| {
+            let mut new = ShadowStack::default();
+            unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut new, true, &mut frames)
+        });
     });
     group.bench_function("a real stack, nothing cached", |b| {
         b.iter_batched_ref(
             StackUnwinder::default,
-            |unwinder| unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut frames),
+            |unwinder| {
+                let mut new = ShadowStack::default();
+                unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut new, true, &mut frames)
+            },
             criterion::BatchSize::LargeInput,
         );
+    });
+    group.bench_function("a real stack like the thread's last", |b| {
+        let (mut last, mut new_frames) = (ShadowStack::default(), Vec::new());
+        b.iter(|| unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut last, true, &mut new_frames));
     });
     group.finish();
 
