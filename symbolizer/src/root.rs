@@ -42,6 +42,20 @@ impl Root {
         Ok(Root::Other(Arc::new(open(path, flags, Mode::empty())?)))
     }
 
+    /// A directory inside this root, as a root of its own: paths in it do not lead out. It is held, whatever becomes of
+    /// what was mounted there.
+    ///
+    /// # Errors
+    /// Those of opening a directory.
+    pub fn below(&self, path: &Path) -> io::Result<Root> {
+        let Root::Other(root) = self else { return Root::at(path) };
+        let handle = resolve_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
+        match File::from(handle.try_clone()?).metadata()?.is_dir() {
+            true => Ok(Root::Other(Arc::new(handle))),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
     /// Opens a regular file for reading, given its absolute path inside this root.
     ///
     /// # Errors

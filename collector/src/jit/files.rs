@@ -55,12 +55,8 @@ impl GrowingFile {
 
     /// Opens the perf map of a process, if there is one to be believed.
     pub fn perf_map(source: &JitSource) -> Option<GrowingFile> {
-        let name = format!("/tmp/perf-{}.map", source.own_pid);
-        let file = match &source.root {
-            Some(root) => root.open(Path::new(&name)).ok()?,
-            // The process could not be looked at: where it most likely is.
-            None => ccsd_symbolizer::FileRoot::own().open(Path::new(&name)).ok()?,
-        };
+        let name = format!("perf-{}.map", source.own_pid);
+        let file = source.tmp.as_ref()?.open(Path::new(&name)).ok()?;
         is_believed(&file, source).then(|| GrowingFile::new(file))
     }
 

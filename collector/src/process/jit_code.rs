@@ -5,7 +5,7 @@
 //! because `fork` copied the code; from then on it has an image of its own, for the old mappings too.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use ccsd_symbolizer::FileRoot;
@@ -39,8 +39,8 @@ pub struct JitSource {
     pub own_pid: u32,
     /// Its user; nobody else but root is believed.
     pub user: Option<u32>,
-    /// Its root directory, in its mount namespace, held open.
-    pub root: Option<FileRoot>,
+    /// Its `/tmp`, in its root and mount namespace. Held, because that namespace goes with its last process.
+    pub tmp: Option<FileRoot>,
     /// When it started, clock ticks since boot: older files are of others.
     pub start_time: u64,
     /// Whose names are valid where it has none of its own.
@@ -50,8 +50,9 @@ pub struct JitSource {
 impl JitSource {
     fn of(pid: u32, start_time: u64, inherited: Option<ImageIndex>) -> JitSource {
         let (own_pid, user) = procfs::own_pid_and_user(pid);
-        let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
-        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, root, start_time, inherited }
+        let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).unwrap_or_else(|_| FileRoot::own());
+        let tmp = root.below(Path::new("/tmp")).ok();
+        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, tmp, start_time, inherited }
     }
 }
 

@@ -28,10 +28,10 @@ use crate::process::images::ImageIndex;
 
 /// Rules kept, 48 bytes each: one for each address of generated code that is met.
 const MAX_RULES: usize = 1 << 16;
-/// Instructions followed for one address, in 20 us at most. The way out of generated code is near or not to be found.
-const MAX_INSTRUCTIONS: usize = 300;
+/// Instructions followed for one address, in 100 us at most. The way out of generated code is near or not to be found.
+const MAX_INSTRUCTIONS: usize = 1024;
 /// New rules made for one sample. More are taken to leave by the frame pointer, this time.
-const MAX_NEW: usize = 64;
+const MAX_NEW: usize = 32;
 
 /// One of the two registers, and a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

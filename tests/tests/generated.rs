@@ -1,0 +1,202 @@
+//! Code that programs generate: its functions stand by name between the native ones, in stacks that reach their root.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::process::ExitCode;
+
+use ccsd_profile::view::{Selection, StacksView};
+use ccsd_tests::ccsd::{NOBODY, Record};
+use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+
+const RATE: [&str; 3] = ["--user", "-F", "1999"];
+const NODE: Need = Need::Program("node", "nodejs");
+const JAVA: Need = Need::Program("javac", "default-jdk-headless");
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("perf_map", &[CC], || assert_named(&generated("map")))
+        .test("perf_map_of_an_ordinary_user", &[CC, Need::Root], || {
+            let recorded = Record::new(program(), &["map"]).options(&RATE).user(NOBODY).run();
+            assert_named(&finished(recorded));
+        })
+        .test("perf_map_written_at_the_end", &[CC], || assert_named(&generated("late")))
+        .test("perf_map_of_the_parent", &[CC], || assert_named(&generated("fork")))
+        .test("memory_mapped_twice", &[CC], || assert_named(&generated("shared")))
+        .test("perf_map_in_a_namespace", &[CC, UNSHARE, Need::Root], || {
+            let program = program();
+            let script = format!(
+                "mount -t tmpfs none /mnt && cp {} /mnt/p && mount -t tmpfs none /tmp && exec /mnt/p late",
+                program.display()
+            );
+            let options = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
+            assert_named(&Record::new("unshare", &options).options(&RATE).run());
+        })
+        .test("no_map", &[CC], || assert_nameless(&generated("none")))
+        .test("perf_map_of_another_user", &[CC, Need::Root], || assert_nameless(&generated("foreign")))
+        .test("perf_map_of_an_earlier_process", &[CC], || assert_nameless(&generated("stale")))
+        .test("fifo_in_place_of_a_map", &[CC], || assert_nameless(&generated("fifo")))
+        .test("device_in_place_of_a_map", &[CC], || assert_nameless(&generated("zero")))
+        .test("map_full_of_garbage", &[CC], || {
+            let recorded = generated("garbage");
+            assert_named(&recorded);
+            let notes = &recorded.profile.session().notes;
+            assert!(notes.iter().any(|note| note.contains("of its perf map make no sense")), "{notes:?}");
+        })
+        .test("jitdump", &[CC], || assert_moved(&generated("dump")))
+        .test("jitdump_written_late", &[CC], || assert_moved(&generated("dump-late")))
+        .test("node", &[NODE], node)
+        .test("node_without_names", &[NODE], || {
+            let (recorded, _) = run_node(&[]);
+            recorded.assert_complete();
+            assert!(recorded.samples("[anon]+?").inherited > 0, "{:?}", recorded.names());
+        })
+        .test("java", &[JAVA], java)
+        .run()
+}
+
+fn program() -> std::path::PathBuf {
+    build("generated.c", &["-O1"])
+}
+
+fn generated(how: &str) -> Recorded {
+    finished(Record::new(program(), &[how]).options(&RATE).run())
+}
+
+/// Removes what the program has left in `/tmp`.
+fn finished(recorded: Recorded) -> Recorded {
+    for process in recorded.processes() {
+        for path in [format!("/tmp/perf-{}.map", process.pid), format!("/tmp/jit-{}.dump", process.pid)] {
+            let _ = fs::remove_file(path);
+        }
+    }
+    recorded
+}
+
+/// Asserts that these functions stand in this order, one calling the next, in all stacks of the last.
+fn assert_chain(recorded: &Recorded, chain: &[&str]) {
+    for pair in chain.windows(2) {
+        recorded.assert_only_caller(pair[0], pair[1]);
+    }
+}
+
+fn assert_named(recorded: &Recorded) {
+    recorded.assert_whole().assert_complete();
+    assert_chain(recorded, &["main", "run", "caller", "middle", "leaf"]);
+    let (leaf, total) = (recorded.samples("leaf").own, recorded.total());
+    assert!(leaf >= 100 && leaf * 10 >= total * 8, "{leaf} of {total}: {:?}", recorded.names());
+    assert!(recorded.function("[anon]+?").is_none(), "{:?}", recorded.names());
+    assert!(recorded.profile.accounting().unsymbolised * 100 <= total, "{:?}", recorded.profile.accounting());
+}
+
+/// The code has no names, and is one cost centre; the stacks are complete all the same.
+fn assert_nameless(recorded: &Recorded) {
+    recorded.assert_whole().assert_complete();
+    assert!(recorded.function("leaf").is_none() && recorded.function("caller").is_none());
+    assert_chain(recorded, &["main", "run"]);
+    let (code, total) = (recorded.samples("[anon]+?").own, recorded.total());
+    assert!(code >= 100 && code * 10 >= total * 8, "{code} of {total}: {:?}", recorded.names());
+    assert!(recorded.profile.accounting().unsymbolised >= code);
+    assert!(!recorded.names().iter().any(|name| name.starts_with("[anon]+0x")), "{:?}", recorded.names());
+}
+
+/// Each sample has the name of what was there at its time.
+fn assert_moved(recorded: &Recorded) {
+    recorded.assert_whole().assert_complete();
+    assert_chain(recorded, &["main", "run", "caller", "middle"]);
+    recorded.assert_only_caller("middle", "first");
+    recorded.assert_only_caller("middle", "second");
+    // The half of `first` that ran before the move ran where `second` is now.
+    recorded.assert_proportions(&[("first", 2), ("second", 2)], 0.05);
+}
+
+/// Runs JavaScript: `outer` calls `inner`, which runs.
+fn run_node(options: &[&str]) -> (Recorded, String) {
+    let dir = scratch();
+    let script = dir.path().join("script.js");
+    let source = "function inner(n) { let s = 0; for (let i = 0; i < n; i++) s = (s * 31 + i) % 65521; return s; }\n\
+        function outer() { let s = 0; for (let i = 0; i < 60; i++) s += [3e5, 3e5].map(inner)[1]; return s; }\n\
+        outer();\n";
+    fs::write(&script, source).unwrap();
+    let args = [options, &[script.to_str().unwrap()]].concat();
+    let recorded = finished(Record::new("node", &args).options(&RATE).run());
+    recorded.assert_whole();
+    (recorded, script.display().to_string())
+}
+
+fn node() {
+    // V8 keeps a megabyte of names before it writes them: they come after the samples.
+    let (recorded, _) = run_node(&["--perf-basic-prof", "--interpreted-frames-native-stack"]);
+    recorded.assert_complete();
+    // `JS:*inner /path:1:15`: before the name stands how it was compiled.
+    let on_stack = |name: &str| {
+        let is = |text: &str| {
+            text.starts_with("JS:") && text[3..].trim_start_matches(['~', '^', '+', '*']).starts_with(name)
+        };
+        samples_in_order(&recorded, &[&is])
+    };
+    let (inner, outer, total) = (on_stack("inner "), on_stack("outer "), recorded.total());
+    assert!(inner >= 50 && outer >= inner, "{inner} and {outer} of {total}: {:?}", recorded.names());
+    let is = |name: &'static str| {
+        move |text: &str| {
+            text.starts_with("JS:") && text[3..].trim_start_matches(['~', '^', '+', '*']).starts_with(name)
+        }
+    };
+    // Between them stands the builtin of V8, below all the program's start.
+    let builtin = |text: &str| text.contains("ArrayMap");
+    let root = |text: &str| text == "_start";
+    let whole = samples_in_order(&recorded, &[&root, &is("outer "), &builtin, &is("inner ")]);
+    // Before it is compiled, `map` may be inlined into `outer`.
+    assert!(samples_in_order(&recorded, &[&root, &is("outer ")]) * 100 >= outer * 99, "{outer}");
+    assert!(whole > 0, "{:?}", recorded.names());
+}
+
+/// Samples of stacks on which functions stand in this order, root first.
+fn samples_in_order(recorded: &Recorded, wanted: &[&dyn Fn(&str) -> bool]) -> u64 {
+    let view = StacksView::new(&recorded.profile, &Selection::all());
+    let mut samples = 0;
+    for row in &view.rows {
+        let mut wanted = wanted.iter().peekable();
+        for entry in &row.entries {
+            if let Some(next) = wanted.peek()
+                && next(&view.names[&entry.function])
+            {
+                wanted.next();
+            }
+        }
+        samples += if wanted.peek().is_none() { row.samples } else { 0 };
+    }
+    samples
+}
+
+/// Runs Java: `outer` sorts, which calls back to `compare`.
+fn run_java(options: &[&str]) -> Recorded {
+    let dir = scratch();
+    let source = "import java.util.*;\npublic class Demo {\n\
+        static int compare(Integer a, Integer b) { return a - b; }\n\
+        static int outer() { Integer[] a = new Integer[60000]; for (int i = 0; i < a.length; i++) a[i] = (i * 7919) % 100003;\n\
+        Arrays.sort(a, Demo::compare); return a[5]; }\n\
+        public static void main(String[] args) { int s = 0; for (int i = 0; i < 25; i++) s += outer(); System.out.println(s); }\n}\n";
+    let file = dir.path().join("Demo.java");
+    fs::write(&file, source).unwrap();
+    let compiled = std::process::Command::new("javac").arg("-d").arg(dir.path()).arg(&file).status().unwrap();
+    assert!(compiled.success());
+    // Few threads for the compiler and the collector: the program is what is looked at.
+    let more = ["-XX:+UseSerialGC", "-cp", dir.path().to_str().unwrap(), "Demo"];
+    let recorded = finished(Record::new("java", &[options, &more].concat()).options(&RATE).run());
+    recorded.assert_whole();
+    recorded
+}
+
+fn java() {
+    let names = ["-XX:+PreserveFramePointer", "-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit"];
+    let recorded = run_java(&names);
+    recorded.assert_complete();
+    let has = |part: &'static str| move |text: &str| text.contains(part);
+    let sort = samples_in_order(&recorded, &[&has("TimSort")]);
+    // Started by native code, through the stub that enters Java, and sorted in Java.
+    let whole = samples_in_order(&recorded, &[&has("JavaMain"), &has("StubRoutines"), &has("TimSort")]);
+    assert!(sort >= 50 && whole * 100 >= sort * 99, "{whole} of {sort}: {:?}", recorded.names());
+}
