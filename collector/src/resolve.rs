@@ -24,6 +24,8 @@ const MAX_FRAMES_KNOWN: usize = 1 << 20;
 
 /// Bytes of symbols and debug information kept for all images together. That of `rustc` is some 200 MiB.
 const MAX_SYMBOL_BYTES: u64 = 256 << 20;
+/// The same where it is one image that takes more. Its debug sections may be as large.
+const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
 /// How often that is checked, in frames resolved: adding up takes about as long as resolving ten frames.
 const FRAMES_PER_CHECK: u64 = 512;
 
@@ -147,6 +149,10 @@ impl Resolver {
         while total > MAX_SYMBOL_BYTES {
             let with_symbols = self.images.iter_mut().filter(|image| image.symbols.is_some());
             let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
+            // The only one is being used, and would be read again at once.
+            if held(oldest) == total && total <= MAX_IMAGE_SYMBOL_BYTES {
+                return;
+            }
             total = total.saturating_sub(held(oldest));
             if let Some(symbols) = oldest.symbols.take() {
                 self.notes.extend(symbols.notes().iter().map(|note| format!("{}: {note}", oldest.name)));

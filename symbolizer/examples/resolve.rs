@@ -14,7 +14,7 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, Symbols};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let path = args.next().ok_or("usage: resolve FILE [--quiet] < addresses")?;
+    let path = std::fs::canonicalize(args.next().ok_or("usage: resolve FILE [--quiet] < addresses")?)?;
     let quiet = args.next().is_some();
     let begin = Instant::now();
     let image = Arc::new(ElfFile::open(File::open(&path)?)?);
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("VmHWM"));
     eprintln!("open {opened:?}, unwind sections ({unwind}) {unwind_read:?}, first resolve {first:?}");
     eprintln!("{count} addresses, {:?} each after the first", rest / count.saturating_sub(1).max(1));
-    eprintln!("{}", memory.collect::<Vec<_>>().join(", "));
+    eprintln!("{}, of symbols {} kB", memory.collect::<Vec<_>>().join(", "), symbols.held_bytes() >> 10);
     for note in symbols.notes() {
         eprintln!("note: {note}");
     }

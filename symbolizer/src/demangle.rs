@@ -103,6 +103,24 @@ mod tests {
             ("_ZN3FooC1Ev", Some("Foo::Foo()")),
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", Some("core::fmt::Write::write_fmt")),
             ("_RNvNtCs1234_7mycrate3foo3bar", Some("mycrate::foo::bar")),
+            // Templates, lambdas, ABI tags, operators.
+            ("_ZSt4swapIiEvRT_S1_", Some("void std::swap<int>(int&, int&)")),
+            ("_ZNSt6vectorIiSaIiEE9push_backEOi", Some("std::vector<int, std::allocator<int> >::push_back(int&&)")),
+            ("_ZZ4mainENKUliE_clEi", Some("main::{lambda(int)#1}::operator()(int) const")),
+            ("_Z3fooB5cxx11v", Some("foo[abi:cxx11]()")),
+            ("_ZN5shapelsERSoRKS_", Some("shape::operator<<(std::ostream&, shape const&)")),
+            // Closures and generics of Rust, in both manglings.
+            ("_ZN4test4main28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE", Some("test::main::{{closure}}")),
+            (
+                "_ZN4core3ops8function6FnOnce9call_once17h0123456789abcdefE",
+                Some("core::ops::function::FnOnce::call_once"),
+            ),
+            (
+                "_ZN52_$LT$T$u20$as$u20$alloc..slice..SpecCloneIntoVec$GT$5clone17h0123456789abcdefE",
+                Some("<T as alloc::slice::SpecCloneIntoVec>::clone"),
+            ),
+            ("_RNCNvCs1234_4test4main0B3_", Some("test::main::{closure#0}")),
+            ("_RINvCs1234_4test4worklKj5_EB2_", Some("test::work::<i32, 5>")),
             // Not mangled, or not well.
             ("_Z", None),
             ("_ZN", None),

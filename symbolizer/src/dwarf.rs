@@ -23,8 +23,9 @@ use crate::units::{Entry, Part, Units};
 pub(crate) struct Dwarf {
     context: Context<Metered>,
     units: Units,
-    /// What of [`limits::MAX_DWARF_STEPS`] is left.
+    /// What is left of the steps granted, and how many were used.
     steps: u64,
+    used_steps: u64,
     files: HashSet<Arc<str>>,
     /// What was found out about functions, by where their entries are.
     functions: HashMap<(Part, usize), Known>,
@@ -77,7 +78,8 @@ impl Dwarf {
         if let Some(supplement) = supplement {
             dwarf.set_sup(sections::read(supplement, &mut budget)?);
         }
-        let mut steps = limits::MAX_DWARF_STEPS;
+        let granted = limits::MAX_DWARF_STEPS + budget.used() / limits::DEBUG_BYTES_PER_STEP;
+        let mut steps = granted;
         let parsed = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
             let starts = sections::check_units(&dwarf)?;
             let of_supplement = dwarf.sup().map_or(Ok(Vec::new()), sections::check_units)?;
@@ -93,6 +95,7 @@ impl Dwarf {
             context,
             units,
             steps,
+            used_steps: granted - steps,
             files: HashSet::new(),
             functions: HashMap::new(),
             scopes: Scopes::default(),
@@ -114,7 +117,8 @@ impl Dwarf {
         if svma == u64::MAX {
             return Ok(());
         }
-        let Dwarf { context, units, steps, files, functions, scopes, split, budget, short_names } = self;
+        let Dwarf { context, units, steps, used_steps, files, functions, scopes, split, budget, short_names } = self;
+        let (steps_before, bytes_before) = (*steps, budget.used());
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
             let mut frames = finish(context.find_frames(svma), split, budget)?;
             let mut unit = None;
@@ -145,6 +149,9 @@ impl Dwarf {
             *short_names |= rust && inlined.any(|name| !names::is_mangled(name.as_bytes()));
             Ok::<(), gimli::Error>(())
         });
+        *used_steps += steps_before - *steps;
+        // For what was split off and has been read now.
+        *steps += (budget.used() - bytes_before) / limits::DEBUG_BYTES_PER_STEP;
         match result {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => {
@@ -167,11 +174,11 @@ impl Dwarf {
         self.short_names
     }
 
-    /// About how many bytes this holds: the sections, and the index at its average size (see
-    /// [`limits::MAX_DWARF_STEPS`]).
+    /// About how many bytes this holds: the sections, and the index. Of that a step makes 7 bytes where there are line
+    /// tables only, and 1 to 3 where types and variables are to be skipped.
     pub(crate) fn held_bytes(&self) -> u64 {
-        const INDEX_BYTES_PER_STEP: u64 = 7;
-        self.budget.used() + (limits::MAX_DWARF_STEPS - self.steps) * INDEX_BYTES_PER_STEP
+        const INDEX_BYTES_PER_STEP: u64 = 4;
+        self.budget.used() + self.used_steps * INDEX_BYTES_PER_STEP
     }
 
     /// What is to be said about files that were split off, since the last call.

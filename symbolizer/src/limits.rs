@@ -71,12 +71,16 @@ pub const MAX_UNITS: usize = 128 << 10;
 /// Attributes of one kind of debug entry. Compilers use up to 30.
 pub const MAX_ATTRIBUTES: usize = 256;
 
-/// Values decoded from one image's debug information, over the life of the image. Each unit is parsed once, when
-/// first needed. Measured: finding the units of 12 MiB of Rust debug information takes 0.7 million, all of its
-/// functions another 3 million, all of glibc's 5 million; so about 200 MiB can be used to the last function. Decoding
-/// this many takes about half a second. The index kept is 7 bytes for each on average; entries made for the purpose
-/// reach 70.
+/// Values decoded from one image's debug information, over the life of the image, beside those by size. Each unit is
+/// parsed once, when first needed. Measured: finding the units of 12 MiB of Rust debug information takes 0.7 million, all
+/// of its functions another 3 million, all of glibc's 5 million; 20,000 addresses all over a program with 60 MiB take 23
+/// million. Decoding this many takes about half a second. The index kept is up to 7 bytes for each on average; entries made
+/// for the purpose reach 70.
 pub const MAX_DWARF_STEPS: u64 = 64 << 20;
+
+/// For so many bytes of debug sections one more value may be decoded, so that the largest can be used to the last
+/// function.
+pub const DEBUG_BYTES_PER_STEP: u64 = 2;
 
 /// Bytes of stack that parsing debug information may use: `addr2line` recurses once for each level of inlining.
 /// Threads that resolve need this much and some more; the 2 MiB of Rust's threads are enough.

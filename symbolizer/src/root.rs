@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 pub enum Root {
     /// That of this process.
     Own,
-    /// Another one, held open: it stays what it was when the program that had it is gone.
+    /// Another one, held open. When the last program of its mount namespace is gone, what was mounted in it is too.
     Other(Arc<OwnedFd>),
 }
 
@@ -59,9 +59,10 @@ impl Root {
     /// Opens a regular file for reading, given its absolute path inside this root.
     ///
     /// # Errors
-    /// Those of opening; `InvalidInput` for what is no regular file.
+    /// Those of opening; `InvalidFilename` for a relative path, `InvalidInput` for what is no regular file.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        if path.as_os_str().len() > crate::limits::MAX_PATH {
+        // A relative one, as of an image that is in no file, would start where this process happens to be.
+        if !path.is_absolute() || path.as_os_str().len() > crate::limits::MAX_PATH {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
         let handle = match self {
@@ -159,12 +160,14 @@ mod tests {
         for root in [Root::at(dir.path()).unwrap(), Root::Own] {
             let at = |name: &str| match root {
                 Root::Own => dir.path().join(name),
-                Root::Other(_) => PathBuf::from(name),
+                Root::Other(_) => Path::new("/").join(name),
             };
             for name in ["fifo", "directory", "missing"] {
                 assert!(root.open(&at(name)).is_err(), "{name}");
             }
         }
         assert!(Root::Own.open(Path::new("/dev/null")).is_err());
+        assert!(Root::Own.open(Path::new("/proc/self/exe")).is_ok());
+        assert!(Root::Own.open(Path::new("Cargo.toml")).is_err(), "it is there, but relative");
     }
 }
