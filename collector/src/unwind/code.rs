@@ -21,8 +21,10 @@ use super::careful::{CALLEE_SAVED, Caller, Registers, Stuck, follow_frame_pointe
 use super::plain::{self, Plain};
 
 /// Instructions followed for one address. `__gmpn_mul_basecase`, unrolled by hand, has 500; one of a compiler may have
-/// more, but its exits are not far apart.
-const MAX_INSTRUCTIONS: usize = 4096;
+/// more, but its exits are not far apart. A thousand take some 50 us.
+const MAX_INSTRUCTIONS: usize = 1024;
+/// Instructions followed beyond the first way that was found: for another, should it turn out to lead nowhere.
+const MORE_INSTRUCTIONS: usize = 256;
 /// Ways to leave one frame that are kept. More than one is rare, and comes of code behind calls that do not return.
 const MAX_ROWS: usize = 3;
 /// Values in memory that are followed: pushed registers and those parked in the frame.
@@ -160,6 +162,9 @@ fn rows_within(
                 Next::Branch(other) => paths.push_back(Path { address: other, ..path.clone() }),
                 Next::Returns => {
                     found.extend(path.row().filter(|row| !found.contains(row)));
+                    if !found.is_empty() {
+                        left = left.min(MORE_INSTRUCTIONS);
+                    }
                     break;
                 }
                 Next::Lost => break,
@@ -556,6 +561,37 @@ mod tests {
     fn the_stack_grows_down() {
         // lea rsp, [rbp - 0x40]; ret
         assert_eq!(leave(&[0x48, 0x8d, 0x65, 0xc0, 0xc3], &WORDS), None);
+    }
+
+    #[test]
+    fn any_bytes_are_followed_and_end() {
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as u8
+        };
+        // Instructions that handle the stack are common among these.
+        let likely = [0x50, 0x5d, 0xc3, 0xc9, 0x48, 0x83, 0xc4, 0xe8, 0x75, 0xeb, 0xff, 0x8d, 0x89, 0x24];
+        let mut found = 0;
+        for _ in 0..500 {
+            let bytes: Vec<u8> = (0..200)
+                .map(|_| if random() % 2 == 0 { likely[usize::from(random()) % likely.len()] } else { random() })
+                .collect();
+            for address in [START, START + 77, START + 199, START + 200, 0, u64::MAX] {
+                let rows = rows(address, &image(&bytes));
+                found += rows.len();
+                let everywhere = |address: u64| Some(address);
+                for sp in [0, 0x7000, u64::MAX - 8] {
+                    let mut before = Registers::default();
+                    before.set(X86_64::RSP, sp);
+                    for row in &rows {
+                        let _ = row.apply(&before, &everywhere);
+                    }
+                }
+                let _ = is_call_before(address, &image(&bytes));
+            }
+        }
+        assert!(found > 100, "{found} rows");
     }
 
     #[test]

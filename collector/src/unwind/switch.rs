@@ -35,7 +35,8 @@ pub fn is_restorer(code: &[u8]) -> bool {
 pub fn interrupted(registers: &Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Registers, Stuck> {
     let sp = registers.get(R::RSP).ok_or(Stuck::Bad)?;
     let mut before = Registers::default();
-    for (slot, number) in (sp.wrapping_add(SIGNAL_FRAME_OFFSET)..).step_by(8).zip(SIGNAL_FRAME) {
+    for (slot, number) in (SIGNAL_FRAME_OFFSET..).step_by(8).zip(SIGNAL_FRAME) {
+        let slot = sp.wrapping_add(slot);
         before.set(gimli::Register(number), read(slot).ok_or(Stuck::Unreadable(slot))?);
     }
     Ok(before)
@@ -107,6 +108,20 @@ mod tests {
         assert!(caller_of_systemstack(&now, &read, calls, |_| Some(BP + 16)).is_none());
         let odd = registers(&[(R::RSP, 8)]);
         assert!(caller_of_systemstack(&odd, &|_| Some(u64::MAX), |_| true, end(64)).is_none());
+    }
+
+    #[test]
+    fn registers_of_what_was_interrupted() {
+        // Each word is its own distance from the stack pointer.
+        let now = registers(&[(R::RSP, 0x7000)]);
+        let before = interrupted(&now, &|address: u64| address.checked_sub(0x7000)).unwrap();
+        let expected = [(R::R8, 40), (R::R15, 96), (R::RBP, 120), (R::RBX, 128), (R::RSP, 160), (R::RA, 168)];
+        expected.iter().for_each(|&(register, value)| assert_eq!(before.get(register), Some(value)));
+        for sp in [0, u64::MAX - 60, u64::MAX] {
+            let now = registers(&[(R::RSP, sp)]);
+            assert!(interrupted(&now, &|_| None).is_err());
+            assert!(interrupted(&now, &|_| Some(sp)).is_ok());
+        }
     }
 
     #[test]
