@@ -90,6 +90,9 @@ struct State {
     metrics: usize,
     inherit: bool,
     layout: Layout,
+    /// A child that is still ccsd, and no target before it has called `execve`. (Events on threads wait for that
+    /// themselves.)
+    waiting_child: Option<u32>,
     period: u64,
     throttled_since: HashMap<u64, u64>,
     throttled_ns: u64,
@@ -129,6 +132,7 @@ impl Sampler {
             metrics,
             inherit: events.spec().inherit,
             layout: events.layout(),
+            waiting_child: None,
             period,
             throttled_since: HashMap::new(),
             throttled_ns: 0,
@@ -154,6 +158,7 @@ impl Sampler {
         }
         self.state.table.read_process(pid, &mut self.state.images);
         self.state.table.add_thread(pid, pid, String::new());
+        self.state.waiting_child = Some(pid);
         Ok(())
     }
 
@@ -324,8 +329,11 @@ impl State {
     /// Whether a thread is not the target's. Only where whole CPUs are observed are there others.
     #[inline]
     fn is_foreign(&self, pid: u32, tid: u32) -> bool {
-        self.layout == Layout::Cpus
-            && !(if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) })
+        if self.layout != Layout::Cpus {
+            return false;
+        }
+        let known = if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) };
+        !known || self.waiting_child == Some(pid)
     }
 
     /// Whether a record tells of what is not the target's. (A process is the target's from the fork on.)
@@ -441,6 +449,7 @@ impl State {
                 }
             }
             Change::Comm { pid, tid, exec: true, name } => {
+                self.waiting_child = self.waiting_child.filter(|&child| child != pid);
                 for key in self.table.exec(pid, tid, &name) {
                     self.batch.items.push(Item::ThreadEnd(key));
                 }

@@ -236,12 +236,12 @@ const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other p
 /// [`Layout::Cpus`] for who asks for it.
 fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
     if !can_be_per_cpu(&choice.spec) {
-        let why = "with --per-cpu they would be those of whatever ran in between";
+        let why = "with --per-cpu its cycles would be those of whatever ran in between";
         if options.event != EventChoice::Auto {
             return Err(Error::EventUnavailable { event: choice.spec.event.name().to_owned(), why: why.to_owned() });
         }
         choice.spec.event = Event::CpuClock;
-        choice.notes.push(format!("no TSC cycles: {why}"));
+        choice.notes.push("no TSC cycles: on a CPU they would be those of whatever ran in between".to_owned());
     }
     choice.notes.push(PER_CPU.to_owned());
     Ok(Layout::Cpus)
