@@ -34,7 +34,7 @@ fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
     let (mut events, mut sorter) = EventSet::new(choice.spec, Layout::Threads, &mut Vec::new()).expect("rings");
     let layout = SampleLayout::default();
-    events.open_thread(std::process::id()).expect("events on this process");
+    events.open_thread(std::process::id(), false).expect("events on this process");
     let mut found = None;
     recurse(24, &mut || {
         while found.is_none() {

@@ -254,7 +254,7 @@ impl Aggregator {
         accounting.own_cpu_ns = usage::own_cpu_ns();
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
-            let event_count = distinct_count(&spec, counts);
+            let event_count = counts.event_count;
             accounting.target_cpu_ns = event_count;
             accounting.expected = expected(&spec, event_count, counts.user_share);
         }
@@ -270,13 +270,6 @@ impl Aggregator {
             }
         }
     }
-}
-
-/// What the clock events counted, without what two of them counted of the same thread: a period for each sample that
-/// came twice.
-fn distinct_count(spec: &EventSpec, counts: &Counts) -> Option<u64> {
-    let twice = counts.duplicates.saturating_mul(spec.period_ns());
-    counts.event_count.map(|count| count.saturating_sub(twice))
 }
 
 /// Where samples were lost.

@@ -97,8 +97,6 @@ pub struct Counts {
     pub throttle_events: u64,
     /// Samples missing because of that: rate times the time stopped.
     pub throttled: u64,
-    /// Samples of a thread that two events were open on; one was left out.
-    pub duplicates: u64,
     /// Whether the sampling thread is scheduled like any other, because it may not be urgent.
     pub waits_its_turn: bool,
     /// Samples of other programs, where whole CPUs are sampled.

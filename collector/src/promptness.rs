@@ -7,13 +7,31 @@
 
 use std::io;
 
-/// Makes the calling thread, but nothing that it starts, a real-time thread of the lowest priority.
+/// Makes the calling thread, but nothing that it starts, a real-time thread of the lowest priority, if it is scheduled as
+/// ordinary threads are. Returns whether it was.
 ///
 /// # Errors
 /// EPERM for those who are neither root (CAP_SYS_NICE) nor allowed it by `RLIMIT_RTPRIO`.
-pub fn become_urgent() -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: 1 };
+pub fn become_urgent() -> io::Result<bool> {
+    change(libc::SCHED_OTHER, libc::SCHED_RR, 1)
+}
+
+/// Takes a [`become_urgent`] back that has changed something.
+///
+/// # Errors
+/// None is expected.
+pub fn become_ordinary() -> io::Result<bool> {
+    change(libc::SCHED_RR, libc::SCHED_OTHER, 0)
+}
+
+fn change(from: i32, to: i32, priority: i32) -> io::Result<bool> {
+    // SAFETY: sched_getscheduler(2) takes a number; 0 is the calling thread.
+    let now = unsafe { libc::sched_getscheduler(0) };
+    if now & !libc::SCHED_RESET_ON_FORK != from {
+        return Ok(false);
+    }
+    let param = libc::sched_param { sched_priority: priority };
     // SAFETY: sched_setscheduler(2) reads one sched_param, which is live; 0 is the calling thread.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const param) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let result = unsafe { libc::sched_setscheduler(0, to | libc::SCHED_RESET_ON_FORK, &raw const param) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(true) }
 }

@@ -100,6 +100,8 @@ struct State {
     /// of a ring is believed.
     doubtful: HashMap<(u32, usize), u64>,
     doubtful_threads: HashSet<u32>,
+    /// Events found to sample what others sample, too. They are closed after the round.
+    redundant: Vec<u64>,
     /// Threads that a record said were forked by a traced thread: which, and when. Only while attaching.
     forked: HashMap<u32, (u32, u64)>,
     scanning: bool,
@@ -138,6 +140,7 @@ impl Sampler {
             throttled_ns: 0,
             doubtful: HashMap::new(),
             doubtful_threads: HashSet::new(),
+            redundant: Vec::new(),
             forked: HashMap::new(),
             scanning: false,
             queue_full: false,
@@ -153,7 +156,7 @@ impl Sampler {
     /// # Errors
     /// Those of [`EventSet::open_thread`].
     pub fn prepare_child(&mut self, pid: u32) -> Result<()> {
-        if self.events.open_thread(pid)? == Opened::Gone {
+        if self.events.open_thread(pid, false)? == Opened::Gone {
             return Err(Error::DiedDuringAttach(pid));
         }
         self.state.table.read_process(pid, &mut self.state.images);
@@ -243,6 +246,12 @@ impl Sampler {
                 state.send(channels, false);
             }
         });
+        let events = &mut self.events;
+        let closing: Vec<OwnedFd> = state.redundant.drain(..).flat_map(|id| events.take_late(id)).collect();
+        if !closing.is_empty() {
+            // Closing waits for locks that threads of the target hold while they start and end.
+            let _ = std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(move || drop(closing));
+        }
         state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();
         state.counts.memory = state.unwinder.memory_refusals();
@@ -353,9 +362,15 @@ impl State {
     #[inline]
     fn sample(&mut self, ring: usize, sample: &Sample<'_>) {
         if !self.doubtful_threads.is_empty() && self.doubtful_threads.contains(&sample.tid) {
-            let believed = *self.doubtful.entry((sample.tid, ring)).or_insert(sample.id);
-            if believed != sample.id {
-                self.counts.duplicates += 1;
+            let believed = self.doubtful.entry((sample.tid, ring)).or_insert(sample.id);
+            if *believed != sample.id {
+                // Two events sample the thread here. The one opened later has the higher identifier: all that have it
+                // have the other, too.
+                let later = sample.id.max(*believed);
+                *believed = sample.id.min(*believed);
+                if self.redundant.last() != Some(&later) {
+                    self.redundant.push(later);
+                }
                 return;
             }
         }

@@ -8,6 +8,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use hashbrown::HashMap;
+
 use super::attr::{EventSpec, MAX_STACK_BYTES, ring_owner_attr};
 use super::event;
 use super::layout::{Layout, files_per_target, room};
@@ -43,9 +45,18 @@ pub struct EventSet {
     /// Those whose counts add up to what the target has used: the sampling events, or those that only count.
     counting: Vec<OwnedFd>,
     others: Vec<OwnedFd>,
+    /// Events on threads that may have inherited others, by the identifier of the one that samples.
+    late: HashMap<u64, LateEvents>,
     file_limit: u64,
     /// Whether there are threads whose time nothing counts.
     uncounted: bool,
+}
+
+/// Events on one CPU of a thread that may have inherited others on that CPU.
+struct LateEvents {
+    sampling: OwnedFd,
+    /// What tells of mappings, and the TSC.
+    others: Vec<OwnedFd>,
 }
 
 /// What opening events on a thread came to.
@@ -107,7 +118,17 @@ impl EventSet {
         let sample_layout = SampleLayout { group_read: spec.reads_group(), callchain: spec.kernel };
         let file_limit = system::raise_file_limit();
         let (counting, others) = (Vec::new(), Vec::new());
-        let mut set = EventSet { spec, layout, cpus, owners, counting, others, file_limit, uncounted: false };
+        let mut set = EventSet {
+            spec,
+            layout,
+            cpus,
+            owners,
+            counting,
+            others,
+            late: HashMap::new(),
+            file_limit,
+            uncounted: false,
+        };
         if layout == Layout::Cpus {
             set.open_cpus().map_err(|error| match error.raw_os_error() {
                 Some(libc::EACCES | libc::EPERM) => Error::WholeMachineRefused,
@@ -133,16 +154,16 @@ impl EventSet {
         !self.uncounted
     }
 
-    /// Opens the events of one thread.
+    /// Opens the events of one thread. `late` says that it may have inherited events already; see [`EventSet::take_late`].
     ///
     /// # Errors
     /// [`Error::TooManyFiles`] at the descriptor limit, [`Error::NotPermitted`] where the kernel refuses the process.
-    pub fn open_thread(&mut self, tid: u32) -> Result<Opened> {
+    pub fn open_thread(&mut self, tid: u32, late: bool) -> Result<Opened> {
         let Ok(pid) = i32::try_from(tid) else { return Ok(Opened::Gone) };
         let opened = match self.layout {
             Layout::Cpus => self.count_thread(pid),
             Layout::Threads | Layout::Compact if self.is_full() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-            Layout::Threads | Layout::Compact => self.follow_thread(pid),
+            Layout::Threads | Layout::Compact => self.follow_thread(pid, late),
         };
         match opened {
             Ok(()) => Ok(Opened::Yes),
@@ -169,29 +190,44 @@ impl EventSet {
     }
 
     /// Events on a thread that sample it and all that it starts, on every CPU.
-    fn follow_thread(&mut self, tid: i32) -> io::Result<()> {
+    fn follow_thread(&mut self, tid: i32, late: bool) -> io::Result<()> {
         let (mut sampling, member) = (self.spec.sampling_attr(), self.spec.group_member_attr());
+        let mut tracking = Vec::new();
         if self.layout == Layout::Compact {
             sampling = self.spec.sampling_and_tracking_attr();
         } else {
             // Tracking first: no mapping may fall between the first sample and the first record of mappings.
-            let tracking = self.spec.tracking_attr();
+            let attr = self.spec.tracking_attr();
             for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
-                let fd = event::open(&tracking, tid, cpu, None)?;
+                let fd = event::open(&attr, tid, cpu, None)?;
                 event::redirect(&fd, owner).map_err(revoked)?;
-                self.others.push(fd);
+                tracking.push(fd);
             }
         }
+        let mut tracking = tracking.into_iter();
         for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
             let leader = event::open(&sampling, tid, cpu, None)?;
+            let mut others: Vec<OwnedFd> = tracking.next().into_iter().collect();
             // A sample written before the member is there reads a group of one, and has no TSC.
             if let Some(member) = &member {
-                self.others.push(event::open(member, tid, cpu, Some(leader.as_fd())).map_err(revoked)?);
+                others.push(event::open(member, tid, cpu, Some(leader.as_fd())).map_err(revoked)?);
             }
             event::redirect(&leader, owner).map_err(revoked)?;
-            self.counting.push(leader);
+            if late {
+                self.late.insert(event::id(&leader)?, LateEvents { sampling: leader, others });
+            } else {
+                self.counting.push(leader);
+                self.others.append(&mut others);
+            }
         }
         Ok(())
+    }
+
+    /// Takes the events on one CPU of a thread that has turned out to have inherited others there, by the identifier of
+    /// its samples. Whoever drops them closes them, with all that has inherited them, and may have to wait for that.
+    pub fn take_late(&mut self, id: u64) -> Vec<OwnedFd> {
+        let taken = self.late.remove(&id);
+        taken.into_iter().flat_map(|late| std::iter::once(late.sampling).chain(late.others)).collect()
     }
 
     /// An event on a thread that counts its time and that of all that it starts, on whatever CPU. Where there is no room
@@ -219,12 +255,16 @@ impl EventSet {
 
     /// How many descriptors the events take, those of the rings included.
     pub fn files(&self) -> u64 {
-        (self.counting.len() + self.others.len() + 4 * self.owners.len()) as u64
+        {
+            let late: usize = self.late.values().map(|late| 1 + late.others.len()).sum();
+            (self.counting.len() + self.others.len() + late + 4 * self.owners.len()) as u64
+        }
     }
 
     /// Stops sampling; the rings keep what was written.
     pub fn stop(&self) {
-        for event in self.counting.iter().chain(&self.others) {
+        let late = self.late.values().flat_map(|late| std::iter::once(&late.sampling).chain(&late.others));
+        for event in self.counting.iter().chain(&self.others).chain(late) {
             // An event whose thread is gone is stopped already.
             let _ = event::disable(event);
         }
@@ -239,7 +279,8 @@ impl EventSet {
             return None;
         }
         let grouped = self.spec.reads_group();
-        let counts = self.counting.iter().filter_map(|fd| event::count(fd, grouped).ok());
+        let late = self.late.values().map(|late| &late.sampling);
+        let counts = self.counting.iter().chain(late).filter_map(|fd| event::count(fd, grouped).ok());
         counts.fold(None, |sum, count| Some(sum.unwrap_or(0).saturating_add(count)))
     }
 }

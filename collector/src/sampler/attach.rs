@@ -9,6 +9,7 @@ use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::set::Opened;
 use crate::process::procfs;
+use crate::promptness::{become_ordinary, become_urgent};
 
 /// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
 /// missed; a program that starts threads faster than they can be opened is followed by inheritance from then on.
@@ -26,6 +27,16 @@ impl Sampler {
     /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
     /// [`Error::TooManyFiles`].
     pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
+        // The rings fill from the first thread on.
+        let urgent = become_urgent();
+        let attached = self.open_all(pids, children);
+        if matches!(urgent, Ok(true)) {
+            let _ = become_ordinary();
+        }
+        attached
+    }
+
+    fn open_all(&mut self, pids: &[u32], children: bool) -> Result<()> {
         let mut opened: HashMap<u32, u64> = HashMap::new();
         let mut processes: HashSet<u32> = HashSet::new();
         self.state.scanning = true;
@@ -57,7 +68,8 @@ impl Sampler {
                     if per_cpu && self.state.forked.contains_key(&tid) {
                         continue;
                     }
-                    match self.events.open_thread(tid) {
+                    let doubtful = round > 0 && !per_cpu;
+                    match self.events.open_thread(tid, doubtful) {
                         Ok(Opened::Yes) => {}
                         Ok(Opened::Gone) => continue,
                         // A child may have become another user's; only those asked for must be permitted.
@@ -66,7 +78,7 @@ impl Sampler {
                     }
                     found = true;
                     opened.insert(tid, now_ns());
-                    if round > 0 && !per_cpu {
+                    if doubtful {
                         self.state.doubtful_threads.insert(tid);
                     }
                     if processes.insert(pid) {
