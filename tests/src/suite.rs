@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 pub enum Need {
     /// A program of a package: its name and the package.
     Program(&'static str, &'static str),
+    /// A Python with `-X perf`; see [`new_python`].
+    NewPython,
     /// To be run as root.
     Root,
 }
@@ -42,6 +44,9 @@ impl Need {
             Need::Program(program, package) if find_program(program).is_none() => {
                 Some(format!("needs {program} (apt-get install {package})"))
             }
+            Need::NewPython if new_python().is_none() => Some(
+                "needs Python 3.12 or later (.ci/newer-python DIR fetches one; CCSD_TEST_PYTHON names it)".to_owned(),
+            ),
             Need::Root if !nix::unistd::geteuid().is_root() => Some("needs root".to_owned()),
             _ => None,
         }
@@ -54,6 +59,18 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     let executable =
         |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| executable(path))
+}
+
+/// A Python of version 3.12 or later: the one that `CCSD_TEST_PYTHON` names, or one in the path.
+#[must_use]
+pub fn new_python() -> Option<PathBuf> {
+    let is_new = |python: &PathBuf| {
+        let check = ["-S", "-c", "import sys; sys.exit(sys.version_info < (3, 12))"];
+        Command::new(python).args(check).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let named = std::env::var_os("CCSD_TEST_PYTHON").map(PathBuf::from);
+    let in_path = ["python3", "python3.14", "python3.13", "python3.12"].into_iter().filter_map(find_program);
+    named.into_iter().chain(in_path).find(is_new)
 }
 
 /// Ends a suite that hangs, as one would if ccsd did not end when told. The fixtures then find their pipes closed, and end.

@@ -9,7 +9,7 @@ use ccsd_profile::view::{Selection, StacksView};
 use ccsd_tests::ccsd::{NOBODY, Record};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE, new_python};
 
 const RATE: [&str; 3] = ["--user", "-F", "1999"];
 const NODE: Need = Need::Program("node", "nodejs");
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         })
         .test("jitdump", &[CC], || assert_moved(&generated("dump")))
         .test("jitdump_written_late", &[CC], || assert_moved(&generated("dump-late")))
+        .test("python", &[Need::NewPython], python)
         .test("node", &[NODE], node)
         .test("node_without_names", &[NODE], || {
             let (recorded, _) = run_node(&[]);
@@ -110,6 +111,25 @@ fn assert_moved(recorded: &Recorded) {
     recorded.assert_only_caller("middle", "second");
     // The half of `first` that ran before the move ran where `second` is now.
     recorded.assert_proportions(&[("first", 2), ("second", 2)], 0.05);
+}
+
+fn python() {
+    let dir = scratch();
+    let script = dir.path().join("script.py");
+    let source = "def inner(n):\n    s = 0\n    for i in range(n): s = (s * 31 + i) % 65521\n    return s\n\
+        def outer():\n    return sum(map(inner, [30000] * 60))\nouter()\n";
+    fs::write(&script, source).unwrap();
+    let script = script.to_str().unwrap();
+    let recorded = finished(Record::new(new_python().unwrap(), &["-S", "-X", "perf", script]).options(&RATE).run());
+    recorded.assert_whole().assert_complete();
+    let names = ["inner", "outer", "<module>"].map(|name| format!("py::{name}:{script}"));
+    let is = |wanted: String| move |text: &str| text == wanted;
+    let [inner, outer, module] = names.map(is);
+    let interpreter = |text: &str| text == "_PyEval_EvalFrameDefault";
+    let all = samples_in_order(&recorded, &[&inner]);
+    let start = |text: &str| text == "_start";
+    let whole = samples_in_order(&recorded, &[&start, &module, &outer, &inner, &interpreter]);
+    assert!(all >= 100 && whole * 100 >= all * 99, "{whole} of {all}: {:?}", recorded.names());
 }
 
 /// Runs JavaScript: `outer` calls `inner`, which runs.
