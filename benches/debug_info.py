@@ -87,9 +87,14 @@ CPP_FILES = 16
 
 def make(language, folder, copies):
     program = os.path.join(folder, f"program-{'rust' if language == 'rust' else 'cpp'}-{copies}")
-    if os.path.exists(program):
-        return program
-    print(f"compiling {copies} copies, {language}", file=sys.stderr)
+    if not os.path.exists(program):
+        print(f"compiling {copies} copies, {language}", file=sys.stderr)
+        # Under its name only when it is whole.
+        os.rename(compile_program(language, folder, copies, program + ".new"), program)
+    return program
+
+
+def compile_program(language, folder, copies, program):
     if language == "rust":
         calls = "".join(f"        sum = sum.wrapping_add(work::<{copy}>(round));\n" for copy in range(copies))
         main = (
@@ -116,6 +121,8 @@ def make(language, folder, copies):
         '    printf("%lu\\n", sum);\n}\n'
     )
     subprocess.run(["g++", "-g", "-O1", write(folder, "main.cpp", main), *objects, "-o", program], check=True)
+    for file in objects:
+        os.remove(file)
     return program
 
 
