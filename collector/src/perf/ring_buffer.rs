@@ -58,6 +58,11 @@ impl<'a> Bytes<'a> {
         self.len() == 0
     }
 
+    /// What comes before the ring's end, mostly all.
+    pub fn first_piece(&self) -> &'a [u8] {
+        self.first
+    }
+
     /// The little-endian word at `at`; `None` past the end.
     #[inline]
     pub fn u64_at(&self, at: usize) -> Option<u64> {

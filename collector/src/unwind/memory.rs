@@ -35,7 +35,7 @@ const BYTES_PER_SECOND: u64 = 64 << 20;
 /// What a system call is counted as, in bytes: it takes about as long as copying that many.
 const CALL_BYTES: u64 = 4 << 10;
 /// Words that [`UserStack::compare`] looks at at most; each is an iovec of its own.
-pub const MAX_PROBES: usize = 20;
+pub const MAX_PROBES: usize = 16;
 
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
 const BELOW_STACK: u64 = 64 << 10;
@@ -205,6 +205,8 @@ impl Memory {
 /// A sample's view of its stack.
 pub struct UserStack<'a> {
     copied: Bytes<'a>,
+    /// The part of it that is in one piece: mostly all.
+    piece: &'a [u8],
     sp: u64,
     memory: RefCell<&'a mut Memory>,
     recent: Cell<[Slot; 2]>,
@@ -213,14 +215,21 @@ pub struct UserStack<'a> {
 impl<'a> UserStack<'a> {
     /// `copied` are the bytes from `sp` upwards; `memory` has begun with the sample.
     pub fn new(copied: Bytes<'a>, sp: u64, memory: &'a mut Memory) -> UserStack<'a> {
-        UserStack { copied, sp, memory: RefCell::new(memory), recent: Cell::new([NOTHING_READ; 2]) }
+        UserStack {
+            copied,
+            piece: copied.first_piece(),
+            sp,
+            memory: RefCell::new(memory),
+            recent: Cell::new([NOTHING_READ; 2]),
+        }
     }
 
     /// The word at an address, if the sample copied it.
     #[inline]
     pub fn copied(&self, address: u64) -> Option<u64> {
         let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
-        self.copied.u64_at(offset)
+        let word = self.piece.get(offset..).and_then(<[u8]>::first_chunk);
+        word.map_or_else(|| self.copied.u64_at(offset), |&word| Some(u64::from_le_bytes(word)))
     }
 
     /// The word at an address, from the copy or else from memory.

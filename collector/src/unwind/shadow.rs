@@ -33,8 +33,8 @@ const MANY_OWN: usize = 256;
 /// Frames of a stack that is remembered without a reserve, at most.
 const MAX_OWN: usize = 4096;
 /// Probes next to the root; next to the copy; anywhere.
-const NEAR_ROOT: usize = 8;
-const NEAR_COPY: usize = 10;
+const NEAR_ROOT: usize = 6;
+const NEAR_COPY: usize = 8;
 const ANYWHERE: usize = MAX_PROBES - NEAR_ROOT - NEAR_COPY;
 
 /// The values that unwinding goes on from.
