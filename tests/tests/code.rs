@@ -128,8 +128,10 @@ fn main() -> ExitCode {
         .test("exceptions_in_flight", &[CXX], || {
             let recorded = Record::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
             assert_complete(&recorded);
-            let unwinding = recorded.samples("_Unwind_RaiseException").inherited;
-            assert!(unwinding * 4 > recorded.total(), "{:?}", recorded.names());
+            // It is raised once, and goes on after each of the destructors.
+            let (raised, resumed) = (recorded.samples("_Unwind_RaiseException"), recorded.samples("_Unwind_Resume"));
+            let unwinding = raised.inherited + resumed.inherited;
+            assert!(unwinding * 2 > recorded.total(), "{raised:?} {resumed:?} of {}", recorded.total());
             // What the unwinder and the library of C++ do is done on behalf of the program.
             let (inside, all) = (recorded.samples("catcher").inherited, recorded.samples("main").inherited);
             assert!(inside * 100 >= all * 95, "{inside} of {all}");
