@@ -52,6 +52,9 @@ pub const MAX_DISPLAY_NAME: usize = 4 << 10;
 /// sizes inside hand-written assembly do.
 pub const MAX_SYMBOL_WALK: usize = 16;
 
+/// Bytes of `.dynamic`: some 30 entries of 16 bytes, and one more for each library needed.
+pub const MAX_DYNAMIC: u64 = 64 << 10;
+
 /// Bytes of `.gnu_debuglink`: a file name (at most 255 bytes on Linux), padding and a checksum.
 pub const MAX_DEBUGLINK: u64 = 512;
 

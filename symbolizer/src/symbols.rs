@@ -67,6 +67,8 @@ struct Tables {
     starts: FunctionStarts,
     plt: Plt,
     dwarf: Option<Dwarf>,
+    /// Where the program begins, if it is one.
+    entry: Option<u64>,
 }
 
 impl Symbols {
@@ -166,6 +168,31 @@ impl Symbols {
 /// What is noted for images built with line tables only.
 const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";
 
+/// What the linker lets a program begin with, unless told otherwise; often no symbol is left to say so.
+const ENTRY_NAME: &str = "_start";
+/// Bytes taken for it where no unwind information covers it, as in the dynamic linker. It is smaller in every C library.
+const ENTRY_BYTES: u64 = 64;
+
+/// Whether an address is in the entry function, given where the function of the address begins, if that is known.
+fn in_entry(entry: u64, svma: u64, start: Option<u64>) -> bool {
+    start.map_or(svma.wrapping_sub(entry) < ENTRY_BYTES, |start| start == entry)
+}
+
+/// Whether the file can be started: it asks for a dynamic linker, or needs no other file. In libraries the entry point
+/// means nothing; older linkers make it the beginning of their code.
+fn is_program(image: &ElfFile) -> bool {
+    const DT_NEEDED: u64 = 1;
+    /// Bytes of an entry: tag and value.
+    const ENTRY: usize = 16;
+    if image.section(b".interp").is_some() {
+        return true;
+    }
+    let Some(dynamic) = image.section(b".dynamic") else { return true };
+    let Ok(dynamic) = image.section_data(dynamic, limits::MAX_DYNAMIC) else { return false };
+    let mut tags = dynamic.chunks_exact(ENTRY).filter_map(|entry| entry.first_chunk().copied()).map(u64::from_le_bytes);
+    !tags.any(|tag| tag == DT_NEEDED)
+}
+
 /// The function that was called, according to symbols and unwind information.
 #[derive(Debug, Default)]
 struct Called {
@@ -194,7 +221,9 @@ impl Tables {
                 .filter(|file| sections::is_in(file))
                 .and_then(|file| load_dwarf(file, debug.as_ref(), finder, notes))
         };
-        Tables { symbols, starts: FunctionStarts::new(image.unwind_sections()), plt: Plt::new(image), dwarf }
+        let starts = FunctionStarts::new(image.unwind_sections());
+        let entry = Some(image.entry()).filter(|&entry| entry != 0 && is_program(image));
+        Tables { symbols, starts, plt: Plt::new(image), dwarf, entry }
     }
 
     fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
@@ -221,7 +250,13 @@ impl Tables {
             // A symbol without a size ends where another function begins.
             (Some(found), Some(range)) if range.start > found.start => Called { name: None, start: Some(range.start) },
             (Some(found), _) => Called { name: text(found.name), start: Some(found.start) },
-            (None, range) => Called { name: None, start: range.map(|range| range.start) },
+            (None, range) => {
+                let start = range.map(|range| range.start);
+                match self.entry.filter(|&entry| in_entry(entry, svma, start)) {
+                    Some(entry) => Called { name: Some(ENTRY_NAME.to_owned()), start: Some(entry) },
+                    None => Called { name: None, start },
+                }
+            }
         }
     }
 

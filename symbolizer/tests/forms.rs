@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
-use common::{Workshop, have, linkage, nm, open, resolve, run, text_addresses};
+use common::{Workshop, have, linkage, nm, open, resolve, run, sections, text_addresses};
 
 /// All there is to know about an image, at every seventh address of its code.
 fn answers(path: &Path, finder: DebugFileFinder) -> (Vec<Vec<Function>>, Vec<String>) {
@@ -367,4 +367,34 @@ fn names_of_stripped_libraries_come_from_the_dynamic_symbols() {
     }
     assert!(seen > 3, "{exported}");
     assert!(ElfFile::open(std::fs::File::open(&stripped).unwrap()).is_ok());
+}
+
+#[test]
+fn the_entry_function_of_a_stripped_program_has_its_usual_name() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let workshop = Workshop::new();
+    for args in ["-O2", "-O2 -no-pie", "-O2 -static", "-O2 -static-pie"] {
+        let plain = compile(&workshop, args, "entered");
+        let stripped = workshop.objcopy(&["--strip-all"], &plain, "stripped");
+        let image = open(&stripped);
+        let entry = image.entry();
+        let mut symbols = Symbols::new(image, DebugFileFinder::none());
+        // `main` is handed over within the function, so it is longer than this.
+        for svma in [entry, entry + 16] {
+            let found = resolve(&mut symbols, svma);
+            assert_eq!((found.len(), linkage(&found[0]), found[0].start), (1, "_start", Some(entry)), "{args}");
+        }
+        let others = text_addresses(&plain, 64).into_iter().filter(|svma| !(entry..entry + 64).contains(svma));
+        let taken = others.filter(|&svma| resolve(&mut symbols, svma).iter().any(|f| linkage(f) == "_start"));
+        assert_eq!(taken.count(), 0, "{args}");
+    }
+    // A library has no beginning, whatever its header says.
+    let text = sections(&compile(&workshop, "-O2 -shared -fPIC", "lib.so"))[".text"].0;
+    let library = compile(&workshop, &format!("-O2 -shared -fPIC -Wl,-e,{text:#x}"), "entered.so");
+    let image = open(&workshop.objcopy(&["--strip-all"], &library, "stripped.so"));
+    assert_eq!(image.entry(), text);
+    let found = resolve(&mut Symbols::new(image, DebugFileFinder::none()), text);
+    assert!(found.iter().all(|function| linkage(function) != "_start"), "{found:?}");
 }

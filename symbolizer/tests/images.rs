@@ -143,7 +143,8 @@ fn a_file_that_shrinks_while_it_is_open_gives_errors_and_no_signal() {
     let image = open(&path);
     File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
     let mut symbols = Symbols::new(image.clone(), DebugFileFinder::none());
-    assert!(resolve(&mut symbols, image.segments()[1].svma).is_empty());
+    // Not at its beginning, which is the program's, as the header said when it could still be read.
+    assert!(resolve(&mut symbols, image.segments()[1].svma + 4096).is_empty());
     assert!(!image.has_unwind_info());
 }
 
