@@ -140,7 +140,9 @@ fn run_node(options: &[&str]) -> (Recorded, String) {
         function outer() { let s = 0; for (let i = 0; i < 60; i++) s += [3e5, 3e5].map(inner)[1]; return s; }\n\
         outer();\n";
     fs::write(&script, source).unwrap();
-    let args = [options, &[script.to_str().unwrap()]].concat();
+    // Would be written to where the tests run.
+    let log = format!("--logfile={}", dir.path().join("v8.log").display());
+    let args = [options, &[&log, script.to_str().unwrap()]].concat();
     let recorded = finished(Record::new("node", &args).options(&RATE).run());
     recorded.assert_whole();
     (recorded, script.display().to_string())
