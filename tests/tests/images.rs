@@ -129,13 +129,13 @@ fn attach(user: Option<u32>, mut fixture: Running) -> Recorded {
 }
 
 fn assert_works(recorded: &Recorded, image: &str) {
-    assert_work(recorded, image, ["main", "image_work", "image_loop"]);
+    assert_work(recorded, image, ["image_work", "image_loop"]);
+    recorded.assert_only_caller("main", "image_work");
 }
 
-fn assert_work(recorded: &Recorded, image: &str, [caller, work, inner]: [&str; 3]) {
+fn assert_work(recorded: &Recorded, image: &str, [work, inner]: [&str; 2]) {
     recorded.assert_whole().assert_complete();
     recorded.assert_only_caller(work, inner);
-    recorded.assert_only_caller(caller, work);
     let flat = recorded.flat();
     let row = flat.row(recorded.function(inner).unwrap()).unwrap();
     assert_eq!(row.image, image);
@@ -173,7 +173,9 @@ fn library(spoil: impl FnOnce(&Path)) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let fixture = Running::start(&program(), &["wait", path.to_str().unwrap()]);
     spoil(&path);
-    assert_work(&attach(None, fixture), "library.so", ["main", "plugin_work", "plugin_loop"]);
+    let recorded = attach(None, fixture);
+    assert_work(&recorded, "library.so", ["plugin_work", "plugin_loop"]);
+    recorded.assert_only_caller("main", "plugin_work");
 }
 
 fn in_memory(user: Option<u32>) {
@@ -182,5 +184,6 @@ fn in_memory(user: Option<u32>) {
     if let Some(user) = user {
         record = record.user(user);
     }
-    assert_works(&record.run(), "memfd:in_memory");
+    // (There may be two called main, as the one that copies it is recorded, too.)
+    assert_work(&record.run(), "memfd:in_memory", ["image_work", "image_loop"]);
 }
