@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
+use crate::perf::now_ns;
 use crate::perf::ring_buffer::Bytes;
 
 /// The first piece that is read beyond the copy. Most stacks that pass the copy pass it by less.
@@ -30,10 +31,11 @@ const FIRST_PIECE: usize = 16 << 10;
 const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes read for one sample at most: twice the usual limit of a stack (`ulimit -s`, 8 MiB).
 const MAX_BYTES_PER_SAMPLE: u64 = 16 << 20;
-/// Bytes read per second at most, and at once after a pause. At some 10 GiB/s that is half a percent of a CPU.
-const BYTES_PER_SECOND: u64 = 64 << 20;
-/// What a system call is counted as, in bytes: it takes about as long as copying that many.
-const CALL_BYTES: u64 = 4 << 10;
+/// The part of the time that reading may take, one in so many. A call takes microseconds, but it waits while the target
+/// changes its mappings, and among many busy threads that may be long.
+const SHARE_OF_TIME: u64 = 20;
+/// Nanoseconds that reading may take at once, after a pause.
+const MAX_NS_AT_ONCE: u64 = 50_000_000;
 /// Words that [`UserStack::compare`] looks at at most; each is an iovec of its own.
 pub const MAX_PROBES: usize = 16;
 
@@ -56,10 +58,11 @@ pub struct Memory {
     next_piece: usize,
     /// Slots that must not have changed.
     anchors: Option<[Slot; 2]>,
-    /// Bytes that may still be read, for this sample and in all.
+    /// Bytes that may still be read for this sample.
     left: u64,
-    tokens: u64,
-    tokens_at: u64,
+    /// Nanoseconds that reading may still take, as of `budget_at`.
+    budget_ns: u64,
+    budget_at: u64,
     /// Whether no more is to be read beyond the copy for this sample.
     closed: bool,
     refusals: Refusals,
@@ -98,11 +101,10 @@ impl Memory {
         self.anchors = None;
         self.left = MAX_BYTES_PER_SAMPLE;
         self.closed = false;
-        let passed = u128::from(time.saturating_sub(self.tokens_at));
-        let gained = u64::try_from(passed * u128::from(BYTES_PER_SECOND) / 1_000_000_000).unwrap_or(u64::MAX);
+        let gained = time.saturating_sub(self.budget_at) / SHARE_OF_TIME;
         if gained > 0 {
-            self.tokens = self.tokens.saturating_add(gained).min(BYTES_PER_SECOND);
-            self.tokens_at = time;
+            self.budget_ns = self.budget_ns.saturating_add(gained).min(MAX_NS_AT_ONCE);
+            self.budget_at = time;
         }
     }
 
@@ -130,16 +132,16 @@ impl Memory {
             return None;
         }
         let size = self.next_piece;
-        self.pay(size as u64)?;
         self.next_piece = (2 * size).min(LARGEST_PIECE);
         let mut words = [[0u8; 8]; 2];
-        self.piece.resize(size, 0);
+        let mut piece = std::mem::take(&mut self.piece);
+        piece.resize(size, 0);
         let [first, second] = &mut words;
-        let mut local = [IoSliceMut::new(first), IoSliceMut::new(second), IoSliceMut::new(&mut self.piece)];
+        let mut local = [IoSliceMut::new(first), IoSliceMut::new(second), IoSliceMut::new(&mut piece)];
         let word = |slot: Slot| RemoteIoVec { base: slot.0 as usize, len: 8 };
         let remote = [word(anchors[0]), word(anchors[1]), RemoteIoVec { base: address as usize, len: size }];
-        let read = process_vm_readv(Pid::from_raw(self.pid), &mut local, &remote);
-        let got = self.outcome(read).unwrap_or(0);
+        let got = self.call(size, &mut local, &remote).unwrap_or(0);
+        self.piece = piece;
         self.piece_start = address;
         // The stack may end before the piece does.
         self.piece.truncate(got.saturating_sub(16));
@@ -157,48 +159,37 @@ impl Memory {
 
     #[cold]
     fn compare(&mut self, slots: &[Slot; MAX_PROBES]) -> Now {
-        if self.pay(0).is_none() {
-            return Now::Unknown;
-        }
         let mut words = [0u8; 8 * MAX_PROBES];
         let remote = slots.map(|slot| RemoteIoVec { base: slot.0 as usize, len: 8 });
-        let read = process_vm_readv(Pid::from_raw(self.pid), &mut [IoSliceMut::new(&mut words)], &remote);
-        match self.outcome(read) {
-            Some(bytes) if bytes == words.len() => {
+        match self.call(words.len(), &mut [IoSliceMut::new(&mut words)], &remote) {
+            Ok(bytes) if bytes == words.len() => {
                 let changed = words.chunks_exact(8).zip(slots).rposition(|(word, slot)| word != slot.1.to_le_bytes());
                 changed.map_or(Now::Same, Now::Changed)
             }
-            _ if read == Err(Errno::ESRCH) => Now::Gone,
+            Err(Errno::ESRCH) => Now::Gone,
             _ => Now::Unknown,
         }
     }
 
-    fn pay(&mut self, bytes: u64) -> Option<()> {
-        let price = bytes + CALL_BYTES;
-        if self.left < price {
-            return None;
+    /// `process_vm_readv`, if the budget allows for `bytes` more; EAGAIN if not.
+    fn call(&mut self, bytes: usize, local: &mut [IoSliceMut<'_>], remote: &[RemoteIoVec]) -> nix::Result<usize> {
+        if self.left < bytes as u64 {
+            return Err(Errno::EAGAIN);
         }
-        if self.tokens < price {
+        if self.budget_ns == 0 {
             self.refusals.over_budget += 1;
             self.left = 0;
-            return None;
+            return Err(Errno::EAGAIN);
         }
-        self.left -= price;
-        self.tokens -= price;
-        Some(())
-    }
-
-    fn outcome(&mut self, read: nix::Result<usize>) -> Option<usize> {
-        match read {
-            Ok(bytes) => Some(bytes),
-            Err(Errno::EPERM) => {
-                self.refusals.not_permitted += 1;
-                self.left = 0;
-                None
-            }
-            // The process is gone, or the address is.
-            Err(_) => None,
+        self.left -= bytes as u64;
+        let begun = now_ns();
+        let read = process_vm_readv(Pid::from_raw(self.pid), local, remote);
+        self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(begun));
+        if read == Err(Errno::EPERM) {
+            self.refusals.not_permitted += 1;
+            self.left = 0;
         }
+        read
     }
 }
 
