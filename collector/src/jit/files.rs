@@ -55,7 +55,7 @@ impl GrowingFile {
 
     /// Opens the perf map of a process, if there is one to be believed.
     pub fn perf_map(source: &JitSource) -> Option<GrowingFile> {
-        let name = format!("perf-{}.map", source.own_pid);
+        let name = format!("/perf-{}.map", source.own_pid);
         let file = source.tmp.as_ref()?.open(Path::new(&name)).ok()?;
         is_believed(&file, source).then(|| GrowingFile::new(file))
     }
