@@ -75,7 +75,7 @@ pub enum Now {
     Same,
     /// The last one that holds another word.
     Changed(usize),
-    /// The process has ended.
+    /// The process or the thread has ended, and its stack is gone.
     Gone,
     /// Nothing: it may not be read, or not now.
     Unknown,
@@ -166,8 +166,9 @@ impl Memory {
                 let changed = words.chunks_exact(8).zip(slots).rposition(|(word, slot)| word != slot.1.to_le_bytes());
                 changed.map_or(Now::Same, Now::Changed)
             }
-            Err(Errno::ESRCH) => Now::Gone,
-            _ => Now::Unknown,
+            // A thread's stack goes with the thread.
+            Ok(_) | Err(Errno::ESRCH | Errno::EFAULT) => Now::Gone,
+            Err(_) => Now::Unknown,
         }
     }
 

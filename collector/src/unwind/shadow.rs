@@ -176,8 +176,8 @@ impl ShadowStack {
 
     /// Where the copy ends, and nothing tells what the word at `address` beyond it was: the part of the last stack further
     /// out that was there before the sample and is there now, as far as it is looked at, so was there in between. If the
-    /// process has ended, what was there before has to do. Whether there are other frames between it and the copy is not
-    /// known, except where the word itself is a return address of the last stack.
+    /// stack is gone, with its thread or process, what was there before has to do. Whether there are other frames between
+    /// it and the copy is not known, except where the word itself is a return address of the last stack.
     pub fn join(&mut self, address: u64, generation: u32, stack: &UserStack<'_>) -> Option<Join> {
         if self.generation != generation {
             return None;
@@ -199,7 +199,7 @@ impl ShadowStack {
         let (same, sure) = match stack.compare(&slots) {
             Now::Same => (count, true),
             Now::Changed(changed) => (*depths.get(changed)?, true),
-            // The last samples of a program are looked at when it has ended.
+            // The last samples of a thread are looked at when it has ended.
             Now::Gone => (count, false),
             Now::Unknown => return None,
         };
