@@ -13,16 +13,12 @@ ROOTS = {
     "clone3",
     "__clone3",
     "__GI___clone3",
-    "__clone_internal",
-    "thread_start",  # the same, as musl and others call the piece after the system call
     "__start_context",  # makecontext
-    "__restore_rt_root",
     "_rt0_amd64_linux",  # Go: programs, threads, goroutines
     "_rt0_amd64",
     "runtime.rt0_go",
     "runtime.mstart",
     "runtime.goexit",
-    "runtime.clone",
 }
 
 
