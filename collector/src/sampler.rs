@@ -6,39 +6,31 @@
 //! names never are.
 
 mod attach;
+mod records;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError};
-use hashbrown::{HashMap, HashSet};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
+use crate::batch::{Batch, Item, Mark};
 use crate::error::{Error, Result};
-use crate::perf::attr::Event;
-use crate::perf::layout::Layout;
 use crate::perf::now_ns;
-use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
-use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
-use crate::process::{ProcessTable, procfs};
-use crate::unwind::{Frame, Root, StackUnwinder, Unwound};
+use crate::process::procfs;
+use records::State;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
 const BATCH_BYTES: usize = 64 << 10;
-/// The largest a batch may grow while the aggregator is busy. At depth 24 and 999 Hz this is 40 s of one CPU.
-const MAX_BATCH_BYTES: usize = 16 << 20;
 /// A batch that is smaller than that waits this long, in nanoseconds, so that the aggregator wakes a few times a second
 /// and not at every look at the rings.
 const BATCH_NS: u64 = 200_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
-/// Frames of deep stacks that all threads together keep in reserve: ten of 100,000. They take 40 bytes here and 24 with
-/// the aggregator.
-const MAX_RESERVED: usize = 1 << 20;
+
 /// What the sampler is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -76,78 +68,10 @@ pub struct Sampler {
     state: State,
 }
 
-/// Everything that handling a record touches; apart from the rings, so that both can be borrowed.
-struct State {
-    table: ProcessTable,
-    images: Images,
-    announced_images: usize,
-    unwinder: StackUnwinder,
-    frames: Vec<Frame>,
-    /// Frames that the threads keep in reserve; too many by those of ended threads, until it is counted anew.
-    reserved: usize,
-    batch: Batch,
-    counts: Counts,
-    metrics: usize,
-    inherit: bool,
-    layout: Layout,
-    /// A child that is still ccsd, and no target before it has called `execve`. (Events on threads wait for that
-    /// themselves.)
-    waiting_child: Option<u32>,
-    period: u64,
-    throttled_since: HashMap<u64, u64>,
-    throttled_ns: u64,
-    /// Threads that were opened while they may already have inherited events, and all that descend from them: which event
-    /// of a ring is believed.
-    doubtful: HashMap<(u32, usize), u64>,
-    doubtful_threads: HashSet<u32>,
-    /// Events found to sample what others sample, too. They are closed after the round.
-    redundant: Vec<u64>,
-    /// Threads that a record said were forked by a traced thread: which, and when. Only while attaching.
-    forked: HashMap<u32, (u32, u64)>,
-    scanning: bool,
-    queue_full: bool,
-    /// Records about mappings, forks or names were lost since the processes were last looked at.
-    tracking_lost: bool,
-    /// CPU ticks, user and system, of the processes that were there at the beginning.
-    cpu_before: HashMap<u32, (u64, u64)>,
-    /// User time and all time of the target, in the same unit, as last known.
-    user_share: Option<(u64, u64)>,
-}
-
 impl Sampler {
     /// A sampler for `events`, whose rings are `sorter`. An update is due every `interval`.
     pub fn new(events: EventSet, sorter: EventSorter, channels: Channels, interval: Duration) -> Sampler {
-        let metrics = events.spec().metrics();
-        let period = match events.spec().event {
-            Event::Cycles { .. } => 0,
-            _ => events.spec().period_ns(),
-        };
-        let state = State {
-            table: ProcessTable::default(),
-            images: Images::default(),
-            announced_images: 0,
-            unwinder: StackUnwinder::default(),
-            frames: Vec::new(),
-            reserved: 0,
-            batch: Batch::default(),
-            counts: Counts::default(),
-            metrics,
-            inherit: events.spec().inherit,
-            layout: events.layout(),
-            waiting_child: None,
-            period,
-            throttled_since: HashMap::new(),
-            throttled_ns: 0,
-            doubtful: HashMap::new(),
-            doubtful_threads: HashSet::new(),
-            redundant: Vec::new(),
-            forked: HashMap::new(),
-            scanning: false,
-            queue_full: false,
-            tracking_lost: false,
-            cpu_before: HashMap::new(),
-            user_share: None,
-        };
+        let state = State::new(&events);
         Sampler { events, sorter, channels, interval, ends_with_target: false, started: None, handed_on: 0, state }
     }
 
@@ -260,7 +184,7 @@ impl Sampler {
             state.reread_processes();
         }
         if state.images.jit.sweep() {
-            announce(&mut state.images, &mut state.announced_images, &mut state.batch.items);
+            state.announce();
             let ended = |item: &Item| if let Item::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
             state.batch.items.iter().filter_map(ended).for_each(|index| state.unwinder.drop_image(index));
         }
@@ -281,235 +205,3 @@ impl Sampler {
         }
     }
 }
-
-impl State {
-    /// Drops processes whose end was not seen, because its record was lost or there is no event to tell of it: the session
-    /// must not wait for them.
-    fn forget_the_dead(&mut self) {
-        for pid in self.table.pids() {
-            if procfs::has_ended(pid) {
-                self.end_threads_of(pid);
-            }
-        }
-    }
-
-    fn end_threads_of(&mut self, pid: u32) {
-        for key in self.table.remove_process(pid) {
-            self.batch.items.push(Item::ThreadEnd(key));
-        }
-    }
-
-    /// After records were lost that tell what is mapped where: looks at all processes anew.
-    fn reread_processes(&mut self) {
-        for pid in self.table.pids() {
-            self.table.read_process(pid, &mut self.images);
-        }
-        self.tracking_lost = false;
-    }
-
-    fn send(&mut self, channels: &Channels, wait: bool) {
-        self.counts.throttled = self.throttled_ns.checked_div(self.period).unwrap_or(0);
-        self.batch.counts = self.counts;
-        let mut next = channels.empty.try_recv().unwrap_or_default();
-        next.clear();
-        let full = std::mem::replace(&mut self.batch, next);
-        if wait {
-            // If the aggregator is gone there is no one to tell.
-            let _ = channels.batches.send(full);
-            return;
-        }
-        if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full) {
-            self.batch = full;
-            self.queue_full = true;
-        }
-    }
-
-    fn handle(&mut self, ring: usize, record: Record<'_>) {
-        match record {
-            Record::Sample(sample) if self.is_foreign(sample.pid, sample.tid) => self.counts.others += 1,
-            Record::Sample(sample) => self.sample(ring, &sample),
-            Record::Change { change, .. } if self.is_about_others(&change) => {}
-            Record::Change { time, change, .. } => self.change(ring, time, change),
-            Record::Other => {}
-            Record::Malformed => self.counts.malformed += 1,
-        }
-    }
-
-    /// Whether a thread is not the target's. Only where whole CPUs are observed are there others.
-    #[inline]
-    fn is_foreign(&self, pid: u32, tid: u32) -> bool {
-        if self.layout != Layout::Cpus {
-            return false;
-        }
-        let known = if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) };
-        !known || self.waiting_child == Some(pid)
-    }
-
-    /// Whether a record tells of what is not the target's. (A process is the target's from the fork on.)
-    fn is_about_others(&self, change: &Change) -> bool {
-        match change {
-            Change::Mmap(mmap) => self.is_foreign_process(mmap.pid),
-            Change::Fork { parent_pid, .. } => self.is_foreign_process(*parent_pid),
-            Change::Exit { pid, .. } | Change::Comm { pid, .. } => self.is_foreign_process(*pid),
-            Change::Lost { .. } | Change::Throttle { .. } => false,
-        }
-    }
-
-    fn is_foreign_process(&self, pid: u32) -> bool {
-        self.layout == Layout::Cpus && !self.table.knows_process(pid)
-    }
-
-    #[inline]
-    fn sample(&mut self, ring: usize, sample: &Sample<'_>) {
-        if !self.doubtful_threads.is_empty() && self.doubtful_threads.contains(&sample.tid) {
-            let believed = self.doubtful.entry((sample.tid, ring)).or_insert(sample.id);
-            if *believed != sample.id {
-                // Two events sample the thread here. The one opened later has the higher identifier: all that have it
-                // have the other, too.
-                let later = sample.id.max(*believed);
-                *believed = sample.id.min(*believed);
-                if self.redundant.last() != Some(&later) {
-                    self.redundant.push(later);
-                }
-                return;
-            }
-        }
-        if self.batch.bytes() >= MAX_BATCH_BYTES {
-            self.counts.dropped += 1;
-            return;
-        }
-        let Some((thread, process)) = self.table.thread(sample.pid, sample.tid, &mut self.images) else {
-            // A thread that is in no process: nothing to charge it to.
-            self.counts.dropped += 1;
-            return;
-        };
-        self.counts.received += 1;
-        let mut weights = [0; MAX_METRICS];
-        weights[0] = sample.period;
-        if self.metrics > 1
-            && let Some(value) = sample.group_value
-        {
-            weights[1] = thread.group_values.advance(ring, value);
-        }
-        let may_reserve = self.reserved < MAX_RESERVED;
-        let reserved = thread.shadow.reserved();
-        let Unwound { root, common, gap } = self.unwinder.unwind(
-            sample,
-            &mut process.mappings,
-            &self.images,
-            &mut thread.shadow,
-            may_reserve,
-            &mut self.frames,
-        );
-        self.reserved = (self.reserved + thread.shadow.reserved()).saturating_sub(reserved);
-
-        let items = &mut self.batch.items;
-        for index in self.images.take_reopened() {
-            if let Some(image) = self.images.get(index).filter(|image| image.elf.is_some()) {
-                items.push(Item::ImageReopened(index, image.clone()));
-            }
-        }
-        if self.announced_images < self.images.len() || self.images.jit.has_events() {
-            announce(&mut self.images, &mut self.announced_images, items);
-        }
-        if !process.announced {
-            process.announced = true;
-            items.push(Item::Process {
-                key: process.key,
-                parent: process.parent,
-                pid: sample.pid,
-                start_time: process.start_time,
-                exec_generation: process.exec_generation,
-                name: process.name.clone(),
-            });
-        }
-        if !thread.announced {
-            thread.announced = true;
-            items.push(Item::Thread {
-                key: thread.key,
-                process: process.key,
-                tid: sample.tid,
-                name: thread.name.clone(),
-            });
-        }
-        self.batch.frames.extend_from_slice(&self.frames);
-        // MAX_FRAMES and the kernel's chain limit are far below 2^32.
-        let frames = self.frames.len() as u32;
-        items.push(Item::Sample { thread: thread.key, time: sample.time, frames, common, gap, root, weights });
-    }
-
-    fn change(&mut self, ring: usize, time: u64, change: Change) {
-        match change {
-            Change::Mmap(mmap) => self.table.mmap(&mmap, &mut self.images),
-            // Without inheritance there is no event on the new one, and no record will tell of its end.
-            Change::Fork { .. } if !self.inherit => {}
-            Change::Fork { pid, tid, parent_pid, parent_tid } => {
-                if self.scanning {
-                    self.forked.insert(tid, (parent_tid, time));
-                }
-                // It has inherited from all of its parent's events, and its own children will from all of its.
-                if self.doubtful_threads.contains(&parent_tid) {
-                    self.doubtful_threads.insert(tid);
-                }
-                self.table.fork(pid, tid, parent_pid, parent_tid, time);
-            }
-            Change::Exit { pid, tid } => {
-                if let Some(thread) = self.table.exit(pid, tid)
-                    && thread.announced
-                {
-                    self.batch.items.push(Item::ThreadEnd(thread.key));
-                }
-                if self.doubtful_threads.remove(&tid) {
-                    self.doubtful.retain(|&(doubtful, _), _| doubtful != tid);
-                }
-            }
-            Change::Comm { pid, tid, exec: true, name } => {
-                self.waiting_child = self.waiting_child.filter(|&child| child != pid);
-                for key in self.table.exec(pid, tid, &name) {
-                    self.batch.items.push(Item::ThreadEnd(key));
-                }
-            }
-            Change::Comm { pid, tid, exec: false, name } => {
-                if let Some((thread, process)) = self.table.rename(pid, tid, &name)
-                    && thread.announced
-                {
-                    let process = (pid == tid && process.announced).then_some(process.key);
-                    self.batch.items.push(Item::ThreadName { key: thread.key, process, name });
-                }
-            }
-            // Even rings carry samples, odd ones everything else; see `EventSet`.
-            Change::Lost { count } if ring.is_multiple_of(2) => {
-                self.counts.lost += count;
-                self.tracking_lost |= self.layout == Layout::Compact;
-            }
-            Change::Lost { count } => {
-                self.counts.lost_tracking += count;
-                self.tracking_lost = true;
-            }
-            Change::Throttle { stopped: true, stream } => {
-                self.counts.throttle_events += 1;
-                self.throttled_since.insert(stream, time);
-            }
-            Change::Throttle { stopped: false, stream } => {
-                if let Some(since) = self.throttled_since.remove(&stream) {
-                    self.throttled_ns = self.throttled_ns.saturating_add(time.saturating_sub(since));
-                }
-            }
-        }
-    }
-}
-
-/// Tells of images that are new, and of what has happened to generated code.
-#[cold]
-fn announce(images: &mut Images, announced: &mut usize, items: &mut Vec<Item>) {
-    for index in *announced..images.len() {
-        if let Some(image) = images.get(ImageIndex(index as u32)) {
-            items.push(Item::Image(image.clone()));
-        }
-    }
-    *announced = images.len();
-    items.extend(images.jit.take_events().into_iter().map(Item::Jit));
-}
-
-// A root is part of every sample item; if it grew, batches would.
-const _: () = assert!(size_of::<Root>() <= 2);

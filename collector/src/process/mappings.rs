@@ -64,7 +64,7 @@ impl Mappings {
         self.list.is_empty()
     }
 
-    /// Changes when something else is mapped at an address that was mapped before.
+    /// Changes when another image is mapped at an address that was mapped before, or takes the place of one.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -97,6 +97,7 @@ impl Mappings {
 
     /// Says of all mappings of one image that they are of another.
     pub fn replace_image(&mut self, old: ImageIndex, new: ImageIndex) {
+        self.generation = self.generation.wrapping_add(1);
         self.list.iter_mut().filter(|mapping| mapping.image == old).for_each(|mapping| mapping.image = new);
     }
 
@@ -112,6 +113,21 @@ mod tests {
 
     fn mapping(start: u64, end: u64, image: u32) -> Mapping {
         Mapping { start, end, image: ImageIndex(image), to_svma: 0 }
+    }
+
+    #[test]
+    fn a_generation_ends_where_an_address_changes_its_image() {
+        let mut mappings = Mappings::default();
+        mappings.insert(mapping(0, 10, 1));
+        let first = mappings.generation();
+        mappings.insert(mapping(10, 20, 2));
+        assert_eq!(mappings.generation(), first, "nothing was there");
+        mappings.insert(mapping(5, 15, 3));
+        let second = mappings.generation();
+        assert_ne!(second, first);
+        mappings.replace_image(ImageIndex(3), ImageIndex(4));
+        assert_ne!(mappings.generation(), second);
+        assert_eq!(mappings.find(12).map(|mapping| mapping.image), Some(ImageIndex(4)));
     }
 
     #[test]

@@ -10,11 +10,13 @@
 //! - framehop caches 509 rules; a compiler has tens of thousands of return addresses. A set of caches, chosen by bits
 //!   of the address, keeps the hit rate near one.
 //!
-//! Where framehop's rules do not reach, the stack is unwound again by [`careful`], and by [`code`] where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
+//! Where framehop's rules do not reach, the stack is unwound again by [`careful`], and by [`code`] where no table does. A
+//! root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
 mod careful;
 mod code;
 mod fde_index;
+mod loaded;
 pub mod memory;
 mod plain;
 #[cfg(test)]
@@ -28,7 +30,7 @@ use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+use framehop::{FrameAddress, Unwinder};
 
 use crate::layers::Common;
 use crate::perf::record::{Sample, UserRegs};
@@ -36,10 +38,11 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use careful::{Caller, Registers, Stuck, Table};
+use loaded::{DEBUG_FRAME_SPAN, LoadedImages};
 use memory::{Memory, Refusals, UserStack};
 use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
-use roots::{Covered, GoFrame, ImageRoots};
+use roots::GoFrame;
 use shadow::{Check, Known, ShadowStack, State};
 
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
@@ -47,11 +50,6 @@ use shadow::{Check, Known, ShadowStack, State};
 pub const MAX_FRAMES: usize = 1 << 19;
 /// Rule caches; 64 x 509 rules of 16 bytes are 0.5 MiB and hold every return address of a compiler run.
 const CACHES: usize = 64;
-/// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
-const IMAGE_SPAN: u64 = 1 << 33;
-/// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
-/// `.debug_frame` this much above.
-const DEBUG_FRAME_SPAN: u64 = 1 << 32;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
@@ -78,11 +76,9 @@ pub enum Root {
 pub struct StackUnwinder {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     caches: Vec<CacheX86_64>,
-    /// Per image; `None` until its unwind sections have been looked for.
-    images: Vec<Option<LoadedImage>>,
+    images: LoadedImages,
     return_addresses: ReturnAddresses,
     generated: GeneratedRules,
-    budget: Budget,
     memory: Memory,
     /// The frames of the stack being unwound that a return address led to, innermost first.
     known: Vec<Known>,
@@ -99,28 +95,6 @@ pub struct Unwound {
     pub gap: Option<TruncationReason>,
 }
 
-/// Bytes of unwind information held at most. A desktop's programs and libraries together have some 200 MiB.
-const MAX_UNWIND_BYTES: u64 = 512 << 20;
-
-/// What is held of [`MAX_UNWIND_BYTES`].
-#[derive(Debug, Default)]
-struct Budget {
-    held: u64,
-    /// Images whose unwind information was not read, because there was too much already.
-    refused: u64,
-}
-
-/// An image as the unwinder sees it.
-struct LoadedImage {
-    /// What is added to an SVMA to get an address in ccsd's own space, wrapping.
-    to_own: u64,
-    /// Whether it is memory that a program writes its own code into.
-    generated: bool,
-    /// Bytes of its unwind information.
-    bytes: u64,
-    roots: ImageRoots,
-}
-
 /// A frame that has been found in the mappings.
 enum Located {
     At(Frame),
@@ -133,10 +107,9 @@ impl Default for StackUnwinder {
         StackUnwinder {
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
-            images: Vec::new(),
+            images: LoadedImages::default(),
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
-            budget: Budget::default(),
             memory: Memory::default(),
             known: Vec::new(),
         }
@@ -233,17 +206,12 @@ impl StackUnwinder {
 
     /// Images whose unwind information was not read, because there was too much already.
     pub fn refused_images(&self) -> u64 {
-        self.budget.refused
+        self.images.refused()
     }
 
     /// Frees what is kept of an image that is not mapped any more.
     pub fn drop_image(&mut self, index: ImageIndex) {
-        let loaded = self.images.get_mut(index.0 as usize).and_then(Option::take);
-        if let Some(loaded) = loaded {
-            self.budget.held = self.budget.held.saturating_sub(loaded.bytes);
-            let base = own_base(index);
-            self.unwinder.remove_module(base);
-            self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+        if self.images.drop_image(&mut self.unwinder, index) {
             self.return_addresses.forget(index);
             self.generated.forget(index);
         }
@@ -268,8 +236,7 @@ impl StackUnwinder {
                 Located::At(frame) => frame,
                 Located::Nowhere => return Err(Stop::Nowhere),
             };
-            let Some(image) = loaded(&mut self.images, &mut self.unwinder, &mut self.budget, frame.image, images)
-            else {
+            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
                 return Err(Stop::Because(TruncationReason::NoUnwindInfo));
             };
             if image.roots.is_bare_entry(frame.address) {
@@ -355,8 +322,7 @@ impl StackUnwinder {
                 Located::At(frame) => frame,
                 Located::Nowhere => return Err(Stop::Nowhere),
             };
-            let Some(image) = loaded(&mut self.images, &mut self.unwinder, &mut self.budget, frame.image, images)
-            else {
+            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
                 return Err(Stop::Because(TruncationReason::NoUnwindInfo));
             };
             if image.roots.is_bare_entry(frame.address) {
@@ -475,26 +441,6 @@ impl Found {
     const COMPLETE: Found = Found { root: Root::Complete, common: None, in_shadow: false };
 }
 
-impl LoadedImage {
-    /// Whether a stack that ends at a frame is whole; see [`roots`]. (A frame pointer of 0 at the entry has been dealt
-    /// with.)
-    fn judge(&mut self, address: u64) -> Result<Root, Stop> {
-        match self.roots.covered(address) {
-            Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
-            Covered::No => Err(self.no_way(address)),
-        }
-    }
-
-    /// Why there is no way on from a frame.
-    fn no_way(&mut self, address: u64) -> Stop {
-        Stop::Because(match self.roots.covered(address) {
-            Covered::No if self.generated => TruncationReason::JitWithoutMap,
-            Covered::No => TruncationReason::NoUnwindInfo,
-            Covered::Yes | Covered::NoCaller => TruncationReason::BadUnwindInfo,
-        })
-    }
-}
-
 /// Enters the frame of an address. An address that is no code can only be the first, a jump gone wrong: it is kept, as
 /// unknown. One read from the stack says that the frame before was not unwound rightly, and is dropped.
 #[inline]
@@ -511,80 +457,6 @@ fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Resu
     let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
     frames.push(frame);
     Ok(Located::At(frame))
-}
-
-/// The image's unwind information, loaded if this is its first frame.
-#[inline]
-fn loaded<'a>(
-    loaded: &'a mut Vec<Option<LoadedImage>>,
-    unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
-    budget: &mut Budget,
-    index: ImageIndex,
-    images: &Images,
-) -> Option<&'a mut LoadedImage> {
-    let position = index.0 as usize;
-    if !loaded.get(position).is_some_and(Option::is_some) {
-        if loaded.len() <= position {
-            loaded.resize_with(position + 1, || None);
-        }
-        loaded[position] = Some(load(unwinder, budget, index, images));
-    }
-    loaded.get_mut(position)?.as_mut()
-}
-
-/// Where an image begins in ccsd's address space. (The index is below 2^16; see `Images`.)
-fn own_base(index: ImageIndex) -> u64 {
-    IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1)
-}
-
-#[cold]
-fn load(
-    unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
-    budget: &mut Budget,
-    index: ImageIndex,
-    images: &Images,
-) -> LoadedImage {
-    let base = own_base(index);
-    let image = images.get(index);
-    let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
-    let bare = LoadedImage { to_own: base, generated, bytes: 0, roots: ImageRoots::default() };
-    let Some(image) = image else { return bare };
-    let Some(elf) = &image.elf else { return bare };
-    if budget.held >= MAX_UNWIND_BYTES {
-        budget.refused += 1;
-        return bare;
-    }
-    let sections = elf.unwind_sections();
-    let bytes = sections.bytes();
-    budget.held = budget.held.saturating_add(bytes);
-    let info = ExplicitModuleSectionInfo {
-        base_svma: sections.base_svma,
-        text_svma: sections.text_svma.clone(),
-        got_svma: sections.got_svma.clone(),
-        eh_frame_svma: sections.eh_frame.as_ref().map(|s| s.svma.clone()),
-        eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
-        eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
-        eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
-        ..Default::default()
-    };
-    // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
-    unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
-    if let Some(debug_frame) = &sections.debug_frame {
-        let info = ExplicitModuleSectionInfo {
-            base_svma: sections.base_svma,
-            text_svma: sections.text_svma.clone(),
-            debug_frame: Some(Arc::clone(debug_frame)),
-            ..Default::default()
-        };
-        let base = base + DEBUG_FRAME_SPAN;
-        unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
-    }
-    LoadedImage {
-        to_own: base.wrapping_sub(sections.base_svma),
-        generated,
-        bytes,
-        roots: ImageRoots::new(elf, sections),
-    }
 }
 
 /// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.

@@ -1,0 +1,147 @@
+//! The images that stacks have led into, with their unwind information, each loaded when its first frame is met.
+
+use std::sync::Arc;
+
+use ccsd_profile::TruncationReason;
+use framehop::x86_64::UnwinderX86_64;
+use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
+
+use super::roots::{Covered, ImageRoots};
+use super::{Root, Stop};
+use crate::process::images::{ImageIndex, Images};
+
+/// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
+const IMAGE_SPAN: u64 = 1 << 33;
+/// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
+/// `.debug_frame` this much above.
+pub const DEBUG_FRAME_SPAN: u64 = 1 << 32;
+/// Bytes of unwind information held at most. A desktop's programs and libraries together have some 200 MiB.
+const MAX_UNWIND_BYTES: u64 = 512 << 20;
+
+/// The images, and how much of [`MAX_UNWIND_BYTES`] they hold.
+#[derive(Default)]
+pub struct LoadedImages {
+    /// `None` until a frame falls into it.
+    list: Vec<Option<LoadedImage>>,
+    held: u64,
+    refused: u64,
+}
+
+/// An image as the unwinder sees it.
+pub struct LoadedImage {
+    /// What is added to an SVMA to get an address in ccsd's own space, wrapping.
+    pub to_own: u64,
+    /// Whether it is memory that a program writes its own code into.
+    pub generated: bool,
+    /// What is remembered of its frames.
+    pub roots: ImageRoots,
+    /// Bytes of its unwind information.
+    bytes: u64,
+}
+
+impl LoadedImages {
+    /// An image, loaded into `unwinder` if this is its first frame.
+    #[inline]
+    pub fn get(
+        &mut self,
+        unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
+        index: ImageIndex,
+        images: &Images,
+    ) -> Option<&mut LoadedImage> {
+        let position = index.0 as usize;
+        if !self.list.get(position).is_some_and(Option::is_some) {
+            self.load(unwinder, index, images);
+        }
+        self.list.get_mut(position)?.as_mut()
+    }
+
+    /// Frees what is held of an image, if it was loaded.
+    pub fn drop_image(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex) -> bool {
+        let Some(image) = self.list.get_mut(index.0 as usize).and_then(Option::take) else { return false };
+        self.held = self.held.saturating_sub(image.bytes);
+        let base = own_base(index);
+        unwinder.remove_module(base);
+        unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+        true
+    }
+
+    /// Images whose unwind information was not read, because there was too much already.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    #[cold]
+    fn load(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) {
+        let image = self.read(unwinder, index, images);
+        let position = index.0 as usize;
+        if self.list.len() <= position {
+            self.list.resize_with(position + 1, || None);
+        }
+        self.list[position] = Some(image);
+    }
+
+    fn read(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
+        let base = own_base(index);
+        let image = images.get(index);
+        let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
+        let bare = LoadedImage { to_own: base, generated, bytes: 0, roots: ImageRoots::default() };
+        let Some(image) = image else { return bare };
+        let Some(elf) = &image.elf else { return bare };
+        if self.held >= MAX_UNWIND_BYTES {
+            self.refused += 1;
+            return bare;
+        }
+        let sections = elf.unwind_sections();
+        let bytes = sections.bytes();
+        self.held = self.held.saturating_add(bytes);
+        let info = ExplicitModuleSectionInfo {
+            base_svma: sections.base_svma,
+            text_svma: sections.text_svma.clone(),
+            got_svma: sections.got_svma.clone(),
+            eh_frame_svma: sections.eh_frame.as_ref().map(|s| s.svma.clone()),
+            eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
+            eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
+            eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
+            ..Default::default()
+        };
+        // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
+        unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
+        if let Some(debug_frame) = &sections.debug_frame {
+            let info = ExplicitModuleSectionInfo {
+                base_svma: sections.base_svma,
+                text_svma: sections.text_svma.clone(),
+                debug_frame: Some(Arc::clone(debug_frame)),
+                ..Default::default()
+            };
+            let base = base + DEBUG_FRAME_SPAN;
+            unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
+        }
+        let to_own = base.wrapping_sub(sections.base_svma);
+        LoadedImage { to_own, generated, bytes, roots: ImageRoots::new(elf, sections) }
+    }
+}
+
+impl LoadedImage {
+    /// Whether a stack that ends at a frame is whole; see [`roots`](super::roots). (A frame pointer of 0 at the entry has
+    /// been dealt with.)
+    pub fn judge(&mut self, address: u64) -> Result<Root, Stop> {
+        match self.roots.covered(address) {
+            Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
+            Covered::No => Err(self.no_way(address)),
+        }
+    }
+
+    /// Why there is no way on from a frame.
+    pub fn no_way(&mut self, address: u64) -> Stop {
+        Stop::Because(match self.roots.covered(address) {
+            Covered::No if self.generated => TruncationReason::JitWithoutMap,
+            Covered::No => TruncationReason::NoUnwindInfo,
+            Covered::Yes | Covered::NoCaller => TruncationReason::BadUnwindInfo,
+        })
+    }
+}
+
+/// Where an image begins in ccsd's address space. (The index is below 2^16; see `Images`.)
+fn own_base(index: ImageIndex) -> u64 {
+    IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1)
+}
