@@ -3,8 +3,8 @@
 //! framehop follows `rip`, `rsp` and `rbp`, and knows no rule that reads memory to find the frame. That leaves out signal
 //! frames, functions that realign their stack, and assembly that keeps its frame in another register (the dynamic
 //! linker's lazy binding keeps it in `rbx`). A stack that meets such a frame is unwound by this module instead, from
-//! its first frame, because the other registers have to be followed through the callees. It is slower, about a
-//! microsecond a frame, and rare.
+//! its first frame up to this one, because the other registers have to be followed through the callees. It is slower,
+//! about a microsecond a frame, and rare.
 
 use std::cell::OnceCell;
 

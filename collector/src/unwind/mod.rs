@@ -10,8 +10,8 @@
 //! - framehop caches 509 rules; a compiler has tens of thousands of return addresses. A set of caches, chosen by bits
 //!   of the address, keeps the hit rate near one.
 //!
-//! Where framehop's rules do not reach, the stack is unwound again by [`careful`], and by [`code`] where no table does. A
-//! root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
+//! Where framehop's rules do not reach, the stack is unwound again, up to beyond that frame, by [`careful`], and by [`code`]
+//! where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
 mod careful;
 mod code;
@@ -31,6 +31,7 @@ use std::sync::Arc;
 use ccsd_profile::TruncationReason;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
+use gimli::X86_64;
 
 use crate::layers::Common;
 use crate::perf::record::{Sample, UserRegs};
@@ -50,6 +51,9 @@ use shadow::{Check, Known, ShadowStack, State};
 pub const MAX_FRAMES: usize = 1 << 19;
 /// Rule caches; 64 x 509 rules of 16 bytes are 0.5 MiB and hold every return address of a compiler run.
 const CACHES: usize = 64;
+/// Times that a stack is begun anew for a frame that framehop cannot leave. Signal frames and the like come one or two to a
+/// stack; where there are more, all that is left is unwound with every register.
+const MAX_PASSES: usize = 4;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
@@ -189,14 +193,28 @@ impl StackUnwinder {
             // In the middle of exec the registers are those of a program whose memory is gone.
             return Ok(Found::COMPLETE);
         }
-        match self.fast(&regs, stack, mappings, images, shadow, frames) {
-            Err(Stop::NeedsCare) => {}
-            end => return end,
+        let mut from = Pointers {
+            at: FrameAddress::InstructionPointer(regs.ip),
+            regs: UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp),
+        };
+        let mut passes = 0;
+        loop {
+            match self.fast(from, stack, mappings, images, shadow, frames) {
+                Err(Stop::NeedsCare) => {}
+                end => return end,
+            }
+            // The other registers have to be followed from the first frame up to this one, and no further: deep stacks
+            // are common, and two such frames in one are not.
+            passes += 1;
+            let met = if passes < MAX_PASSES { frames.len() } else { usize::MAX };
+            frames.truncate(kernel_part);
+            // What has been left like that depends on more than the shadow stack knows.
+            self.known.clear();
+            match self.careful(&regs, met, stack, mappings, images, frames)? {
+                Careful::Ended(root) => return Ok(Found { root, ..Found::COMPLETE }),
+                Careful::Left(pointers) => from = pointers,
+            }
         }
-        frames.truncate(kernel_part);
-        // Its frames depend on more registers than the shadow stack knows.
-        let root = self.careful(&regs, stack, mappings, images, frames)?;
-        Ok(Found { root, ..Found::COMPLETE })
     }
 
     /// Why the memory of targets was not read where it would have been needed, in samples.
@@ -220,7 +238,7 @@ impl StackUnwinder {
     /// With framehop and its caches.
     fn fast(
         &mut self,
-        start: &UserRegs,
+        from: Pointers,
         stack: &UserStack<'_>,
         mappings: &mut Mappings,
         images: &Images,
@@ -229,8 +247,7 @@ impl StackUnwinder {
     ) -> Result<Found, Stop> {
         let mut search = shadow.search(mappings.generation());
         let mut read_stack = |address: u64| stack.read(address).ok_or(());
-        let mut regs = UnwindRegsX86_64::new(start.ip, start.sp, start.bp);
-        let mut at = FrameAddress::InstructionPointer(start.ip);
+        let Pointers { mut at, mut regs } = from;
         loop {
             let frame = match locate(at.address_for_lookup(), mappings, frames)? {
                 Located::At(frame) => frame,
@@ -298,16 +315,17 @@ impl StackUnwinder {
         }
     }
 
-    /// With every register, frame by frame.
+    /// With every register, frame by frame, until `met` frames have been left.
     #[cold]
     fn careful(
         &mut self,
         start: &UserRegs,
+        met: usize,
         stack: &UserStack<'_>,
         mappings: &mut Mappings,
         images: &Images,
         frames: &mut Vec<Frame>,
-    ) -> Result<Root, Stop> {
+    ) -> Result<Careful, Stop> {
         let read = |address: u64| stack.read(address);
         let mut registers = Registers::default();
         for (register, value) in start.dwarf() {
@@ -326,13 +344,13 @@ impl StackUnwinder {
                 return Err(Stop::Because(TruncationReason::NoUnwindInfo));
             };
             if image.roots.is_bare_entry(frame.address) {
-                return Ok(Root::Complete);
+                return Ok(Careful::Ended(Root::Complete));
             }
             // (Of Go's functions each is taken to go on up to the next.)
             let restores = switched && image.roots.restores_signal(frame.address.wrapping_add(1));
             switched = match image.roots.go_frame(frame.address) {
                 _ if restores => false,
-                Some(GoFrame::Top) => return Ok(Root::Complete),
+                Some(GoFrame::Top) => return Ok(Careful::Ended(Root::Complete)),
                 Some(GoFrame::Switch) => called,
                 None => false,
             };
@@ -374,17 +392,48 @@ impl StackUnwinder {
                 }
                 result => result,
             };
-            let pc = registers.get(gimli::X86_64::RA).unwrap_or(0);
+            let pc = registers.get(X86_64::RA).unwrap_or(0);
             called = caller == Ok(Caller::Called);
             lookup = match caller {
                 Ok(Caller::Called) => pc.wrapping_sub(1),
                 Ok(Caller::Interrupted) => pc,
-                Ok(Caller::None) => return image.judge(frame.address),
+                Ok(Caller::None) => return image.judge(frame.address).map(Careful::Ended),
                 Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
                 Err(_) => return Err(image.no_way(frame.address)),
             };
+            // What has moved to another stack is told from the frame after it, too.
+            if frames.len() >= met
+                && !switched
+                && let Some(pointers) = Pointers::of(&registers, called)
+            {
+                return Ok(Careful::Left(pointers));
+            }
         }
     }
+}
+
+/// What framehop goes on from.
+struct Pointers {
+    at: FrameAddress,
+    regs: UnwindRegsX86_64,
+}
+
+impl Pointers {
+    /// Of a frame that waits for a call to return, or was interrupted; `None` where not all that it takes is known.
+    fn of(registers: &Registers, called: bool) -> Option<Pointers> {
+        let [ip, sp, bp] = [X86_64::RA, X86_64::RSP, X86_64::RBP].map(|register| registers.get(register));
+        let (ip, regs) = (ip?, UnwindRegsX86_64::new(ip?, sp?, bp?));
+        let at = if called { FrameAddress::from_return_address(ip)? } else { FrameAddress::InstructionPointer(ip) };
+        Some(Pointers { at, regs })
+    }
+}
+
+/// How far a stack was followed with every register.
+enum Careful {
+    /// To its end.
+    Ended(Root),
+    /// To a frame from which on it may go faster.
+    Left(Pointers),
 }
 
 /// Why unwinding stopped short of a root.

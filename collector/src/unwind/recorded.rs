@@ -107,6 +107,18 @@ impl Module {
         words: &[u64],
         registers: &[(gimli::Register, u64)],
     ) -> (Vec<(usize, u64)>, Root) {
+        let (frames, root, _) = self.unwind_twice(at, words, registers);
+        (frames, root)
+    }
+
+    /// The same, and how many frames were unwound when the same sample came again: all others must be those that it has in
+    /// common with the first.
+    fn unwind_twice(
+        &self,
+        at: (usize, u64),
+        words: &[u64],
+        registers: &[(gimli::Register, u64)],
+    ) -> (Vec<(usize, u64)>, Root, usize) {
         let mut images = Images::default();
         let image = images.insert_for_test(self.elf());
         let mut mappings = Mappings::default();
@@ -133,15 +145,19 @@ impl Module {
             stack: Bytes::new(&bytes),
             stack_full: false,
         };
-        let mut frames = Vec::new();
-        let mut shadow = ShadowStack::default();
-        let unwound = StackUnwinder::default().unwind(&sample, &mut mappings, &images, &mut shadow, true, &mut frames);
-        let root = unwound.root;
+        let (mut frames, mut again) = (Vec::new(), Vec::new());
+        let (mut unwinder, mut shadow) = (StackUnwinder::default(), ShadowStack::default());
+        let mut unwind =
+            |frames: &mut Vec<Frame>| unwinder.unwind(&sample, &mut mappings, &images, &mut shadow, true, frames);
+        let Unwound { root, .. } = unwind(&mut frames);
+        let Unwound { root: root_again, common, gap } = unwind(&mut again);
+        assert_eq!((root_again, gap, common.shared), (root, None, 0));
+        assert_eq!(again, frames[..frames.len() - common.own as usize]);
         let found = frames.iter().map(|frame| {
             let function = self.starts.partition_point(|&start| start <= frame.address) - 1;
             (function, frame.address - self.starts[function])
         });
-        (found.collect(), root)
+        (found.collect(), root, again.len())
     }
 
     /// The address at an offset in a function, in the process.
@@ -314,6 +330,22 @@ fn signals() {
     // The interrupted function is where it was, at its first instruction.
     assert_eq!(root, Root::Complete);
     assert_eq!((frames[0], &frames[2..]), ((0, 0), &[(2, 0), (3, IN_CALL)][..]));
+}
+
+#[test]
+fn what_a_signal_interrupted_is_unwound_once() {
+    // Below the interrupted function is a deep recursion: `call`, `ret`.
+    let ret: &[u8] = &[0xc3];
+    let recursive: &[u8] = &[0xe8, 0, 1, 0, 0, 0xc3];
+    let functions = [(ret, Some(LEAF)), (RESTORER, None), (recursive, Some(LEAF)), (CALLER, Some(OUTERMOST))];
+    let module = with_signal_frame(&functions);
+    let mut words = vec![module.address(1, 0)];
+    words.extend(signal_frame(module.address(2, 5), SP + 8 * 65, 0));
+    words.extend([module.address(2, 5); 1000]);
+    words.push(module.address(3, 5));
+    let (frames, root, again) = module.unwind_twice((0, 0), &words, &[]);
+    assert_eq!((frames.len(), root), (1004, Root::Complete));
+    assert_eq!(again, 3, "the handler, the signal's frame, and what that interrupted");
 }
 
 #[test]
