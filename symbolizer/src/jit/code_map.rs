@@ -11,8 +11,11 @@ const MAX_PAGES: u64 = 256;
 const MAX_LARGE: usize = 256;
 /// Pieces looked at in one search, the latest first. Code at one address is rarely replaced a dozen times.
 const MAX_SEARCH: usize = 4096;
+/// Pieces looked at when one without a time is added, to forget those that it hides. A page holds 256 of 16 bytes; one that
+/// is on many pages looks at fewer on each.
+const MAX_HIDDEN_SEARCH: usize = 1024;
 /// Longest name kept, in bytes.
-const MAX_NAME_BYTES: usize = 4096;
+pub(super) const MAX_NAME_BYTES: usize = 4096;
 /// Bytes that a map may take. The map of a large Node service has 10 MiB.
 const MAX_BYTES: usize = 64 << 20;
 
@@ -47,8 +50,8 @@ pub struct Found<'a> {
 
 /// Pieces of code by address and time. Later ones are taken to replace what they overlap.
 ///
-/// Adding takes time by size, at most [`MAX_PAGES`] steps, and a search at most [`MAX_SEARCH`], whatever is added. The
-/// map never takes more than about 64 MiB; what does not fit is counted and left out.
+/// Adding takes time by size, at most [`MAX_PAGES`] + [`MAX_HIDDEN_SEARCH`] steps, and a search at most [`MAX_SEARCH`],
+/// whatever is added. The map never takes more than about 64 MiB; what does not fit is counted and left out.
 #[derive(Debug, Default)]
 pub struct CodeMap {
     pieces: Vec<Piece>,
@@ -86,13 +89,10 @@ impl CodeMap {
             if from == 0 {
                 // Without times nobody will ask for what this one hides altogether.
                 let pieces = &self.pieces;
-                let before = numbers.len();
                 let hidden =
-                    |old: &u32| pieces.get(*old as usize).is_some_and(|old| start <= old.start && old.end <= end);
-                if before < MAX_SEARCH {
-                    numbers.retain(|old| !hidden(old));
-                }
-                self.refs -= before - numbers.len();
+                    |old: &mut u32| pieces.get(*old as usize).is_some_and(|old| start <= old.start && old.end <= end);
+                let latest = numbers.len().saturating_sub(MAX_HIDDEN_SEARCH / pages);
+                self.refs -= numbers.extract_if(latest.., hidden).count();
             }
             numbers.push(number);
             self.refs += 1;
@@ -209,6 +209,11 @@ mod tests {
             map.add(5, 0, 0, "empty");
         }
         assert!(map.left_out() > 0 && map.bytes() <= MAX_BYTES, "{} {}", map.left_out(), map.bytes());
+        // Pieces on many pages that hide none of many others: looking at each on every page would take hours for a file.
+        let mut map = CodeMap::default();
+        (0..4095u64).for_each(|i| map.add(i, 255 << PAGE_BITS, 0, "a"));
+        (0..500u64).for_each(|_| map.add(4095, 255 << PAGE_BITS, 0, "b"));
+        assert_eq!((map.find(4094, 0).name, map.find(4095, 0).name), (Some("a"), Some("b")));
         // Nor does a search of the most crowded place take long.
         let mut map = CodeMap::default();
         (1..400_000u64).for_each(|i| map.add(0x1000 + i % 64, 1, i, "a"));

@@ -7,6 +7,7 @@
 use hashbrown::HashMap;
 
 use super::CodeMap;
+use super::code_map::MAX_NAME_BYTES;
 
 /// "JiTD" as a little-endian number.
 const MAGIC: u32 = 0x4A69_5444;
@@ -20,6 +21,8 @@ const MAX_RECORD_BYTES: usize = 16 << 10;
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
 /// Pieces of code whose moves are followed.
 const MAX_FOLLOWED: usize = 1 << 18;
+/// Bytes that their names may take.
+const MAX_FOLLOWED_BYTES: usize = 16 << 20;
 
 const JIT_CODE_LOAD: u32 = 0;
 const JIT_CODE_MOVE: u32 = 1;
@@ -32,6 +35,8 @@ pub struct JitDump {
     state: State,
     /// Name by code index, for moves.
     names: HashMap<u64, String>,
+    /// Bytes of these names.
+    name_bytes: usize,
     bad_records: u64,
 }
 
@@ -111,9 +116,7 @@ impl JitDump {
                 let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
                 let name = String::from_utf8_lossy(&name[..end]);
                 self.code.add(address, size, time, &name);
-                if self.names.len() < MAX_FOLLOWED || self.names.contains_key(&index) {
-                    self.names.insert(index, name.into_owned());
-                }
+                self.follow(index, &name[..name.floor_char_boundary(MAX_NAME_BYTES)]);
             }
             JIT_CODE_MOVE => {
                 // pid, tid: u32; vma, old address, new address, size, index: u64
@@ -129,6 +132,18 @@ impl JitDump {
             _ => {}
         }
         Some(())
+    }
+
+    /// Remembers a name for moves, if there is room.
+    fn follow(&mut self, index: u64, name: &str) {
+        let before = self.names.get(&index).map(String::len);
+        let bytes = self.name_bytes - before.unwrap_or(0) + name.len();
+        if bytes <= MAX_FOLLOWED_BYTES && (before.is_some() || self.names.len() < MAX_FOLLOWED) {
+            self.name_bytes = bytes;
+            self.names.insert(index, name.to_owned());
+        } else if let Some(stale) = self.names.remove(&index) {
+            self.name_bytes -= stale.len();
+        }
     }
 
     /// The code that it names. Times are `CLOCK_MONOTONIC`, or 0 where they are of another clock.
@@ -223,6 +238,20 @@ mod tests {
         // By the processor's counter: no times, so the last word counts.
         let dump = read(&demo(FLAG_ARCH_TIMESTAMP), 1 << 20);
         assert_eq!(dump.code().find(0x2000, 15).name, Some("h"));
+    }
+
+    #[test]
+    fn names_take_no_more_than_their_room() {
+        let mut dump = JitDump::default();
+        dump.feed(&header(0));
+        // Bytes that are no text take thrice their room as text.
+        let name = [0xff; 2000];
+        for i in 0..6000u64 {
+            dump.feed(&record(JIT_CODE_LOAD, 1, &[7, i, 0x1000 * i, 16, i % 5000], &name));
+        }
+        assert_eq!(dump.name_bytes, dump.names.values().map(String::len).sum());
+        assert!((MAX_FOLLOWED_BYTES / 2..=MAX_FOLLOWED_BYTES).contains(&dump.name_bytes));
+        assert!(dump.names.values().all(|name| name.len() <= MAX_NAME_BYTES && name.capacity() <= MAX_NAME_BYTES));
     }
 
     #[test]
