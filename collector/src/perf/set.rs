@@ -255,10 +255,8 @@ impl EventSet {
 
     /// How many descriptors the events take, those of the rings included.
     pub fn files(&self) -> u64 {
-        {
-            let late: usize = self.late.values().map(|late| 1 + late.others.len()).sum();
-            (self.counting.len() + self.others.len() + late + 4 * self.owners.len()) as u64
-        }
+        let late: usize = self.late.values().map(|late| 1 + late.others.len()).sum();
+        (self.counting.len() + self.others.len() + late + 4 * self.owners.len()) as u64
     }
 
     /// Stops sampling; the rings keep what was written.
@@ -270,10 +268,9 @@ impl EventSet {
         }
     }
 
-    /// The target's nanoseconds of CPU time, or cycles, so far: the sum of what its events counted. An event
-    /// that cannot be read (the kernel says ECHILD where a thread was forked while its group was being made) is left out;
-    /// `None` if none can, or if there were too many threads
-    /// to count them all.
+    /// The target's nanoseconds of CPU time, or cycles, so far: the sum of what its events counted. An event that cannot
+    /// be read (the kernel says ECHILD where a thread was forked while its group was being made) is left out; `None` if
+    /// none can, or if there were too many threads to count them all.
     pub fn count(&self) -> Option<u64> {
         if self.uncounted {
             return None;
