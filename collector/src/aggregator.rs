@@ -31,6 +31,8 @@ struct ThreadState {
     id: ThreadId,
     root: Option<Root>,
     steps: Layers<Step>,
+    /// Whether `steps` ends before the leaf; see [`Layers::bound`].
+    cut_short: bool,
     line: LineId,
     named: bool,
     /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
@@ -145,6 +147,7 @@ impl Aggregator {
                         id,
                         root: None,
                         steps: Layers::default(),
+                        cut_short: false,
                         line: LineId::UNKNOWN,
                         named: true,
                         until: u64::MAX,
@@ -191,7 +194,8 @@ impl Aggregator {
             }
             false => 0,
         };
-        let leaf_changed = more < stack.len() || common.own as usize + more < thread.steps.own().len();
+        let kept = common.own as usize + more;
+        let leaf_changed = more < stack.len() || kept < thread.steps.own().len() || thread.cut_short;
         // What comes after a gap is not in the place that its position says.
         thread.root = gap.is_none().then_some(root);
         thread.steps.cut(Common { own: common.own + more as u32, ..common });
@@ -220,6 +224,7 @@ impl Aggregator {
         }
         let depth = thread.steps.depth() as u64;
         thread.steps.settle(common);
+        thread.cut_short = thread.steps.bound();
         if leaf_changed && let Some(&leaf) = stack.first() {
             let resolved = self.resolver.resolve(&mut self.profile, leaf, time);
             (thread.line, thread.named) = (resolved.line, resolved.named);

@@ -4,6 +4,10 @@
 //! that returns and comes again between two samples would have to be told anew each time; so the outer part of a deep
 //! stack is kept in reserve even when a stack ends inside it, and a later one may share more of it again.
 
+/// Frames beyond the reserve that are remembered of a stack, at most, by either thread. Without that, each thread of the
+/// target that was once deep where there was no room for its reserve would hold its whole stack.
+pub const MAX_OWN: usize = 4096;
+
 /// One stack, and the deeper one that it may grow back into.
 #[derive(Clone, Debug)]
 pub struct Layers<T> {
@@ -106,6 +110,17 @@ impl<T> Layers<T> {
             self.shared = self.reserve.len();
         }
     }
+
+    /// Forgets what lies more than [`MAX_OWN`] frames beyond the reserve, memory included. Whether there was any. To be
+    /// called when the stack has settled; no later one has more than that in common with it.
+    pub fn bound(&mut self) -> bool {
+        if self.own.len() <= MAX_OWN {
+            return false;
+        }
+        self.own.truncate(MAX_OWN);
+        self.own.shrink_to_fit();
+        true
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +129,24 @@ mod tests {
 
     fn stack(layers: &Layers<u8>) -> Vec<u8> {
         layers.reserve()[..layers.shared()].iter().chain(layers.own()).copied().collect()
+    }
+
+    #[test]
+    fn what_is_too_deep_takes_no_memory() {
+        let mut layers = Layers::default();
+        (0..MAX_OWN).for_each(|_| layers.push(1u8));
+        assert!(!layers.bound());
+        assert_eq!(layers.own().len(), MAX_OWN);
+        (0..100 * MAX_OWN).for_each(|_| layers.push(2));
+        assert!(layers.bound());
+        assert!(layers.own() == [1; MAX_OWN] && layers.own.capacity() < 2 * MAX_OWN, "{}", layers.own.capacity());
+        // A reserve has its own limits.
+        let deep = Common { own: MAX_OWN as u32, reserve: Reserve::Replaced, ..Common::default() };
+        layers.cut(deep);
+        (0..10).for_each(|_| layers.push(3));
+        layers.settle(deep);
+        assert!(!layers.bound());
+        assert_eq!(layers.depth(), MAX_OWN + 10);
     }
 
     #[test]

@@ -23,15 +23,13 @@
 //! comes again, and to read megabytes of stack for each sample would cost too much. Before anything of it is used, the
 //! words are compared as above.
 
-use crate::layers::{Common, Layers, Reserve};
+use crate::layers::{Common, Layers, MAX_OWN, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
 const MAX_IDLE: u32 = 10_000;
 /// Frames beyond the reserve from which on they are added to it. To unwind fewer again for each sample costs little.
 const MANY_OWN: usize = 256;
-/// Frames of a stack that is remembered without a reserve, at most.
-const MAX_OWN: usize = 4096;
 /// Probes next to the root; next to the copy; anywhere.
 const NEAR_ROOT: usize = 6;
 const NEAR_COPY: usize = 8;
