@@ -104,6 +104,8 @@ pub struct ProcessTable {
     threads: HashMap<u32, Thread>,
     next_process: u32,
     next_thread: u32,
+    /// Announced threads that are no more.
+    ended: Vec<ThreadKey>,
 }
 
 impl ProcessTable {
@@ -186,8 +188,14 @@ impl ProcessTable {
         self.processes.insert(pid, process);
     }
 
-    /// Enters a thread of a known process.
+    /// Enters a thread of a known process. Whoever had its number before is gone, even if its exit was not seen.
     pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
+        if let Some(old) = self.threads.get(&tid) {
+            match old.pid == pid {
+                true => self.ended.extend(old.announced.then_some(old.key)),
+                false => self.exit(old.pid, tid),
+            }
+        }
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let key = ThreadKey(self.next_thread);
         self.next_thread += 1;
@@ -199,7 +207,7 @@ impl ProcessTable {
             group_values: GroupValues::default(),
             shadow: ShadowStack::default(),
         };
-        if self.threads.insert(tid, thread).is_none_or(|old| old.pid != pid) {
+        if self.threads.insert(tid, thread).is_none() {
             process.threads += 1;
         }
     }
@@ -221,8 +229,8 @@ impl ProcessTable {
         self.add_thread(pid, tid, name);
     }
 
-    /// `execve`: the same pid becomes another program. Returns the threads that others know of and that are no more.
-    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) -> Vec<ThreadKey> {
+    /// `execve`: the same pid becomes another program.
+    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) {
         let old = self
             .processes
             .get(&pid)
@@ -234,7 +242,7 @@ impl ProcessTable {
             }
             None => (None, procfs::stat(pid).map_or(0, |stat| stat.start_time), 0),
         };
-        let ended = self.remove_process(pid);
+        self.remove_process(pid);
         self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
         self.add_thread(pid, tid, name.to_owned());
         // The counters belong to the task that called `execve` and run on. Which one that was is not told: it has taken
@@ -242,7 +250,6 @@ impl ProcessTable {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.group_values.unknown_start = true;
         }
-        ended
     }
 
     /// A thread's new name; the main thread's is the process's.
@@ -256,25 +263,29 @@ impl ProcessTable {
         Some((thread, process))
     }
 
-    /// A thread ended, and with the last one its process. Returns the thread if it was known.
-    pub fn exit(&mut self, pid: u32, tid: u32) -> Option<Thread> {
-        let thread = self.threads.remove(&tid)?;
+    /// A thread ended, and with the last one its process.
+    pub fn exit(&mut self, pid: u32, tid: u32) {
+        let Some(thread) = self.threads.remove(&tid) else { return };
+        self.ended.extend(thread.announced.then_some(thread.key));
         if let Some(process) = self.processes.get_mut(&pid) {
             process.threads = process.threads.saturating_sub(1);
             if process.threads == 0 {
                 self.processes.remove(&pid);
             }
         }
-        Some(thread)
     }
 
-    /// Forgets a process and its threads. Returns those threads that others know of.
-    pub fn remove_process(&mut self, pid: u32) -> Vec<ThreadKey> {
-        if self.processes.remove(&pid).is_none() {
-            return Vec::new();
+    /// Forgets a process and its threads.
+    pub fn remove_process(&mut self, pid: u32) {
+        if self.processes.remove(&pid).is_some() {
+            let gone = self.threads.extract_if(|_, thread| thread.pid == pid);
+            self.ended.extend(gone.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key));
         }
-        let gone = self.threads.extract_if(|_, thread| thread.pid == pid);
-        gone.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key).collect()
+    }
+
+    /// Threads that others know of and that are no more, each told once, however their end became known.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = ThreadKey> + '_ {
+        self.ended.drain(..)
     }
 
     /// Frames that all threads keep in reserve.
@@ -357,7 +368,7 @@ mod tests {
         assert_ne!(key(&mut table, pid + 2), first);
         assert_eq!(table.processes[&(pid + 2)].exec_generation, 1);
 
-        assert!(table.exit(pid + 2, pid + 2).is_some());
+        table.exit(pid + 2, pid + 2);
         assert!(!table.processes.contains_key(&(pid + 2)));
         table.fork(pid + 2, pid + 2, pid, pid, 60 * TICK_NS);
         assert_eq!(table.processes[&(pid + 2)].exec_generation, 0);
@@ -368,5 +379,42 @@ mod tests {
         table.exit(pid + 2, pid + 2);
         assert!(table.is_empty());
         assert!(table.threads.is_empty());
+    }
+
+    #[test]
+    fn announced_threads_end_however_that_becomes_known() {
+        let mut table = ProcessTable::default();
+        let pid = u32::MAX - 20;
+        table.read_process(pid, &mut Images::default());
+        let announce = |table: &mut ProcessTable, pid, tid| {
+            let (thread, _) = table.thread(pid, tid, &mut Images::default()).unwrap();
+            thread.announced = true;
+            thread.key
+        };
+        let ended = |table: &mut ProcessTable| table.take_ended().collect::<Vec<_>>();
+        let main = announce(&mut table, pid, pid);
+        assert_eq!(ended(&mut table), []);
+
+        // The same number for another thread of the process, and then of another process: exits were lost.
+        table.fork(pid, pid + 1, pid, pid, 0);
+        let first = announce(&mut table, pid, pid + 1);
+        table.fork(pid, pid + 1, pid, pid, 0);
+        assert_eq!((ended(&mut table), table.processes[&pid].threads), (vec![first], 2));
+        let second = announce(&mut table, pid, pid + 1);
+        table.fork(pid + 1, pid + 1, pid, pid, 0);
+        assert_eq!((ended(&mut table), table.processes[&pid].threads), (vec![second], 1));
+
+        // A new process in the place of one whose exit was lost.
+        let child = announce(&mut table, pid + 1, pid + 1);
+        table.fork(pid + 1, pid + 1, pid, pid, 0);
+        assert_eq!(ended(&mut table), [child]);
+        let child = announce(&mut table, pid + 1, pid + 1);
+        table.exec(pid + 1, pid + 1, "other");
+        assert_eq!(ended(&mut table), [child]);
+        // Of this one nobody knows.
+        table.exit(pid + 1, pid + 1);
+        assert_eq!(ended(&mut table), []);
+        table.exit(pid, pid);
+        assert_eq!((ended(&mut table), table.is_empty()), (vec![main], true));
     }
 }

@@ -100,15 +100,15 @@ impl State {
     pub fn forget_the_dead(&mut self) {
         for pid in self.table.pids() {
             if procfs::has_ended(pid) {
-                self.end_threads_of(pid);
+                self.table.remove_process(pid);
             }
         }
+        self.tell_ended();
     }
 
-    fn end_threads_of(&mut self, pid: u32) {
-        for key in self.table.remove_process(pid) {
-            self.batch.items.push(Item::ThreadEnd(key));
-        }
+    /// Tells the aggregator which threads are no more.
+    fn tell_ended(&mut self) {
+        self.batch.items.extend(self.table.take_ended().map(Item::ThreadEnd));
     }
 
     /// After records were lost that tell what is mapped where: looks at all processes anew.
@@ -120,6 +120,7 @@ impl State {
     }
 
     pub fn send(&mut self, channels: &Channels, wait: bool) {
+        self.tell_ended();
         self.counts.throttled = self.throttled_ns.checked_div(self.period).unwrap_or(0);
         self.batch.counts = self.counts;
         let mut next = channels.empty.try_recv().unwrap_or_default();
@@ -271,20 +272,14 @@ impl State {
                 self.table.fork(pid, tid, parent_pid, parent_tid, time);
             }
             Change::Exit { pid, tid } => {
-                if let Some(thread) = self.table.exit(pid, tid)
-                    && thread.announced
-                {
-                    self.batch.items.push(Item::ThreadEnd(thread.key));
-                }
+                self.table.exit(pid, tid);
                 if self.doubtful_threads.remove(&tid) {
                     self.doubtful.retain(|&(doubtful, _), _| doubtful != tid);
                 }
             }
             Change::Comm { pid, tid, exec: true, name } => {
                 self.waiting_child = self.waiting_child.filter(|&child| child != pid);
-                for key in self.table.exec(pid, tid, &name) {
-                    self.batch.items.push(Item::ThreadEnd(key));
-                }
+                self.table.exec(pid, tid, &name);
             }
             Change::Comm { pid, tid, exec: false, name } => {
                 if let Some((thread, process)) = self.table.rename(pid, tid, &name)
