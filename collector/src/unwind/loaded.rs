@@ -5,6 +5,8 @@ use std::sync::Arc;
 use ccsd_profile::TruncationReason;
 use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 
 use super::roots::{Covered, ImageRoots};
 use super::{Root, Stop};
@@ -24,7 +26,8 @@ pub struct LoadedImages {
     /// `None` until a frame falls into it.
     list: Vec<Option<LoadedImage>>,
     held: u64,
-    refused: u64,
+    /// Those that were refused, ever.
+    refused: HashSet<ImageIndex, FxBuildHasher>,
 }
 
 /// An image as the unwinder sees it.
@@ -59,6 +62,14 @@ impl LoadedImages {
     pub fn drop_image(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize).and_then(Option::take) else { return false };
         self.held = self.held.saturating_sub(image.bytes);
+        if image.bytes > 0 {
+            // There may be room now for those that were refused: their next frame tries.
+            for refused in &self.refused {
+                if let Some(entry) = self.list.get_mut(refused.0 as usize) {
+                    entry.take_if(|image| image.bytes == 0);
+                }
+            }
+        }
         let base = own_base(index);
         unwinder.remove_module(base);
         unwinder.remove_module(base + DEBUG_FRAME_SPAN);
@@ -67,7 +78,7 @@ impl LoadedImages {
 
     /// Images whose unwind information was not read, because there was too much already.
     pub fn refused(&self) -> u64 {
-        self.refused
+        self.refused.len() as u64
     }
 
     #[cold]
@@ -87,13 +98,13 @@ impl LoadedImages {
         let bare = LoadedImage { to_own: base, generated, bytes: 0, roots: ImageRoots::default() };
         let Some(image) = image else { return bare };
         let Some(elf) = &image.elf else { return bare };
-        if self.held >= MAX_UNWIND_BYTES {
-            self.refused += 1;
-            return bare;
-        }
         let sections = elf.unwind_sections();
         let bytes = sections.bytes();
-        self.held = self.held.saturating_add(bytes);
+        let Some(held) = self.held.checked_add(bytes).filter(|&held| held <= MAX_UNWIND_BYTES) else {
+            self.refused.insert(index);
+            return bare;
+        };
+        self.held = held;
         let info = ExplicitModuleSectionInfo {
             base_svma: sections.base_svma,
             text_svma: sections.text_svma.clone(),
