@@ -255,6 +255,7 @@ impl Aggregator {
         accounting.lost = own_part(counts.lost, counts);
         accounting.dropped_by_us = counts.dropped;
         accounting.throttled = own_part(counts.throttled, counts);
+        accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;
         accounting.own_cpu_ns = usage::own_cpu_ns();
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();

@@ -105,6 +105,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Images whose unwind information was not read, because there was too much already.
     pub refused_images: u64,
+    /// Stacks completed with what was read from the target's memory, later than the sample.
+    pub read_late: u64,
     /// Why memory beyond the copied stack was not read.
     pub memory: Refusals,
     /// Records that came out of order.

@@ -179,6 +179,7 @@ impl Sampler {
         state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();
         state.counts.memory = state.unwinder.memory_refusals();
+        state.counts.read_late = state.unwinder.read_late();
         state.queue_full = false;
         if state.tracking_lost {
             state.reread_processes();

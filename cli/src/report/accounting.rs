@@ -106,6 +106,9 @@ fn stacks(accounting: &Accounting) -> String {
     let truncated = accounting.truncated_total();
     let complete = accounting.received.saturating_sub(truncated).saturating_sub(accounting.with_gap);
     let mut text = format!("{} complete", count(complete));
+    if accounting.read_late > 0 {
+        text.push_str(&format!(" ({} read late)", count(accounting.read_late)));
+    }
     if accounting.with_gap > 0 {
         text.push_str(&format!(", {} with a gap", count(accounting.with_gap)));
     }

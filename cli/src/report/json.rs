@@ -71,6 +71,7 @@ struct Counts {
     /// By reason; those that did not occur are left out.
     truncated_by_reason: BTreeMap<&'static str, u64>,
     with_gap: u64,
+    read_late: u64,
     unsymbolised: u64,
     elided: u64,
     target_cpu_ns: Option<u64>,
@@ -97,6 +98,7 @@ impl Counts {
             truncated: accounting.truncated_total(),
             truncated_by_reason: reasons.filter(|(_, samples)| *samples > 0).collect(),
             with_gap: accounting.with_gap,
+            read_late: accounting.read_late,
             unsymbolised: accounting.unsymbolised,
             elided: accounting.elided,
             target_cpu_ns: accounting.target_cpu_ns,

@@ -89,6 +89,8 @@ pub struct Accounting {
     pub truncated: [u64; TruncationReason::COUNT],
     /// Samples whose stack reaches its root and may lack frames in the middle.
     pub with_gap: u64,
+    /// Samples whose stack was completed with what was read from the target's memory a moment later.
+    pub read_late: u64,
     /// Samples whose leaf has no name.
     pub unsymbolised: u64,
     /// Samples charged to `[elided]`.
@@ -146,6 +148,7 @@ impl Accounting {
             throttle_events,
             truncated,
             with_gap,
+            read_late,
             unsymbolised,
             elided,
             target_cpu_ns,
@@ -175,6 +178,7 @@ impl Accounting {
             add(to, more);
         }
         add(&mut self.with_gap, with_gap);
+        add(&mut self.read_late, read_late);
         add(&mut self.unsymbolised, unsymbolised);
         add(&mut self.elided, elided);
         add_known(&mut self.target_cpu_ns, target_cpu_ns);

@@ -44,7 +44,7 @@ use memory::{Memory, Refusals, UserStack};
 use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
 use roots::GoFrame;
-use shadow::{Check, Known, ShadowStack, State};
+use shadow::{Check, Join, Known, ShadowStack, State};
 
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
 /// make. More is taken for a loop.
@@ -86,6 +86,9 @@ pub struct StackUnwinder {
     memory: Memory,
     /// The frames of the stack being unwound that a return address led to, innermost first.
     known: Vec<Known>,
+    /// Which of the stack's frames the first of them is.
+    first_known: usize,
+    read_late: u64,
 }
 
 /// One stack.
@@ -97,6 +100,15 @@ pub struct Unwound {
     pub common: Common,
     /// Why frames may be missing between those that were found and those in common.
     pub gap: Option<TruncationReason>,
+}
+
+/// What a stack that ends early may go on with.
+struct LastStack<'a> {
+    shadow: &'a mut ShadowStack,
+    /// Of the mappings now.
+    generation: u32,
+    /// Whether the thread has one stack, as far as can be told.
+    one_stack: bool,
 }
 
 /// A frame that has been found in the mappings.
@@ -116,6 +128,8 @@ impl Default for StackUnwinder {
             generated: GeneratedRules::default(),
             memory: Memory::default(),
             known: Vec::new(),
+            first_known: 0,
+            read_late: 0,
         }
     }
 }
@@ -144,6 +158,7 @@ impl StackUnwinder {
         let stack = UserStack::new(sample.stack, sp, &mut memory);
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
             Ok(Found { root: Root::Complete, common, in_shadow: true }) => {
+                self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), may_reserve);
                 Unwound { root: Root::Complete, common, gap: None }
@@ -153,22 +168,57 @@ impl StackUnwinder {
                 Unwound { root: found.root, common: Common::default(), gap: None }
             }
             Err(stop) => {
-                let generation = mappings.generation();
-                let reason = stop.reason(sample);
-                match stop.beyond_copy(sample).and_then(|address| shadow.join(address, generation, &stack)) {
-                    Some(join) => {
-                        let common = shadow.remember(join.common, &[], &stack, generation, false);
-                        Unwound { root: Root::Complete, common, gap: join.gap.then_some(reason) }
-                    }
-                    None => {
-                        shadow.interrupt();
-                        Unwound { root: Root::Truncated(reason), common: Common::default(), gap: None }
-                    }
-                }
+                // Goroutines' stacks lie side by side: one that ends at an address need not be the one that goes on there.
+                let image = frames.last().and_then(|frame| self.images.get(&mut self.unwinder, frame.image, images));
+                let one_stack = image.is_none_or(|image| !image.roots.is_go());
+                let last = LastStack { shadow, generation: mappings.generation(), one_stack };
+                self.join(&stop, sample, &stack, last, frames)
             }
         };
         self.memory = memory;
         unwound
+    }
+
+    /// Ends a stack that was not followed to its root, with the outer part of the thread's last one if that goes on where
+    /// the copy ends.
+    #[cold]
+    fn join(
+        &mut self,
+        stop: &Stop,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        last: LastStack<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> Unwound {
+        let LastStack { shadow, generation, one_stack } = last;
+        let mut reason = stop.reason(sample);
+        let mut wanted = stop.outside_copy(sample);
+        // What was read late has led nowhere: it was of another call.
+        let copied = self.known.iter().take_while(|known| known.is_copied(stack)).count();
+        if let Some(late) = self.known.get(copied) {
+            wanted = Some(late.return_slot().0);
+            if matches!(stop, Stop::Nowhere | Stop::Unreadable(_)) {
+                reason = late_reason(sample);
+                frames.truncate(self.first_known + copied);
+            }
+        }
+        let joined = wanted.and_then(|address| shadow.join(address, generation, one_stack, stack));
+        match joined {
+            Some(Join { common, gap }) => {
+                frames.truncate(self.first_known + copied);
+                let common = shadow.remember(common, &[], stack, generation, false);
+                Unwound { root: Root::Complete, common, gap: gap.then_some(reason) }
+            }
+            None => {
+                shadow.interrupt();
+                Unwound { root: Root::Truncated(reason), common: Common::default(), gap: None }
+            }
+        }
+    }
+
+    /// Stacks that were completed with what was read from the target's memory, later than the sample.
+    pub fn read_late(&self) -> u64 {
+        self.read_late
     }
 
     #[inline]
@@ -245,6 +295,7 @@ impl StackUnwinder {
         shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
     ) -> Result<Found, Stop> {
+        self.first_known = frames.len() + 1;
         let mut search = shadow.search(mappings.generation());
         let mut read_stack = |address: u64| stack.read(address).ok_or(());
         let Pointers { mut at, mut regs } = from;
@@ -448,12 +499,12 @@ enum Stop {
 }
 
 impl Stop {
-    /// The address that was needed, if it lies where the stack goes on after the copy.
-    fn beyond_copy(&self, sample: &Sample<'_>) -> Option<u64> {
+    /// The address that was needed, if it is not among those that the sample copied.
+    fn outside_copy(&self, sample: &Sample<'_>) -> Option<u64> {
         let Stop::Unreadable(address) = *self else { return None };
-        let offset = address.checked_sub(sample.regs?.sp)?;
-        // A word may begin in the copy and end beyond it.
-        (offset.checked_add(8)? > sample.stack.len() as u64).then_some(address)
+        let sp = sample.regs?.sp;
+        let end = sp.checked_add(sample.stack.len() as u64)?;
+        (address.checked_add(8)? > end || address < sp).then_some(address)
     }
 
     fn reason(&self, sample: &Sample<'_>) -> TruncationReason {
@@ -461,17 +512,16 @@ impl Stop {
             Stop::NeedsCare => TruncationReason::BadUnwindInfo,
             Stop::Nowhere => TruncationReason::UnknownMapping,
             // The stack goes on where the copy ends.
-            Stop::Unreadable(_) if self.beyond_copy(sample).is_some() => {
-                if sample.stack_full {
-                    TruncationReason::StackCopyTooSmall
-                } else {
-                    TruncationReason::StackUnreadable
-                }
-            }
+            Stop::Unreadable(address) if sample.regs.is_some_and(|regs| address >= regs.sp) => late_reason(sample),
             Stop::Unreadable(_) => TruncationReason::BadUnwindInfo,
             Stop::Because(reason) => reason,
         }
     }
+}
+
+/// Why the copy of a stack does not hold what comes next.
+fn late_reason(sample: &Sample<'_>) -> TruncationReason {
+    if sample.stack_full { TruncationReason::StackCopyTooSmall } else { TruncationReason::StackUnreadable }
 }
 
 /// A stack that was followed to its root.

@@ -105,6 +105,11 @@ impl ImageRoots {
         self.all_careful || !self.careful.is_empty() && self.careful.contains(&address)
     }
 
+    /// Whether it is a Go program or library, whose stacks are many and small.
+    pub fn is_go(&self) -> bool {
+        self.elf.as_ref().is_some_and(|elf| elf.go_functions().is_some())
+    }
+
     /// What is special about a frame of a Go program. (Its own table is asked, not its symbols: it is always there.)
     pub fn go_frame(&self, address: u64) -> Option<GoFrame> {
         let function = self.elf.as_ref()?.go_functions()?.find(address)?;

@@ -30,6 +30,8 @@ use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
 const MAX_IDLE: u32 = 10_000;
 /// Frames beyond the reserve from which on they are added to it. To unwind fewer again for each sample costs little.
 const MANY_OWN: usize = 256;
+/// Bytes of stack that a gap may have: the usual limit of a stack. Further away lies another one.
+const MAX_GAP_BYTES: u64 = 8 << 20;
 /// Probes next to the root; next to the copy; anywhere.
 const NEAR_ROOT: usize = 6;
 const NEAR_COPY: usize = 8;
@@ -64,8 +66,13 @@ impl Known {
     }
 
     /// Where its return address lies. All of framehop's rules for x86_64 take it from below the caller's stack pointer.
-    fn return_slot(&self) -> Slot {
+    pub fn return_slot(&self) -> Slot {
         (self.state.sp.wrapping_sub(8), self.state.return_address)
+    }
+
+    /// Whether the sample has copied that.
+    pub fn is_copied(&self, stack: &UserStack<'_>) -> bool {
+        stack.copied(self.return_slot().0).is_some()
     }
 }
 
@@ -175,8 +182,9 @@ impl ShadowStack {
     /// Where the copy ends, and nothing tells what the word at `address` beyond it was: the part of the last stack further
     /// out that was there before the sample and is there now, as far as it is looked at, so was there in between. If the
     /// stack is gone, with its thread or process, what was there before has to do. Whether there are other frames between
-    /// it and the copy is not known, except where the word itself is a return address of the last stack.
-    pub fn join(&mut self, address: u64, generation: u32, stack: &UserStack<'_>) -> Option<Join> {
+    /// it and the copy is not known, except where the word itself is a return address of the last stack. Only then can a
+    /// thread be joined that goes from one stack to another (`one_stack` is false), or whose last stack lies elsewhere.
+    pub fn join(&mut self, address: u64, generation: u32, one_stack: bool, stack: &UserStack<'_>) -> Option<Join> {
         if self.generation != generation {
             return None;
         }
@@ -202,7 +210,9 @@ impl ShadowStack {
             Now::Unknown => return None,
         };
         let innermost = self.get(common, same.checked_sub(1)?)?;
-        Some(Join { common: up_to(same), gap: !sure || innermost.return_slot().0 != address })
+        let distance = innermost.return_slot().0.checked_sub(address)?;
+        let gap = !sure || distance != 0;
+        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(Join { common: up_to(same), gap })
     }
 
     /// Remembers a stack that is whole: what it has in `common` with the one before, and its other frames, innermost first.
@@ -220,7 +230,7 @@ impl ShadowStack {
         self.generation = generation;
         let own = common.own as usize + frames.len();
         let outermost = self.get(common, 0).filter(|_| common != Common::default()).or(frames.last());
-        let deep = outermost.is_some_and(|known| stack.copied(known.return_slot().0).is_none());
+        let deep = outermost.is_some_and(|known| !known.is_copied(stack));
         if deep && own > MANY_OWN && may_reserve {
             common.reserve = Reserve::Replaced;
         } else if stale && common.shared == 0 && !self.layers.reserve().is_empty() {

@@ -90,6 +90,7 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         a.dropped_by_us,
         a.file_bytes,
         a.with_gap,
+        a.read_late,
     ];
     put_option(out, a.expected);
     put_option(out, a.target_cpu_ns);
@@ -132,6 +133,7 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
         &mut a.dropped_by_us,
         &mut a.file_bytes,
         &mut a.with_gap,
+        &mut a.read_late,
     ];
     for (field, number) in fields.into_iter().zip(numbers) {
         *field = number;
