@@ -107,6 +107,8 @@ pub struct Counts {
     pub refused_images: u64,
     /// Stacks completed with what was read from the target's memory, later than the sample.
     pub read_late: u64,
+    /// Stacks that were not followed to their root because they took too long.
+    pub cut_stacks: u64,
     /// Why memory beyond the copied stack was not read.
     pub memory: Refusals,
     /// Records that came out of order.

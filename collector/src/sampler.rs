@@ -180,6 +180,7 @@ impl Sampler {
         state.counts.refused_images = state.unwinder.refused_images();
         state.counts.memory = state.unwinder.memory_refusals();
         state.counts.read_late = state.unwinder.read_late();
+        state.counts.cut_stacks = state.unwinder.cut_stacks();
         state.queue_full = false;
         if state.tracking_lost {
             state.reread_processes();

@@ -48,7 +48,7 @@ reasons! {
     BadUnwindInfo => "bad unwind information",
     /// The stack could not be read.
     StackUnreadable => "stack unreadable",
-    /// More frames than are followed.
+    /// More frames than are followed, or than there was time for.
     TooDeep => "too deep",
     /// The address is in no known mapping.
     UnknownMapping => "unknown mapping",

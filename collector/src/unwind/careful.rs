@@ -3,10 +3,10 @@
 //! framehop follows `rip`, `rsp` and `rbp`, and knows no rule that reads memory to find the frame. That leaves out signal
 //! frames, functions that realign their stack, and assembly that keeps its frame in another register (the dynamic
 //! linker's lazy binding keeps it in `rbx`). A stack that meets such a frame is unwound by this module instead, from
-//! its first frame up to this one, because the other registers have to be followed through the callees. It is slower,
-//! about a microsecond a frame, and rare.
+//! its first frame up to this one, because the other registers have to be followed through the callees. Finding a row in
+//! the tables takes microseconds, so rows are remembered by address; leaving a frame by one takes some 100 ns.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 
 use ccsd_symbolizer::UnwindSections;
 use gimli::{
@@ -15,7 +15,10 @@ use gimli::{
     UnwindSection, UnwindTableRow, Value, X86_64,
 };
 
-use super::fde_index::FdeIndex;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -26,6 +29,8 @@ const REGISTERS: usize = 17;
 pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 /// Requests for memory or registers that one expression may make; real ones make two.
 const MAX_EVALUATION_STEPS: usize = 64;
+/// Rows remembered per image, some 300 bytes each: one for each address that a frame was left at with every register.
+const MAX_ROWS: usize = 16_384;
 
 /// Register values by DWARF number, as far as they are known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +54,12 @@ impl Registers {
         let number = usize::from(register.0);
         if let Some(slot) = self.values.get_mut(number) {
             *slot = (value != u64::MAX || !CALLEE_SAVED.contains(&number)).then_some(value);
+        }
+    }
+
+    fn forget(&mut self, register: Register) {
+        if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
+            *slot = None;
         }
     }
 }
@@ -92,6 +103,31 @@ pub struct Tables {
     /// Of `.eh_frame`, used only where there is no `.eh_frame_hdr`.
     eh_frame: OnceCell<FdeIndex>,
     debug_frame: OnceCell<FdeIndex>,
+    /// How frames have been left, by address.
+    rows: RefCell<HashMap<u64, Result<Row, Stuck>, FxBuildHasher>>,
+}
+
+/// A row of the tables: what it takes to leave a frame.
+#[derive(Debug)]
+struct Row {
+    found: Found,
+    cfa: CfaRule<usize>,
+    /// In the order of their numbers. A register without a rule is as in [`CALLEE_SAVED`].
+    rules: Box<[(Register, RegisterRule<usize>)]>,
+}
+
+impl Row {
+    fn new(row: &UnwindTableRow<usize>, found: Found) -> Row {
+        let followed = row.registers().filter(|(register, _)| usize::from(register.0) < REGISTERS);
+        let mut rules: Box<[_]> = followed.map(|(register, rule)| (*register, rule.clone())).collect();
+        rules.sort_unstable_by_key(|(register, _)| register.0);
+        Row { found, cfa: row.cfa().clone(), rules }
+    }
+
+    /// Whether the return address is undefined. (Its number is the highest.)
+    fn has_no_caller(&self) -> bool {
+        !matches!(self.rules.last(), Some((X86_64::RA, rule)) if *rule != RegisterRule::Undefined)
+    }
 }
 
 impl Tables {
@@ -142,10 +178,16 @@ pub fn leave(
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<Caller, Stuck> {
     let before = *registers;
-    let (after, signal) = with_row(tables, address, |row, found| {
-        apply(tables, found.table, row, &before, read).map(|after| (after, found.signal))
-    })??;
-    let Some(after) = after else { return Ok(Caller::None) };
+    let mut rows = tables.rows.borrow_mut();
+    if rows.len() >= MAX_ROWS && !rows.contains_key(&address) {
+        rows.clear();
+    }
+    let row = match rows.entry(address).or_insert_with(|| with_row(tables, address, Row::new)) {
+        Ok(row) => row,
+        Err(stuck) => return Err(*stuck),
+    };
+    let Some(after) = apply(tables, row, &before, read)? else { return Ok(Caller::None) };
+    let signal = row.found.signal;
     match after.get(X86_64::RA) {
         None | Some(0) => Ok(Caller::None),
         Some(_) if after.get(X86_64::RSP) <= before.get(X86_64::RSP) && !signal => Err(Stuck::Bad),
@@ -182,12 +224,12 @@ pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Op
 /// The caller's registers; `None` where the return address is undefined.
 fn apply(
     tables: &Tables,
-    table: Table,
-    row: &UnwindTableRow<usize>,
+    row: &Row,
     before: &Registers,
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<Option<Registers>, Stuck> {
-    let cfa = match row.cfa() {
+    let table = row.found.table;
+    let cfa = match &row.cfa {
         CfaRule::RegisterAndOffset { register, offset } => {
             before.get(*register).ok_or(Stuck::Bad)?.wrapping_add_signed(*offset)
         }
@@ -195,16 +237,16 @@ fn apply(
     };
     let load = |address: u64| read(address).ok_or(Stuck::Unreadable(address));
     let mut after = Registers::default();
-    for number in 0..REGISTERS as u16 {
-        let register = Register(number);
-        let value = match row.register(register) {
-            None if register == X86_64::RSP => Some(cfa),
-            None if CALLEE_SAVED.contains(&usize::from(number)) => before.get(register),
-            None => None,
-            Some(RegisterRule::Undefined) => None,
-            Some(RegisterRule::SameValue) => before.get(register),
-            Some(RegisterRule::Offset(offset)) => {
-                let slot = cfa.wrapping_add_signed(offset);
+    after.set(X86_64::RSP, cfa);
+    for number in CALLEE_SAVED {
+        after.values[number] = before.values[number];
+    }
+    for (register, rule) in &row.rules {
+        let register = *register;
+        let value = match rule {
+            RegisterRule::SameValue => before.get(register),
+            RegisterRule::Offset(offset) => {
+                let slot = cfa.wrapping_add_signed(*offset);
                 match load(slot) {
                     Ok(value) => Some(value),
                     // Where an epilogue has popped it already, and the table does not say so.
@@ -216,24 +258,23 @@ fn apply(
                     Err(stuck) => return Err(stuck),
                 }
             }
-            Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
-            Some(RegisterRule::Register(other)) => before.get(other),
-            Some(RegisterRule::Expression(expression)) => {
-                Some(load(evaluate(tables, table, &expression, before, Some(cfa), read)?)?)
+            RegisterRule::ValOffset(offset) => Some(cfa.wrapping_add_signed(*offset)),
+            RegisterRule::Register(other) => before.get(*other),
+            RegisterRule::Expression(expression) => {
+                Some(load(evaluate(tables, table, expression, before, Some(cfa), read)?)?)
             }
-            Some(RegisterRule::ValExpression(expression)) => {
-                Some(evaluate(tables, table, &expression, before, Some(cfa), read)?)
+            RegisterRule::ValExpression(expression) => {
+                Some(evaluate(tables, table, expression, before, Some(cfa), read)?)
             }
-            Some(_) => None,
+            // Undefined, and those that mean nothing here.
+            _ => None,
         };
+        after.forget(register);
         if let Some(value) = value {
             after.set(register, value);
         }
     }
-    if matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined)) {
-        return Ok(None);
-    }
-    Ok(Some(after))
+    Ok(if row.has_no_caller() { None } else { Some(after) })
 }
 
 fn evaluate(
@@ -307,7 +348,7 @@ fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
 }
 
 /// Where a row was found.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Found {
     table: Table,
     /// Whether it belongs to a signal trampoline.
@@ -355,6 +396,10 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
 ) -> Result<T, Stuck> {
+    // All of it may be run.
+    if fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
+        return Err(Stuck::Bad);
+    }
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(section, bases, &mut context, address).map_err(|_| Stuck::Bad)?;
     Ok(then(row, Found { table, signal: fde.is_signal_trampoline() }))
@@ -427,6 +472,42 @@ mod tests {
         let read = |address: u64| (address == 0x7000).then_some(0x2010);
         assert_eq!(leave(&tables, 0x1010, &mut now, &read), Ok(Caller::Called));
         assert_eq!(now.get(X86_64::RBP), Some(6));
+    }
+
+    #[test]
+    fn rows_are_remembered() {
+        let tables = tables();
+        let read = |address: u64| Some(address);
+        let now = registers(&[(X86_64::RSP, 0x7000), (X86_64::RBX, 0x7100)]);
+        let after = |address| {
+            let mut now = now;
+            leave(&tables, address, &mut now, &read).map(|_| now.values)
+        };
+        let first = [0x1010, 0x2010, 0x4010].map(after);
+        assert_eq!(first.each_ref().map(Result::is_ok), [true, true, false]);
+        assert_eq!([0x1010, 0x2010, 0x4010].map(after), first);
+        assert_eq!(tables.rows.borrow().len(), 3);
+        // Not without end.
+        for address in 0x5000..0x5000 + MAX_ROWS as u64 {
+            assert_eq!(after(address), Err(Stuck::NotCovered));
+        }
+        assert!(tables.rows.borrow().len() <= MAX_ROWS);
+        assert_eq!([0x1010, 0x2010, 0x4010].map(after), first);
+    }
+
+    #[test]
+    fn entries_that_take_long_are_refused() {
+        // Of .eh_frame with a search table nothing else limits them.
+        for (padding, expected) in [(0, Ok(Caller::Called)), (MAX_ENTRY_BYTES, Err(Stuck::Bad))] {
+            let mut data = Vec::new();
+            let cie = push_cie(&mut data);
+            push_fde(&mut data, cie, 0x1000, 0x100, &vec![0; padding]);
+            let section = debug_frame(&data);
+            let bases = BaseAddresses::default();
+            let fde = section.fde_for_address(&bases, 0x1010, DebugFrame::cie_from_offset).unwrap();
+            let found = row(&section, &bases, Table::DebugFrame, &fde, 0x1010, |_, _| Caller::Called);
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

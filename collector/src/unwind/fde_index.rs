@@ -19,7 +19,7 @@ const MAX_FDES: usize = 1 << 20;
 const MAX_WALKED_BYTES: usize = 64 << 20;
 /// Bytes of one entry. All of it may be run each time a row is looked up, and it grows only with the pushes and pops of
 /// one function: compilers' entries are below a page.
-const MAX_ENTRY_BYTES: usize = 1 << 20;
+pub const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// Common information entries remembered while a section is read. A linker merges those of `.eh_frame` to a handful;
 /// `.debug_frame` has one per object file, followed by the functions that use it.
 const MAX_CIES: usize = 4096;

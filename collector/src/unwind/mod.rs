@@ -13,6 +13,7 @@
 //! Where framehop's rules do not reach, the stack is unwound again, up to beyond that frame, by [`careful`], and by [`code`]
 //! where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
+mod allowance;
 mod careful;
 mod code;
 mod fde_index;
@@ -38,6 +39,7 @@ use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
+use allowance::Allowance;
 use careful::{Caller, Registers, Stuck, Table};
 use loaded::{DEBUG_FRAME_SPAN, LoadedImages};
 use memory::{Memory, Refusals, UserStack};
@@ -54,6 +56,9 @@ const CACHES: usize = 64;
 /// Times that a stack is begun anew for a frame that framehop cannot leave. Signal frames and the like come one or two to a
 /// stack; where there are more, all that is left is unwound with every register.
 const MAX_PASSES: usize = 4;
+/// Times that one stack may move to another by what is no return address, and so downwards. Goroutines are left for the
+/// thread's stack and the signals' stack.
+const MAX_SWITCHES: usize = 16;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
@@ -84,6 +89,7 @@ pub struct StackUnwinder {
     return_addresses: ReturnAddresses,
     generated: GeneratedRules,
     memory: Memory,
+    allowance: Allowance,
     /// The frames of the stack being unwound that a return address led to, innermost first.
     known: Vec<Known>,
     /// Which of the stack's frames the first of them is.
@@ -127,6 +133,7 @@ impl Default for StackUnwinder {
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
             memory: Memory::default(),
+            allowance: Allowance::default(),
             known: Vec::new(),
             first_known: 0,
             read_late: 0,
@@ -154,6 +161,7 @@ impl StackUnwinder {
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
         memory.begin(sample.pid, sample.time);
+        self.allowance.begin(sample.time);
         let sp = sample.regs.map_or(0, |regs| regs.sp);
         let stack = UserStack::new(sample.stack, sp, &mut memory);
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
@@ -176,6 +184,7 @@ impl StackUnwinder {
             }
         };
         self.memory = memory;
+        self.allowance.end();
         unwound
     }
 
@@ -272,6 +281,11 @@ impl StackUnwinder {
         self.memory.refusals()
     }
 
+    /// Stacks that were not followed to their root because they took too long.
+    pub fn cut_stacks(&self) -> u64 {
+        self.allowance.refusals()
+    }
+
     /// Images whose unwind information was not read, because there was too much already.
     pub fn refused_images(&self) -> u64 {
         self.images.refused()
@@ -342,8 +356,13 @@ impl StackUnwinder {
                 let hits = cache.stats().hits();
                 let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
                 // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
-                if cache.stats().hits() == hits && image.roots.examine(frame.address) {
-                    return Err(Stop::NeedsCare);
+                if cache.stats().hits() == hits {
+                    if image.roots.examine(frame.address) {
+                        return Err(Stop::NeedsCare);
+                    }
+                    if !self.allowance.step() {
+                        return Err(Stop::Because(TruncationReason::TooDeep));
+                    }
                 }
                 match result {
                     Ok(Some(address)) => address,
@@ -386,7 +405,12 @@ impl StackUnwinder {
         let mut called = false;
         // The last frame was one that had moved to another stack.
         let mut switched = false;
+        let mut switches = 0;
+        self.allowance.start();
         loop {
+            if !self.allowance.step() {
+                return Err(Stop::Because(TruncationReason::TooDeep));
+            }
             let mut frame = match locate(lookup, mappings, frames)? {
                 Located::At(frame) => frame,
                 Located::Nowhere => return Err(Stop::Nowhere),
@@ -405,6 +429,10 @@ impl StackUnwinder {
                 Some(GoFrame::Switch) => called,
                 None => false,
             };
+            switches += usize::from(switched);
+            if switches > MAX_SWITCHES {
+                return Err(Stop::Because(TruncationReason::BadUnwindInfo));
+            }
             let table = match switched {
                 _ if restores => Err(Stuck::NotCovered),
                 false => careful::leave(image.roots.unwind(), frame.address, &mut registers, &read),
