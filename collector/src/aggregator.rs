@@ -329,7 +329,7 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
             "stacks were deeper than the copied 63 KiB, and the rest may not be read: that takes the right to trace the \
              program (root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0)",
         ),
-        line(counts.memory.over_budget, "deep stacks were not read to their root: reading memory took too long"),
+        line(counts.memory.over_budget, "deep stacks or those of generated code were not read to their root: reading memory took too long"),
         line(counts.cut_stacks, "stacks were not followed to their root: unwinding them took too long (\"too deep\")"),
         line(counts.refused_images, "images were not unwound: too much unwind information"),
     ]

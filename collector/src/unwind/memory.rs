@@ -17,6 +17,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -36,6 +37,8 @@ const MAX_BYTES_PER_SAMPLE: u64 = 16 << 20;
 const SHARE_OF_TIME: u64 = 20;
 /// Nanoseconds that reading may take at once, after a pause.
 const MAX_NS_AT_ONCE: u64 = 50_000_000;
+/// Bytes of code read at once at most.
+const MAX_CODE_BYTES: usize = 4096;
 /// Words that [`UserStack::compare`] looks at at most; each is an iovec of its own.
 pub const MAX_PROBES: usize = 16;
 
@@ -140,7 +143,7 @@ impl Memory {
         let mut local = [IoSliceMut::new(first), IoSliceMut::new(second), IoSliceMut::new(&mut piece)];
         let word = |slot: Slot| RemoteIoVec { base: slot.0 as usize, len: 8 };
         let remote = [word(anchors[0]), word(anchors[1]), RemoteIoVec { base: address as usize, len: size }];
-        let got = self.call(size, &mut local, &remote).unwrap_or(0);
+        let got = self.call_for_stack(size, &mut local, &remote).unwrap_or(0);
         self.piece = piece;
         self.piece_start = address;
         // The stack may end before the piece does.
@@ -161,7 +164,7 @@ impl Memory {
     fn compare(&mut self, slots: &[Slot; MAX_PROBES]) -> Now {
         let mut words = [0u8; 8 * MAX_PROBES];
         let remote = slots.map(|slot| RemoteIoVec { base: slot.0 as usize, len: 8 });
-        match self.call(words.len(), &mut [IoSliceMut::new(&mut words)], &remote) {
+        match self.call_for_stack(words.len(), &mut [IoSliceMut::new(&mut words)], &remote) {
             Ok(bytes) if bytes == words.len() => {
                 let changed = words.chunks_exact(8).zip(slots).rposition(|(word, slot)| word != slot.1.to_le_bytes());
                 changed.map_or(Now::Same, Now::Changed)
@@ -186,11 +189,40 @@ impl Memory {
         let begun = now_ns();
         let read = process_vm_readv(Pid::from_raw(self.pid), local, remote);
         self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(begun));
+        read
+    }
+
+    /// The same for what lies beyond the copied stack.
+    fn call_for_stack(
+        &mut self,
+        bytes: usize,
+        local: &mut [IoSliceMut<'_>],
+        remote: &[RemoteIoVec],
+    ) -> nix::Result<usize> {
+        let read = self.call(bytes, local, remote);
         if read == Err(Errno::EPERM) {
             self.refusals.not_permitted += 1;
             self.left = 0;
         }
         read
+    }
+
+    /// Up to `len` bytes of code at `address`, fewer where a page is missing.
+    ///
+    /// # Errors
+    /// Those of `process_vm_readv`; EAGAIN where the budget does not allow for it.
+    #[cold]
+    fn code(&mut self, address: u64, len: u64) -> nix::Result<Arc<[u8]>> {
+        let mut bytes = [0; MAX_CODE_BYTES];
+        let len = usize::try_from(len).unwrap_or(MAX_CODE_BYTES).min(MAX_CODE_BYTES);
+        let local = bytes.get_mut(..len).ok_or(Errno::EFAULT)?;
+        let at = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
+        // Two pieces, so that a missing second page does not take the first with it.
+        let first = len.min(4096 - at % 4096);
+        let remote =
+            [RemoteIoVec { base: at, len: first }, RemoteIoVec { base: at.saturating_add(first), len: len - first }];
+        let read = self.call(len, &mut [IoSliceMut::new(local)], &remote)?;
+        bytes.get(..read).filter(|bytes| !bytes.is_empty()).map(Arc::from).ok_or(Errno::EFAULT)
     }
 }
 
@@ -258,5 +290,36 @@ impl<'a> UserStack<'a> {
     /// Whether slots hold the same words in the target's memory now.
     pub fn compare(&self, slots: &[Slot; MAX_PROBES]) -> Now {
         self.memory.borrow_mut().compare(slots)
+    }
+
+    /// Up to `len` bytes of the process's code at `address`, fewer where a page is missing.
+    ///
+    /// # Errors
+    /// Why not, as [`Errno`]; EAGAIN where it would take too much of the time.
+    pub fn code(&self, address: u64, len: u64) -> nix::Result<Arc<[u8]>> {
+        self.memory.borrow_mut().code(address, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_read_to_the_end_of_what_is_mapped_and_within_the_budget() {
+        let mut memory = Memory::default();
+        memory.begin(std::process::id(), 1_000_000_000);
+        assert_eq!(memory.code(8, 16), Err(Errno::EFAULT));
+        let bytes = [7u8; 5000];
+        let address = bytes.as_ptr() as u64;
+        assert_eq!(memory.code(address, 100).unwrap()[..], bytes[..100]);
+        // Over the end of a page, and no more than a page.
+        assert_eq!(memory.code(address, 5000).unwrap()[..], bytes[..MAX_CODE_BYTES]);
+        assert_eq!(memory.refusals(), Refusals::default());
+        memory.budget_ns = 0;
+        assert_eq!(memory.code(address, 100), Err(Errno::EAGAIN));
+        assert_eq!(memory.refusals().over_budget, 1);
+        memory.begin(u32::MAX, 2_000_000_000);
+        assert!(memory.code(address, 16).is_err());
     }
 }

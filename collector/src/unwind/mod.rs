@@ -157,7 +157,7 @@ impl StackUnwinder {
     ) -> Unwound {
         frames.clear();
         self.known.clear();
-        self.generated.begin(sample.pid);
+        self.generated.begin(sample.pid, sample.time);
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
         memory.begin(sample.pid, sample.time);
@@ -333,7 +333,8 @@ impl StackUnwinder {
                 let believed = |address| known.contains(address, mappings, images);
                 let pointers = (regs.sp(), regs.bp());
                 let caller = if image.generated {
-                    let left = self.generated.leave((frame.image, next), pointers, &read, believed);
+                    let code = |address, len| stack.code(address, len);
+                    let left = self.generated.leave((frame.image, next), pointers, &read, &code, believed);
                     left.map_err(|address| address.map_or_else(|| image.no_way(frame.address), Stop::Unreadable))?
                 } else {
                     image.roots.leave_plainly(next, pointers, &read, believed).ok_or(Stop::NeedsCare)?
@@ -465,7 +466,9 @@ impl StackUnwinder {
                 Err(Stuck::NotCovered) => {
                     let known = &mut self.return_addresses;
                     let next = frame.address.wrapping_add(u64::from(called));
-                    let generated = image.generated.then(|| self.generated.rows((frame.image, next)));
+                    let generated = image
+                        .generated
+                        .then(|| self.generated.rows((frame.image, next), &|address, len| stack.code(address, len)));
                     let rows = generated.as_deref().unwrap_or_else(|| image.roots.rows(next));
                     code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
                 }

@@ -14,13 +14,10 @@
 //! where that can be seen. Memory may hold other code by the next sample: a rule that is not believed is made anew.
 
 use std::cell::Cell;
-use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
 use rustc_hash::FxBuildHasher;
 
 use super::code::{self, Row};
@@ -32,6 +29,8 @@ const MAX_RULES: usize = 1 << 16;
 const MAX_INSTRUCTIONS: usize = 1024;
 /// New rules made for one sample. More are taken to leave by the frame pointer, this time.
 const MAX_NEW: usize = 32;
+/// Nanoseconds after which a rule is made anew that was not believed, and neither was its successor.
+const PAUSE_NS: u64 = 250_000_000;
 
 /// One of the two registers, and a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +97,21 @@ impl Plain {
     }
 }
 
+/// What the instructions at an address said.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    plain: Option<Plain>,
+    /// It is not made anew before this time, nanoseconds.
+    stays_until: u64,
+}
+
 /// The rules for generated code.
 #[derive(Debug, Default)]
 pub struct GeneratedRules {
-    known: HashMap<(ImageIndex, u64), Option<Plain>, FxBuildHasher>,
+    known: HashMap<(ImageIndex, u64), Rule, FxBuildHasher>,
     pid: u32,
+    /// When the sample was taken, nanoseconds.
+    time: u64,
     /// The last process whose memory may not be read.
     refused: u32,
     /// New rules that may still be made for this sample.
@@ -110,13 +119,13 @@ pub struct GeneratedRules {
 }
 
 impl GeneratedRules {
-    /// Begins with a sample of a process.
-    pub fn begin(&mut self, pid: u32) {
-        (self.pid, self.left) = (pid, MAX_NEW);
+    /// Begins with a sample of a process, taken at `time` (nanoseconds).
+    pub fn begin(&mut self, pid: u32, time: u64) {
+        (self.pid, self.time, self.left) = (pid, time, MAX_NEW);
     }
 
     /// Leaves the frame whose next instruction is at `address`: by what its instructions say, else by its frame pointer,
-    /// if `believed` believes where that leads.
+    /// if `believed` believes where that leads. `code` reads the process's memory: up to so many bytes at an address.
     ///
     /// # Errors
     /// The address of the stack that was needed and is not there, if that is all.
@@ -125,25 +134,28 @@ impl GeneratedRules {
         (image, address): (ImageIndex, u64),
         (sp, bp): (u64, u64),
         read: &impl Fn(u64) -> Option<u64>,
+        code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
         mut believed: impl FnMut(u64) -> bool,
     ) -> Result<CallerPointers, Option<u64>> {
         let key = (image, address);
         let known = self.known.get(&key).copied();
         let mut missing = None;
-        for rule in [known, None] {
-            let rule = match rule {
-                Some(rule) => rule,
-                // It was just made, or the one before was not to be believed any more.
-                None => self.make(key),
+        // Whether a rule that is not to be believed any more is made anew.
+        let due = known.is_some_and(|known| known.plain.is_some() && self.time >= known.stays_until);
+        for rule in [known.map(Some), (known.is_none() || due).then_some(None)].into_iter().flatten() {
+            let plain = match rule {
+                Some(rule) => rule.plain,
+                None => self.make(key, code),
             };
-            match rule.map(|rule| rule.apply(sp, bp, read)) {
+            match plain.map(|plain| plain.apply(sp, bp, read)) {
                 Some(Ok(caller)) if believed(caller.ip) => return Ok(caller),
                 Some(Err(address)) => missing = missing.or(address),
                 _ => {}
             }
-            if known.is_none() || rule.is_none() {
-                break;
-            }
+        }
+        // Neither the old one nor the new: another would not be better.
+        if let Some(rule) = self.known.get_mut(&key).filter(|_| due) {
+            rule.stays_until = self.time.saturating_add(PAUSE_NS);
         }
         match Plain::FRAME_POINTER.apply(sp, bp, read) {
             Ok(caller) if believed(caller.ip) => Ok(caller),
@@ -154,40 +166,55 @@ impl GeneratedRules {
 
     /// What the instructions say of all registers.
     #[cold]
-    pub fn rows(&mut self, (_, address): (ImageIndex, u64)) -> Vec<Row> {
-        self.follow(address).into_iter().collect()
+    pub fn rows(
+        &mut self,
+        (_, address): (ImageIndex, u64),
+        code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
+    ) -> Vec<Row> {
+        self.follow(address, code).ok().flatten().into_iter().collect()
     }
 
     /// What the instructions say now.
     #[cold]
-    fn make(&mut self, key: (ImageIndex, u64)) -> Option<Plain> {
-        if self.left == 0 || self.refused == self.pid {
-            return None;
-        }
-        let rule = self.follow(key.1).and_then(|row| row.plain());
+    fn make(&mut self, key: (ImageIndex, u64), code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>) -> Option<Plain> {
+        // What could not be read says nothing.
+        let plain = self.follow(key.1, code).ok()?.and_then(|row| row.plain());
         if self.known.len() >= MAX_RULES {
             self.known.clear();
         }
-        self.known.insert(key, rule);
-        rule
+        self.known.insert(key, Rule { plain, stays_until: 0 });
+        plain
     }
 
-    fn follow(&mut self, address: u64) -> Option<Row> {
-        if self.left == 0 || self.refused == self.pid {
-            return None;
+    /// The nearest way out of the frame.
+    ///
+    /// # Errors
+    /// EPERM and EAGAIN where instructions may not be read, or no more of them now.
+    fn follow(&mut self, address: u64, code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>) -> nix::Result<Option<Row>> {
+        if self.refused == self.pid {
+            return Err(Errno::EPERM);
         }
-        self.left -= 1;
-        let (pid, refused) = (self.pid, Cell::new(false));
+        self.left = self.left.checked_sub(1).ok_or(Errno::EAGAIN)?;
+        let refusal = Cell::new(None);
         let code = |address: u64, len: u64| {
-            let bytes = read_memory(pid, address, len);
-            refused.set(refused.get() || bytes == Err(Errno::EPERM));
+            let bytes = code(address, len);
+            if let Err(error @ (Errno::EPERM | Errno::EAGAIN)) = bytes {
+                refusal.set(Some(error));
+            }
             bytes.ok()
         };
         let row = code::nearest(address, &code, MAX_INSTRUCTIONS);
-        if refused.get() {
-            self.refused = pid;
+        match refusal.get() {
+            None => Ok(row),
+            Some(error) => {
+                if error == Errno::EPERM {
+                    self.refused = self.pid;
+                }
+                // No more for this sample, either.
+                self.left = 0;
+                Err(error)
+            }
         }
-        row
     }
 
     /// Forgets what is known of an image.
@@ -196,28 +223,12 @@ impl GeneratedRules {
     }
 }
 
-/// Up to `len` bytes of a process at `address`, fewer where a page is missing.
-fn read_memory(pid: u32, address: u64, len: u64) -> Result<Arc<[u8]>, Errno> {
-    let len = usize::try_from(len.min(4096)).unwrap_or(0);
-    let mut bytes = vec![0; len];
-    let at = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
-    let pid = Pid::from_raw(i32::try_from(pid).map_err(|_| Errno::ESRCH)?);
-    let page_end = 4096 - at % 4096;
-    // Two pieces, so that a missing second page does not take the first with it.
-    let mut remote = vec![RemoteIoVec { base: at, len: len.min(page_end) }];
-    if len > page_end {
-        remote.push(RemoteIoVec { base: at.saturating_add(page_end), len: len - page_end });
-    }
-    let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes)], &remote)?;
-    bytes.truncate(read);
-    if bytes.is_empty() { Err(Errno::EFAULT) } else { Ok(bytes.into()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const IMAGE: ImageIndex = ImageIndex(9);
+    const CODE: u64 = 0x40_0000;
 
     fn stack(words: &[u64]) -> impl Fn(u64) -> Option<u64> {
         move |address| words.get(usize::try_from(address.checked_sub(0x7000)? / 8).ok()?).copied()
@@ -225,8 +236,22 @@ mod tests {
 
     /// Leaves code of this process itself, with the stack at 0x7000 and the frame pointer at 0x7010.
     fn leave(rules: &mut GeneratedRules, code: &[u8], words: &[u64]) -> Result<CallerPointers, Option<u64>> {
-        rules.begin(std::process::id());
-        rules.leave((IMAGE, code.as_ptr() as u64), (0x7000, 0x7010), &stack(words), |ip| ip >= 0x100)
+        leave_at(rules, 0, code, words)
+    }
+
+    fn leave_at(
+        rules: &mut GeneratedRules,
+        time: u64,
+        code: &[u8],
+        words: &[u64],
+    ) -> Result<CallerPointers, Option<u64>> {
+        rules.begin(1, time);
+        let read_code = |address: u64, len: u64| {
+            let at = (address - CODE) as usize;
+            let bytes = code.get(at..).filter(|bytes| !bytes.is_empty()).ok_or(Errno::EFAULT)?;
+            Ok(Arc::from(&bytes[..bytes.len().min(len as usize)]))
+        };
+        rules.leave((IMAGE, CODE), (0x7000, 0x7010), &stack(words), &read_code, |ip| ip >= 0x100)
     }
 
     #[test]
@@ -282,10 +307,41 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_to_the_end_of_what_is_mapped() {
-        assert_eq!(read_memory(std::process::id(), 8, 16), Err(Errno::EFAULT));
-        assert!(read_memory(u32::MAX - 1, 0x1000, 16).is_err());
-        let bytes = [7u8; 100];
-        assert_eq!(read_memory(std::process::id(), bytes.as_ptr() as u64, 100).unwrap()[..], bytes);
+    fn a_rule_that_is_not_believed_is_not_made_for_each_sample() {
+        let mut code = [0xc3u8; 32];
+        let mut rules = GeneratedRules::default();
+        let left = |rules: &mut GeneratedRules, time, code: &[u8], words: &[u64]| {
+            let caller = leave_at(rules, time, code, words);
+            (MAX_NEW - rules.left, caller.map(|caller| caller.ip))
+        };
+        let nowhere = [1, 2, 3, 4];
+        assert_eq!(left(&mut rules, 0, &code, &nowhere), (1, Err(None)));
+        assert_eq!(left(&mut rules, 1, &code, &nowhere), (1, Err(None)));
+        // pop rbx; ret
+        code[0] = 0x5b;
+        assert_eq!(left(&mut rules, 2, &code, &nowhere), (0, Err(None)));
+        assert_eq!(left(&mut rules, PAUSE_NS, &code, &[1, 0x300]), (0, Err(Some(0x7018))));
+        // It is still good where it leads somewhere, and made anew some time, however often it is not believed.
+        assert_eq!(left(&mut rules, PAUSE_NS, &code, &[0x200, 0x300]), (0, Ok(0x200)));
+        let later = PAUSE_NS + 1;
+        assert_eq!(left(&mut rules, later, &code, &[1, 0x300]), (1, Ok(0x300)));
+        assert_eq!(left(&mut rules, later, &code, &[1, 0x400]), (0, Ok(0x400)));
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_asked_for_again() {
+        let mut rules = GeneratedRules::default();
+        rules.begin(1, 0);
+        let believed = |ip| ip >= 0x100;
+        let none = |_: u64, _: u64| Err(Errno::EAGAIN);
+        let words = [0x200, 2, 3, 4];
+        assert!(rules.leave((IMAGE, CODE), (0x7000, 0x7010), &stack(&words), &none, believed).is_err());
+        assert_eq!((rules.known.len(), rules.left), (0, 0));
+        assert_eq!(leave(&mut rules, &[0xc3; 32], &words).unwrap().ip, 0x200);
+        // Nor from a process that may not be read, until there is another.
+        rules.refused = 1;
+        assert_eq!(leave(&mut rules, &[0xc3; 32], &words).unwrap().ip, 0x200);
+        rules.forget(IMAGE);
+        assert!(leave(&mut rules, &[0xc3; 32], &words).is_err());
     }
 }
