@@ -1,5 +1,6 @@
 //! From an address to the functions that contain it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -67,8 +68,8 @@ struct Tables {
     starts: FunctionStarts,
     plt: Plt,
     dwarf: Option<Dwarf>,
-    /// Where the program begins, if it is one.
-    entry: Option<u64>,
+    /// The function that the program begins with, if it is one and no symbol says what that is.
+    entry: Option<Range<u64>>,
 }
 
 impl Symbols {
@@ -170,12 +171,27 @@ const SHORT_NAMES: &str = "debug information has line tables only: inlined funct
 
 /// What the linker lets a program begin with, unless told otherwise; often no symbol is left to say so.
 const ENTRY_NAME: &str = "_start";
-/// Bytes taken for it where no unwind information covers it, as in the dynamic linker. It is smaller in every C library.
+/// Bytes taken for it at most where no unwind information covers it, as in the dynamic linker. It is smaller in every C
+/// library.
 const ENTRY_BYTES: u64 = 64;
 
-/// Whether an address is in the entry function, given where the function of the address begins, if that is known.
-fn in_entry(entry: u64, svma: u64, start: Option<u64>) -> bool {
-    start.map_or(svma.wrapping_sub(entry) < ENTRY_BYTES, |start| start == entry)
+/// The function at the entry of a program: what its frame description covers, or else what comes before any other
+/// function, or the `hlt` that C libraries end it with. `None` where a symbol names it, or it does not begin there.
+fn entry_function(image: &ElfFile, symbols: &SymbolTable, starts: &FunctionStarts) -> Option<Range<u64>> {
+    let entry = Some(image.entry()).filter(|&entry| entry != 0 && is_program(image))?;
+    if symbols.lookup(entry).is_some() {
+        return None;
+    }
+    if let Some(described) = starts.lookup(entry) {
+        return Some(described).filter(|described| described.start == entry);
+    }
+    let code = image.code(entry, ENTRY_BYTES)?;
+    let most = entry.checked_add(code.len() as u64)?;
+    let is_other = |&svma: &u64| starts.lookup(svma).is_some() || symbols.lookup(svma).is_some();
+    let end = (entry..most).find(is_other).unwrap_or(most);
+    // 0xf4 is `hlt`; what follows it is padding (`nop`, `int3`, several bytes long), `endbr64` or `ret`.
+    let halt = code.windows(2).position(|two| matches!(two, [0xf4, 0x66 | 0x0f | 0x90 | 0xcc | 0xf3 | 0xc3]));
+    Some(entry..halt.map_or(end, |halt| end.min(entry + halt as u64 + 1)))
 }
 
 /// Whether the file can be started: it asks for a dynamic linker, or needs no other file. In libraries the entry point
@@ -222,7 +238,7 @@ impl Tables {
                 .and_then(|file| load_dwarf(file, debug.as_ref(), finder, notes))
         };
         let starts = FunctionStarts::new(image.unwind_sections());
-        let entry = Some(image.entry()).filter(|&entry| entry != 0 && is_program(image));
+        let entry = entry_function(image, &symbols, &starts);
         Tables { symbols, starts, plt: Plt::new(image), dwarf, entry }
     }
 
@@ -252,8 +268,8 @@ impl Tables {
             (Some(found), _) => Called { name: text(found.name), start: Some(found.start) },
             (None, range) => {
                 let start = range.map(|range| range.start);
-                match self.entry.filter(|&entry| in_entry(entry, svma, start)) {
-                    Some(entry) => Called { name: Some(ENTRY_NAME.to_owned()), start: Some(entry) },
+                match self.entry.as_ref().filter(|entry| entry.contains(&svma)) {
+                    Some(entry) => Called { name: Some(ENTRY_NAME.to_owned()), start: Some(entry.start) },
                     None => Called { name: None, start },
                 }
             }

@@ -386,9 +386,18 @@ fn the_entry_function_of_a_stripped_program_has_its_usual_name() {
             let found = resolve(&mut symbols, svma);
             assert_eq!((found.len(), linkage(&found[0]), found[0].start), (1, "_start", Some(entry)), "{args}");
         }
-        let others = text_addresses(&plain, 64).into_iter().filter(|svma| !(entry..entry + 64).contains(svma));
-        let taken = others.filter(|&svma| resolve(&mut symbols, svma).iter().any(|f| linkage(f) == "_start"));
-        assert_eq!(taken.count(), 0, "{args}");
+        // Nothing else has, what comes right after it included, and without frame descriptions neither.
+        let (_, size, _) = nm(&plain).into_iter().find(|(_, _, name)| name == "_start").unwrap();
+        let bare = workshop.objcopy(&["-R", ".eh_frame", "-R", ".eh_frame_hdr"], &stripped, "bare");
+        for path in [&plain, &stripped, &bare] {
+            let mut symbols = Symbols::new(open(path), DebugFileFinder::none());
+            let far = text_addresses(&plain, 64).into_iter().filter(|svma| !(entry..entry + size).contains(svma));
+            let mut named = |svma: &u64| resolve(&mut symbols, *svma).iter().any(|f| linkage(f) == "_start");
+            let taken: Vec<u64> =
+                (entry + size..entry + 100).chain(entry - 64..entry).chain(far).filter(&mut named).collect();
+            assert!(taken.is_empty(), "{args} {path:?}: {taken:x?}");
+            assert!(named(&(entry + 16)), "{args} {path:?}");
+        }
     }
     // A library has no beginning, whatever its header says.
     let text = sections(&compile(&workshop, "-O2 -shared -fPIC", "lib.so"))[".text"].0;
