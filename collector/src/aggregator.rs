@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
-use crate::layers::{Common, Layers};
+use crate::layers::{Common, Layers, Reserve};
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
@@ -33,6 +33,8 @@ struct ThreadState {
     steps: Layers<Step>,
     /// Whether `steps` ends before the leaf; see [`Layers::bound`].
     cut_short: bool,
+    /// Frames of the reserve that `until` and `generation` speak of; those beyond are resolved when they are shared.
+    resolved: usize,
     line: LineId,
     named: bool,
     /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
@@ -41,12 +43,14 @@ struct ThreadState {
 }
 
 impl ThreadState {
-    /// Finds the contexts of all remembered frames anew. They are those of whole stacks: the root is a real one.
+    /// Finds the contexts of the remembered frames anew: of the last stack, and of `shared` of the reserve, which the next
+    /// one has. They are those of whole stacks: the root is a real one.
     #[cold]
-    fn resolve_again(&mut self, profile: &mut Profile, resolver: &mut Resolver, time: u64) {
+    fn resolve_again(&mut self, profile: &mut Profile, resolver: &mut Resolver, shared: usize, time: u64) {
+        self.resolved = shared.max(self.steps.shared());
         (self.until, self.generation) = (u64::MAX, resolver.generation());
         let until = &mut self.until;
-        self.steps.each_with_outer(|outer: Option<&Step>, step| {
+        self.steps.each_with_outer(self.resolved, |outer: Option<&Step>, step| {
             let resolved = resolver.resolve(profile, step.frame, time);
             *until = (*until).min(resolved.until);
             let mut context = outer.map_or(ContextId::ROOT, |outer| outer.context);
@@ -148,6 +152,7 @@ impl Aggregator {
                         root: None,
                         steps: Layers::default(),
                         cut_short: false,
+                        resolved: usize::MAX,
                         line: LineId::UNKNOWN,
                         named: true,
                         until: u64::MAX,
@@ -181,9 +186,11 @@ impl Aggregator {
         let Outside { root, common, gap } = outside;
         let Some(thread) = self.threads.get_mut(&thread) else { return };
         let mut comparable = gap.is_none() && thread.root == Some(root);
-        if time >= thread.until || thread.generation != self.resolver.generation() {
+        let shared = common.shared as usize;
+        let unresolved = shared > thread.resolved;
+        if time >= thread.until || thread.generation != self.resolver.generation() || unresolved {
             // Generated code may have been replaced, or named.
-            thread.resolve_again(&mut self.profile, &mut self.resolver, time);
+            thread.resolve_again(&mut self.profile, &mut self.resolver, shared, time);
             comparable = false;
         }
         // Beyond what the sampler knew to be in common there may be more.
@@ -224,6 +231,10 @@ impl Aggregator {
         }
         let depth = thread.steps.depth() as u64;
         thread.steps.settle(common);
+        if common.reserve != Reserve::Stays {
+            // It has only frames of this stack now, or none.
+            thread.resolved = usize::MAX;
+        }
         thread.cut_short = thread.steps.bound();
         if leaf_changed && let Some(&leaf) = stack.first() {
             let resolved = self.resolver.resolve(&mut self.profile, leaf, time);

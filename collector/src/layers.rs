@@ -89,9 +89,9 @@ impl<T> Layers<T> {
         self.own.push(frame);
     }
 
-    /// Changes every frame, those of the reserve that the stack does not have included, each with the one that called it.
-    pub fn each_with_outer(&mut self, mut change: impl FnMut(Option<&T>, &mut T)) {
-        for at in 0..self.reserve.len() {
+    /// Changes every frame of the stack, and those of the reserve up to `reserve`, each with the one that called it.
+    pub fn each_with_outer(&mut self, reserve: usize, mut change: impl FnMut(Option<&T>, &mut T)) {
+        for at in 0..self.reserve.len().min(reserve.max(self.shared)) {
             let (outer, rest) = self.reserve.split_at_mut(at);
             rest.iter_mut().take(1).for_each(|frame| change(outer.last(), frame));
         }
@@ -169,9 +169,9 @@ mod tests {
         assert_eq!(stack(&layers), [1, 2, 9, 8]);
 
         let mut calls = Vec::new();
-        layers.each_with_outer(|outer, frame| calls.push((outer.copied(), *frame)));
+        layers.each_with_outer(4, |outer, frame| calls.push((outer.copied(), *frame)));
         let calls: Vec<(u8, u8)> = calls.into_iter().map(|(outer, frame)| (outer.unwrap_or(0), frame)).collect();
-        assert_eq!(calls, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (2, 9), (9, 8)]);
+        assert_eq!(calls, [(0, 1), (1, 2), (2, 3), (3, 4), (2, 9), (9, 8)]);
 
         layers.cut(Common { shared: 5, ..Common::default() });
         assert_eq!((stack(&layers), layers.last()), (vec![1, 2, 3, 4, 5], Some(&5)));

@@ -18,6 +18,8 @@ const NAMED: &str = "[jit]";
 const MAX_KNOWN: usize = 1 << 16;
 /// Addresses that may wait for a name, per process. Those beyond stay nameless.
 const MAX_WAITING: usize = 1 << 15;
+/// How far out of order the records of a jitdump may be, nanoseconds: threads write them as they come by a lock.
+const DISORDER_NS: u64 = 1_000_000_000;
 /// Jitdumps of one process: one for each runtime in it.
 const MAX_DUMPS: usize = 4;
 /// Looks at the end, each at a limited number of bytes.
@@ -53,6 +55,8 @@ pub struct JitNames {
     map: Option<(GrowingFile, PerfMap)>,
     dumps: Vec<(GrowingFile, JitDump)>,
     known: HashMap<u64, Answer, FxBuildHasher>,
+    /// Names that have been met, so that they are met again without being copied. As many as `known` may be.
+    centres: HashMap<Box<str>, CostCentreId, FxBuildHasher>,
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
     /// Whether the files have been looked at since the last batch.
     looked: bool,
@@ -67,6 +71,7 @@ impl JitNames {
             map: None,
             dumps: Vec::new(),
             known: HashMap::default(),
+            centres: HashMap::default(),
             waiting: HashMap::default(),
             looked: false,
             notes: Vec::new(),
@@ -107,12 +112,24 @@ impl JitNames {
         if let Some(answer) = self.known.get(&address) {
             return Some(*answer).filter(|answer| answer.from <= time && time < answer.until);
         }
-        let timed = !self.dumps.is_empty();
         let waiting = self.waiting.get_mut(&address)?;
         (waiting.first, waiting.last) = (waiting.first.min(time), waiting.last.max(time));
-        // Whether it is still the same code is not known before the dump says so: ask again for every sample.
-        let until = if timed { time } else { u64::MAX };
-        Some(Answer { centre: waiting.centre, named: false, from: 0, until })
+        let Waiting { centre, first, .. } = *waiting;
+        Some(Answer { centre, named: false, from: 0, until: self.unnamed_until(address, first, time) })
+    }
+
+    /// Until when an address has no name, that has had none since `first`. Where a dump may still name the code that was
+    /// there then, the answer is for one sample: all have to be known, to tell whether they are of the same code. Where
+    /// the dumps have gone past that, this address's wait is in vain, and only a later record may tell of other code.
+    fn unnamed_until(&self, address: u64, first: u64, time: u64) -> u64 {
+        let is_past = |(_, dump): &(_, JitDump)| dump.is_over() || dump.latest() >= first.saturating_add(DISORDER_NS);
+        if self.dumps.is_empty() {
+            u64::MAX
+        } else if self.source.inherited.is_none() && self.dumps.iter().all(is_past) {
+            self.find(address, time).until
+        } else {
+            time
+        }
     }
 
     /// What the files read so far say of an address.
@@ -129,14 +146,31 @@ impl JitNames {
         Found { name, ..answer }
     }
 
-    /// Remembers a name.
-    pub fn enter(&mut self, profile: &mut Profile, address: u64, name: &str, from: u64, until: u64) -> Answer {
+    /// Remembers a name, if one is known from this process's own files or else from those of the one that forked it.
+    pub fn enter(
+        &mut self,
+        profile: &mut Profile,
+        inherited: Option<&JitNames>,
+        address: u64,
+        time: u64,
+    ) -> Option<Answer> {
+        let (name, from, until) = self.find_or_inherited(inherited, address, time)?;
+        let (centre, new) = match self.centres.get(name) {
+            Some(&centre) => (centre, None),
+            None => (named(profile, name), Some(Box::from(name))),
+        };
+        if let Some(name) = new {
+            if self.centres.len() >= MAX_KNOWN {
+                self.centres.clear();
+            }
+            self.centres.insert(name, centre);
+        }
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
-        let answer = Answer { centre: named(profile, name), named: true, from, until };
+        let answer = Answer { centre, named: true, from, until };
         self.known.insert(address, answer);
-        answer
+        Some(answer)
     }
 
     /// Lets an address wait for its name.
@@ -148,10 +182,10 @@ impl JitNames {
         let centre = profile.add_cost_centre(bare(image, None, Some(address)));
         // One that was given a name while nobody was here any more, or that there is no room for.
         let centre = if profile.real(centre) == centre { centre } else { nameless(profile) };
+        let until = self.unnamed_until(address, time, time);
         if centre != CostCentreId::ELIDED {
             self.waiting.insert(address, Waiting { centre, first: time, last: time, as_leaf: 0 });
         }
-        let until = if self.dumps.is_empty() { u64::MAX } else { time };
         Answer { centre, named: false, from: 0, until }
     }
 
@@ -207,7 +241,7 @@ impl JitNames {
                 // Different code at different times, and no telling how many samples each had.
                 return true;
             }
-            let function = named(profile, &name);
+            let function = named(profile, name);
             let done = profile.name_later(waiting.centre, function);
             named_samples += if done { waiting.as_leaf } else { 0 };
             !done
@@ -217,12 +251,12 @@ impl JitNames {
     }
 
     /// A name from this process's own files, or else from those of the one that forked it; with its time.
-    pub fn find_or_inherited(
-        &self,
-        inherited: Option<&JitNames>,
+    fn find_or_inherited<'a>(
+        &'a self,
+        inherited: Option<&'a JitNames>,
         address: u64,
         time: u64,
-    ) -> Option<(String, u64, u64)> {
+    ) -> Option<(&'a str, u64, u64)> {
         let own = self.find(address, time);
         let found = match own.name {
             Some(_) => own,
@@ -231,7 +265,7 @@ impl JitNames {
                 Found { until: theirs.until.min(own.until), ..theirs }
             }),
         };
-        found.name.map(|name| (name.to_owned(), found.from, found.until))
+        found.name.map(|name| (name, found.from, found.until))
     }
 
     /// The last look, when the process or the session has ended. What still has no name will never have one.

@@ -91,8 +91,8 @@ impl Resolver {
                 break;
             }
             let inherited = names.inherited().and_then(|parent| self.jit(parent));
-            if let Some((name, from, until)) = names.find_or_inherited(inherited, address, time) {
-                return names.enter(profile, address, &name, from, until);
+            if let Some(answer) = names.enter(profile, inherited, address, time) {
+                return answer;
             }
         }
         names.known(address, time).unwrap_or_else(|| names.wait(profile, address, time))

@@ -38,6 +38,7 @@ pub struct JitDump {
     /// Bytes of these names.
     name_bytes: usize,
     bad_records: u64,
+    latest: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +99,7 @@ impl JitDump {
                 }
                 let record = bytes.get(..size.min(MAX_RECORD_BYTES))?;
                 let time = if timed { u64_at(record, 8)? } else { 0 };
+                self.latest = self.latest.max(if timed { time } else { u64::MAX });
                 if self.record(u32_at(record, 0)?, time, record.get(RECORD_BYTES..)?).is_none() {
                     self.bad_records += 1;
                 }
@@ -150,6 +152,13 @@ impl JitDump {
     #[must_use]
     pub fn code(&self) -> &CodeMap {
         &self.code
+    }
+
+    /// The latest time that a record has, nanoseconds; `u64::MAX` where times do not matter. What there was before that
+    /// has been told, but for records out of order.
+    #[must_use]
+    pub fn latest(&self) -> u64 {
+        self.latest
     }
 
     /// Records that made no sense.
@@ -233,7 +242,7 @@ mod tests {
             );
             assert_eq!((name(0x2000, 29), name(0x2000, 30), name(0x2080, 30)), (Some("g"), Some("h"), Some("g")));
             assert_eq!(dump.code().find(0x2000, 15), super::super::Found { name: Some("g"), from: 12, until: 30 });
-            assert!(dump.is_over() && dump.bad_records() == 0);
+            assert!(dump.is_over() && dump.bad_records() == 0 && dump.latest() == 40);
         }
         // By the processor's counter: no times, so the last word counts.
         let dump = read(&demo(FLAG_ARCH_TIMESTAMP), 1 << 20);
