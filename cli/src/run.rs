@@ -116,7 +116,7 @@ fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outc
     // After the program has been forked, so that it finds the signals as we were given them; before it runs, so that
     // nothing can fail any more that would leave it alone.
     let signals = Signals::catch(collection.child_pid())
-        .map_err(|error| Failure::at_run_time(anyhow::Error::from(error).context("cannot catch signals")))?;
+        .map_err(|error| ccsd_collector::Error::system("catch signals", error))?;
     collection.start()?;
     if let Some(error) = collection.output_error() {
         warn(format_args!("{error}; going on without a file"));

@@ -129,6 +129,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// No descriptor was left for a file of ccsd's own.
+    #[error("cannot {what}: no more than {limit} files may be open; raise the limit (`ulimit -Hn`, as root)")]
+    OpenFiles {
+        /// What was being done.
+        what: String,
+        /// `RLIMIT_NOFILE`.
+        limit: u64,
+    },
     /// A system call failed in a way that has no better name.
     #[error("cannot {what}: {source}")]
     System {
@@ -140,6 +148,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// A system call has failed: what was being done, and what the kernel said.
+    pub fn system(what: impl Into<String>, source: io::Error) -> Error {
+        let what = what.into();
+        match source.raw_os_error() {
+            Some(libc::EMFILE) => Error::OpenFiles { what, limit: crate::system::file_limit() },
+            _ => Error::System { what, source },
+        }
+    }
+
     /// Whether the request itself was wrong (exit status 2), rather than the machine failing it (1).
     pub fn is_bad_request(&self) -> bool {
         matches!(
@@ -166,5 +183,5 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Names what was being done when a system call failed.
 pub(crate) fn doing<'a>(what: impl Into<String> + 'a) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::System { what: what.into(), source }
+    move |source| Error::system(what, source)
 }

@@ -167,7 +167,10 @@ impl Drop for Session {
 /// # Errors
 /// [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`], [`Error::KernelThread`], [`Error::Zombie`].
 pub fn check_target(pid: u32) -> Result<()> {
-    let stat = procfs::stat(pid).map_err(|_| Error::NoSuchProcess(pid))?;
+    let stat = procfs::stat(pid).map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE) => Error::system(format!("look at process {pid}"), error),
+        _ => Error::NoSuchProcess(pid),
+    })?;
     match procfs::thread_group(pid) {
         Some(group) if group != pid => return Err(Error::NotAProcess { tid: pid, pid: group }),
         _ => {}

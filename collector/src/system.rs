@@ -33,6 +33,11 @@ pub fn memlock_limit_kb() -> u64 {
     getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| if soft == u64::MAX { soft } else { soft / 1024 })
 }
 
+/// `RLIMIT_NOFILE`.
+pub fn file_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)
+}
+
 /// Raises the soft limit on open files to the hard one and returns it. Events are descriptors: one per thread and CPU.
 pub fn raise_file_limit() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };

@@ -215,6 +215,6 @@ fn wait_in_background() -> Result<(Sender<RunningChild>, Receiver<ChildEnd>), Er
     std::thread::Builder::new()
         .name("ccsd-wait".to_owned())
         .spawn(wait)
-        .map_err(|source| Error::System { what: "start a thread".to_owned(), source })?;
+        .map_err(|error| Error::system("start a thread", error))?;
     Ok((started, ended_receiver))
 }
