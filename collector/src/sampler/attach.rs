@@ -55,7 +55,13 @@ impl Sampler {
             self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
             let mut found = false;
             for &pid in &all {
-                for tid in procfs::threads(pid).unwrap_or_default() {
+                let threads = match procfs::threads(pid) {
+                    Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                        return Err(Error::system(format!("look at process {pid}"), error));
+                    }
+                    threads => threads.unwrap_or_default(),
+                };
+                for tid in threads {
                     // A thread forked by an open one has inherited its events, unless these were opened while it was
                     // being forked: then it may or may not have.
                     let inherited = self.state.forked.get(&tid).is_some_and(|&(parent, time)| {
