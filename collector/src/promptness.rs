@@ -3,9 +3,78 @@
 //! A ring holds some 64 ms of the largest samples. Among 200 busy threads on two CPUs a thread that wakes waits 140 ms for
 //! its turn (measured; neither a shorter slice nor a nice value of -20 changes that much, because the scheduler is fair),
 //! and half of the samples are lost. A real-time thread does not wait. It takes the CPU from the target no longer than the
-//! same work would take later; the kernel keeps 5% of each second for others even from one that never sleeps.
+//! same work would take later, as long as there is not too much of it; [`Urgency`] sees to that. (The kernel keeps but 5%
+//! of each second for others from one that never sleeps.)
 
 use std::io;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// How often it is looked at how much CPU time the thread takes, nanoseconds.
+const LOOK_NS: u64 = 500_000_000;
+/// The part of a CPU that an urgent thread may take, one in so many.
+const SHARE: u64 = 2;
+/// For how long a thread that took more is ordinary, nanoseconds.
+const REST_NS: u64 = 10_000_000_000;
+
+/// Whether the calling thread is urgent. One that has more to do than half a CPU can takes the rest from its target and
+/// from everyone else, so it has to wait for its turn like them; samples are lost then, and counted.
+#[derive(Debug, Default)]
+pub struct Urgency {
+    urgent: bool,
+    /// When it becomes urgent again, if it once was.
+    rests_until: Option<u64>,
+    /// The last look: monotonic time and CPU time.
+    looked: (u64, u64),
+}
+
+impl Urgency {
+    /// Makes the calling thread urgent, as [`become_urgent`] does. `now` is monotonic, nanoseconds.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn begin(&mut self, now: u64) -> io::Result<()> {
+        self.looked = (now, cpu_time());
+        // Whoever has made it a real-time thread before will know why: that is not undone.
+        self.urgent = become_urgent()?;
+        Ok(())
+    }
+
+    /// To be called now and then by the same thread.
+    pub fn review(&mut self, now: u64) {
+        if now.saturating_sub(self.looked.0) < LOOK_NS {
+            return;
+        }
+        // Both have been allowed before.
+        let _ = match self.decide(now, cpu_time()) {
+            Some(true) => become_urgent(),
+            Some(false) => become_ordinary(),
+            None => Ok(false),
+        };
+    }
+
+    /// Whether it becomes urgent, or ordinary, now that the thread has had so much CPU time in all.
+    fn decide(&mut self, now: u64, cpu: u64) -> Option<bool> {
+        let (since, before) = std::mem::replace(&mut self.looked, (now, cpu));
+        let too_much = cpu.saturating_sub(before) > now.saturating_sub(since) / SHARE;
+        if self.urgent && too_much {
+            (self.urgent, self.rests_until) = (false, Some(now.saturating_add(REST_NS)));
+            return Some(false);
+        }
+        if self.urgent || self.rests_until.is_none_or(|until| now < until) {
+            return None;
+        }
+        self.urgent = true;
+        Some(true)
+    }
+}
+
+/// That of the calling thread, nanoseconds.
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok();
+    let time = time.map(std::time::Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Makes the calling thread, but nothing that it starts, a real-time thread of the lowest priority, if it is scheduled as
 /// ordinary threads are. Returns whether it was.
@@ -34,4 +103,27 @@ fn change(from: i32, to: i32, priority: i32) -> io::Result<bool> {
     // SAFETY: sched_setscheduler(2) reads one sched_param, which is live; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, to | libc::SCHED_RESET_ON_FORK, &raw const param) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(true) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn who_takes_too_much_has_to_wait() {
+        let mut urgency = Urgency { urgent: true, ..Urgency::default() };
+        assert_eq!(urgency.decide(SECOND, SECOND / 2), None);
+        assert_eq!(urgency.decide(2 * SECOND, SECOND + 1), Some(false));
+        // The rest is no shorter for one that does nothing, nor longer for one that goes on.
+        assert_eq!(urgency.decide(3 * SECOND, 2 * SECOND), None);
+        assert_eq!(urgency.decide(12 * SECOND - 1, 2 * SECOND), None);
+        assert_eq!(urgency.decide(12 * SECOND, 3 * SECOND), Some(true));
+        assert_eq!(urgency.decide(13 * SECOND, 3 * SECOND), None);
+        assert_eq!(urgency.decide(14 * SECOND, 4 * SECOND), Some(false));
+        // One that may not be urgent never is.
+        let mut urgency = Urgency::default();
+        assert_eq!((1..40).find_map(|second| urgency.decide(second * SECOND, 0)), None);
+    }
 }

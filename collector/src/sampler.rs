@@ -21,6 +21,7 @@ use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::jit_code::JitEvent;
 use crate::process::procfs;
+use crate::promptness::Urgency;
 use records::State;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
@@ -91,7 +92,8 @@ impl Sampler {
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
     pub fn run(mut self) {
-        self.state.counts.waits_its_turn = crate::promptness::become_urgent().is_err();
+        let mut urgency = Urgency::default();
+        self.state.counts.waits_its_turn = urgency.begin(now_ns()).is_err();
         let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut next_interval = now_ns().saturating_add(interval);
@@ -104,6 +106,7 @@ impl Sampler {
                 Err(TryRecvError::Empty) => None,
             };
             let now = now_ns();
+            urgency.review(now);
             self.state.counts.duration_ns = now.saturating_sub(started);
             if let Some(Command::Stop { target_cpu_ns }) = command {
                 self.state.user_share = target_cpu_ns.or(self.state.user_share);
