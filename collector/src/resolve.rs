@@ -17,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::jit::JitNames;
 use crate::process::images::{Image, ImageIndex};
+use crate::promptness::become_favoured;
 use crate::unwind::Frame;
 
 /// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
@@ -95,6 +96,7 @@ impl Resolver {
     /// A resolver; `kernel` says whether there will be kernel frames.
     pub fn new(kernel: bool) -> Resolver {
         let read = || {
+            become_favoured();
             let file = File::open("/proc/kallsyms").map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
             KernelSymbols::read(file).map_err(|error| error.to_string())
         };

@@ -16,6 +16,7 @@ use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machin
 use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
 use crate::perf::set::EventSet;
 use crate::process::procfs;
+use crate::promptness::become_favoured;
 use crate::sampler::{Channels, Command, Sampler};
 use crate::system;
 
@@ -299,10 +300,12 @@ impl Prepared {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
             builder.spawn(body).map_err(doing("start a thread"))
         };
-        let threads = vec![
-            spawn("ccsd-aggregate", Box::new(move || aggregator.run(&batches, &empty, &events_sender)))?,
-            spawn("ccsd-sample", Box::new(move || sampler.run()))?,
-        ];
+        let aggregate = move || {
+            become_favoured();
+            aggregator.run(&batches, &empty, &events_sender);
+        };
+        let threads =
+            vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
         Ok(Session { info, events, commands, wake, threads })
     }
 }
