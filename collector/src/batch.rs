@@ -15,6 +15,9 @@ use crate::unwind::{Frame, Root};
 /// Metrics of one sample: the event's own, and the TSC cycles where they are read.
 pub const MAX_METRICS: usize = 2;
 
+/// Bytes that each buffer of an empty batch keeps at most: a stack of 50,000 frames fits.
+const MAX_KEPT_BYTES: usize = 1 << 20;
+
 /// One thing that happened.
 #[derive(Debug)]
 pub enum Item {
@@ -149,15 +152,38 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Empties it, keeping the buffers.
+    /// Empties it, keeping the buffers, but not what they had to grow to while the aggregator was busy.
     pub fn clear(&mut self) {
         self.items.clear();
         self.frames.clear();
+        self.items.shrink_to(MAX_KEPT_BYTES / size_of::<Item>());
+        self.frames.shrink_to(MAX_KEPT_BYTES / size_of::<Frame>());
         self.mark = Mark::None;
     }
 
     /// Bytes in its buffers' used part.
     pub fn bytes(&self) -> usize {
         self.items.len() * size_of::<Item>() + self.frames.len() * size_of::<Frame>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_batches_keep_little() {
+        let mut batch = Batch::default();
+        let frame = Frame { image: ImageIndex(0), address: 0 };
+        let mut kept = |frames: usize| {
+            batch.frames.extend(std::iter::repeat_n(frame, frames));
+            batch.items.resize_with(frames, || Item::Note(String::new()));
+            batch.clear();
+            (batch.frames.capacity() * size_of::<Frame>(), batch.items.capacity() * size_of::<Item>())
+        };
+        let (frames, items) = kept(1 << 20);
+        assert!(frames <= MAX_KEPT_BYTES && items <= MAX_KEPT_BYTES, "{frames} {items}");
+        // What the next needs is there, if it is no more than usual.
+        assert_eq!(kept(1000), (frames, items));
     }
 }

@@ -21,7 +21,8 @@ use crate::sampler::{Channels, Command, Sampler};
 use crate::system;
 
 /// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
-const BATCHES: usize = 16;
+/// While the aggregator does not keep up, each may become as large as that one may.
+const BATCHES: usize = 4;
 /// Stack of the two threads: reading debug information and demangling are recursive, up to a depth that they limit. Only
 /// what is used takes memory.
 const STACK_BYTES: usize = 8 << 20;
