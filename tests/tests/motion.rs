@@ -183,7 +183,10 @@ fn crowd(user: Option<u32>, limit: u64, files: impl FnOnce(u64)) -> Recorded {
     let _ = fixture.finish();
     let recorded = collecting.wait();
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
-    recorded.assert_whole().assert_complete();
+    recorded.assert_whole();
+    // A thread's stack is gone with the thread when its last samples are looked at: some of them are cut short.
+    let accounting = recorded.profile.accounting();
+    assert!(accounting.truncated_total() * 20 <= accounting.received, "{accounting:?}");
     let processes = recorded.processes();
     assert_eq!(processes.len(), 2, "{processes:#?}");
     // Of each thread's 300 us a timer of its own sees nothing, unless the kernel moved the rest of a period to it.
