@@ -2,6 +2,7 @@
 //!
 //! The command line runs it inside its own process. Nothing here prints.
 
+pub mod config;
 mod engine;
 mod output;
 

@@ -1,0 +1,253 @@
+//! `/etc/ccsd/ccsd.toml`: what the service is told. Every wrong key or value is named with its line and column.
+
+mod values;
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+pub use values::{AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Pattern, Rate, StoreBytes, WatchName};
+
+/// Where the configuration is.
+pub const DEFAULT_PATH: &str = "/etc/ccsd/ccsd.toml";
+/// Largest file that is read. A thousand watches take some 100 KiB.
+const MAX_BYTES: u64 = 1 << 20;
+/// Watches in one file. Each has its own events and threads while something matches it.
+const MAX_WATCHES: usize = 1000;
+
+/// The configuration of the service.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The socket, where systemd has not opened one.
+    pub socket: AbsolutePath,
+    /// Where profiles are kept, a directory for each watch.
+    pub state_dir: AbsolutePath,
+    /// The file that the service's own metrics are written to for node_exporter, if any.
+    pub metrics_file: Option<AbsolutePath>,
+    /// How long profiles are kept.
+    pub retention: Retention,
+    /// What the service may take.
+    pub budget: Budget,
+    /// What is watched.
+    #[serde(rename = "watch")]
+    pub watches: Vec<Watch>,
+}
+
+/// How long profiles are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// Profiles older than this are removed.
+    pub age: Age,
+    /// The oldest are removed when all together have more bytes.
+    pub bytes: StoreBytes,
+}
+
+/// What the service may take. Beyond it watches get a lower rate, then less detail.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budget {
+    /// Of one CPU.
+    pub cpu_percent: CpuPercent,
+    /// Resident memory.
+    pub memory: MemoryBytes,
+}
+
+/// A rule: which processes are profiled for as long as they run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// Names it on command lines.
+    pub name: WatchName,
+    /// Pattern for the systemd unit.
+    pub unit: Option<Pattern>,
+    /// Pattern for the path of the control group.
+    pub cgroup: Option<Pattern>,
+    /// Pattern for the path of the executable.
+    pub exe: Option<Pattern>,
+    /// Pattern for the name of the command.
+    pub comm: Option<Pattern>,
+    /// Name or number of the user that it runs as.
+    pub user: Option<Pattern>,
+    /// Samples per second of CPU time.
+    #[serde(default = "default_rate")]
+    pub rate_hz: Rate,
+    /// Time between two updates.
+    #[serde(default = "default_interval")]
+    pub interval: Interval,
+}
+
+impl Watch {
+    /// Whether it says which processes it is about.
+    fn has_selector(&self) -> bool {
+        [&self.unit, &self.cgroup, &self.exe, &self.comm, &self.user].into_iter().any(Option::is_some)
+    }
+}
+
+fn default_rate() -> Rate {
+    // Not 50, for the reason that 999 is not 1000.
+    Rate(49)
+}
+
+fn default_interval() -> Interval {
+    Interval(Duration::from_secs(10))
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            socket: AbsolutePath("/run/ccsd/ccsd.sock".into()),
+            state_dir: AbsolutePath("/var/lib/ccsd".into()),
+            metrics_file: None,
+            retention: Retention::default(),
+            budget: Budget::default(),
+            watches: Vec::new(),
+        }
+    }
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Retention { age: Age(Duration::from_secs(7 * 24 * 3600)), bytes: StoreBytes(1 << 30) }
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { cpu_percent: CpuPercent(5.0), memory: MemoryBytes(512 << 20) }
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is a directory, a FIFO, a device.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Nobody has written that by hand.
+    #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It does not say what it should.
+    #[error("{}:{line}:{column}: {message}", path.display())]
+    Wrong {
+        /// Which.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// Characters, from 1.
+        column: usize,
+        /// What is wrong, and what is allowed.
+        message: String,
+    },
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        // A FIFO must not hold the service.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
+        if !file.metadata().map_err(read)?.is_file() {
+            return Err(ConfigError::NotAFile { path: path.to_owned() });
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(ConfigError::TooLarge { path: path.to_owned() });
+        }
+        Config::parse(&bytes, path)
+    }
+
+    /// Reads the default file; where there is none, the defaults hold.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load_default() -> Result<Config, ConfigError> {
+        match Config::load(Path::new(DEFAULT_PATH)) {
+            Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Config::default()),
+            other => other,
+        }
+    }
+
+    /// Reads the content of the file `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Wrong`].
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Config, ConfigError> {
+        let wrong = |at: Option<Range<usize>>, message: &str| {
+            let (line, column) = position(bytes, at.map_or(0, |range| range.start));
+            // One line each: it goes to a journal.
+            let message = message.trim().replace('\n', "; ");
+            ConfigError::Wrong { path: path.to_owned(), line, column, message }
+        };
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let at = error.valid_up_to();
+                return Err(wrong(Some(at..at), "this is not UTF-8"));
+            }
+        };
+        let config: Config = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
+        // A second look for what concerns a watch as a whole: only there its place is of interest.
+        let places: Places = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
+        let place = |i: usize| places.watch.get(i).map(Spanned::span);
+        for (i, watch) in config.watches.iter().enumerate() {
+            if i >= MAX_WATCHES {
+                return Err(wrong(place(i), &format!("more than {MAX_WATCHES} watches")));
+            }
+            let name = &watch.name.0;
+            if !watch.has_selector() {
+                let message =
+                    format!("watch {name:?} says not what to watch: give it one or more of unit, cgroup, exe, comm, user");
+                return Err(wrong(place(i), &message));
+            }
+            if config.watches.iter().take(i).any(|other| other.name == watch.name) {
+                return Err(wrong(place(i), &format!("there is a watch {name:?} before this one")));
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// Where the watches stand.
+#[derive(Deserialize)]
+struct Places {
+    #[serde(default)]
+    watch: Vec<Spanned<serde::de::IgnoredAny>>,
+}
+
+/// Line and column of a byte, both from 1.
+fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
+    let before = bytes.get(..offset).unwrap_or(bytes);
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let column = String::from_utf8_lossy(before.get(start..).unwrap_or(&[])).chars().count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests;

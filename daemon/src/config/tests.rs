@@ -1,0 +1,169 @@
+//! The configuration: the shipped example, what is refused and how that is said.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../systemd/ccsd.toml");
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text.as_bytes(), Path::new("c.toml"))
+}
+
+/// The example with all that is commented out in force: a line that begins with `#` and no blank is a key, others are
+/// words.
+fn whole_example() -> String {
+    let uncomment = |line: &str| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    EXAMPLE.lines().map(uncomment).collect::<Vec<_>>().join("\n")
+}
+
+/// `watch.name` and so on.
+fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
+    for (key, value) in table {
+        let path = format!("{prefix}{key}");
+        match value {
+            toml::Value::Table(inner) => keys(inner, &format!("{path}."), found),
+            toml::Value::Array(items) => {
+                items.iter().filter_map(toml::Value::as_table).for_each(|inner| keys(inner, &format!("{path}."), found));
+            }
+            _ => drop(found.insert(path)),
+        }
+    }
+}
+
+/// Every key that there is. A new field makes this fail to compile until it has a place here.
+fn all_keys() -> BTreeSet<String> {
+    let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, watches: _ } = Config::default();
+    let Retention { age: _, bytes: _ } = retention;
+    let Budget { cpu_percent: _, memory: _ } = budget;
+    let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
+    let Watch { name: _, unit: _, cgroup: _, exe: _, comm: _, user: _, rate_hz: _, interval: _ } = &whole.watches[0];
+    let keys = [
+        "socket",
+        "state_dir",
+        "metrics_file",
+        "retention.age",
+        "retention.bytes",
+        "budget.cpu_percent",
+        "budget.memory",
+        "watch.name",
+        "watch.unit",
+        "watch.cgroup",
+        "watch.exe",
+        "watch.comm",
+        "watch.user",
+        "watch.rate_hz",
+        "watch.interval",
+    ];
+    keys.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_example_is_the_default() {
+    assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
+}
+
+#[test]
+fn the_example_documents_every_key() {
+    let whole = whole_example();
+    let config = parse(&whole).unwrap();
+    let mut found = BTreeSet::new();
+    keys(&toml::from_str(&whole).unwrap(), "", &mut found);
+    assert_eq!(found, all_keys());
+    // Each after words about it.
+    let lines: Vec<&str> = EXAMPLE.lines().collect();
+    for (i, line) in lines.iter().enumerate() {
+        if line.trim_start_matches('#').starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ") {
+            let above = lines[..i].iter().rev().take_while(|line| !line.is_empty());
+            assert!(above.clone().any(|line| line.starts_with("# ")), "{line} is not explained");
+        }
+    }
+    // What the example shows of a watch are the defaults.
+    let watch = &config.watches[0];
+    assert_eq!((watch.rate_hz, watch.interval), (default_rate(), default_interval()));
+}
+
+#[test]
+fn every_mistake_is_named_with_its_place() {
+    let watch = "[[watch]]\nname = \"a\"\ncomm = \"b\"\n";
+    for (text, place, parts) in [
+        ("sokcet = \"/x\"", "c.toml:1:1", vec!["sokcet", "socket", "state_dir"]),
+        ("\n[retention]\nage = \"7 weeks\"", "c.toml:3:7", vec!["7 weeks", "\"7d\""]),
+        ("[retention]\n  age = \"1h\"", "c.toml:2:9", vec!["\"1h\"", "\"2h\"", "\"3650d\""]),
+        ("[retention]\nbytes = 5", "c.toml:2:9", vec!["512MiB"]),
+        ("[retention]\nmax = 5", "c.toml:2:1", vec!["max", "age", "bytes"]),
+        ("[budget]\ncpu_percent = \"5\"", "c.toml:2:15", vec!["string", "a number from 0.1 to 100000"]),
+        ("[budget]\ncpu_percent = 0.0", "c.toml:2:15", vec!["0.1 to 100000"]),
+        ("[budget]\ncpu_percent = nan", "c.toml:2:15", vec!["0.1 to 100000"]),
+        ("[budget]\nmemory = \"1MiB\"", "c.toml:2:10", vec!["64MiB"]),
+        ("socket = \"ccsd.sock\"", "c.toml:1:10", vec!["ccsd.sock", "absolute"]),
+        ("[[watch]]\nname = \"a/b\"\ncomm = \"x\"", "c.toml:2:8", vec!["a/b", "letters"]),
+        ("[[watch]]\nname = \"a\"", "c.toml:1:1", vec!["unit, cgroup, exe, comm, user"]),
+        ("[[watch]]\ncomm = \"a\"", "c.toml:1:1", vec!["missing field `name`"]),
+        (&format!("{watch}rate_hz = 0"), "c.toml:4:11", vec!["whole number from 1 to 9999"]),
+        (&format!("{watch}rate_hz = 49.5"), "c.toml:4:11", vec!["49.5", "whole number from 1 to 9999"]),
+        (&format!("{watch}interval = \"1ms\""), "c.toml:4:12", vec!["\"1s\"", "\"10m\""]),
+        (&format!("{watch}commm = \"c\""), "c.toml:4:1", vec!["commm", "comm"]),
+        (&format!("{watch}exe = \"\""), "c.toml:4:7", vec!["1 to 4096"]),
+        (&format!("{watch}{watch}"), "c.toml:4:1", vec!["there is a watch \"a\""]),
+        ("socket = ", "c.toml:1:10", vec![]),
+        ("é = \"\n", "c.toml:1:1", vec![]),
+        ("x = \"é\" y", "c.toml:1:9", vec![]),
+    ] {
+        let message = parse(text).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("{place}: ")), "{text:?} should be wrong at {place}: {message}");
+        assert!(!message.contains('\n'), "{message:?}");
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+    }
+    let error = Config::parse(b"a = 1\nb = \xff", Path::new("c.toml")).unwrap_err();
+    assert_eq!(error.to_string(), "c.toml:2:5: this is not UTF-8");
+}
+
+#[test]
+fn files_that_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ccsd.toml");
+    let error = || Config::load(&path).unwrap_err().to_string();
+    assert!(error().contains("cannot read"), "{}", error());
+    std::fs::create_dir(&path).unwrap();
+    assert!(error().ends_with("is not a regular file"), "{}", error());
+    std::fs::remove_dir(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(error().ends_with("is not a regular file"), "{}", error());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, vec![b'#'; (MAX_BYTES + 1) as usize]).unwrap();
+    assert!(error().contains("more than 1048576 bytes"), "{}", error());
+    std::fs::write(&path, vec![b'#'; MAX_BYTES as usize]).unwrap();
+    assert_eq!(Config::load(&path).unwrap(), Config::default());
+}
+
+proptest! {
+    #[test]
+    fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = Config::parse(&bytes, Path::new("c.toml"));
+    }
+
+    #[test]
+    fn nothing_near_the_example_panics(
+        at in 0..1usize << 16,
+        len in 0..20usize,
+        new in prop_oneof![Just(String::new()), "[\\PC\n\"'\\[\\]=#.]{0,8}"],
+    ) {
+        let whole = whole_example();
+        let at = at % whole.len();
+        let mut bytes = whole.into_bytes();
+        let end = (at + len).min(bytes.len());
+        bytes.splice(at..end, new.bytes());
+        if let Err(ConfigError::Wrong { line, column, .. }) = Config::parse(&bytes, Path::new("c.toml")) {
+            let lines = bytes.split(|&byte| byte == b'\n').count();
+            prop_assert!((1..=lines).contains(&line) && column >= 1);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Values of the configuration that have a unit or a range. Each reads itself and says what is allowed, so that a message
+//! has the place of the very value.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+/// The longest time that can be asked for: far from overflowing any clock.
+const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * DAY);
+const DAY: u64 = 24 * 3600;
+
+/// Reads `10s`, `500ms`, `2m`, `12h`, `7d`.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const FORMS: &str = "a whole number with ms, s, m, h or d, as in \"10s\" or \"7d\"";
+    let (number, unit) = number_and_unit(text).ok_or_else(|| format!("a time is {FORMS}, not {text:?}"))?;
+    let time = match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" | "min" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3600).map(Duration::from_secs),
+        "d" => number.checked_mul(DAY).map(Duration::from_secs),
+        _ => return Err(format!("a time is {FORMS}, not {text:?}")),
+    };
+    time.filter(|&time| time <= MAX_DURATION).ok_or_else(|| format!("{text:?} is longer than ten years"))
+}
+
+/// Reads `512MiB`, `2GiB`, `4096`.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    const FORMS: &str = "a whole number with KiB, MiB, GiB or TiB, as in \"512MiB\"";
+    let (number, unit) = number_and_unit(text).ok_or_else(|| format!("a size is {FORMS}, not {text:?}"))?;
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return Err(format!("a size is {FORMS}, not {text:?}")),
+    };
+    number.checked_mul(1 << shift).filter(|&bytes| bytes < 1 << 60).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+/// A whole number in decimal digits, and what follows it.
+fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.strip_prefix(' ').unwrap_or(unit)))
+}
+
+/// A time within a range, for a key of the configuration.
+fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<Duration, D::Error> {
+    let text = text(from, "a time in quotation marks, as in \"10s\"")?;
+    let time = duration(&text).map_err(de::Error::custom)?;
+    let fits = duration(least).is_ok_and(|least| least <= time) && duration(most).is_ok_and(|most| time <= most);
+    if fits { Ok(time) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
+}
+
+/// A size within a range, for a key of the configuration.
+fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<u64, D::Error> {
+    let text = text(from, "a size in quotation marks, as in \"512MiB\"")?;
+    let size = bytes(&text).map_err(de::Error::custom)?;
+    let fits = bytes(least).is_ok_and(|least| least <= size) && bytes(most).is_ok_and(|most| size <= most);
+    if fits { Ok(size) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
+}
+
+/// A string, or an error that says what is expected.
+fn text<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<String, D::Error> {
+    struct Text(&'static str);
+    impl Visitor<'_> for Text {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+    }
+    from.deserialize_str(Text(expected))
+}
+
+macro_rules! ranged {
+    ($($(#[$doc:meta])* $name:ident($type:ty) by $read:ident from $least:literal to $most:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub struct $name(pub $type);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                $read(from, $least, $most).map($name)
+            }
+        }
+    )*};
+}
+
+ranged! {
+    /// Time between two updates of a watch. An hour's file should have many of them, and its end is not known before.
+    Interval(Duration) by ranged_duration from "1s" to "10m";
+    /// How long profiles are kept.
+    Age(Duration) by ranged_duration from "2h" to "3650d";
+    /// Bytes of the profiles of all watches.
+    StoreBytes(u64) by ranged_bytes from "1MiB" to "1024TiB";
+    /// Resident memory of the daemon. Below 64 MiB there is no room for the rings and the names of one program.
+    MemoryBytes(u64) by ranged_bytes from "64MiB" to "1024GiB";
+}
+
+/// Samples per second of CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u32);
+
+impl Rate {
+    /// The highest rate of a watch. What is always on should not cost what a look for a minute may.
+    pub const MAX: u32 = 9_999;
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let rate = from.deserialize_i64(Number("a whole number from 1 to 9999"))?;
+        // Whole numbers of this size are exact.
+        if rate.fract() == 0.0 && (1.0..=f64::from(Rate::MAX)).contains(&rate) {
+            return Ok(Rate(rate as u32));
+        }
+        Err(de::Error::custom(format!("a rate of {rate} is no whole number from 1 to {}", Rate::MAX)))
+    }
+}
+
+/// A number, or an error that says what is expected.
+struct Number(&'static str);
+
+impl Visitor<'_> for Number {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<f64, E> {
+        Ok(number as f64)
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<f64, E> {
+        Ok(number)
+    }
+}
+
+/// Percent of one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct CpuPercent(pub f64);
+
+impl<'de> Deserialize<'de> for CpuPercent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let percent = from.deserialize_f64(Number("a number from 0.1 to 100000"))?;
+        if (0.1..=100_000.0).contains(&percent) {
+            Ok(CpuPercent(percent))
+        } else {
+            Err(de::Error::custom(format!("{percent} is not from 0.1 to 100000 percent of one CPU")))
+        }
+    }
+}
+
+/// Name of a watch: also that of its directory, and typed on command lines.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WatchName(pub String);
+
+impl WatchName {
+    /// Whether a name can be one: 1 to 64 letters, digits, `.`, `_` and `-`, a letter or digit first.
+    #[must_use]
+    pub fn is_valid(name: &str) -> bool {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)
+    }
+}
+
+impl<'de> Deserialize<'de> for WatchName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = text(from, "a name in quotation marks")?;
+        if WatchName::is_valid(&name) {
+            return Ok(WatchName(name));
+        }
+        let allowed = "1 to 64 letters, digits, `.`, `_` and `-`, the first a letter or digit";
+        Err(de::Error::custom(format!("{name:?} cannot name a watch: a name has {allowed}")))
+    }
+}
+
+/// Where the service listens, keeps its profiles, writes its metrics: an absolute path, because a service has no
+/// directory of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbsolutePath(pub std::path::PathBuf);
+
+impl<'de> Deserialize<'de> for AbsolutePath {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let path = text(from, "a path in quotation marks")?;
+        if path.starts_with('/') && path.len() < 4096 && !path.contains('\0') {
+            return Ok(AbsolutePath(path.into()));
+        }
+        Err(de::Error::custom(format!("{path:?} is not an absolute path")))
+    }
+}
+
+/// A pattern for the text of a selector: `*` stands for any characters, `?` for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(pub String);
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let pattern = text(from, "a name or pattern in quotation marks")?;
+        if (1..=4096).contains(&pattern.len()) {
+            return Ok(Pattern(pattern));
+        }
+        Err(de::Error::custom("a name or pattern has 1 to 4096 bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (text, ms) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("10 s", 10_000),
+            ("2m", 120_000),
+            ("12h", 12 * 3_600_000),
+            ("7d", 7 * 86_400_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "10", "1.5s", "-1s", "1w", "99999999999999999999s", "18446744073709551615d", "3661d"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, size) in [("4096", 4096), ("1KiB", 1024), ("2 GiB", 2 << 30), ("0B", 0)] {
+            assert_eq!(bytes(text), Ok(size), "{text}");
+        }
+        for text in ["", "KiB", "1kb", "1GB", "-1", "1.5GiB", "18446744073709551615", "17592186044416TiB"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_watches() {
+        for name in ["nginx", "a", "0-b.c_d"] {
+            assert!(WatchName::is_valid(name), "{name}");
+        }
+        for name in ["", ".", "..", "-x", "a/b", "a b", "é", &"x".repeat(65)] {
+            assert!(!WatchName::is_valid(name), "{name}");
+        }
+    }
+}
