@@ -38,6 +38,9 @@ pub enum Error {
     /// The process ended while its events were being opened.
     #[error("PID {0} exited while ccsd was attaching to it; nothing was sampled")]
     DiedDuringAttach(u32),
+    /// The session is over.
+    #[error("the session has ended")]
+    Ended,
     /// `execve` did not find the program.
     #[error("{0}: program not found")]
     ProgramNotFound(String),

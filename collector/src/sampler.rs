@@ -33,8 +33,16 @@ const BATCH_NS: u64 = 200_000_000;
 const MAX_SLEEP_MS: u16 = 100;
 
 /// What the sampler is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Command {
+    /// Follow these processes, too, with all that descend from them. Those already followed stay as they are. Which are
+    /// refused is answered.
+    Add {
+        /// Processes.
+        pids: Vec<u32>,
+        /// Where the answer goes.
+        answer: Sender<Result<Vec<u32>>>,
+    },
     /// End the collection in order. The target's CPU time, user and in all, in nanoseconds, if the caller knows it.
     Stop {
         /// `(user, user + system)`
@@ -60,6 +68,8 @@ pub struct Sampler {
     sorter: EventSorter,
     channels: Channels,
     interval: Duration,
+    /// Whether the target ran before: nobody waits for its end and says how much CPU time it used.
+    attached: bool,
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
     ends_with_target: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
@@ -73,7 +83,7 @@ impl Sampler {
     /// A sampler for `events`, whose rings are `sorter`. An update is due every `interval`.
     pub fn new(events: EventSet, sorter: EventSorter, channels: Channels, interval: Duration) -> Sampler {
         let state = State::new(&events);
-        Sampler { events, sorter, channels, interval, ends_with_target: false, started: None, handed_on: 0, state }
+        Sampler { events, sorter, channels, interval, attached: false, ends_with_target: false, started: None, handed_on: 0, state }
     }
 
     /// Opens the events of a process that has yet to call `execve`.
@@ -108,9 +118,19 @@ impl Sampler {
             let now = now_ns();
             urgency.review(now);
             self.state.counts.duration_ns = now.saturating_sub(started);
-            if let Some(Command::Stop { target_cpu_ns }) = command {
-                self.state.user_share = target_cpu_ns.or(self.state.user_share);
-                break;
+            match command {
+                Some(Command::Stop { target_cpu_ns }) => {
+                    self.state.user_share = target_cpu_ns.or(self.state.user_share);
+                    break;
+                }
+                Some(Command::Add { pids, answer }) => {
+                    // Once for each command; the next sleep would else be none.
+                    let _ = nix::unistd::read(&self.channels.wake, &mut [0]);
+                    let added = self.add(&pids);
+                    // Who has asked may have gone.
+                    let _ = answer.send(added);
+                }
+                None => {}
             }
             self.round(now.saturating_sub(MARGIN_NS));
             if self.ends_with_target && self.state.table.is_empty() {
@@ -139,7 +159,7 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         self.state.counts.event_count = self.events.count();
-        if self.ends_with_target {
+        if self.attached {
             let mut sum = (0u64, 0u64);
             self.state.forget_the_dead();
             for pid in self.state.table.pids() {

@@ -29,6 +29,9 @@ const STACK_BYTES: usize = 8 << 20;
 /// Updates between the aggregator and its reader, who should be done with one before the next is due.
 const UPDATES: usize = 4;
 
+/// Commands that wait. Whoever adds processes waits until it is done, and to stop twice is to stop once.
+const COMMANDS: usize = 8;
+
 /// What to collect and how.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -116,21 +119,62 @@ impl Session {
             .map(|&pid| format!("{} ({pid})", procfs::stat(pid).map(|stat| stat.comm).unwrap_or_default()))
             .collect();
         let words = pids.first().map(|&pid| procfs::command_line(pid)).unwrap_or_default();
+        let (session, ()) = Session::on_running(options, names.join(", "), words, pids, |sampler| {
+            sampler.attach(pids, options.inherit)
+        })?;
+        Ok(session)
+    }
+
+    /// Follows processes that come and go, by the name of `target`: those of `pids` that run and may be followed, and all
+    /// their descendants; more by [`Session::add`]. It goes on when none is left. Returns those that the kernel refuses, too.
+    ///
+    /// # Errors
+    /// All that concern events.
+    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(Session, Vec<u32>)> {
+        let options = Options { inherit: true, ..options.clone() };
+        Session::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
+    }
+
+    /// A session on running processes, by the first layout in which `open` has files enough.
+    fn on_running<T>(
+        options: &Options,
+        target: String,
+        words: Vec<String>,
+        pids: &[u32],
+        open: impl Fn(&mut Sampler) -> Result<T>,
+    ) -> Result<(Session, T)> {
         let choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
         let mut refused = Error::DiedDuringAttach(pids.first().copied().unwrap_or(0));
         for (choice, layout) in layouts(choice, options, pids)? {
-            let prepared = Prepared::new(options, choice, layout, names.join(", "), words.clone(), pids.to_vec());
-            let attached = prepared.and_then(|mut prepared| {
-                prepared.sampler.attach(pids, options.inherit)?;
-                Ok(prepared)
+            let prepared = Prepared::new(options, choice, layout, target.clone(), words.clone(), pids.to_vec());
+            let opened = prepared.and_then(|mut prepared| {
+                let opened = open(&mut prepared.sampler)?;
+                Ok((prepared, opened))
             });
-            match attached {
+            match opened {
                 // It has started more threads in the meantime, or this was the last resort.
                 Err(error @ Error::TooManyFiles { .. }) => refused = error,
-                other => return other?.start(),
+                other => {
+                    let (prepared, opened) = other?;
+                    return Ok((prepared.start()?, opened));
+                }
             }
         }
         Err(refused)
+    }
+
+    /// Follows more processes, with all that descend from them; those followed already stay as they are. Returns those that
+    /// the kernel refuses. What has ended is no error. To be called by the thread that reads the events, or another one
+    /// must read them meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::TooManyFiles`]: of some of them not all threads are followed then. [`Error::Ended`] after the end.
+    pub fn add(&self, pids: &[u32]) -> Result<Vec<u32>> {
+        let (answer, answered) = bounded(1);
+        let add = Command::Add { pids: pids.to_vec(), answer };
+        self.commands.send(add).map_err(|_| Error::Ended)?;
+        let _ = nix::unistd::write(&self.wake, b"!");
+        answered.recv().map_err(|_| Error::Ended)?
     }
 
     /// What is being collected.
@@ -147,7 +191,7 @@ impl Session {
     /// [`SessionEvent::Finished`] follow.
     pub fn stop(&self, child: Option<&ChildEnd>) {
         let target_cpu_ns = child.map(|end| (end.user_ns, end.user_ns.saturating_add(end.system_ns)));
-        // Full means that it has been said already.
+        // Full means that it has been said already: adding waits to be done each time.
         let _ = self.commands.try_send(Command::Stop { target_cpu_ns });
         let _ = nix::unistd::write(&self.wake, b"!");
     }
@@ -278,7 +322,7 @@ impl Prepared {
         let profile = Profile::new(info.clone(), options.limits.clone());
         let (batch_sender, batches) = bounded(BATCHES);
         let (empty, empty_receiver) = bounded(BATCHES);
-        let (commands, command_receiver) = bounded(1);
+        let (commands, command_receiver) = bounded(COMMANDS);
         let (wake, wake_receiver) = wake_pipe()?;
         let channels =
             Channels { batches: batch_sender, empty: empty_receiver, commands: command_receiver, wake: wake_receiver };

@@ -27,22 +27,49 @@ impl Sampler {
     /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
     /// [`Error::TooManyFiles`].
     pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
+        self.attached = true;
+        self.ends_with_target = true;
+        self.started = Some(now_ns());
         // The rings fill from the first thread on.
         let urgent = become_urgent();
-        let attached = self.open_all(pids, children);
+        let attached = self.open_all(pids, children, &mut Refused::Never);
         if matches!(urgent, Ok(true)) {
             let _ = become_ordinary();
         }
-        attached
+        match pids.first() {
+            Some(&pid) if attached? == 0 => Err(Error::DiedDuringAttach(pid)),
+            _ => Ok(()),
+        }
     }
 
-    fn open_all(&mut self, pids: &[u32], children: bool) -> Result<()> {
+    /// Follows more processes, with all that descend from them, or the first ones of a session that goes on when all have
+    /// ended. Those that are followed already stay as they are. Returns those whose events the kernel refuses.
+    ///
+    /// # Errors
+    /// [`Error::TooManyFiles`]; some of the processes may be followed then, or some of their threads.
+    pub fn add(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
+        self.attached = true;
+        self.started = self.started.or_else(|| Some(now_ns()));
+        let mut refused = Refused::These(Vec::new());
+        let opened = self.open_all(pids, true, &mut refused);
+        self.state.scanning = false;
+        opened?;
+        match refused {
+            Refused::These(pids) => Ok(pids),
+            Refused::Never => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns how many threads were opened.
+    fn open_all(&mut self, pids: &[u32], children: bool, refused: &mut Refused) -> Result<usize> {
         let mut opened: HashMap<u32, u64> = HashMap::new();
         let mut processes: HashSet<u32> = HashSet::new();
         self.state.scanning = true;
-        self.ends_with_target = true;
-        self.started = Some(now_ns());
         let mut settled = false;
+        // Not those that are followed already, nor what they fork. Where there are such, a process that is found may be one
+        // of theirs of which the record is still to come.
+        self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
+        let followed: HashSet<u32> = self.state.table.pids().into_iter().collect();
         let per_cpu = self.events.layout() == Layout::Cpus;
         for round in 0..SCAN_ROUNDS {
             let mut all = pids.to_vec();
@@ -51,6 +78,7 @@ impl Sampler {
                 // Whoever attaches to his own shell does not mean ccsd.
                 all.retain(|&pid| pid != std::process::id());
             }
+            all.retain(|pid| !followed.contains(pid) && !refused.contains(*pid));
             // What was forked in the meantime by threads already open says so in the rings.
             self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
             let mut found = false;
@@ -74,12 +102,12 @@ impl Sampler {
                     if per_cpu && self.state.forked.contains_key(&tid) {
                         continue;
                     }
-                    let doubtful = round > 0 && !per_cpu;
+                    let doubtful = (round > 0 || !followed.is_empty()) && !per_cpu;
                     match self.events.open_thread(tid, doubtful) {
                         Ok(Opened::Yes) => {}
                         Ok(Opened::Gone) => continue,
                         // A child may have become another user's; only those asked for must be permitted.
-                        Err(Error::NotPermitted { .. }) if !pids.contains(&pid) => continue,
+                        Err(Error::NotPermitted { .. }) if !pids.contains(&pid) || refused.add(pid) => continue,
                         Err(error) => return Err(error),
                     }
                     found = true;
@@ -114,9 +142,29 @@ impl Sampler {
         self.state.forked = HashMap::new();
         // A process that ended in between left its entry; without it the session would wait for it forever.
         self.state.forget_the_dead();
-        match pids.first() {
-            Some(&pid) if opened.is_empty() => Err(Error::DiedDuringAttach(pid)),
-            _ => Ok(()),
+        Ok(opened.len())
+    }
+}
+
+/// What is done about a process that may not be followed although it was asked for.
+enum Refused {
+    /// It is an error.
+    Never,
+    /// It is left out, and told.
+    These(Vec<u32>),
+}
+
+impl Refused {
+    fn contains(&self, pid: u32) -> bool {
+        matches!(self, Refused::These(pids) if pids.contains(&pid))
+    }
+
+    /// Notes a process that is left out; false if it may not be.
+    fn add(&mut self, pid: u32) -> bool {
+        let Refused::These(pids) = self else { return false };
+        if !pids.contains(&pid) {
+            pids.push(pid);
         }
+        true
     }
 }
