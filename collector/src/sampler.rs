@@ -83,7 +83,17 @@ impl Sampler {
     /// A sampler for `events`, whose rings are `sorter`. An update is due every `interval`.
     pub fn new(events: EventSet, sorter: EventSorter, channels: Channels, interval: Duration) -> Sampler {
         let state = State::new(&events);
-        Sampler { events, sorter, channels, interval, attached: false, ends_with_target: false, started: None, handed_on: 0, state }
+        Sampler {
+            events,
+            sorter,
+            channels,
+            interval,
+            attached: false,
+            ends_with_target: false,
+            started: None,
+            handed_on: 0,
+            state,
+        }
     }
 
     /// Opens the events of a process that has yet to call `execve`.

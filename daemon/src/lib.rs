@@ -5,6 +5,8 @@
 pub mod config;
 mod engine;
 mod output;
+pub mod store;
+mod watch;
 
 pub use engine::{Collection, Outcome, Request, Status, Stop, Target};
 pub use output::{OutputError, OutputFile};

@@ -137,6 +137,59 @@ impl Accounting {
         }
     }
 
+    /// What was counted after an earlier point of the same stream. The peak, the maximum and the sizes of the table of
+    /// contexts, which are no sums, stay; all other numbers, added to the earlier ones, are these again.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let Self {
+            duration_ns,
+            expected,
+            received,
+            lost,
+            throttled,
+            throttle_events,
+            truncated,
+            with_gap,
+            read_late,
+            unsymbolised,
+            elided,
+            target_cpu_ns,
+            own_cpu_ns,
+            own_peak_rss_bytes: _,
+            pushes,
+            frames,
+            max_stack_depth: _,
+            dropped_by_us,
+            file_bytes,
+            contexts: _,
+        } = earlier;
+        let mut later = self.clone();
+        let less = |from: &mut u64, earlier: &u64| *from = from.saturating_sub(*earlier);
+        let less_known = |from: &mut Option<u64>, earlier: &Option<u64>| {
+            *from = from.map(|from| from.saturating_sub(earlier.unwrap_or(0)));
+        };
+        less(&mut later.duration_ns, duration_ns);
+        less_known(&mut later.expected, expected);
+        less(&mut later.received, received);
+        less(&mut later.lost, lost);
+        less(&mut later.throttled, throttled);
+        less(&mut later.throttle_events, throttle_events);
+        for (from, earlier) in later.truncated.iter_mut().zip(truncated) {
+            less(from, earlier);
+        }
+        less(&mut later.with_gap, with_gap);
+        less(&mut later.read_late, read_late);
+        less(&mut later.unsymbolised, unsymbolised);
+        less(&mut later.elided, elided);
+        less_known(&mut later.target_cpu_ns, target_cpu_ns);
+        less(&mut later.own_cpu_ns, own_cpu_ns);
+        less(&mut later.pushes, pushes);
+        less(&mut later.frames, frames);
+        less(&mut later.dropped_by_us, dropped_by_us);
+        less(&mut later.file_bytes, file_bytes);
+        later
+    }
+
     /// Adds another session's (I7).
     pub fn merge(&mut self, other: &Self) {
         let Self {

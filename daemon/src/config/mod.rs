@@ -221,8 +221,9 @@ impl Config {
             }
             let name = &watch.name.0;
             if !watch.has_selector() {
-                let message =
-                    format!("watch {name:?} says not what to watch: give it one or more of unit, cgroup, exe, comm, user");
+                let message = format!(
+                    "watch {name:?} says not what to watch: give it one or more of unit, cgroup, exe, comm, user"
+                );
                 return Err(wrong(place(i), &message));
             }
             if config.watches.iter().take(i).any(|other| other.name == watch.name) {

@@ -29,7 +29,10 @@ fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
         match value {
             toml::Value::Table(inner) => keys(inner, &format!("{path}."), found),
             toml::Value::Array(items) => {
-                items.iter().filter_map(toml::Value::as_table).for_each(|inner| keys(inner, &format!("{path}."), found));
+                items
+                    .iter()
+                    .filter_map(toml::Value::as_table)
+                    .for_each(|inner| keys(inner, &format!("{path}."), found));
             }
             _ => drop(found.insert(path)),
         }

@@ -74,6 +74,12 @@ impl<R: Read> Decoder<R> {
         &self.session
     }
 
+    /// Whether the end record was read: the session was finished in good order.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Number of whole records read, the session record among them.
     #[must_use]
     pub const fn whole_records(&self) -> u64 {

@@ -1,0 +1,170 @@
+//! What ran between two points in time.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, Limits, MergeError, Profile};
+
+use super::retention::is_being_written;
+use super::{LONGEST, StoreError, contents};
+
+/// Nanoseconds since 1970: after `from`, up to and with `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeRange {
+    /// The beginning.
+    pub from: u64,
+    /// The end.
+    pub until: u64,
+}
+
+impl TimeRange {
+    /// Everything.
+    pub const ALL: TimeRange = TimeRange { from: 0, until: u64::MAX };
+}
+
+/// What a watch has stored about a time.
+#[derive(Debug)]
+pub struct Answer {
+    /// What was charged in the intervals that end within the time asked for: adjacent times add up to the whole. Its
+    /// accounting is of these intervals alone. `None` if there are none.
+    pub profile: Option<Profile>,
+    /// From the start of the first to the end of the last of these intervals.
+    pub covered: TimeRange,
+    /// Segments that hold any of it.
+    pub segments: usize,
+    /// Segments that were opened to find that out.
+    pub opened: usize,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Segments that end without an end, because the service was killed or the power failed.
+    pub interrupted: Vec<PathBuf>,
+    /// Files that could not be used, or not to their end, and why.
+    pub problems: Vec<String>,
+    /// All that the watch has, by the names of its segments: seconds since 1970 of the first start and of the last one.
+    pub available: Option<(i64, i64)>,
+}
+
+/// Reads what a watch has stored in `dir` about a time.
+///
+/// # Errors
+/// [`StoreError::Read`] if the directory cannot be read. Files that cannot be are told in the answer.
+pub fn query(dir: &Path, range: TimeRange) -> Result<Answer, StoreError> {
+    let found = contents(dir)?.segments;
+    let mut answer = Answer {
+        profile: None,
+        covered: TimeRange { from: u64::MAX, until: 0 },
+        segments: 0,
+        opened: 0,
+        bytes: 0,
+        interrupted: Vec::new(),
+        problems: Vec::new(),
+        available: found.first().zip(found.last()).map(|(first, last)| (first.start, last.start)),
+    };
+    for segment in found {
+        let start = u64::try_from(segment.start).unwrap_or(0).saturating_mul(1_000_000_000);
+        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        // By its name alone: the name has whole seconds.
+        if start > range.until || start.saturating_add(longest) < range.from {
+            continue;
+        }
+        answer.opened += 1;
+        match read(&segment.path, range) {
+            Ok(part) => answer.add(&segment.path, part),
+            // Dropped between listing and opening.
+            Err(DecodeError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => answer.problems.push(format!("{}: {error}", segment.path.display())),
+        }
+    }
+    Ok(answer)
+}
+
+/// What one segment says.
+struct Part {
+    profile: Profile,
+    /// `None` if no interval is of the time.
+    covered: Option<TimeRange>,
+    bytes: u64,
+    interrupted: bool,
+    problem: Option<DecodeError>,
+}
+
+impl Answer {
+    fn add(&mut self, path: &Path, part: Part) {
+        let Part { profile, covered, bytes, interrupted, problem } = part;
+        self.bytes += bytes;
+        if let Some(problem) = problem {
+            self.problems.push(format!("{}: {problem}; what comes before is shown", path.display()));
+        }
+        if interrupted {
+            self.interrupted.push(path.to_owned());
+        }
+        let Some(covered) = covered else { return };
+        match &mut self.profile {
+            None => self.profile = Some(profile),
+            Some(whole) => {
+                if let Err(MergeError::Metrics(_, theirs)) = whole.merge(&profile) {
+                    self.problems.push(format!("{}: left out, because it measures {theirs}", path.display()));
+                    return;
+                }
+            }
+        }
+        self.segments += 1;
+        self.covered.from = self.covered.from.min(covered.from);
+        self.covered.until = self.covered.until.max(covered.until);
+    }
+}
+
+fn read(path: &Path, range: TimeRange) -> Result<Part, DecodeError> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(DecodeError::NotAProfile);
+    }
+    let being_written = is_being_written(&file);
+    let mut decoder = Decoder::new(BufReader::with_capacity(1 << 18, file))?;
+    let started = decoder.session().started_unix_ns;
+    let mut profile = Profile::new(decoder.session().clone(), Limits::reading());
+    let mut before = Accounting::default();
+    let mut covered: Option<TimeRange> = None;
+    let (mut interrupted, mut problem) = (false, None);
+    loop {
+        match decoder.next_record() {
+            Ok(Some(Decoded::Update(mut update))) => {
+                let (from, until) = (started.saturating_add(update.from_ns), started.saturating_add(update.to_ns));
+                if until > range.until {
+                    // Nor does any that follows; its end need not be known.
+                    break;
+                }
+                if until <= range.from {
+                    update.clear_charges();
+                    before = update.accounting.clone();
+                } else {
+                    let known = covered.get_or_insert(TimeRange { from, until });
+                    known.until = known.until.max(until);
+                }
+                if let Err(source) = profile.apply(&update) {
+                    problem = Some(DecodeError::Update { record: decoder.whole_records(), source });
+                    break;
+                }
+            }
+            Ok(Some(Decoded::End(_))) => {}
+            Ok(None) => {
+                interrupted = !decoder.has_ended() && !being_written;
+                break;
+            }
+            // Its last record is being written, or never was to its end.
+            Err(DecodeError::CutOff { .. }) => {
+                interrupted = !being_written;
+                break;
+            }
+            Err(error) => {
+                problem = Some(error);
+                break;
+            }
+        }
+    }
+    let accounting = profile.accounting().since(&before);
+    *profile.accounting_mut() = accounting;
+    Ok(Part { profile, covered, bytes: decoder.bytes_used(), interrupted, problem })
+}

@@ -1,0 +1,307 @@
+//! Segments: written, found by time, removed by age and bytes; and what else may be in their directory.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ccsd_profile::view::{FlatView, Selection};
+use ccsd_profile::{CostCentre, Image, Limits, Metric, Process, Profile, Session, Thread, Unit, Update};
+use tempfile::TempDir;
+
+use super::segment::WriteError;
+use super::*;
+use crate::config::{Age, Retention, StoreBytes};
+
+const HOUR: u64 = 3600;
+const SECOND: u64 = 1_000_000_000;
+
+fn session(start: u64) -> Session {
+    Session {
+        target: "watch".to_owned(),
+        event: "cpu-clock".to_owned(),
+        rate_hz: 49,
+        started_unix_ns: start * SECOND,
+        metrics: vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }],
+        ..Session::default()
+    }
+}
+
+/// Charges one sample to a function called `name` and ends an interval of ten seconds.
+fn interval(profile: &mut Profile, name: &str) -> Update {
+    let image = profile.add_image(Image { name: "/bin/x".to_owned(), build_id: Vec::new() });
+    let process =
+        profile.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: "x".to_owned() });
+    let thread = profile.add_thread(Thread { process, tid: 7, name: "x".to_owned() });
+    let function = profile.add_cost_centre(CostCentre {
+        image,
+        linkage_name: Some(name.to_owned()),
+        display_name: None,
+        start: None,
+        file: None,
+        line: 0,
+    });
+    let context = profile.contexts_mut().push(ccsd_profile::ContextId::ROOT, function);
+    profile.charge(thread, context, ccsd_profile::LineId::UNKNOWN, &[20]);
+    let accounting = profile.accounting_mut();
+    accounting.received += 1;
+    accounting.duration_ns += 10 * SECOND;
+    profile.take_update()
+}
+
+/// A segment with one interval for each name.
+fn write(dir: &Path, start: u64, names: &[&str], finish: bool) -> PathBuf {
+    let mut profile = Profile::new(session(start), Limits::default());
+    let mut writer = SegmentWriter::create(dir, profile.session()).unwrap();
+    for name in names {
+        writer.write(&interval(&mut profile, name)).unwrap();
+    }
+    let path = writer.path().to_owned();
+    assert_eq!(fs::metadata(&path).unwrap().len(), writer.bytes());
+    if finish {
+        writer.finish().unwrap();
+    }
+    path
+}
+
+fn ask(dir: &Path, from: u64, until: u64) -> Answer {
+    query(dir, TimeRange { from: from * SECOND, until: until * SECOND }).unwrap()
+}
+
+/// The samples of each function, and of the accounting.
+fn samples(answer: &Answer) -> Vec<(String, u64)> {
+    answer.profile.as_ref().map_or_else(Vec::new, samples_of)
+}
+
+fn samples_of(profile: &Profile) -> Vec<(String, u64)> {
+    let view = FlatView::new(profile, &Selection::all());
+    assert_eq!(view.total.samples, profile.accounting().received);
+    let mut rows: Vec<_> = view.rows.iter().map(|row| (row.name.clone(), row.samples_self)).collect();
+    rows.sort();
+    rows
+}
+
+fn of(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
+    rows.iter().map(|&(name, samples)| (name.to_owned(), samples)).collect()
+}
+
+fn dir() -> (TempDir, PathBuf) {
+    let state = tempfile::tempdir().unwrap();
+    let dir = state.path().join("nginx");
+    (state, dir)
+}
+
+#[test]
+fn names_say_when() {
+    assert_eq!(name(1_795_278_859, 0), "20261121T163419Z.ccsd");
+    assert_eq!(name(1_795_278_859, 2), "20261121T163419Z-2.ccsd");
+    for (start, number) in [(0, 0), (1_795_278_859, 0), (1_795_278_859, 17), (4_102_444_800, 999)] {
+        assert_eq!(parse_name(&name(start, number)), Some(start));
+    }
+    for name in
+        ["", ".ccsd", "x.ccsd", "20261121T163419Z", "20261321T163419Z.ccsd", "20261121T163419Z-x.ccsd", ".probe"]
+    {
+        assert_eq!(parse_name(name), None, "{name}");
+    }
+}
+
+#[test]
+fn only_the_service_and_its_group_may_read() {
+    let (_state, dir) = dir();
+    let path = write(&dir, 1000, &["a"], true);
+    // Whatever the umask, nobody else may.
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o137, 0);
+    assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o027, 0);
+}
+
+#[test]
+fn a_query_opens_only_the_segments_of_its_time() {
+    let (_state, dir) = dir();
+    for hour in 0..24 {
+        write(&dir, hour * HOUR, &["a", "b"], true);
+    }
+    let answer = ask(&dir, 10 * HOUR, 10 * HOUR + 20);
+    assert_eq!(samples(&answer), of(&[("a", 1), ("b", 1)]));
+    // That of the hour, and that before, which might have been a little longer.
+    assert_eq!((answer.segments, answer.opened), (1, 2));
+    assert_eq!(answer.covered, TimeRange { from: 10 * HOUR * SECOND, until: (10 * HOUR + 20) * SECOND });
+    assert_eq!(answer.available, Some((0, 23 * HOUR as i64)));
+    let answer = ask(&dir, 0, 24 * HOUR);
+    assert_eq!((samples(&answer), answer.segments), (of(&[("a", 24), ("b", 24)]), 24));
+    let answer = ask(&dir, 100 * HOUR, 101 * HOUR);
+    assert_eq!((samples(&answer), answer.opened), (vec![], 0));
+}
+
+#[test]
+fn within_a_segment_only_the_intervals_of_the_time() {
+    let (_state, dir) = dir();
+    write(&dir, 1000, &["a", "b", "c", "a"], true);
+    assert_eq!(samples(&ask(&dir, 1010, 1030)), of(&[("b", 1), ("c", 1)]));
+    // An interval belongs to the time in which it ends, so that adjacent times add up.
+    for cut in 1000..=1040 {
+        let parts = [ask(&dir, 0, cut), ask(&dir, cut, 5000)].map(|answer| answer.profile);
+        let whole = parts.into_iter().flatten().reduce(|mut whole, part| {
+            whole.merge(&part).unwrap();
+            whole
+        });
+        let whole = whole.unwrap();
+        assert_eq!((whole.accounting().received, whole.accounting().duration_ns), (4, 40 * SECOND));
+        let sum = samples_of(&whole);
+        assert_eq!(sum, of(&[("a", 2), ("b", 1), ("c", 1)]), "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_crash_leaves_all_but_the_last_interval() {
+    let (_state, dir) = dir();
+    let path = write(&dir, 1000, &["a", "b"], false);
+    let whole = fs::read(&path).unwrap();
+    let answer = ask(&dir, 0, 2000);
+    assert_eq!((samples(&answer), answer.interrupted.len()), (of(&[("a", 1), ("b", 1)]), 1));
+    // Cut within the last record.
+    fs::write(&path, &whole[..whole.len() - 3]).unwrap();
+    let answer = ask(&dir, 0, 2000);
+    assert_eq!((samples(&answer), answer.interrupted.len()), (of(&[("a", 1)]), 1));
+    assert!(answer.problems.is_empty(), "{:?}", answer.problems);
+}
+
+#[test]
+fn one_that_is_being_written_is_not_interrupted() {
+    let (_state, dir) = dir();
+    let mut profile = Profile::new(session(1000), Limits::default());
+    let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
+    writer.write(&interval(&mut profile, "a")).unwrap();
+    let answer = ask(&dir, 0, 2000);
+    assert_eq!((samples(&answer), answer.interrupted.len()), (of(&[("a", 1)]), 0));
+    drop(writer);
+    assert_eq!(ask(&dir, 0, 2000).interrupted.len(), 1);
+}
+
+#[test]
+fn foreign_and_damaged_files_are_told_and_left_alone() {
+    let (state, dir) = dir();
+    write(&dir, 1000, &["a"], true);
+    let damaged = write(&dir, 2000, &["b", "c"], true);
+    let mut bytes = fs::read(&damaged).unwrap();
+    let last = bytes.len() - 30;
+    bytes[last] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    fs::write(dir.join(name(3000, 0)), "this is no profile").unwrap();
+    fs::write(dir.join("notes.txt"), "mine").unwrap();
+    fs::create_dir(dir.join(name(4000, 0))).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", dir.join(name(5000, 0))).unwrap();
+    nix::unistd::mkfifo(&dir.join(name(6000, 0)), nix::sys::stat::Mode::S_IRWXU).unwrap();
+
+    let answer = ask(&dir, 0, 10_000);
+    assert_eq!(samples(&answer)[0], ("a".to_owned(), 1));
+    assert_eq!(answer.problems.len(), 2, "{:?}", answer.problems);
+    let found = contents(&dir).unwrap();
+    assert_eq!((found.segments.len(), found.foreign.len()), (3, 4));
+
+    // All of it is old. What was a profile once goes, whatever has become of it; nothing else does.
+    let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let removed = retain(state.path(), retention(2 * HOUR, 1 << 30), now).unwrap();
+    assert_eq!((removed.segments.len(), removed.foreign.len()), (2, 5), "{removed:?}");
+    assert!(removed.failed.is_empty());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 5);
+}
+
+fn retention(age: u64, bytes: u64) -> Retention {
+    Retention { age: Age(Duration::from_secs(age)), bytes: StoreBytes(bytes) }
+}
+
+#[test]
+fn what_is_too_old_goes_by_whole_segments() {
+    let (state, dir) = dir();
+    for hour in 0..10 {
+        write(&dir, hour * HOUR, &["a"], true);
+    }
+    let now = UNIX_EPOCH + Duration::from_secs(10 * HOUR);
+    let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now).unwrap();
+    // What ended, at the latest, more than five hours ago: those of 0 to 3 o'clock.
+    assert_eq!(removed.segments.len(), 4);
+    assert_eq!(contents(&dir).unwrap().segments[0].start, 4 * HOUR as i64);
+    assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now).unwrap().segments.len(), 0);
+}
+
+#[test]
+fn what_is_too_much_goes_oldest_first_over_all_watches() {
+    let (state, dir) = dir();
+    let other = state.path().join("other");
+    let each = fs::metadata(write(&dir, 100, &["a"], true)).unwrap().len();
+    write(&other, 200, &["a"], true);
+    write(&dir, 300, &["a"], true);
+    let writer = SegmentWriter::create(&dir, &session(50)).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, each + each / 2), UNIX_EPOCH).unwrap();
+    let names: Vec<_> =
+        removed.segments.iter().map(|path| path.strip_prefix(state.path()).unwrap().to_owned()).collect();
+    assert_eq!(names, [Path::new("nginx").join(name(100, 0)), Path::new("other").join(name(200, 0))]);
+    assert!(writer.path().exists(), "one that is being written stays");
+    assert!(removed.bytes <= each + each / 2);
+}
+
+#[test]
+fn the_clock_is_set_back() {
+    let (_state, dir) = dir();
+    write(&dir, 10_000, &["a"], true);
+    // The same second again, and an hour before.
+    let again = write(&dir, 10_000, &["b"], true);
+    assert!(again.to_string_lossy().ends_with("-1.ccsd"));
+    write(&dir, 10_000 - HOUR, &["c"], true);
+    assert_eq!(samples(&ask(&dir, 0, 20_000)), of(&[("a", 1), ("b", 1), ("c", 1)]));
+    assert_eq!(samples(&ask(&dir, 9_000, 10_010)), of(&[("a", 1), ("b", 1)]));
+    // What is from the future is not old.
+    let state = dir.parent().unwrap();
+    assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH).unwrap().segments.is_empty());
+}
+
+#[test]
+fn profiles_of_other_metrics_are_named() {
+    let (_state, dir) = dir();
+    write(&dir, 1000, &["a"], true);
+    let cycles = vec![Metric { name: "cycles".to_owned(), unit: Unit::Cycles }];
+    let mut profile = Profile::new(Session { metrics: cycles, ..session(2000) }, Limits::default());
+    let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
+    writer.write(&interval(&mut profile, "b")).unwrap();
+    writer.finish().unwrap();
+    let answer = ask(&dir, 0, 10_000);
+    assert_eq!((samples(&answer), answer.segments), (of(&[("a", 1)]), 1));
+    assert!(answer.problems[0].contains("cycles"), "{:?}", answer.problems);
+}
+
+#[test]
+fn watches_that_there_are_not() {
+    let (state, dir) = dir();
+    let error = watch_dir(state.path(), "nginx").unwrap_err().to_string();
+    assert!(error.contains("none has stored anything yet"), "{error}");
+    write(&dir, 1000, &["a"], true);
+    fs::create_dir(state.path().join(".hidden")).unwrap();
+    assert_eq!(watches(state.path()).unwrap(), ["nginx"]);
+    let error = watch_dir(state.path(), "../nginx").unwrap_err().to_string();
+    assert!(error.contains("there are: nginx"), "{error}");
+    assert!(watch_dir(&state.path().join("x"), "nginx").unwrap_err().to_string().contains("has the service run?"));
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_written() {
+    let (_state, dir) = dir();
+    let mut profile = Profile::new(session(1000), Limits::default());
+    let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
+    fs::remove_file(writer.path()).unwrap();
+    let written = writer.write(&interval(&mut profile, "a"));
+    assert!(matches!(written, Err(WriteError::Removed { .. })), "{written:?}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_to() {
+    let (state, dir) = dir();
+    assert!(room(&dir).is_ok());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "the probe is gone");
+    // Not even root can make a directory below a file.
+    let file = state.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = room(&file.join("x")).unwrap_err().to_string();
+    assert!(error.contains("cannot create a profile"), "{error}");
+    let created = SegmentWriter::create(&file.join("x"), &session(0)).map(drop);
+    assert!(matches!(created, Err(WriteError::Create { .. })));
+    assert!(retain(&file, retention(2 * HOUR, 1), SystemTime::now()).is_err());
+}

@@ -1,0 +1,315 @@
+//! Finding the processes that fit rules, as they come and go.
+//!
+//! A look at /proc reads one small file for each process; only a new one, or one that has become another program, is looked
+//! at more closely. The caller spaces the looks so that they cost a fixed small part of a CPU; see [`Scanner::pause`].
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::rules::{Facts, Rule, cgroup_path};
+
+/// Largest file of /proc that is read: a control group's path has at most 4096 bytes, in version 1 one for each of a dozen
+/// controllers.
+const MAX_FILE: u64 = 1 << 17;
+/// The part of one CPU that looking takes, one in so many.
+const SHARE: u32 = 1000;
+/// Time between two looks at least: nothing that ends sooner is worth a session's work.
+const LEAST: Duration = Duration::from_secs(1);
+/// And at most.
+const MOST: Duration = Duration::from_secs(30);
+/// Looks in which a process is looked at closely even if nothing about it seems to have changed: it may have been seen
+/// between its fork and its exec, or before its manager has put it into its control group.
+const CLOSE_LOOKS: u8 = 2;
+/// `PF_KTHREAD` of `linux/sched.h`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// A process that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Found {
+    /// Process id.
+    pub pid: u32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+}
+
+/// What a look has found out about one rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fits {
+    /// All that fit now.
+    pub all: Vec<Found>,
+    /// Those that did not when last looked at.
+    pub new: Vec<Found>,
+}
+
+struct Known {
+    start_time: u64,
+    comm: String,
+    looks: u8,
+    /// The rules that it fits, by their number.
+    fits: Vec<u32>,
+    /// The look in which it was last seen.
+    seen: u64,
+}
+
+/// Looks for processes.
+pub struct Scanner {
+    proc: PathBuf,
+    rules: Vec<Rule>,
+    known: HashMap<u32, Known>,
+    users: HashMap<u32, Option<String>>,
+    looks: u64,
+    cost: Duration,
+}
+
+impl Scanner {
+    /// For these rules. Nothing is known yet.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>) -> Scanner {
+        Scanner::in_dir(rules, Path::new("/proc"))
+    }
+
+    fn in_dir(rules: Vec<Rule>, proc: &Path) -> Scanner {
+        let (known, users) = (HashMap::new(), HashMap::new());
+        Scanner { proc: proc.to_owned(), rules, known, users, looks: 0, cost: Duration::ZERO }
+    }
+
+    /// How long to wait before the next look.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        self.cost.saturating_mul(SHARE).clamp(LEAST, MOST)
+    }
+
+    /// Looks at all processes. Returns what fits each rule. Processes that cannot be looked at fit nothing.
+    pub fn look(&mut self) -> Vec<Fits> {
+        let began = Instant::now();
+        self.looks += 1;
+        // Names of users may change, rarely.
+        if self.looks.is_multiple_of(100) {
+            self.users.clear();
+        }
+        let mut fits = vec![Fits::default(); self.rules.len()];
+        let entries = fs::read_dir(&self.proc).map(|entries| entries.flatten()).into_iter().flatten();
+        let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        for pid in pids {
+            // Ourselves we cannot watch: every sample would make work for the next.
+            if pid != std::process::id() {
+                self.look_at(pid, &mut fits);
+            }
+        }
+        let looks = self.looks;
+        self.known.retain(|_, known| known.seen == looks);
+        self.cost = began.elapsed();
+        fits
+    }
+
+    fn look_at(&mut self, pid: u32, fits: &mut [Fits]) {
+        let dir = self.proc.join(pid.to_string());
+        let Some(stat) = read(&dir.join("stat")).and_then(|bytes| parse_stat(&bytes)) else { return };
+        if stat.kernel_thread || stat.zombie {
+            return;
+        }
+        let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
+        let changed = before.as_ref().is_none_or(|known| known.comm != stat.comm || known.looks < CLOSE_LOOKS);
+        let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
+        let fitting = if changed { self.fitting(&dir, &stat.comm) } else { fitted.clone() };
+        let found = Found { pid, start_time: stat.start_time };
+        for &rule in &fitting {
+            if let Some(fits) = fits.get_mut(rule as usize) {
+                fits.all.push(found);
+                if !fitted.contains(&rule) {
+                    fits.new.push(found);
+                }
+            }
+        }
+        let looks = looks.saturating_add(1);
+        let Stat { start_time, comm, .. } = stat;
+        self.known.insert(pid, Known { start_time, comm, looks, fits: fitting, seen: self.looks });
+    }
+
+    /// The rules that a process fits.
+    fn fitting(&mut self, dir: &Path, comm: &str) -> Vec<u32> {
+        let exe = self.rules.iter().any(Rule::needs_exe).then(|| fs::read_link(dir.join("exe")).ok()).flatten();
+        let exe = exe.map(|path| {
+            let path = path.to_string_lossy();
+            // So the kernel says that the file was removed, as by an upgrade.
+            path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
+        });
+        let cgroup = read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default();
+        let user = read(&dir.join("status")).and_then(|bytes| effective_user(&bytes));
+        let facts = Facts { cgroup, exe, comm: comm.to_owned(), user };
+        let users = std::cell::RefCell::new(&mut self.users);
+        let name = |user: u32| users.borrow_mut().entry(user).or_insert_with(|| user_name(user)).clone();
+        (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(&facts, name)).map(|(i, _)| i).collect()
+    }
+}
+
+fn user_name(user: u32) -> Option<String> {
+    Some(nix::unistd::User::from_uid(user.into()).ok()??.name)
+}
+
+/// The number of a user.
+#[must_use]
+pub fn user_number(name: &str) -> Option<u32> {
+    Some(nix::unistd::User::from_name(name).ok()??.uid.as_raw())
+}
+
+/// A file of /proc, up to a limit; nothing that could hold us.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+struct Stat {
+    comm: String,
+    zombie: bool,
+    kernel_thread: bool,
+    start_time: u64,
+}
+
+/// `/proc/PID/stat`; see proc_pid_stat(5).
+fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+    // The name stands in parentheses and may itself contain them: the last one ends it.
+    let open = bytes.iter().position(|&b| b == b'(')?;
+    let close = bytes.iter().rposition(|&b| b == b')')?;
+    let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?).into_owned();
+    // Fields are numbered from 1; the first here is 3, the state.
+    let mut fields = std::str::from_utf8(bytes.get(close + 1..)?).ok()?.split_ascii_whitespace();
+    let zombie = matches!(fields.next()?, "Z" | "X");
+    let flags: u64 = fields.nth(9 - 4)?.parse().ok()?;
+    let start_time = fields.nth(22 - 10)?.parse().ok()?;
+    Some(Stat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time })
+}
+
+/// The effective user of `/proc/PID/status`.
+fn effective_user(status: &[u8]) -> Option<u32> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
+    std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    struct Proc(tempfile::TempDir);
+
+    impl Proc {
+        fn new() -> Proc {
+            Proc(tempfile::tempdir().unwrap())
+        }
+
+        fn put(&self, pid: u32, start: u64, comm: &str, cgroup: &str) {
+            let dir = self.0.path().join(pid.to_string());
+            fs::create_dir_all(&dir).unwrap();
+            let stat = format!("{pid} ({comm}) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 {start} 1 2 3 1");
+            fs::write(dir.join("stat"), stat).unwrap();
+            fs::write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+            fs::write(dir.join("status"), format!("Name:\t{comm}\nUid:\t5\t{pid}\t5\t5\n")).unwrap();
+            let _ = fs::remove_file(dir.join("exe"));
+            std::os::unix::fs::symlink(format!("/bin/{comm} (deleted)"), dir.join("exe")).unwrap();
+        }
+
+        fn scanner(&self, selectors: &[&str]) -> Scanner {
+            let watch = |selector: &&str| {
+                let text = format!("[[watch]]\nname = \"x\"\n{selector}");
+                let config = Config::parse(text.as_bytes(), Path::new("x")).unwrap();
+                Rule::new(&config.watches[0], |_| None)
+            };
+            Scanner::in_dir(selectors.iter().map(watch).collect(), self.0.path())
+        }
+    }
+
+    fn pids(found: &[Found]) -> Vec<u32> {
+        let mut pids: Vec<u32> = found.iter().map(|found| found.pid).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    #[test]
+    fn processes_come_change_and_go() {
+        let proc = Proc::new();
+        proc.put(10, 100, "a", "/a.slice/a.service");
+        proc.put(11, 100, "b", "/b.service");
+        let mut scanner = proc.scanner(&["exe = \"/bin/a\"", "unit = \"b.service\"", "user = \"11\""]);
+        let look = |scanner: &mut Scanner| -> Vec<(Vec<u32>, Vec<u32>)> {
+            scanner.look().iter().map(|fits| (pids(&fits.all), pids(&fits.new))).collect()
+        };
+        assert_eq!(look(&mut scanner), [(vec![10], vec![10]), (vec![11], vec![11]), (vec![11], vec![11])]);
+        assert_eq!(look(&mut scanner), [(vec![10], vec![]), (vec![11], vec![]), (vec![11], vec![])]);
+        // It becomes another program, a third comes, and a number is used again.
+        proc.put(11, 100, "a", "/b.service");
+        proc.put(12, 200, "a", "/");
+        proc.put(10, 300, "a", "/");
+        assert_eq!(look(&mut scanner), [(vec![10, 11, 12], vec![10, 11, 12]), (vec![11], vec![]), (vec![11], vec![])]);
+        fs::remove_dir_all(proc.0.path().join("10")).unwrap();
+        assert_eq!(look(&mut scanner)[0], (vec![11, 12], vec![]));
+    }
+
+    #[test]
+    fn a_young_process_is_looked_at_again() {
+        let proc = Proc::new();
+        proc.put(10, 100, "a", "/");
+        let mut scanner = proc.scanner(&["unit = \"a.service\""]);
+        assert!(scanner.look()[0].all.is_empty());
+        proc.put(10, 100, "a", "/a.service");
+        assert_eq!(pids(&scanner.look()[0].new), [10]);
+    }
+
+    #[test]
+    fn what_has_ended_and_what_is_the_kernel_s() {
+        let proc = Proc::new();
+        for (pid, state, flags) in [(1, "Z", 0), (2, "S", PF_KTHREAD), (3, "S", 0)] {
+            let dir = proc.0.path().join(pid.to_string());
+            fs::create_dir_all(&dir).unwrap();
+            let stat = format!("{pid} (a) {state} 1 1 1 0 -1 {flags} 1 2 3 4 11 22 0 0 20 0 1 0 7 1 2 3 1");
+            fs::write(dir.join("stat"), stat).unwrap();
+        }
+        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).look()[0].all), [3]);
+    }
+
+    #[test]
+    fn hostile_content() {
+        let proc = Proc::new();
+        let contents: [&[u8]; 6] = [b"", b"1 (a", b")1 (a", b"1 (a) S", b"\xff\xfe(\xff) S \xff", &[b'('; 300_000]];
+        for (pid, content) in (1..).zip(contents) {
+            let dir = proc.0.path().join(pid.to_string());
+            fs::create_dir_all(&dir).unwrap();
+            for name in ["stat", "cgroup", "status"] {
+                fs::write(dir.join(name), content).unwrap();
+            }
+        }
+        // Neither a FIFO nor a directory in place of a file, nor a name that is no number.
+        let dir = proc.0.path().join("77");
+        fs::create_dir_all(dir.join("cgroup")).unwrap();
+        nix::unistd::mkfifo(&dir.join("stat"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::create_dir_all(proc.0.path().join("99999999999999999999")).unwrap();
+        // A name that is chosen to look like the end of the field.
+        proc.put(50, 9, "a) R 1 (b", "/");
+        let found = proc.scanner(&["comm = \"*\""]).look();
+        assert_eq!(found[0].all, [Found { pid: 50, start_time: 9 }]);
+    }
+
+    #[test]
+    fn looking_takes_a_thousandth_of_a_cpu() {
+        let mut scanner = Proc::new().scanner(&[]);
+        for (cost, pause) in [(0, 1_000), (2, 2_000), (15, 15_000), (60, 30_000)] {
+            scanner.cost = Duration::from_millis(cost);
+            assert_eq!(scanner.pause(), Duration::from_millis(pause));
+        }
+    }
+
+    #[test]
+    fn this_process_s_parent_is_there() {
+        let parent = nix::unistd::getppid().as_raw().unsigned_abs();
+        let config = Config::parse(b"[[watch]]\nname = \"x\"\ncomm = \"*\"", Path::new("x")).unwrap();
+        let found = Scanner::new(vec![Rule::new(&config.watches[0], |_| None)]).look();
+        assert!(pids(&found[0].all).contains(&parent));
+        assert!(!pids(&found[0].all).contains(&std::process::id()));
+    }
+}
