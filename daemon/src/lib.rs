@@ -6,7 +6,7 @@ pub mod config;
 mod engine;
 mod output;
 pub mod store;
-mod watch;
+pub mod watch;
 
 pub use engine::{Collection, Outcome, Request, Status, Stop, Target};
 pub use output::{OutputError, OutputFile};

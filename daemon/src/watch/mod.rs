@@ -1,4 +1,291 @@
 //! Watches: processes that are profiled for as long as they run, and what is kept of it.
+//!
+//! One thread ([`Watches`]) looks for processes, keeps the budget and drops what is old; each watch that has found any has
+//! a thread of its own ([`follower`]), with a session and a segment.
 
+mod budget;
+mod follower;
 mod rules;
 mod scan;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use ccsd_collector::usage;
+use crossbeam_channel::{Receiver, Sender, bounded, select};
+
+use crate::config::{Config, Watch};
+use crate::store;
+use budget::Shedder;
+use follower::{Handle, Place};
+use rules::Rule;
+use scan::Scanner;
+
+pub use follower::WatchStatus;
+
+/// Time between two looks for old segments.
+const RETENTION_PERIOD: Duration = Duration::from_secs(60);
+/// A watch begins another segment when one has this part of all bytes, so that there are old ones to drop.
+const SEGMENT_SHARE: u64 = 8;
+/// How long ending may take: less than the five seconds that are promised.
+const END_TIME: Duration = Duration::from_secs(4);
+
+/// How the watches are doing.
+#[derive(Clone, Debug, Default)]
+pub struct Overview {
+    /// Each of them.
+    pub watches: Vec<WatchStatus>,
+    /// Steps that the budget has taken.
+    pub step: u8,
+    /// CPU that the service used in the last minute, percent of one.
+    pub cpu_percent: Option<f64>,
+    /// The budget is exceeded and there is nothing left to give up.
+    pub over_budget: bool,
+    /// Bytes of all stored profiles.
+    pub stored_bytes: u64,
+    /// Segments removed since the service began.
+    pub removed_segments: u64,
+    /// Looks for processes since then, and the time they took.
+    pub looks: u64,
+    /// Seconds that these took.
+    pub look_seconds: f64,
+}
+
+/// The watches at work.
+pub struct Watches {
+    commands: Sender<Command>,
+    overview: Arc<Mutex<Overview>>,
+    ended: Receiver<()>,
+}
+
+enum Command {
+    Configure(Box<Config>),
+    Stop,
+}
+
+impl Watches {
+    /// Starts to watch.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start(config: Config) -> io::Result<Watches> {
+        let (commands, receiver) = bounded(1);
+        let (alive, ended) = bounded(0);
+        let overview = Arc::new(Mutex::new(Overview::default()));
+        let manager = Manager::new(config, Arc::clone(&overview));
+        std::thread::Builder::new().name("ccsd-watch".to_owned()).spawn(move || {
+            let _alive: Sender<()> = alive;
+            manager.run(&receiver);
+        })?;
+        Ok(Watches { commands, overview, ended })
+    }
+
+    /// Takes up another configuration. Watches that are in both go on.
+    pub fn configure(&self, config: Config) {
+        let _ = self.commands.send(Command::Configure(Box::new(config)));
+    }
+
+    /// How the watches are doing.
+    #[must_use]
+    pub fn overview(&self) -> Overview {
+        self.overview.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends all sessions and finishes their segments, within five seconds: what takes longer stays as a crash would leave it,
+    /// without its last interval.
+    pub fn stop(self) {
+        let _ = self.commands.send(Command::Stop);
+        let _ = self.ended.recv_timeout(END_TIME);
+    }
+}
+
+struct Manager {
+    config: Config,
+    scanner: Scanner,
+    /// In the order of the configuration; `None` for those that have not found any process yet.
+    followers: Vec<Option<Handle>>,
+    /// Watches that are no more, whose threads are still ending.
+    ending: Vec<Handle>,
+    shedder: Shedder,
+    overview: Arc<Mutex<Overview>>,
+    retained: Option<Instant>,
+    /// Files that are not ours and have been named.
+    named: HashSet<PathBuf>,
+}
+
+fn scanner(watches: &[Watch]) -> Scanner {
+    Scanner::new(watches.iter().map(|watch| Rule::new(watch, scan::user_number)).collect())
+}
+
+fn cpu_time() -> Duration {
+    Duration::from_nanos(usage::own_cpu_ns())
+}
+
+impl Manager {
+    fn new(config: Config, overview: Arc<Mutex<Overview>>) -> Manager {
+        Manager {
+            scanner: scanner(&config.watches),
+            followers: config.watches.iter().map(|_| None).collect(),
+            ending: Vec::new(),
+            shedder: Shedder::new(config.budget, Instant::now(), cpu_time()),
+            overview,
+            retained: None,
+            named: HashSet::new(),
+            config,
+        }
+    }
+
+    fn run(mut self, commands: &Receiver<Command>) {
+        loop {
+            self.look();
+            self.keep_the_budget();
+            self.retain();
+            self.tell();
+            select! {
+                recv(commands) -> command => match command {
+                    Ok(Command::Configure(config)) => self.configure(*config),
+                    Ok(Command::Stop) | Err(_) => return self.stop(),
+                },
+                // Without watches there is nothing to look for.
+                default(if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() }) => {}
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        if self.config.watches.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let fits = self.scanner.look();
+        {
+            let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
+            overview.looks += 1;
+            overview.look_seconds += began.elapsed().as_secs_f64();
+        }
+        let step = self.shedder.step();
+        for ((watch, follower), fits) in self.config.watches.iter().zip(&mut self.followers).zip(fits) {
+            if follower.is_none() && !fits.is_empty() {
+                let place = Place {
+                    dir: self.config.state_dir.0.join(&watch.name.0),
+                    segment_bytes: self.config.retention.bytes.0 / SEGMENT_SHARE,
+                };
+                match follower::start(watch.clone(), place, step) {
+                    Ok(handle) => *follower = Some(handle),
+                    Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
+                }
+            }
+            if let Some(follower) = follower {
+                // One that is busy finds out at the next look.
+                let _ = follower.commands.try_send(follower::Command::Processes(fits));
+            }
+        }
+    }
+
+    fn keep_the_budget(&mut self) {
+        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), resident_bytes()) else { return };
+        let step = self.shedder.step();
+        tracing::warn!(step = step.number(), "step {} of {}: {reason}", step.number(), budget::Step::LAST.number());
+        for follower in self.followers.iter().flatten() {
+            let _ = follower.commands.send(follower::Command::Step(step, reason.clone()));
+        }
+    }
+
+    fn retain(&mut self) {
+        if self.retained.is_some_and(|when| when.elapsed() < RETENTION_PERIOD) {
+            return;
+        }
+        self.retained = Some(Instant::now());
+        let removed = match store::retain(&self.config.state_dir.0, self.config.retention, SystemTime::now()) {
+            Ok(removed) => removed,
+            // Nothing has been stored yet, or a follower says what is wrong with the directory.
+            Err(error) => return tracing::debug!("{error}"),
+        };
+        for path in &removed.segments {
+            tracing::info!("{} was removed: it is beyond what is kept", path.display());
+        }
+        for failed in &removed.failed {
+            tracing::warn!("{failed}");
+        }
+        for path in removed.foreign {
+            if self.named.insert(path.clone()) {
+                tracing::warn!("{} is no profile of a watch: it is left alone", path.display());
+            }
+        }
+        let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
+        overview.stored_bytes = removed.bytes;
+        overview.removed_segments += removed.segments.len() as u64;
+    }
+
+    fn tell(&mut self) {
+        self.ending.retain(|handle| !matches!(handle.ended.try_recv(), Err(error) if error.is_disconnected()));
+        let statuses = self.config.watches.iter().zip(&self.followers).map(|(watch, follower)| {
+            follower.as_ref().map_or_else(
+                || WatchStatus {
+                    name: watch.name.0.clone(),
+                    rate_hz: self.shedder.step().rate(watch.rate_hz.0),
+                    configured_rate_hz: watch.rate_hz.0,
+                    ..WatchStatus::default()
+                },
+                Handle::status,
+            )
+        });
+        let statuses = statuses.collect();
+        let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
+        overview.watches = statuses;
+        overview.step = self.shedder.step().number();
+        overview.cpu_percent = self.shedder.last_use().map(|used| used.cpu_percent);
+        overview.over_budget = self.shedder.is_helpless();
+    }
+
+    fn configure(&mut self, config: Config) {
+        let before = std::mem::replace(&mut self.config, config);
+        let mut old: Vec<(Watch, Option<Handle>)> =
+            before.watches.into_iter().zip(std::mem::take(&mut self.followers)).collect();
+        let moved = before.state_dir != self.config.state_dir || before.retention.bytes != self.config.retention.bytes;
+        for watch in &self.config.watches {
+            // One that now means other processes is another watch.
+            let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
+            let follower = old.iter().position(same).and_then(|i| old.swap_remove(i).1);
+            if let Some(follower) = &follower {
+                let _ = follower.commands.send(follower::Command::Configure(watch.clone()));
+            }
+            self.followers.push(follower);
+        }
+        for handle in old.into_iter().filter_map(|(_, handle)| handle) {
+            let _ = handle.commands.send(follower::Command::Stop);
+            self.ending.push(handle);
+        }
+        self.scanner = scanner(&self.config.watches);
+        self.shedder.set_budget(self.config.budget);
+        self.retained = None;
+    }
+
+    fn stop(self) {
+        let handles: Vec<Handle> = self.followers.into_iter().flatten().chain(self.ending).collect();
+        for handle in &handles {
+            let _ = handle.commands.send(follower::Command::Stop);
+        }
+        for handle in handles {
+            let _ = handle.ended.recv();
+        }
+    }
+}
+
+/// Whether two watches follow the same processes under the same name.
+fn same_processes(a: &Watch, b: &Watch) -> bool {
+    let rule = |watch: &Watch| Watch { rate_hz: b.rate_hz, interval: b.interval, ..watch.clone() };
+    rule(a) == *b
+}
+
+/// What this process has in memory, from `/proc/self/statm`.
+fn resident_bytes() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    pages.saturating_mul(page.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096))
+}

@@ -36,15 +36,6 @@ pub struct Found {
     pub start_time: u64,
 }
 
-/// What a look has found out about one rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fits {
-    /// All that fit now.
-    pub all: Vec<Found>,
-    /// Those that did not when last looked at.
-    pub new: Vec<Found>,
-}
-
 struct Known {
     start_time: u64,
     comm: String,
@@ -83,15 +74,15 @@ impl Scanner {
         self.cost.saturating_mul(SHARE).clamp(LEAST, MOST)
     }
 
-    /// Looks at all processes. Returns what fits each rule. Processes that cannot be looked at fit nothing.
-    pub fn look(&mut self) -> Vec<Fits> {
+    /// Looks at all processes. Returns those that fit each rule. Processes that cannot be looked at fit nothing.
+    pub fn look(&mut self) -> Vec<Vec<Found>> {
         let began = Instant::now();
         self.looks += 1;
         // Names of users may change, rarely.
         if self.looks.is_multiple_of(100) {
             self.users.clear();
         }
-        let mut fits = vec![Fits::default(); self.rules.len()];
+        let mut fits = vec![Vec::new(); self.rules.len()];
         let entries = fs::read_dir(&self.proc).map(|entries| entries.flatten()).into_iter().flatten();
         let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         for pid in pids {
@@ -106,7 +97,7 @@ impl Scanner {
         fits
     }
 
-    fn look_at(&mut self, pid: u32, fits: &mut [Fits]) {
+    fn look_at(&mut self, pid: u32, fits: &mut [Vec<Found>]) {
         let dir = self.proc.join(pid.to_string());
         let Some(stat) = read(&dir.join("stat")).and_then(|bytes| parse_stat(&bytes)) else { return };
         if stat.kernel_thread || stat.zombie {
@@ -115,14 +106,11 @@ impl Scanner {
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
         let changed = before.as_ref().is_none_or(|known| known.comm != stat.comm || known.looks < CLOSE_LOOKS);
         let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
-        let fitting = if changed { self.fitting(&dir, &stat.comm) } else { fitted.clone() };
+        let fitting = if changed { self.fitting(&dir, &stat.comm) } else { fitted };
         let found = Found { pid, start_time: stat.start_time };
         for &rule in &fitting {
             if let Some(fits) = fits.get_mut(rule as usize) {
-                fits.all.push(found);
-                if !fitted.contains(&rule) {
-                    fits.new.push(found);
-                }
+                fits.push(found);
             }
         }
         let looks = looks.saturating_add(1);
@@ -237,18 +225,18 @@ mod tests {
         proc.put(10, 100, "a", "/a.slice/a.service");
         proc.put(11, 100, "b", "/b.service");
         let mut scanner = proc.scanner(&["exe = \"/bin/a\"", "unit = \"b.service\"", "user = \"11\""]);
-        let look = |scanner: &mut Scanner| -> Vec<(Vec<u32>, Vec<u32>)> {
-            scanner.look().iter().map(|fits| (pids(&fits.all), pids(&fits.new))).collect()
-        };
-        assert_eq!(look(&mut scanner), [(vec![10], vec![10]), (vec![11], vec![11]), (vec![11], vec![11])]);
-        assert_eq!(look(&mut scanner), [(vec![10], vec![]), (vec![11], vec![]), (vec![11], vec![])]);
+        let look = |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.look().iter().map(|fits| pids(fits)).collect() };
+        assert_eq!(look(&mut scanner), [[10], [11], [11]]);
+        assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         // It becomes another program, a third comes, and a number is used again.
         proc.put(11, 100, "a", "/b.service");
         proc.put(12, 200, "a", "/");
         proc.put(10, 300, "a", "/");
-        assert_eq!(look(&mut scanner), [(vec![10, 11, 12], vec![10, 11, 12]), (vec![11], vec![]), (vec![11], vec![])]);
+        assert_eq!(look(&mut scanner), [vec![10, 11, 12], vec![11], vec![11]]);
+        let found = scanner.look().swap_remove(0);
+        assert_eq!(found.iter().find(|found| found.pid == 10).unwrap().start_time, 300);
         fs::remove_dir_all(proc.0.path().join("10")).unwrap();
-        assert_eq!(look(&mut scanner)[0], (vec![11, 12], vec![]));
+        assert_eq!(look(&mut scanner)[0], [11, 12]);
     }
 
     #[test]
@@ -256,9 +244,9 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["unit = \"a.service\""]);
-        assert!(scanner.look()[0].all.is_empty());
+        assert!(scanner.look()[0].is_empty());
         proc.put(10, 100, "a", "/a.service");
-        assert_eq!(pids(&scanner.look()[0].new), [10]);
+        assert_eq!(pids(&scanner.look()[0]), [10]);
     }
 
     #[test]
@@ -270,7 +258,7 @@ mod tests {
             let stat = format!("{pid} (a) {state} 1 1 1 0 -1 {flags} 1 2 3 4 11 22 0 0 20 0 1 0 7 1 2 3 1");
             fs::write(dir.join("stat"), stat).unwrap();
         }
-        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).look()[0].all), [3]);
+        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).look()[0]), [3]);
     }
 
     #[test]
@@ -292,7 +280,7 @@ mod tests {
         // A name that is chosen to look like the end of the field.
         proc.put(50, 9, "a) R 1 (b", "/");
         let found = proc.scanner(&["comm = \"*\""]).look();
-        assert_eq!(found[0].all, [Found { pid: 50, start_time: 9 }]);
+        assert_eq!(found[0], [Found { pid: 50, start_time: 9 }]);
     }
 
     #[test]
@@ -309,7 +297,7 @@ mod tests {
         let parent = nix::unistd::getppid().as_raw().unsigned_abs();
         let config = Config::parse(b"[[watch]]\nname = \"x\"\ncomm = \"*\"", Path::new("x")).unwrap();
         let found = Scanner::new(vec![Rule::new(&config.watches[0], |_| None)]).look();
-        assert!(pids(&found[0].all).contains(&parent));
-        assert!(!pids(&found[0].all).contains(&std::process::id()));
+        assert!(pids(&found[0]).contains(&parent));
+        assert!(!pids(&found[0]).contains(&std::process::id()));
     }
 }

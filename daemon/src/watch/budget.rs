@@ -1,0 +1,230 @@
+//! What the service may take, and what gives way when it takes more: first the rate, then detail.
+
+use std::time::{Duration, Instant};
+
+use crate::config::Budget;
+
+/// Time over which CPU use is averaged. Beginning a session anew takes its time (symbols are read again), so a step must
+/// not be judged by its own cost.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Times that the rate is halved.
+const HALVINGS: u8 = 4;
+/// Windows with room to spare after which a step is taken back.
+const PATIENCE: u8 = 10;
+/// Use of the budget below which a step is taken back. The rate doubles then, and so may the cost.
+const SPARE: f64 = 0.4;
+
+/// How much is given up, in steps. 0 is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Step(u8);
+
+impl Step {
+    /// The last: the rate has been halved as often as that makes sense, and kernel frames are off.
+    pub const LAST: Step = Step(HALVINGS + 1);
+
+    /// Its number, for metrics.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The rate of a watch for which `rate` is configured.
+    #[must_use]
+    pub fn rate(self, rate: u32) -> u32 {
+        (rate >> self.0.min(HALVINGS)).max(1)
+    }
+
+    /// Whether stacks go without their kernel part: then the kernel's symbols, the largest table of names that there is,
+    /// are not needed either.
+    #[must_use]
+    pub fn user_only(self) -> bool {
+        self >= Step::LAST
+    }
+}
+
+/// What was used in a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Use {
+    /// Of one CPU.
+    pub cpu_percent: f64,
+    /// Bytes.
+    pub memory: u64,
+}
+
+/// Decides about steps.
+#[derive(Debug)]
+pub struct Shedder {
+    budget: Budget,
+    step: Step,
+    /// When the window began, and the CPU time at that point.
+    window: (Instant, Duration),
+    /// The first window after a step is not judged.
+    settling: bool,
+    spare_windows: u8,
+    last: Option<Use>,
+}
+
+impl Shedder {
+    /// For a budget, at a point in time at which so much CPU time had been used.
+    #[must_use]
+    pub fn new(budget: Budget, now: Instant, cpu: Duration) -> Shedder {
+        Shedder { budget, step: Step::default(), window: (now, cpu), settling: true, spare_windows: 0, last: None }
+    }
+
+    /// Another budget, from now on.
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
+    }
+
+    /// How much is given up.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    /// What was used in the last window that is over.
+    #[must_use]
+    pub fn last_use(&self) -> Option<Use> {
+        self.last
+    }
+
+    /// Whether that was more than the budget and there is no step left to take.
+    #[must_use]
+    pub fn is_helpless(&self) -> bool {
+        self.step == Step::LAST && self.last.is_some_and(|used| self.share(used) > 1.0)
+    }
+
+    /// To be called now and then with the CPU time so far and the memory in use. Returns the reason in words when the step
+    /// changes.
+    pub fn review(&mut self, now: Instant, cpu: Duration, memory: u64) -> Option<String> {
+        let elapsed = now.saturating_duration_since(self.window.0);
+        if elapsed < WINDOW {
+            return None;
+        }
+        let cpu_percent = 100.0 * cpu.saturating_sub(self.window.1).as_secs_f64() / elapsed.as_secs_f64();
+        self.window = (now, cpu);
+        let used = Use { cpu_percent, memory };
+        self.last = Some(used);
+        if std::mem::take(&mut self.settling) {
+            return None;
+        }
+        let share = self.share(used);
+        let step = if share > 1.0 {
+            self.spare_windows = 0;
+            Step((self.step.0 + 1).min(Step::LAST.0))
+        } else if share < SPARE && self.step > Step::default() {
+            self.spare_windows += 1;
+            if self.spare_windows < PATIENCE {
+                return None;
+            }
+            self.spare_windows = 0;
+            Step(self.step.0 - 1)
+        } else {
+            self.spare_windows = 0;
+            return None;
+        };
+        if step == self.step {
+            return None;
+        }
+        self.step = step;
+        self.settling = true;
+        Some(format!(
+            "the service used {cpu_percent:.1}% of a CPU and {} MiB of memory; its budget is {}% and {} MiB",
+            memory >> 20,
+            self.budget.cpu_percent.0,
+            self.budget.memory.0 >> 20
+        ))
+    }
+
+    /// What was used, as a part of the budget: of CPU or memory, whichever is more.
+    fn share(&self, used: Use) -> f64 {
+        (used.cpu_percent / self.budget.cpu_percent.0).max(used.memory as f64 / self.budget.memory.0 as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CpuPercent, MemoryBytes};
+
+    struct Clock {
+        shedder: Shedder,
+        now: Instant,
+        cpu: Duration,
+    }
+
+    impl Clock {
+        fn new() -> Clock {
+            let budget = Budget { cpu_percent: CpuPercent(2.0), memory: MemoryBytes(100 << 20) };
+            let now = Instant::now();
+            Clock { shedder: Shedder::new(budget, now, Duration::ZERO), now, cpu: Duration::ZERO }
+        }
+
+        /// A minute with this use. Returns whether a step was taken.
+        fn minute(&mut self, percent: f64, mib: u64) -> bool {
+            self.now += WINDOW;
+            self.cpu += WINDOW.mul_f64(percent / 100.0);
+            self.shedder.review(self.now, self.cpu, mib << 20).is_some()
+        }
+    }
+
+    #[test]
+    fn steps_go_from_rate_to_detail() {
+        let rates: Vec<u32> = (0..=Step::LAST.0).map(|step| Step(step).rate(49)).collect();
+        assert_eq!(rates, [49, 24, 12, 6, 3, 3]);
+        let user: Vec<bool> = (0..=Step::LAST.0).map(|step| Step(step).user_only()).collect();
+        assert_eq!(user, [false, false, false, false, false, true]);
+        assert_eq!(Step::LAST.rate(1), 1);
+    }
+
+    #[test]
+    fn within_the_budget_nothing_changes() {
+        let mut clock = Clock::new();
+        assert!((0..100).all(|_| !clock.minute(1.9, 99)));
+        assert_eq!(clock.shedder.step(), Step::default());
+    }
+
+    #[test]
+    fn beyond_it_a_step_every_other_minute() {
+        let mut clock = Clock::new();
+        let steps: Vec<bool> = (0..6).map(|_| clock.minute(3.0, 10)).collect();
+        assert_eq!(steps, [false, true, false, true, false, true]);
+        assert_eq!(clock.shedder.step(), Step(3));
+        let _ = (0..10).map(|_| clock.minute(3.0, 10)).count();
+        assert_eq!(clock.shedder.step(), Step::LAST);
+        assert!(clock.shedder.is_helpless());
+    }
+
+    #[test]
+    fn memory_counts_too() {
+        let mut clock = Clock::new();
+        assert!(!clock.minute(0.1, 101) && clock.minute(0.1, 101));
+    }
+
+    #[test]
+    fn steps_are_taken_back_when_there_is_room_for_long() {
+        let mut clock = Clock::new();
+        let _ = (0..4).map(|_| clock.minute(3.0, 10)).count();
+        assert_eq!(clock.shedder.step(), Step(2));
+        // Half of the budget would be all of it at twice the rate.
+        assert!((0..50).all(|_| !clock.minute(1.0, 10)));
+        let minutes = (1..).find(|_| clock.minute(0.5, 10)).unwrap();
+        assert_eq!((clock.shedder.step(), minutes), (Step(1), i32::from(PATIENCE)));
+        // One busy minute begins the wait anew.
+        let _ = (0..9).map(|_| clock.minute(0.5, 10)).count();
+        assert!(!clock.minute(1.5, 10));
+        assert_eq!((1..).find(|_| clock.minute(0.5, 10)), Some(i32::from(PATIENCE)));
+        assert_eq!(clock.shedder.step(), Step::default());
+        assert!((0..50).all(|_| !clock.minute(0.5, 10)));
+    }
+
+    #[test]
+    fn the_reason_has_figures() {
+        let mut clock = Clock::new();
+        let _ = clock.minute(3.0, 10);
+        clock.now += WINDOW;
+        clock.cpu += WINDOW.mul_f64(0.03);
+        let reason = clock.shedder.review(clock.now, clock.cpu, 10 << 20).unwrap();
+        assert_eq!(reason, "the service used 3.0% of a CPU and 10 MiB of memory; its budget is 2% and 100 MiB");
+    }
+}

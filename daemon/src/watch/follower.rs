@@ -1,0 +1,426 @@
+//! One watch at work: a session that follows its processes, and the segment that it writes.
+//!
+//! A segment is a session: every hour, and whenever something about it has to change (the rate, the clock, a disk that has
+//! room again), the session ends and another begins, a few milliseconds later. So names, contexts and descriptors never
+//! add up to more than an hour's.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ccsd_collector::{EventChoice, Options, Scope, Session, SessionEvent};
+use ccsd_profile::{Limits, Update};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select};
+use serde::{Deserialize, Serialize};
+
+use super::budget::Step;
+use super::scan::Found;
+use crate::config::Watch;
+use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
+
+/// Commands that wait. The manager sends one a second at most, and goes on if they are not taken.
+const COMMANDS: usize = 16;
+/// Without processes for so long, the session ends: its rings take memory, and its threads wake ten times a second.
+const IDLE: Duration = Duration::from_secs(60);
+/// A session that could not begin is tried again after this.
+const RETRY: Duration = Duration::from_secs(30);
+/// The clock that people read may differ by this much from the one that only goes forward, until a new segment is begun.
+const DRIFT_NS: u64 = 2_000_000_000;
+
+/// What a watch is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchStatus {
+    /// Its name.
+    pub name: String,
+    /// Processes that fit its rule now.
+    pub processes: u64,
+    /// Those of them that the kernel refuses.
+    pub refused: u64,
+    /// Whether a session runs.
+    pub profiling: bool,
+    /// Samples per second of CPU time, at the moment.
+    pub rate_hz: u32,
+    /// What is configured.
+    pub configured_rate_hz: u32,
+    /// Samples received since the service began.
+    pub samples: u64,
+    /// Samples lost, throttled, dropped or undelivered since then.
+    pub missing: u64,
+    /// CPU time of its processes since then, nanoseconds, as far as that is known.
+    pub target_cpu_ns: u64,
+    /// Segments begun since then.
+    pub segments: u64,
+    /// Bytes written since then.
+    pub bytes: u64,
+    /// When the last update was written, seconds since 1970; 0 for never.
+    pub last_written: u64,
+    /// Why nothing is collected or stored, if that is so.
+    pub problem: Option<String>,
+}
+
+/// What a follower is told.
+#[derive(Debug)]
+pub enum Command {
+    /// These processes fit now; those that fit before may be among them.
+    Processes(Vec<Found>),
+    /// Another step of the budget, with its reason.
+    Step(Step, String),
+    /// Another configuration of the watch.
+    Configure(Watch),
+    /// The end.
+    Stop,
+}
+
+/// A follower's thread.
+#[derive(Debug)]
+pub struct Handle {
+    /// Where commands go.
+    pub commands: Sender<Command>,
+    /// What it is doing.
+    pub status: Arc<Mutex<WatchStatus>>,
+    /// Disconnected when it has ended.
+    pub ended: Receiver<()>,
+}
+
+impl Handle {
+    /// What it is doing.
+    #[must_use]
+    pub fn status(&self) -> WatchStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Where a watch writes, and how much may be in one segment.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Bytes after which another segment begins.
+    pub segment_bytes: u64,
+}
+
+/// Starts a thread for a watch.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn start(watch: Watch, place: Place, step: Step) -> std::io::Result<Handle> {
+    let (commands, receiver) = bounded(COMMANDS);
+    let (alive, ended) = bounded(0);
+    let status = WatchStatus {
+        name: watch.name.0.clone(),
+        rate_hz: step.rate(watch.rate_hz.0),
+        configured_rate_hz: watch.rate_hz.0,
+        ..WatchStatus::default()
+    };
+    let status = Arc::new(Mutex::new(status));
+    let follower = Follower {
+        watch,
+        place,
+        step,
+        reason: None,
+        found: Vec::new(),
+        without_processes_since: None,
+        running: None,
+        retry_at: Instant::now(),
+        status: Arc::clone(&status),
+    };
+    std::thread::Builder::new().name("ccsd-follow".to_owned()).spawn(move || {
+        // Held until the thread ends, however it ends.
+        let _alive: Sender<()> = alive;
+        follower.run(&receiver);
+    })?;
+    Ok(Handle { commands, status, ended })
+}
+
+/// A session under way.
+struct Running {
+    session: Session,
+    /// `None` while nothing can be written.
+    segment: Option<SegmentWriter>,
+    began: Instant,
+    began_wall: u64,
+    /// Counts of the session so far, of which the totals of the watch are made.
+    counted: Counted,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    samples: u64,
+    missing: u64,
+    target_cpu_ns: u64,
+    bytes: u64,
+}
+
+struct Follower {
+    watch: Watch,
+    place: Place,
+    step: Step,
+    reason: Option<String>,
+    found: Vec<Found>,
+    without_processes_since: Option<Instant>,
+    running: Option<Running>,
+    retry_at: Instant,
+    status: Arc<Mutex<WatchStatus>>,
+}
+
+impl Follower {
+    fn run(mut self, commands: &Receiver<Command>) {
+        loop {
+            let events = self.running.as_ref().map_or_else(never, |running| running.session.events().clone());
+            select! {
+                recv(events) -> event => match event {
+                    Ok(SessionEvent::Update(update)) => {
+                        self.update(&update);
+                        self.review();
+                    }
+                    // The collecting threads have gone: that is no way to end for a session that follows.
+                    Ok(SessionEvent::Finished(_)) | Err(_) => {
+                        self.running = None;
+                        self.retry_at = Instant::now() + RETRY;
+                        self.problem(Some("the session ended by itself; it will be begun again".to_owned()));
+                    }
+                },
+                recv(commands) -> command => match command {
+                    Ok(Command::Processes(found)) => self.processes(found),
+                    Ok(Command::Step(step, reason)) => {
+                        (self.step, self.reason) = (step, Some(reason));
+                        self.restart();
+                    }
+                    Ok(Command::Configure(watch)) => {
+                        if watch.rate_hz != self.watch.rate_hz || watch.interval != self.watch.interval {
+                            self.watch = watch;
+                            self.restart();
+                        } else {
+                            self.watch = watch;
+                        }
+                    }
+                    Ok(Command::Stop) | Err(_) => return self.end(),
+                },
+            }
+        }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut WatchStatus)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Says why nothing is collected or stored, once each time it changes.
+    fn problem(&self, problem: Option<String>) {
+        self.set(|status| {
+            if status.problem != problem {
+                match &problem {
+                    Some(problem) => tracing::warn!(watch = %status.name, "watch {}: {problem}", status.name),
+                    None => tracing::info!(watch = %status.name, "watch {}: all is well again", status.name),
+                }
+                status.problem = problem;
+            }
+        });
+    }
+
+    fn processes(&mut self, found: Vec<Found>) {
+        self.set(|status| status.processes = found.len() as u64);
+        let known = |found: &Found| self.found.binary_search(found).is_ok();
+        let new: Vec<u32> = found.iter().filter(|found| !known(found)).map(|found| found.pid).collect();
+        self.found = found;
+        self.found.sort_unstable();
+        if self.found.is_empty() {
+            let since = *self.without_processes_since.get_or_insert_with(Instant::now);
+            if self.running.is_some() && since.elapsed() >= IDLE {
+                self.end();
+            }
+            return;
+        }
+        self.without_processes_since = None;
+        match &self.running {
+            None if Instant::now() >= self.retry_at => self.begin(),
+            None => {}
+            Some(_) if new.is_empty() => {}
+            Some(running) => match running.session.add(&new) {
+                Ok(refused) => self.refused(&refused),
+                // Those of processes that have ended since stay open until the session ends.
+                Err(error) => {
+                    tracing::debug!(watch = %self.watch.name.0, "a new session is begun: {error}");
+                    self.restart();
+                }
+            },
+        }
+    }
+
+    fn refused(&self, refused: &[u32]) {
+        if refused.is_empty() {
+            return;
+        }
+        self.set(|status| {
+            status.refused += refused.len() as u64;
+            tracing::warn!(
+                watch = %status.name,
+                "watch {}: the kernel refuses {} of its processes, PID {} among them (the service needs CAP_PERFMON and \
+                 CAP_SYS_PTRACE)",
+                status.name,
+                refused.len(),
+                refused.first().copied().unwrap_or(0),
+            );
+        });
+    }
+
+    fn restart(&mut self) {
+        self.end();
+        if !self.found.is_empty() {
+            self.begin();
+        }
+    }
+
+    /// Begins a session, and a segment for it if one can be written.
+    fn begin(&mut self) {
+        self.set(|status| {
+            status.rate_hz = self.step.rate(self.watch.rate_hz.0);
+            status.configured_rate_hz = self.watch.rate_hz.0;
+            status.refused = 0;
+        });
+        match self.session() {
+            Ok((session, refused)) => {
+                self.refused(&refused);
+                let mut info = session.info().clone();
+                info.notes.extend(self.shed());
+                let segment = SegmentWriter::create(&self.place.dir, &info);
+                let (segment, problem) = match segment {
+                    Ok(segment) => (Some(segment), None),
+                    Err(error) => (None, Some(not_stored(&error))),
+                };
+                self.problem(problem);
+                self.set(|status| {
+                    status.profiling = true;
+                    status.segments += u64::from(segment.is_some());
+                });
+                let (began, began_wall) = (Instant::now(), info.started_unix_ns);
+                self.running = Some(Running { session, segment, began, began_wall, counted: Counted::default() });
+            }
+            Err(error) => {
+                self.retry_at = Instant::now() + RETRY;
+                self.problem(Some(format!("cannot profile: {error}")));
+            }
+        }
+    }
+
+    fn session(&self) -> ccsd_collector::Result<(Session, Vec<u32>)> {
+        let rate_hz = self.step.rate(self.watch.rate_hz.0).min(ccsd_collector::system::perf_max_sample_rate());
+        let options = |event| Options {
+            event,
+            scope: if self.step.user_only() { Scope::User } else { Scope::Auto },
+            rate_hz,
+            interval: self.watch.interval.0,
+            limits: limits(),
+            ..Options::default()
+        };
+        let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
+        // One metric, and always the same, so that segments can be added; the TSC would take a third event of each thread.
+        match Session::follow(&options(EventChoice::Cycles), self.watch.name.0.clone(), &pids) {
+            Err(ccsd_collector::Error::EventUnavailable { .. }) => {
+                Session::follow(&options(EventChoice::CpuClock), self.watch.name.0.clone(), &pids)
+            }
+            other => other,
+        }
+    }
+
+    /// What the budget has taken from this session, in words for its profile.
+    fn shed(&self) -> Vec<String> {
+        let (step, configured) = (self.step, self.watch.rate_hz.0);
+        let mut notes = Vec::new();
+        if step.rate(configured) != configured {
+            let reason = self.reason.as_deref().unwrap_or("to stay within the budget of the service");
+            notes.push(format!("{} instead of {configured} samples per second: {reason}", step.rate(configured)));
+        }
+        if step.user_only() {
+            notes.push("user code only: the budget of the service is used up".to_owned());
+        }
+        notes
+    }
+
+    fn update(&mut self, update: &Update) {
+        let Some(running) = &mut self.running else { return };
+        let mut problem = None;
+        if let Some(segment) = &mut running.segment
+            && let Err(error) = segment.write(update)
+        {
+            problem = Some(not_stored(&error));
+            running.segment = None;
+        }
+        let accounting = &update.accounting;
+        let missing = [accounting.lost, accounting.throttled, accounting.dropped_by_us, accounting.undelivered()];
+        let now = Counted {
+            samples: accounting.received,
+            missing: missing.into_iter().fold(0, u64::saturating_add),
+            target_cpu_ns: accounting.target_cpu_ns.unwrap_or(0),
+            bytes: running.segment.as_ref().map_or(running.counted.bytes, SegmentWriter::bytes),
+        };
+        let before = std::mem::replace(&mut running.counted, now);
+        let stored = running.segment.is_some();
+        self.set(|status| {
+            status.samples += now.samples.saturating_sub(before.samples);
+            status.missing += now.missing.saturating_sub(before.missing);
+            status.target_cpu_ns += now.target_cpu_ns.saturating_sub(before.target_cpu_ns);
+            status.bytes += now.bytes.saturating_sub(before.bytes);
+            if stored {
+                status.last_written = unix_ns() / 1_000_000_000;
+            }
+        });
+        if problem.is_some() {
+            self.problem(problem);
+        }
+    }
+
+    /// Begins a new segment if it is time to.
+    fn review(&mut self) {
+        let Some(running) = &self.running else { return };
+        let elapsed = running.began.elapsed();
+        let expected = running.began_wall.saturating_add(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+        let full = match &running.segment {
+            Some(segment) => segment.bytes() >= self.place.segment_bytes,
+            None => match store::room(&self.place.dir) {
+                Ok(()) => true,
+                Err(error) => {
+                    self.problem(Some(not_stored(&error)));
+                    false
+                }
+            },
+        };
+        if full || elapsed >= SEGMENT || unix_ns().abs_diff(expected) > DRIFT_NS {
+            self.restart();
+        }
+    }
+
+    /// Ends the session and its segment in order.
+    fn end(&mut self) {
+        let Some(running) = &self.running else { return };
+        running.session.stop(None);
+        let events = running.session.events().clone();
+        while let Ok(SessionEvent::Update(update)) = events.recv() {
+            self.update(&update);
+        }
+        let segment = self.running.take().and_then(|running| running.segment);
+        self.set(|status| status.profiling = false);
+        if let Some(Err(error)) = segment.map(SegmentWriter::finish) {
+            self.problem(Some(not_stored(&error)));
+        }
+    }
+}
+
+fn not_stored(error: &WriteError) -> String {
+    format!("profiling goes on, but nothing is stored: {error}")
+}
+
+/// Budgets of an hour's profile of one watch: a quarter of what a session that somebody asks for has.
+fn limits() -> Limits {
+    let whole = Limits::default();
+    Limits {
+        context_bytes: whole.context_bytes / 4,
+        charge_bytes: whole.charge_bytes / 4,
+        string_bytes: whole.string_bytes / 4,
+        ..whole
+    }
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
