@@ -39,8 +39,11 @@ const SHARE_OF_TIME: u64 = 20;
 const MAX_NS_AT_ONCE: u64 = 50_000_000;
 /// Bytes of code read at once at most.
 const MAX_CODE_BYTES: usize = 4096;
-/// Words that [`UserStack::compare`] looks at at most; each is an iovec of its own.
+/// Words that [`UserStack::compare`] looks at at most.
 pub const MAX_PROBES: usize = 16;
+/// Words so close together are read as one piece: what costs is the number of pieces, each of which the kernel looks up,
+/// not their bytes.
+const PROBE_SPAN: usize = 1024;
 
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
 const BELOW_STACK: u64 = 64 << 10;
@@ -59,6 +62,11 @@ pub struct Memory {
     piece: Vec<u8>,
     piece_start: u64,
     next_piece: usize,
+    /// Room for what is compared.
+    probed: Vec<u8>,
+    /// When the sample was taken, and when memory was last read, nanoseconds.
+    time: u64,
+    read_at: u64,
     /// Slots that must not have changed.
     anchors: Option<[Slot; 2]>,
     /// Bytes that may still be read for this sample.
@@ -99,6 +107,7 @@ impl Memory {
     /// Begins with a sample of `pid`, taken at `time` (nanoseconds).
     pub fn begin(&mut self, pid: u32, time: u64) {
         self.pid = i32::try_from(pid).unwrap_or(0);
+        self.time = time;
         self.piece.clear();
         self.next_piece = FIRST_PIECE;
         self.anchors = None;
@@ -162,17 +171,40 @@ impl Memory {
 
     #[cold]
     fn compare(&mut self, slots: &[Slot; MAX_PROBES]) -> Now {
-        let mut words = [0u8; 8 * MAX_PROBES];
-        let remote = slots.map(|slot| RemoteIoVec { base: slot.0 as usize, len: 8 });
-        match self.call_for_stack(words.len(), &mut [IoSliceMut::new(&mut words)], &remote) {
-            Ok(bytes) if bytes == words.len() => {
-                let changed = words.chunks_exact(8).zip(slots).rposition(|(word, slot)| word != slot.1.to_le_bytes());
-                changed.map_or(Now::Same, Now::Changed)
+        // Where each word is in what is read.
+        let mut places = [0; MAX_PROBES];
+        let mut remote = [RemoteIoVec { base: 0, len: 0 }; MAX_PROBES];
+        let (mut pieces, mut bytes) = (0usize, 0);
+        for (place, slot) in places.iter_mut().zip(slots) {
+            let address = slot.0 as usize;
+            let last = pieces.checked_sub(1).and_then(|last| remote.get_mut(last));
+            let distance = last.as_ref().and_then(|last| address.checked_sub(last.base));
+            if let (Some(last), Some(distance)) = (last, distance.filter(|distance| *distance <= PROBE_SPAN - 8)) {
+                *place = bytes - last.len + distance;
+                bytes += (distance + 8).saturating_sub(last.len);
+                last.len = last.len.max(distance + 8);
+            } else {
+                *place = bytes;
+                bytes += 8;
+                remote[pieces] = RemoteIoVec { base: address, len: 8 };
+                pieces += 1;
+            }
+        }
+        let mut probed = std::mem::take(&mut self.probed);
+        probed.resize(MAX_PROBES * PROBE_SPAN, 0);
+        let read = self.call_for_stack(bytes, &mut [IoSliceMut::new(&mut probed[..bytes])], &remote[..pieces]);
+        let now = match read {
+            Ok(read) if read == bytes => {
+                let held = |place: usize| probed.get(place..place + 8);
+                let changed = |(&place, slot): (&usize, &Slot)| held(place) != Some(&slot.1.to_le_bytes());
+                places.iter().zip(slots).rposition(changed).map_or(Now::Same, Now::Changed)
             }
             // A thread's stack goes with the thread.
             Ok(_) | Err(Errno::ESRCH | Errno::EFAULT) => Now::Gone,
             Err(_) => Now::Unknown,
-        }
+        };
+        self.probed = probed;
+        now
     }
 
     /// `process_vm_readv`, if the budget allows for `bytes` more; EAGAIN if not.
@@ -186,9 +218,9 @@ impl Memory {
             return Err(Errno::EAGAIN);
         }
         self.left -= bytes as u64;
-        let begun = now_ns();
+        self.read_at = now_ns();
         let read = process_vm_readv(Pid::from_raw(self.pid), local, remote);
-        self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(begun));
+        self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(self.read_at));
         read
     }
 
@@ -287,7 +319,22 @@ impl<'a> UserStack<'a> {
         self.recent.get()
     }
 
-    /// Whether slots hold the same words in the target's memory now.
+    /// When the sample was taken (nanoseconds).
+    pub fn time(&self) -> u64 {
+        self.memory.borrow().time
+    }
+
+    /// When the target's memory was last read, or a little before (nanoseconds).
+    pub fn read_at(&self) -> u64 {
+        self.memory.borrow().read_at
+    }
+
+    /// The part of the copy that is in one piece, mostly all, and its address.
+    pub fn piece(&self) -> (u64, &'a [u8]) {
+        (self.sp, self.piece)
+    }
+
+    /// Whether slots hold the same words in the target's memory now. They are best given in order of their addresses.
     pub fn compare(&self, slots: &[Slot; MAX_PROBES]) -> Now {
         self.memory.borrow_mut().compare(slots)
     }

@@ -17,6 +17,10 @@
 //!   function from the same place with a frame at the same address, or a word in the copy would be another; a stack that
 //!   was rebuilt to the same shape but for a few frames is recognised as soon as one of those is read.
 //!
+//! Samples wait for a while before they are looked at. What the target's memory holds now tells as much of any sample of
+//! the thread that was taken before; so where it has been looked at since the sample was taken, for the same frames, it is
+//! not looked at again, but for the words next to the copy if that ends elsewhere.
+//!
 //! Where a word differs, only what lies further out than it can be shared, and unwinding goes on to there.
 //!
 //! A stack that goes beyond the copy is kept in reserve ([`Layers`]) when the thread returns out of it, because recursion
@@ -36,6 +40,10 @@ const MAX_GAP_BYTES: u64 = 8 << 20;
 const NEAR_ROOT: usize = 6;
 const NEAR_COPY: usize = 8;
 const ANYWHERE: usize = MAX_PROBES - NEAR_ROOT - NEAR_COPY;
+/// Of the probes next to the copy those that are made again where the copy ends elsewhere, and how many frames further in
+/// or out that may be. They reach as far out as is needed to meet the next of those that are not made again.
+const NEAREST: usize = 4;
+const NOT_FAR: usize = distance(NEAREST) - distance(NEAREST - 1);
 
 /// The values that unwinding goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +92,22 @@ pub struct ShadowStack {
     idle: u32,
     /// Goes on with every check, so that each tries other frames.
     turn: u32,
+    /// What was looked at in the target's memory last.
+    seen: Seen,
     /// Of the mappings when the stack was unwound; frames are not valid under others.
     generation: u32,
+}
+
+/// Frames that the target's memory has been asked about, by all probes, and that were there as they are remembered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// When, or a little before (nanoseconds).
+    at: u64,
+    /// How many, from the root: of the reserve, and beyond it.
+    reserve: usize,
+    own: usize,
+    /// How many more there were, innermost, that are remembered no more.
+    cut: usize,
 }
 
 /// How far into the last stack a new one has been compared.
@@ -135,7 +157,13 @@ impl ShadowStack {
     #[cold]
     fn find_in_reserve(&self, search: &mut Search, state: &State) -> Option<Common> {
         let reserve = self.layers.reserve().get(..search.reserve)?;
-        search.reserve = reserve.partition_point(|known| known.state.sp >= state.sp);
+        // Frame by frame outwards it is next to where the search has come to.
+        let mut near = 1;
+        while reserve.len().checked_sub(near).is_some_and(|at| reserve[at].state.sp < state.sp) {
+            near *= 2;
+        }
+        let outer = reserve.len().saturating_sub(near);
+        search.reserve = outer + reserve.get(outer..)?.partition_point(|known| known.state.sp >= state.sp);
         let known = reserve.get(search.reserve.checked_sub(1)?)?;
         let found = Common { shared: search.reserve as u32, own: 0, reserve: Reserve::Stays };
         (known.state == *state).then_some(found)
@@ -151,32 +179,62 @@ impl ShadowStack {
 
     /// Compares the words of what was found with the sample's copy and the target's memory.
     pub fn check(&mut self, common: Common, search: &mut Search, stack: &UserStack<'_>) -> Check {
-        let mut left = common.shared as usize + common.own as usize;
         // The innermost has been found by its values; its own slots have just been read.
-        left = left.saturating_sub(1);
-        while let Some(known) = left.checked_sub(1).and_then(|depth| self.get(common, depth)) {
-            let (slot, word) = known.return_slot();
-            let Some(copied) = stack.copied(slot) else { break };
-            let bp_same = known.bp_slot == 0 || stack.copied(known.bp_slot).is_none_or(|bp| bp == known.state.bp);
-            if copied != word || !bp_same {
-                limit(search, common, left - 1);
-                return Check::Changed;
-            }
-            left -= 1;
+        let (left, same) =
+            self.compare_copied(common, (common.shared as usize + common.own as usize).saturating_sub(1), stack);
+        if !same {
+            limit(search, common, left.saturating_sub(1));
+            return Check::Changed;
         }
         if left == 0 {
             return Check::Same;
         }
-        self.turn = self.turn.wrapping_add(1);
-        let depths = probes(left, self.turn);
+        let reserve = left.min(common.shared as usize);
+        let own = left - reserve;
+        let (depths, all) = match self.seen.distance(reserve, own).filter(|_| self.seen.at >= stack.time()) {
+            Some(0) => return Check::Same,
+            Some(..=NOT_FAR) => (nearest_to_copy(left), false),
+            _ => {
+                self.turn = self.turn.wrapping_add(1);
+                (probes(left, self.turn), true)
+            }
+        };
         let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, Known::return_slot));
         match stack.compare(&slots) {
-            Now::Same => return Check::Same,
+            Now::Same => {
+                if all {
+                    self.seen = Seen { at: stack.read_at(), reserve, own, cut: 0 };
+                }
+                return Check::Same;
+            }
             // Further in than this it is another stack.
             Now::Changed(changed) => limit(search, common, depths.get(changed).copied().unwrap_or(0)),
             Now::Gone | Now::Unknown => limit(search, common, 0),
         }
         Check::Changed
+    }
+
+    /// Compares the outermost `left` frames with the copy, the innermost of them first, as far as they are copied. How many
+    /// are left, and whether all were the same; if not, the innermost that is left is not.
+    fn compare_copied(&self, common: Common, mut left: usize, stack: &UserStack<'_>) -> (usize, bool) {
+        let shared = common.shared as usize;
+        let own = self.layers.own().get(..left.saturating_sub(shared)).unwrap_or_default();
+        let same = same_in_piece(own, stack);
+        left -= same;
+        if same == own.len() {
+            left -= same_in_piece(self.layers.reserve().get(..left).unwrap_or_default(), stack);
+        }
+        // What is left has changed, or lies beyond the copy, or in the other piece of it.
+        while let Some(known) = left.checked_sub(1).and_then(|depth| self.get(common, depth)) {
+            let (slot, word) = known.return_slot();
+            let Some(copied) = stack.copied(slot) else { break };
+            let bp_same = known.bp_slot == 0 || stack.copied(known.bp_slot).is_none_or(|bp| bp == known.state.bp);
+            if copied != word || !bp_same {
+                return (left, false);
+            }
+            left -= 1;
+        }
+        (left, true)
     }
 
     /// Where the copy ends, and nothing tells what the word at `address` beyond it was: the part of the last stack further
@@ -236,6 +294,10 @@ impl ShadowStack {
         } else if stale && common.shared == 0 && !self.layers.reserve().is_empty() {
             common.reserve = Reserve::Dropped;
         }
+        self.seen.keep(if common.shared as usize == self.layers.shared() { common.own as usize } else { 0 });
+        if common.reserve != Reserve::Stays {
+            self.seen = Seen::default();
+        }
         self.layers.cut(common);
         if own <= MAX_OWN || common.reserve == Reserve::Replaced {
             frames.iter().rev().for_each(|&known| self.layers.push(known));
@@ -246,6 +308,7 @@ impl ShadowStack {
 
     /// Forgets the last stack, but not the reserve, because a stack has come that is not whole.
     pub fn interrupt(&mut self) {
+        self.seen = Seen::default();
         self.layers.cut(Common::default());
     }
 
@@ -253,6 +316,36 @@ impl ShadowStack {
     pub fn reserved(&self) -> usize {
         self.layers.reserve().len()
     }
+}
+
+impl Seen {
+    /// How many frames further in or out than those others end; `None` where they are not of the same stack.
+    fn distance(&self, reserve: usize, own: usize) -> Option<usize> {
+        let same = self.own == 0 && own == 0 || self.reserve == reserve;
+        same.then(|| self.reserve.abs_diff(reserve) + self.own.abs_diff(own) + self.cut)
+    }
+
+    /// Only so many frames beyond the reserve are remembered further on.
+    fn keep(&mut self, own: usize) {
+        self.cut += self.own.saturating_sub(own);
+        self.own = self.own.min(own);
+    }
+}
+
+/// How many of the innermost frames are the same in the first piece of the copy, which is mostly all of it. To look at every
+/// word of the copy is what a deep stack costs most: they come from another CPU's cache.
+#[inline]
+fn same_in_piece(frames: &[Known], stack: &UserStack<'_>) -> usize {
+    let (base, piece) = stack.piece();
+    let holds = |address: u64, word: u64| {
+        let offset = address.wrapping_sub(base) as usize;
+        piece.get(offset..).and_then(<[u8]>::first_chunk).is_some_and(|held| u64::from_le_bytes(*held) == word)
+    };
+    let same = |known: &&Known| {
+        let (slot, word) = known.return_slot();
+        holds(slot, word) && (known.bp_slot == 0 || holds(known.bp_slot, known.state.bp))
+    };
+    frames.iter().rev().take_while(same).count()
 }
 
 /// What a stack goes on with where its copy ends.
@@ -286,6 +379,17 @@ fn limit(search: &mut Search, common: Common, depth: usize) {
     }
 }
 
+/// How many frames further out than the one next to the copy a probe is made.
+const fn distance(probe: usize) -> usize {
+    (1 << (2 * probe)) - 1
+}
+
+/// The depths next to the copy, innermost first, of `count` frames beyond it. There are some twice.
+fn nearest_to_copy(count: usize) -> [usize; MAX_PROBES] {
+    let last = count.saturating_sub(1);
+    std::array::from_fn(|i| last.saturating_sub(distance(i.min(NEAREST - 1))))
+}
+
 /// The depths to look at among `count` frames beyond the copy, counted from the root, innermost first; all of them where
 /// they are few. There may be some twice.
 fn probes(count: usize, turn: u32) -> [usize; MAX_PROBES] {
@@ -295,7 +399,7 @@ fn probes(count: usize, turn: u32) -> [usize; MAX_PROBES] {
         *depth = if i < NEAR_ROOT || count <= MAX_PROBES {
             last.min(i)
         } else if i < NEAR_ROOT + NEAR_COPY {
-            last.saturating_sub((1 << (2 * (i - NEAR_ROOT))) - 1)
+            last.saturating_sub(distance(i - NEAR_ROOT))
         } else {
             // The fractional parts of the multiples of the golden ratio visit everything evenly.
             let fraction = turn.wrapping_mul(ANYWHERE as u32).wrapping_add(i as u32).wrapping_mul(0x9e37_79b9);

@@ -2,6 +2,7 @@
 //! real, and what a sample copies is a slice of it.
 
 use super::*;
+use crate::perf::now_ns;
 use crate::perf::ring_buffer::Bytes;
 use crate::unwind::memory::Memory;
 
@@ -20,6 +21,8 @@ struct Model {
     shadow: ShadowStack,
     memory: Memory,
     time: u64,
+    /// When memory was last read.
+    read_at: u64,
 }
 
 /// The one return address in a function. (One that calls from several places is several functions here.)
@@ -35,7 +38,7 @@ impl Model {
     fn new() -> Model {
         let (words, sp) = (vec![0; WORDS], WORDS - 8);
         let (shadow, memory) = (ShadowStack::default(), Memory::default());
-        let mut model = Model { words, sp, bp: 0, calls: Vec::new(), shadow, memory, time: 1_000_000_000 };
+        let mut model = Model { words, sp, bp: 0, calls: Vec::new(), shadow, memory, time: 0, read_at: 0 };
         model.call(0);
         model
     }
@@ -67,10 +70,16 @@ impl Model {
     /// A sample with a copy of `copied` words: the functions found, innermost first, those in common with the last stack
     /// included, and how many were unwound. `None` where the copy ended before a root or a known frame.
     fn sample(&mut self, copied: usize) -> Option<(Vec<u64>, usize)> {
+        // After all that has been looked at so far.
+        self.time = self.time.max(now_ns()) + 1_000_000;
+        self.sample_of(self.time, copied)
+    }
+
+    /// The same with a sample that was taken at `time`.
+    fn sample_of(&mut self, time: u64, copied: usize) -> Option<(Vec<u64>, usize)> {
         let end = (self.sp + copied).min(WORDS);
         let bytes: Vec<u8> = self.words[self.sp..end].iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.time += 1_000_000;
-        self.memory.begin(std::process::id(), self.time);
+        self.memory.begin(std::process::id(), time);
         let base = self.words.as_ptr() as u64;
         let stack = UserStack::new(Bytes::new(&bytes), base + 8 * self.sp as u64, &mut self.memory);
         let mut search = self.shadow.search(0);
@@ -113,6 +122,7 @@ impl Model {
             .collect();
         functions.extend(shared);
         self.shadow.remember(common, &known, &stack, 0, true);
+        self.read_at = stack.read_at();
         Some((functions, unwound))
     }
 
@@ -228,6 +238,50 @@ fn a_recursion_that_comes_and_goes_is_unwound_once() {
         let (found, unwound) = model.sample(64).unwrap();
         assert_eq!(found, model.truth());
         assert_eq!(unwound, 1);
+    }
+}
+
+/// Samples that waited while others were looked at.
+#[test]
+fn what_has_been_looked_at_since_is_not_looked_at_again() {
+    let mut model = Model::new();
+    model.calls(&[3; 3000]);
+    model.sample(64).unwrap();
+    model.sample(64).unwrap();
+    let looked = model.read_at;
+    assert_eq!(model.sample_of(looked, 64), Some((model.truth(), 1)));
+    assert_eq!(model.read_at, looked);
+    // The next two words of the copy are of a frame that has not been looked at, and of one that has been cut off.
+    for (left, called) in [(30, 10), (10, 30), (40, 40)] {
+        (0..left).for_each(|_| model.leave());
+        model.calls(&vec![6; called]);
+        let before = model.read_at;
+        assert_eq!(model.sample_of(looked, 64).unwrap().0, model.truth());
+        assert!(model.read_at > before, "{left} {called}");
+        // Now these have been.
+        model.sample(64).unwrap();
+    }
+    // Those next to the copy then have been replaced since, beyond the reserve, too.
+    model.leave_all();
+    model.calls(&[3; 3100]);
+    model.sample(64).unwrap();
+    model.sample(64).unwrap();
+    let looked = model.read_at;
+    (0..50).for_each(|_| model.leave());
+    model.calls(&[6; 50]);
+    for _ in 0..50 {
+        let before = model.read_at;
+        assert_eq!(model.sample_of(looked, 64).unwrap().0, model.truth());
+        assert!(model.read_at > before, "{}", model.calls.len());
+        model.leave();
+    }
+    // After a look anything may have changed.
+    for first in [2, 5] {
+        model.leave_all();
+        model.call(first);
+        model.calls(&[3; 3000]);
+        let time = model.read_at + 1;
+        assert_eq!(model.sample_of(time, 64).unwrap().0, model.truth());
     }
 }
 
