@@ -32,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   ccsd record -- xz -k big.tar       run a program and see where its time goes
   ccsd attach $(pgrep -o postgres)   the same for one that runs; Ctrl-C ends it
+  ccsd dump $(pgrep -o postgres)     what each of its threads is doing now
   ccsd report --graph                callers and callees, from profile.ccsd
   ccsd doctor                        what can be sampled here, and how to allow more
 
@@ -59,6 +60,18 @@ pub enum Command {
     /// come. They are never stopped.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachArgs),
+    /// Show what every thread of a process is doing now
+    ///
+    /// Prints the stacks of all threads of running processes, once, running or asleep.
+    ///
+    /// Of each thread: its name, its state, the kernel function it waits in, and its stack, innermost function first, with source
+    /// lines and inlined functions where there is debug information. Each thread is stopped for a moment, far less than a
+    /// millisecond; system calls and job control go on as if nothing had been. Where that is not possible (another program
+    /// traces it, its system call cannot be taken up again), its stack is read without stopping it, as far as it goes, and the
+    /// dump says so. Threads with the same stack are shown together, and recursion in deep stacks is folded: what is
+    /// repeated is shown once, with how often it is there.
+    #[command(after_long_help = DUMP_EXAMPLES)]
+    Dump(DumpArgs),
     /// Show a profile
     ///
     /// Shows a profile that `record` or `attach` has written.
@@ -181,6 +194,41 @@ fn pid(text: &str) -> Result<u32, String> {
     let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);
     pid.ok_or_else(|| "not a process id; `pgrep NAME` finds those of a program".to_owned())
 }
+
+/// Arguments of `ccsd dump`.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// Process ids
+    #[arg(required = true, value_name = "PID", value_parser = pid)]
+    pub pids: Vec<u32>,
+    /// Their descendants, too
+    #[arg(short, long)]
+    pub children: bool,
+    /// Every frame and every thread for itself: neither fold recursion nor group threads
+    #[arg(long)]
+    pub full: bool,
+    /// The kernel's part of the stacks, too (root only, and only of threads that do not run)
+    #[arg(short, long)]
+    pub kernel: bool,
+    /// For how long each thread was stopped
+    #[arg(long)]
+    pub stats: bool,
+    /// At most this many lines of each stack; 0 for all [default: 100]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "full")]
+    pub limit: Option<usize>,
+    /// Print JSON: one document, with every frame of every thread
+    #[arg(long, conflicts_with_all = ["full", "limit", "stats"])]
+    pub json: bool,
+}
+
+const DUMP_EXAMPLES: &str = "\
+Examples:
+  ccsd dump 1234
+  ccsd dump --children $(pgrep -o make)    with all that it has started
+  ccsd dump -n 5 $(pgrep -o java)          only the innermost and outermost frames
+  ccsd dump --json 1234 | jq -r '.processes[].threads[] | [.tid, .state, .frames[0].function] | @tsv'
+
+Exit status 1 if no stack could be had at all.";
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
@@ -324,6 +372,9 @@ mod tests {
             "ccsd record -e nonsense -- ls",
             "ccsd record --duration -1 -- ls",
             "ccsd record --kernel --user -- ls",
+            "ccsd dump",
+            "ccsd dump 0",
+            "ccsd dump --json --full 1",
             "ccsd report --flat --graph",
             "ccsd report -n -1",
             "ccsd report --stacks --function x",

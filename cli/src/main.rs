@@ -5,6 +5,7 @@
 
 mod args;
 mod doctor;
+mod dump;
 mod duration;
 mod exit;
 mod format;
@@ -39,6 +40,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
         Command::Record(args) => run::record(args, cli.color),
         Command::Attach(args) => run::attach(args, cli.color),
+        Command::Dump(args) => dump::run(&args, cli.color),
         Command::Report(args) => report::run(&args, cli.color),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => manual::completions(&args),

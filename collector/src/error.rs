@@ -35,6 +35,17 @@ pub enum Error {
         /// Name or number of its user.
         owner: String,
     },
+    /// The kernel does not let this user see the process's memory and threads.
+    #[error(
+        "not permitted to see the stacks of PID {pid} (it belongs to {owner}); run ccsd as that user, as root, or with \
+         CAP_SYS_PTRACE"
+    )]
+    DumpNotPermitted {
+        /// The process.
+        pid: u32,
+        /// Name or number of its user.
+        owner: String,
+    },
     /// The process ended while its events were being opened.
     #[error("PID {0} exited while ccsd was attaching to it; nothing was sampled")]
     DiedDuringAttach(u32),
@@ -170,6 +181,7 @@ impl Error {
                 | Error::Zombie(_)
                 | Error::Itself(_)
                 | Error::NotPermitted { .. }
+                | Error::DumpNotPermitted { .. }
                 | Error::Rate { .. }
                 | Error::EventUnavailable { .. }
                 | Error::KernelRefused

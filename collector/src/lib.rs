@@ -9,12 +9,15 @@
 //! reads its [`SessionEvent`]s until [`SessionEvent::Finished`]. The target is never stopped. Each thread owns its
 //! state; the two talk by bounded channels, and where one is full, samples are dropped and counted, nothing else.
 //!
-//! `unsafe` stands in four modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
-//! (system calls), `perf::ring_buffer` (shared memory) and `child` (fork, wait4).
+//! A [`dump`] is something else: it takes the stacks of all threads of a process once, and stops each for a moment.
+//!
+//! `unsafe` stands in five modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
+//! (system calls), `perf::ring_buffer` (shared memory), `child` (fork, wait4) and `dump::ptrace`.
 
 mod aggregator;
 mod batch;
 pub mod child;
+pub mod dump;
 mod error;
 mod jit;
 pub mod layers;

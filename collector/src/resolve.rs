@@ -60,6 +60,16 @@ struct ImageSymbols {
     used: u64,
 }
 
+impl ImageSymbols {
+    /// Appends the functions at an address, innermost first.
+    fn functions(&mut self, address: u64, functions: &mut Vec<Function>) {
+        if let Some(elf) = &self.elf {
+            let symbols = self.symbols.get_or_insert_with(|| Symbols::new(Arc::clone(elf), self.debug.clone()));
+            symbols.resolve(address, functions);
+        }
+    }
+}
+
 /// The kernel's symbols. The kernel takes 40 ms and more to print them, so they are read beside the collection.
 #[derive(Default)]
 enum Kernel {
@@ -186,6 +196,17 @@ impl Resolver {
         self.arena.get(first..first + resolved.count as usize).unwrap_or_default()
     }
 
+    /// The functions of a frame in an image's file, innermost first: that of the frame and those inlined into it there, each
+    /// with its source line. None where no symbols tell. Not remembered.
+    pub fn functions(&mut self, frame: Frame) -> &[Function] {
+        self.functions.clear();
+        if let Some(image) = self.images.get_mut(frame.image.0 as usize) {
+            image.used = self.resolved;
+            image.functions(frame.address, &mut self.functions);
+        }
+        &self.functions
+    }
+
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame) -> Resolved {
         if self.known.len() >= MAX_FRAMES_KNOWN {
@@ -211,10 +232,7 @@ impl Resolver {
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
         self.functions.clear();
         image.used = self.resolved;
-        if let Some(elf) = &image.elf {
-            let symbols = image.symbols.get_or_insert_with(|| Symbols::new(Arc::clone(elf), image.debug.clone()));
-            symbols.resolve(frame.address, &mut self.functions);
-        }
+        image.functions(frame.address, &mut self.functions);
         if self.functions.is_empty() {
             self.arena.push(profile.add_cost_centre(CostCentre {
                 image: image.id,

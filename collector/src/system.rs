@@ -28,6 +28,12 @@ pub fn kptr_restrict() -> Option<i32> {
     number("/proc/sys/kernel/kptr_restrict")
 }
 
+/// `kernel.yama.ptrace_scope`: from 1 on, only descendants may be traced by those who are not root. `None` where the kernel
+/// is built without it.
+pub fn ptrace_scope() -> Option<i32> {
+    number("/proc/sys/kernel/yama/ptrace_scope")
+}
+
 /// `RLIMIT_MEMLOCK` in KiB; `u64::MAX` for unlimited.
 pub fn memlock_limit_kb() -> u64 {
     getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| if soft == u64::MAX { soft } else { soft / 1024 })

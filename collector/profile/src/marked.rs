@@ -25,6 +25,12 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
+    /// The run of entries that the push has collapsed: where it begins, how many it had and how many it has. `None` where the
+    /// push has changed nothing.
+    pub(crate) fn collapsed(&self) -> Option<(usize, usize, usize)> {
+        self.pushed.then_some((self.start as usize, usize::from(self.before), usize::from(self.after)))
+    }
+
     const NOTHING: Self = Self { pushed: false, before: 0, after: 0, start: 0, run: [0; RUN] };
 }
 

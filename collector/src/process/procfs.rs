@@ -64,7 +64,8 @@ pub fn stat(pid: u32) -> io::Result<Stat> {
     parse_stat(&read(&format!("/proc/{pid}/stat"))?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+/// The same from the bytes of the file; `None` where they cannot be understood.
+pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     // The name stands in parentheses and may itself contain them: the last one ends it.
     let open = bytes.iter().position(|&b| b == b'(')?;
     let close = bytes.iter().rposition(|&b| b == b')')?;

@@ -1,0 +1,108 @@
+//! Dumps as JSON: every thread with all its frames in place, for `jq`.
+
+use ccsd_collector::dump::{Dump, End, Method, State, ThreadDump};
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::json::to_text;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    processes: Vec<Process<'a>>,
+}
+
+#[derive(Serialize)]
+struct Process<'a> {
+    pid: u32,
+    name: &'a str,
+    command: &'a [String],
+    start_time: u64,
+    taken_unix_ns: u64,
+    took_ns: u64,
+    notes: &'a [String],
+    threads: Vec<Thread<'a>>,
+}
+
+#[derive(Serialize)]
+struct Thread<'a> {
+    tid: u32,
+    name: &'a str,
+    state: State,
+    wait: Option<&'a str>,
+    kernel_stack: &'a [String],
+    /// Innermost first.
+    frames: Vec<Frame<'a>>,
+    /// Whether the outermost frame is the thread's first.
+    complete: bool,
+    /// Why it is not.
+    truncated: Option<&'a str>,
+    /// Why there are no frames.
+    missing: Option<&'a str>,
+    stopped_ns: Option<u64>,
+    not_stopped: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Frame<'a> {
+    function: &'a str,
+    image: &'a str,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    inlined: bool,
+    /// In the image, hexadecimal: JSON's numbers do not hold all of them.
+    address: String,
+}
+
+/// The document.
+pub fn text(dumps: &[Dump]) -> Result<String, Failure> {
+    let processes = dumps.iter().map(process).collect();
+    to_text(&Document { processes }).map_err(Failure::at_run_time)
+}
+
+fn process(dump: &Dump) -> Process<'_> {
+    Process {
+        pid: dump.pid,
+        name: &dump.name,
+        command: &dump.command,
+        start_time: dump.start_time,
+        taken_unix_ns: dump.taken_unix_ns,
+        took_ns: dump.took_ns,
+        notes: &dump.notes,
+        threads: dump.threads.iter().map(|one| thread(dump, one)).collect(),
+    }
+}
+
+fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> Thread<'a> {
+    let frames = thread.stack.iter().filter_map(|&at| dump.frames.get(at as usize));
+    let (truncated, missing) = match &thread.end {
+        End::Complete => (None, None),
+        End::Truncated(why) => (Some(why.as_str()), None),
+        End::Missing(why) => (None, Some(why.as_str())),
+    };
+    let (stopped_ns, not_stopped) = match &thread.method {
+        Method::Stopped { ns } => (Some(*ns), None),
+        Method::NotStopped { why } => (None, Some(why.as_str())),
+    };
+    Thread {
+        tid: thread.tid,
+        name: &thread.name,
+        state: thread.state,
+        wait: thread.wait.as_deref(),
+        kernel_stack: &thread.kernel_stack,
+        frames: frames
+            .map(|frame| Frame {
+                function: &frame.function,
+                image: &frame.image,
+                file: frame.file.as_deref(),
+                line: Some(frame.line).filter(|&line| line > 0),
+                inlined: frame.inlined,
+                address: format!("{:#x}", frame.address),
+            })
+            .collect(),
+        complete: thread.end == End::Complete,
+        truncated,
+        missing,
+        stopped_ns,
+        not_stopped,
+    }
+}

@@ -1,0 +1,172 @@
+//! From registers and stack bytes to what a dump shows of them: by the unwinder and the resolver that samples go through.
+
+use ccsd_profile::{CostCentreId, Limits, Profile, Session};
+use hashbrown::HashMap;
+
+use crate::perf::now_ns;
+use crate::perf::record::Sample;
+use crate::perf::ring_buffer::Bytes;
+use crate::process::ProcessTable;
+use crate::process::images::{ImageIndex, Images};
+use crate::resolve::Resolver;
+use crate::unwind::shadow::ShadowStack;
+use crate::unwind::{Frame, Root, StackUnwinder};
+
+use super::model::{Dump, End, FrameInfo, State, ThreadDump};
+use super::take::{Known, Taken};
+
+/// Frames of all threads together: 64 MiB of numbers. A thousand ordinary threads have some 30,000.
+const MAX_FRAMES_IN_ALL: usize = 1 << 24;
+
+/// A thread's frames as numbers of different ones, innermost first.
+struct Stack {
+    frames: Vec<u32>,
+    end: End,
+}
+
+/// Every frame once.
+#[derive(Default)]
+struct Frames {
+    numbers: HashMap<Frame, u32>,
+    list: Vec<Frame>,
+}
+
+impl Frames {
+    fn number(&mut self, frame: Frame) -> u32 {
+        *self.numbers.entry(frame).or_insert_with(|| {
+            self.list.push(frame);
+            self.list.len() as u32 - 1
+        })
+    }
+}
+
+/// Unwinds and names what was taken, and enters it into the dump.
+pub fn read(taken: Vec<Taken>, dump: &mut Dump) {
+    let pid = dump.pid;
+    let mut images = Images::default();
+    let mut table = ProcessTable::default();
+    table.read_process(pid, &mut images);
+    // With the main thread its memory is no longer to be found under its number.
+    let main_has_ended = taken.iter().any(|thread| thread.tid == pid && thread.look.state == State::Zombie);
+    let mut unwinder = StackUnwinder::default();
+    let mut frames = Frames::default();
+    let mut in_all = 0;
+    let mut stacks = Vec::with_capacity(taken.len());
+    for thread in &taken {
+        let stack = match &thread.registers {
+            Err(why) => Stack { frames: Vec::new(), end: End::Missing(why.clone()) },
+            Ok(_) if in_all >= MAX_FRAMES_IN_ALL => {
+                Stack { frames: Vec::new(), end: End::Missing("the other threads have too many frames".to_owned()) }
+            }
+            Ok(known) => {
+                let memory = if main_has_ended { thread.tid } else { pid };
+                unwind(&mut unwinder, &mut table, &mut images, &mut frames, (pid, memory), thread, known)
+            }
+        };
+        in_all += stack.frames.len();
+        stacks.push(stack);
+    }
+    let entries = name(&mut images, &frames.list, dump);
+    for (thread, Stack { frames, end }) in taken.into_iter().zip(stacks) {
+        let entries_of = |&frame: &u32| entries.get(frame as usize).cloned().unwrap_or_default();
+        let Taken { tid, look, method, .. } = thread;
+        dump.threads.push(ThreadDump {
+            tid,
+            name: look.name,
+            state: look.state,
+            wait: look.wait,
+            kernel_stack: look.kernel_stack,
+            stack: frames.iter().flat_map(entries_of).collect(),
+            end,
+            method,
+        });
+    }
+}
+
+fn unwind(
+    unwinder: &mut StackUnwinder,
+    table: &mut ProcessTable,
+    images: &mut Images,
+    all: &mut Frames,
+    (pid, memory): (u32, u32),
+    thread: &Taken,
+    known: &Known,
+) -> Stack {
+    let missing = || Stack { frames: Vec::new(), end: End::Missing("its process has ended".to_owned()) };
+    let Some((_, process)) = table.thread(pid, thread.tid, images) else { return missing() };
+    let (Known::All(regs) | Known::Pointers(regs)) = *known;
+    let sample = Sample {
+        id: 0,
+        pid: memory,
+        tid: thread.tid,
+        time: now_ns(),
+        period: 0,
+        group_value: None,
+        kernel_chain: Bytes::new(&[]),
+        regs: Some(regs),
+        has_user_state: true,
+        stack: Bytes::new(&thread.stack.bytes),
+        stack_full: thread.stack.more,
+    };
+    let (mut shadow, mut frames) = (ShadowStack::default(), Vec::new());
+    let unwound = unwinder.unwind(&sample, &mut process.mappings, images, &mut shadow, false, &mut frames);
+    let end = match (unwound.root, known) {
+        (Root::Complete, _) => End::Complete,
+        (Root::Truncated(reason), Known::All(_)) => End::Truncated(reason.text().to_owned()),
+        (Root::Truncated(reason), Known::Pointers(_)) => {
+            End::Truncated(format!("{}; most registers are not known without stopping the thread", reason.text()))
+        }
+    };
+    Stack { frames: frames.into_iter().map(|frame| all.number(frame)).collect(), end }
+}
+
+/// Names all frames. For each the positions of its entries in the dump, innermost first.
+fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>> {
+    let mut profile = Profile::new(Session::default(), Limits::default());
+    let mut resolver = Resolver::new(false);
+    for index in 0..images.len() {
+        if let Some(image) = images.get(ImageIndex(index as u32)) {
+            resolver.add_image(&mut profile, image.clone());
+        }
+    }
+    for event in images.jit.take_events() {
+        resolver.jit_event(&mut profile, event);
+    }
+    resolver.begin_batch();
+    resolver.look_for_names(&mut profile);
+    let now = now_ns();
+    // Position, cost centre and all else but the name, which may come last.
+    let mut entries: Vec<(CostCentreId, FrameInfo)> = Vec::new();
+    let mut positions = Vec::with_capacity(frames.len());
+    for &frame in frames {
+        let resolved = resolver.resolve(&mut profile, frame, now);
+        let centres: Vec<CostCentreId> = resolver.cost_centres(resolved).iter().rev().copied().collect();
+        let functions = resolver.functions(frame);
+        let first = entries.len();
+        for (at, &centre) in centres.iter().enumerate() {
+            let function = functions.get(at).filter(|_| functions.len() == centres.len());
+            let info = FrameInfo {
+                function: String::new(),
+                image: String::new(),
+                file: function.and_then(|function| function.file.as_deref()).map(str::to_owned),
+                line: function.map_or(0, |function| function.line),
+                inlined: function.is_some_and(|function| function.inlined),
+                address: frame.address,
+                function_id: 0,
+            };
+            entries.push((centre, info));
+        }
+        positions.push((first as u32..entries.len() as u32).collect());
+    }
+    resolver.finish_names(&mut profile);
+    dump.frames = entries
+        .into_iter()
+        .map(|(centre, info)| {
+            let real = profile.real(centre);
+            let (function, image) = (profile.name(real).into_owned(), profile.image_name(real).to_owned());
+            FrameInfo { function, image, function_id: real.get(), ..info }
+        })
+        .collect();
+    dump.notes.extend(resolver.notes());
+    positions
+}

@@ -1,0 +1,139 @@
+//! Stack dumps: what every thread of a process is doing now, running or asleep.
+//!
+//! ```text
+//! look at /proc -> PTRACE_SEIZE, PTRACE_INTERRUPT -> registers, a part of the stack -> PTRACE_DETACH      (take, ptrace)
+//!               -> unwinding, names, lines                                                                (frames)
+//! ```
+//!
+//! A thread is stopped one at a time and for well under a millisecond; all that is costly comes when it runs again. It is
+//! left as it was: no signal is sent, a process that is stopped stays so, and system calls go on ([`calls`] says which
+//! ones could not, so that their threads are not stopped). Where a thread may not be stopped, or another traces it, its
+//! stack is read as it is, if it is blocked; a [`Dump`] says of every thread how it was had, and why not more.
+
+mod calls;
+mod frames;
+mod look;
+pub mod model;
+mod ptrace;
+mod stack_copy;
+mod take;
+
+use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hashbrown::HashSet;
+
+use crate::error::{Error, Result};
+use crate::perf::now_ns;
+use crate::process::procfs;
+use crate::session::check_target;
+use crate::system;
+
+pub use model::{Dump, End, FrameInfo, Method, State, ThreadDump};
+
+/// Longest time for which threads are looked at. A thousand take less than a second.
+const MAX_TIME: Duration = Duration::from_secs(10);
+/// Looks for threads that have been started meanwhile.
+const ROUNDS: u32 = 5;
+/// Attempts where the process runs another program at the end than at the beginning.
+const ATTEMPTS: u32 = 3;
+/// Stack of the thread that does the work: reading debug information is recursive, up to a depth that it limits.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Takes the stacks of all threads of a process. What cannot be had of a thread is said in its place.
+///
+/// # Errors
+/// Those of [`check_target`], [`Error::DumpNotPermitted`], and [`Error::NoSuchProcess`] if it ends meanwhile.
+pub fn dump(pid: u32) -> Result<Dump> {
+    check_target(pid)?;
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("ccsd-dump".to_owned()).stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, || attempts(pid));
+        let thread = thread.map_err(|error| Error::system("start a thread", error))?;
+        let failed = || Error::system("take a dump", io::Error::other("its thread has failed"));
+        thread.join().unwrap_or_else(|_| Err(failed()))
+    })
+}
+
+fn attempts(pid: u32) -> Result<Dump> {
+    let mut attempt = 1;
+    loop {
+        let (dump, same) = once(pid)?;
+        if same {
+            return Ok(dump);
+        }
+        if attempt == ATTEMPTS {
+            let mut dump = dump;
+            dump.notes
+                .push("the process changed its program or libraries while its stacks were being taken".to_owned());
+            return Ok(dump);
+        }
+        attempt += 1;
+    }
+}
+
+/// One attempt. Whether what was mapped at the beginning was so at the end.
+fn once(pid: u32) -> Result<(Dump, bool)> {
+    let stat = procfs::stat(pid).map_err(|_| Error::NoSuchProcess(pid))?;
+    let mappings = || match procfs::executable_maps(pid) {
+        Ok(maps) => Ok(maps),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Error::DumpNotPermitted { pid, owner: procfs::owner_name(pid) })
+        }
+        Err(_) => Err(Error::NoSuchProcess(pid)),
+    };
+    let before = mappings()?;
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let begun = now_ns();
+    let taken = take_all(pid)?;
+    let took_ns = now_ns().saturating_sub(begun);
+    let after = mappings()?;
+    if taken.is_empty() || procfs::stat(pid).map(|stat| stat.start_time).ok() != Some(stat.start_time) {
+        return Err(Error::NoSuchProcess(pid));
+    }
+    // What is added (a library, generated code) does no harm.
+    let still_there: HashSet<_> = after.iter().map(|map| (map.start, map.inode, map.file_offset, &map.path)).collect();
+    let files = before.iter().filter(|map| map.inode != 0);
+    let same = files.clone().all(|map| still_there.contains(&(map.start, map.inode, map.file_offset, &map.path)));
+    let mut dump = Dump {
+        pid,
+        start_time: stat.start_time,
+        name: stat.comm,
+        command: procfs::command_line(pid),
+        taken_unix_ns: u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX),
+        took_ns,
+        ..Dump::default()
+    };
+    frames::read(taken, &mut dump);
+    dump.notes.extend(permission_note(&dump));
+    Ok((dump, same))
+}
+
+/// What would allow more, where the kernel refused.
+fn permission_note(dump: &Dump) -> Option<String> {
+    let refused = |thread: &&ThreadDump| matches!(&thread.method, Method::NotStopped { why } if why.starts_with(take::NOT_PERMITTED));
+    let count = dump.threads.iter().filter(refused).count();
+    let yama = system::ptrace_scope().is_some_and(|scope| scope > 0);
+    let sysctl = if yama { ", or allow it with `sudo sysctl kernel.yama.ptrace_scope=0`" } else { "" };
+    (count > 0).then(|| {
+        format!("the stacks of {count} threads may not be seen: run ccsd as root or with CAP_SYS_PTRACE{sysctl}")
+    })
+}
+
+/// All threads, those that start meanwhile too.
+fn take_all(pid: u32) -> Result<Vec<take::Taken>> {
+    let until = Instant::now() + MAX_TIME;
+    let mut taken = Vec::new();
+    let mut seen = HashSet::new();
+    for _ in 0..ROUNDS {
+        let mut new = procfs::threads(pid).unwrap_or_default();
+        new.retain(|&tid| seen.insert(tid));
+        if new.is_empty() {
+            break;
+        }
+        // The main thread comes first; the others in the order of their numbers, which is mostly that of their age.
+        new.sort_unstable_by_key(|&tid| (tid != pid, tid));
+        take::take(pid, &new, until, &mut taken)?;
+    }
+    Ok(taken)
+}

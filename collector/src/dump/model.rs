@@ -1,0 +1,152 @@
+//! What a dump says, as plain data: to be printed, sent or stored by whoever asked for it.
+
+use serde::{Deserialize, Serialize};
+
+/// The stacks of all threads of one process, taken one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dump {
+    /// The process.
+    pub pid: u32,
+    /// When it started, clock ticks since boot.
+    pub start_time: u64,
+    /// Its name, as it says.
+    pub name: String,
+    /// Its command line, as it says; empty for a zombie.
+    pub command: Vec<String>,
+    /// When the first stack was taken, nanoseconds since 1970.
+    pub taken_unix_ns: u64,
+    /// Nanoseconds from the first stack to the last.
+    pub took_ns: u64,
+    /// Its threads, in the order in which they were found: the main thread first.
+    pub threads: Vec<ThreadDump>,
+    /// What the threads' frames are numbers in.
+    pub frames: Vec<FrameInfo>,
+    /// What is to be known about the dump as a whole, a line each.
+    pub notes: Vec<String>,
+}
+
+/// One thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadDump {
+    /// Thread id.
+    pub tid: u32,
+    /// Its name, as it says.
+    pub name: String,
+    /// What it was doing just before it was looked at.
+    pub state: State,
+    /// The function of the kernel that it waited in, where that may be known.
+    pub wait: Option<String>,
+    /// The kernel's part of its stack, innermost first, as the kernel prints it; only root may see it, and only of threads
+    /// that do not run.
+    pub kernel_stack: Vec<String>,
+    /// Positions in [`Dump::frames`], innermost first; inlined functions have places of their own.
+    pub stack: Vec<u32>,
+    /// Where the stack ends.
+    pub end: End,
+    /// How it was had.
+    pub method: Method,
+}
+
+/// State of a thread, as `/proc/PID/stat` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// `R`: it runs or waits for a CPU.
+    Running,
+    /// `S`: it waits for something.
+    Sleeping,
+    /// `D`: it waits and cannot be interrupted.
+    Uninterruptible,
+    /// `T`: it was stopped by a signal.
+    Stopped,
+    /// `t`: another program that traces it has stopped it.
+    Traced,
+    /// `Z`: it has ended and waits for its parent.
+    Zombie,
+    /// `X`: it is ending, or has just ended.
+    Dead,
+    /// `I`: an idle thread of the kernel.
+    Idle,
+    /// Anything else.
+    Unknown,
+}
+
+impl State {
+    /// From the letter.
+    pub fn of(letter: char) -> State {
+        match letter {
+            'R' => State::Running,
+            'S' => State::Sleeping,
+            'D' => State::Uninterruptible,
+            'T' => State::Stopped,
+            't' => State::Traced,
+            'Z' => State::Zombie,
+            'X' | 'x' => State::Dead,
+            'I' => State::Idle,
+            _ => State::Unknown,
+        }
+    }
+
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::Sleeping => "sleeping",
+            State::Uninterruptible => "in uninterruptible sleep",
+            State::Stopped => "stopped by a signal",
+            State::Traced => "stopped by a tracer",
+            State::Zombie => "zombie",
+            State::Dead => "ended",
+            State::Idle => "idle",
+            State::Unknown => "in an unknown state",
+        }
+    }
+}
+
+/// Where a stack ends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// At the frame that nothing called.
+    Complete,
+    /// Before that, and why.
+    Truncated(String),
+    /// There is none, and why.
+    Missing(String),
+}
+
+/// How a stack was had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// The thread was stopped for no longer than so many nanoseconds: from the last look that found it running to the moment
+    /// when it was let go.
+    Stopped {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// It was not stopped, and why.
+    NotStopped {
+        /// In words.
+        why: String,
+    },
+}
+
+/// One entry of a stack: a function, or a copy of one inlined into the next entry outwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameInfo {
+    /// Its name, else `image+0x1234`. As the program gives it: not fit for a terminal as it is.
+    pub function: String,
+    /// File name of its image, or `[jit]`, `[vdso]` and the like.
+    pub image: String,
+    /// Source file of the instruction (or of the inlined call in it).
+    pub file: Option<String>,
+    /// The line there; 0 if unknown.
+    pub line: u32,
+    /// Whether it is inlined into the next entry.
+    pub inlined: bool,
+    /// Address in the image (SVMA); of a caller, inside the call instruction.
+    pub address: u64,
+    /// Entries with the same number are of the same function, whatever their lines and addresses.
+    pub function_id: u32,
+}

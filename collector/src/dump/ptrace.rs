@@ -1,0 +1,164 @@
+//! The few requests of ptrace(2) that a dump needs, for one thread at a time.
+//!
+//! A [`Tracer`] belongs to the thread of ccsd that made it: the kernel takes requests from no other. Whatever is still
+//! traced when that thread ends, the kernel lets go and on, in whatever state it is; the same if ccsd is killed.
+//! `PTRACE_SEIZE` is used without options and without SIGSTOP, so neither signals nor job control of the target change.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use nix::errno::Errno;
+
+use crate::perf::record::UserRegs;
+
+/// `PTRACE_EVENT_STOP` of `linux/ptrace.h`: the stop that `PTRACE_INTERRUPT` asks for, or that of a whole process.
+const EVENT_STOP: i32 = 128;
+/// The code segment of 64-bit programs (`__USER_CS` of the kernel); 0x23 is that of 32-bit ones.
+const CS_64: u64 = 0x33;
+/// Of the kernel's `include/linux/errno.h`: a system call that is made again unless a handler of a signal runs.
+const ERESTARTNOHAND: i64 = 514;
+
+/// Why a thread has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Because it was interrupted, or with its whole process, which stays stopped.
+    Asked,
+    /// Because this signal is on its way to it, and has to be delivered.
+    Signal(i32),
+}
+
+/// What has become of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It has not stopped yet.
+    Runs,
+    /// It has stopped.
+    Stopped(Stop),
+    /// It has ended.
+    Gone,
+}
+
+/// A thread of another process that this thread traces.
+#[derive(Debug)]
+pub struct Tracer {
+    tid: libc::pid_t,
+    /// Requests come from the thread that attached.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Tracer {
+    /// Attaches to a thread, which runs on.
+    ///
+    /// # Errors
+    /// EPERM where it may not be traced or another traces it, ESRCH where it has ended.
+    pub fn seize(tid: u32) -> Result<Tracer, Errno> {
+        let tid = libc::pid_t::try_from(tid).map_err(|_| Errno::ESRCH)?;
+        request(libc::PTRACE_SEIZE, tid, 0)?;
+        Ok(Tracer { tid, _not_send: PhantomData })
+    }
+
+    /// Asks it to stop.
+    ///
+    /// # Errors
+    /// ESRCH where it has ended.
+    pub fn interrupt(&self) -> Result<(), Errno> {
+        request(libc::PTRACE_INTERRUPT, self.tid, 0)
+    }
+
+    /// What has become of it. What others wait for stays to be told to them.
+    pub fn condition(&self) -> Condition {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let options = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD;
+        // SAFETY: `info` is live and of the type that waitid(2) writes; zero bytes are a value of it.
+        let (result, info) = unsafe {
+            let result = libc::waitid(libc::P_PID, self.tid.cast_unsigned(), info.as_mut_ptr(), options);
+            (result, info.assume_init())
+        };
+        if result == -1 {
+            return if Errno::last() == Errno::EINTR { Condition::Runs } else { Condition::Gone };
+        }
+        // SAFETY: waitid(2) has filled in the fields of a child's change, or left them zero where there is none.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        match info.si_code {
+            _ if pid == 0 => Condition::Runs,
+            libc::CLD_TRAPPED | libc::CLD_STOPPED if status >> 8 == EVENT_STOP => Condition::Stopped(Stop::Asked),
+            libc::CLD_TRAPPED | libc::CLD_STOPPED => Condition::Stopped(Stop::Signal(status & 0xff)),
+            _ => Condition::Gone,
+        }
+    }
+
+    /// The registers of a stopped thread.
+    ///
+    /// # Errors
+    /// ESRCH where it has not stopped, or has been killed since.
+    pub fn registers(&self) -> Result<Stopped, Errno> {
+        let mut regs = MaybeUninit::<libc::user_regs_struct>::zeroed();
+        // SAFETY: PTRACE_GETREGS writes one user_regs_struct, which is live; it is plain data.
+        let result = unsafe {
+            libc::ptrace(libc::PTRACE_GETREGS, self.tid, std::ptr::null_mut::<libc::c_void>(), regs.as_mut_ptr())
+        };
+        Errno::result(result)?;
+        // SAFETY: it was zero before, and all bytes are a value.
+        Ok(Stopped { regs: unsafe { regs.assume_init() } })
+    }
+
+    /// Makes a system call that the stop has ended with EINTR be made again when the thread goes on, as the kernel does it
+    /// by itself with most. If a signal's handler runs first, it is EINTR all the same.
+    ///
+    /// # Errors
+    /// ESRCH where the thread has been killed.
+    pub fn restart(&self, stopped: &Stopped) -> Result<(), Errno> {
+        let mut regs = stopped.regs;
+        regs.rax = (-ERESTARTNOHAND).cast_unsigned();
+        // SAFETY: PTRACE_SETREGS reads one user_regs_struct, which is live.
+        let result = unsafe {
+            libc::ptrace(libc::PTRACE_SETREGS, self.tid, std::ptr::null_mut::<libc::c_void>(), &raw const regs)
+        };
+        Errno::result(result).map(drop)
+    }
+
+    /// Lets a stopped thread go on, or stay stopped with its process.
+    ///
+    /// # Errors
+    /// The thread, still traced, where it has not stopped or has been killed.
+    pub fn detach(self, stop: Stop) -> Result<(), Tracer> {
+        let signal = match stop {
+            Stop::Asked => 0,
+            Stop::Signal(signal) => signal,
+        };
+        request(libc::PTRACE_DETACH, self.tid, signal).map_err(|_| self)
+    }
+}
+
+/// What a stopped thread holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    regs: libc::user_regs_struct,
+}
+
+impl Stopped {
+    /// Its registers; `None` for those of a 32-bit program.
+    pub fn user_regs(&self) -> Option<UserRegs> {
+        let r = &self.regs;
+        // In the order of `perf::record::OTHERS`: rax, rbx, rcx, rdx, rsi, rdi, r8 to r15.
+        let others = [r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15];
+        (r.cs == CS_64).then_some(UserRegs { ip: r.rip, sp: r.rsp, bp: r.rbp, others })
+    }
+
+    /// Its stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.regs.rsp
+    }
+
+    /// Whether this system call has just ended with EINTR.
+    pub fn was_interrupted_in(&self, call: u64) -> bool {
+        self.regs.orig_rax == call && self.regs.rax.cast_signed() == -i64::from(libc::EINTR)
+    }
+}
+
+fn request(request: libc::c_uint, tid: libc::pid_t, data: i32) -> Result<(), Errno> {
+    let data = std::ptr::without_provenance_mut::<libc::c_void>(data as usize);
+    // SAFETY: these requests (SEIZE, INTERRUPT, DETACH) take numbers and touch no memory of ours.
+    let result = unsafe { libc::ptrace(request, tid, std::ptr::null_mut::<libc::c_void>(), data) };
+    Errno::result(result).map(drop)
+}

@@ -1,0 +1,128 @@
+//! Copying a part of a stack in very little time.
+
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+use crate::perf::now_ns;
+use crate::perf::ring_buffer::PAGE;
+
+/// The first piece: more than most stacks hold. It takes some 10 us.
+const FIRST: usize = 64 << 10;
+/// The pieces after that.
+const PIECE: usize = 128 << 10;
+/// Bytes copied at most. What lies beyond is read when the thread runs again.
+const MAX: usize = FIRST + 4 * PIECE;
+/// Nanoseconds that copying may take in all; a piece that is begun is finished, in some 30 us.
+const MAX_NS: u64 = 150_000;
+/// The bit of a page that is in memory (Documentation/admin-guide/mm/pagemap.rst).
+const PRESENT: u64 = 1 << 63;
+
+/// Room for a stack, that is in memory already: the kernel must not have to find pages for it while a thread is stopped.
+#[derive(Debug)]
+pub struct Room(Vec<u8>);
+
+impl Default for Room {
+    fn default() -> Room {
+        let mut room = Vec::with_capacity(MAX);
+        // Zeroed memory is mapped when it is first written to.
+        room.resize(MAX, 1);
+        Room(room)
+    }
+}
+
+/// Copies the stack of one thread.
+#[derive(Debug)]
+pub struct StackCopier {
+    tid: u32,
+    pagemap: Option<File>,
+}
+
+/// The bytes from the stack pointer upwards.
+#[derive(Clone, Debug, Default)]
+pub struct StackCopy {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether there may be more.
+    pub more: bool,
+}
+
+impl StackCopier {
+    /// A copier for a thread; to be made before the thread is stopped.
+    pub fn new(pid: u32, tid: u32) -> StackCopier {
+        StackCopier { tid, pagemap: File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok() }
+    }
+
+    /// Bytes of the next piece that can be read without waiting for a page to come: from a disk, or from a program that has
+    /// to provide it and may be the one that has stopped.
+    fn present(&self, address: u64, len: usize) -> usize {
+        let Some(pagemap) = &self.pagemap else { return len };
+        let page = PAGE as u64;
+        let (first, last) = (address / page, address.saturating_add(len as u64).div_ceil(page));
+        let mut entries = [0u8; 8 * (PIECE / PAGE + 1)];
+        let wanted = usize::try_from(last - first).map_or(entries.len(), |pages| (8 * pages).min(entries.len()));
+        let Some(entries) = entries.get_mut(..wanted) else { return 0 };
+        let got = pagemap.read_at(entries, first * 8).unwrap_or(0);
+        let words = entries.get(..got).unwrap_or_default().chunks_exact(8);
+        let is_present = |word: &&[u8]| (*word).try_into().is_ok_and(|word| u64::from_le_bytes(word) & PRESENT != 0);
+        let pages = words.take_while(is_present).count() as u64;
+        let end = (first + pages) * page;
+        usize::try_from(end.saturating_sub(address)).map_or(len, |bytes| bytes.min(len))
+    }
+
+    /// Copies from the stack pointer upwards, what there is time for. Returns how much, and whether there may be more.
+    pub fn copy(&self, sp: u64, room: &mut Room) -> (usize, bool) {
+        let begun = now_ns();
+        let Ok(pid) = i32::try_from(self.tid) else { return (0, false) };
+        let mut held = 0;
+        while held < MAX {
+            let len = if held == 0 { FIRST } else { PIECE };
+            let Some(address) = sp.checked_add(held as u64) else { break };
+            let here = self.present(address, len);
+            let remote = [RemoteIoVec { base: address as usize, len: here }];
+            let read = match room.0.get_mut(held..held + here) {
+                Some(piece) if here > 0 => {
+                    process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(piece)], &remote).unwrap_or(0)
+                }
+                _ => 0,
+            };
+            held += read;
+            if read < len {
+                // A page that is not there is mostly the end of the stack; if it is not, it is asked for later.
+                return (held, false);
+            }
+            if now_ns().saturating_sub(begun) > MAX_NS {
+                break;
+            }
+        }
+        (held, true)
+    }
+}
+
+impl StackCopy {
+    /// What [`StackCopier::copy`] has left in the room.
+    pub fn from_room(room: &Room, (held, more): (usize, bool)) -> StackCopy {
+        StackCopy { bytes: room.0.get(..held).unwrap_or_default().to_vec(), more }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_copied_to_its_end() {
+        let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw().unsigned_abs());
+        let (copier, mut room) = (StackCopier::new(pid, tid), Room::default());
+        let bytes: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+        let copied = copier.copy(bytes.as_ptr() as u64, &mut room);
+        let copy = StackCopy::from_room(&room, copied);
+        let same = copy.bytes.len().min(bytes.len());
+        assert!(same >= FIRST.min(bytes.len() - PAGE), "{same}");
+        assert!(copy.bytes[..same] == bytes[..same]);
+        assert_eq!(copier.copy(8, &mut room), (0, false));
+    }
+}

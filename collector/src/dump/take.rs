@@ -1,0 +1,233 @@
+//! Taking the registers and stacks of threads, one after the other.
+//!
+//! One thread of ccsd's own traces all of them, because ptrace(2) belongs to a thread. It does nothing else while one is
+//! stopped: no allocation beyond the copy, no file of /proc opened, no unwinding. A thread that does not stop in
+//! time, or dies, stays traced; then the tracing thread ends, with which the kernel lets everything go that it traced, and a
+//! new one goes on with the next.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+
+use crate::error::{Error, Result};
+use crate::perf::now_ns;
+use crate::perf::record::{OTHERS, UserRegs};
+use crate::process::procfs;
+use crate::promptness::become_urgent;
+
+use super::calls::not_to_be_interrupted;
+use super::look::{Look, Place};
+use super::model::{Method, State};
+use super::ptrace::{Condition, Stop, Tracer};
+use super::stack_copy::{Room, StackCopier, StackCopy};
+
+/// How long a thread may take to stop. Running threads take some 10 us, sleeping ones until they get a CPU.
+const MAX_WAIT: Duration = Duration::from_millis(20);
+/// Looks without a pause at whether it has stopped.
+const QUICK_LOOKS: u32 = 4;
+/// The pause between two later looks. What is longer adds to the time that a thread is stopped.
+const PAUSE: Duration = Duration::from_micros(15);
+/// How often a thread that runs in between is looked at again.
+const TRIES: u32 = 3;
+
+/// In place of a register that is not known: an address that no program can have memory at (it is not canonical), so that
+/// nothing is read with it and unwinding ends there. (A frame pointer of 0 would mean that nothing called the frame.)
+const UNKNOWN: u64 = 0x7fff_ffff_ffff_f000;
+
+/// Why a thread is not stopped that the kernel does not let ccsd trace.
+pub const NOT_PERMITTED: &str = "it may not be traced";
+
+/// What was had of one thread.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// Thread id.
+    pub tid: u32,
+    /// What /proc said of it just before.
+    pub look: Look,
+    /// Its registers, or why there are none.
+    pub registers: std::result::Result<Known, String>,
+    /// Its stack.
+    pub stack: StackCopy,
+    /// How.
+    pub method: Method,
+}
+
+/// Registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// All.
+    All(UserRegs),
+    /// The instruction pointer and the stack pointer; [`UNKNOWN`] in place of all others.
+    Pointers(UserRegs),
+}
+
+/// How the tracing thread is left behind by one thread.
+enum Left {
+    /// As it was: the next one can follow.
+    Clean(Taken),
+    /// It still traces.
+    Tracing(Taken),
+    /// It still traces what has gone.
+    TracingGone,
+    /// The thread had gone.
+    Gone,
+}
+
+/// Takes the stacks of threads of one process; those that have gone are left out. After `until` no more are looked at.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn take(pid: u32, tids: &[u32], until: Instant, taken: &mut Vec<Taken>) -> Result<()> {
+    let mut rest = tids;
+    let mut room = Room::default();
+    while !rest.is_empty() {
+        let trace = || {
+            // Neither is necessary. A tracer that waits for its turn is what makes a stop long.
+            let _ = become_urgent();
+            let _ = prctl::set_timerslack(1);
+            for (at, &tid) in rest.iter().enumerate() {
+                let left = if Instant::now() < until { one(pid, tid, &mut room) } else { too_late(pid, tid) };
+                match left {
+                    Left::Clean(one) => taken.push(one),
+                    Left::Gone => {}
+                    Left::TracingGone => return at + 1,
+                    Left::Tracing(one) => {
+                        taken.push(one);
+                        return at + 1;
+                    }
+                }
+            }
+            rest.len()
+        };
+        let done = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("ccsd-tracer".to_owned()).spawn_scoped(scope, trace);
+            thread.map(|thread| thread.join().unwrap_or(1))
+        });
+        let done = done.map_err(|error| Error::system("start a thread", error))?;
+        rest = rest.get(done..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// What can be had of one thread.
+fn one(pid: u32, tid: u32, room: &mut Room) -> Left {
+    let Some(look) = Look::at(pid, tid) else { return Left::Gone };
+    if matches!(look.state, State::Zombie | State::Dead) {
+        return Left::Clean(nothing(tid, look, "it has ended".to_owned()));
+    }
+    let copier = StackCopier::new(pid, tid);
+    let why = match &look.place {
+        _ if look.state == State::Uninterruptible => Some("it is in uninterruptible sleep"),
+        // One that is stopped has been interrupted already.
+        Place::InCall(call) if look.state != State::Stopped => not_to_be_interrupted(call),
+        _ => None,
+    };
+    if let Some(why) = why
+        && let Some(taken) = quietly(pid, tid, &look, (&copier, room), why)
+    {
+        return Left::Clean(taken);
+    }
+    let tracer = match Tracer::seize(tid) {
+        Ok(tracer) => tracer,
+        Err(Errno::ESRCH) => return Left::Gone,
+        Err(error) => return Left::Clean(refused(pid, tid, look, (&copier, room), error)),
+    };
+    stop(pid, tid, look, (&copier, room), tracer)
+}
+
+/// Stops a thread, takes what it has, and lets it go.
+fn stop(pid: u32, tid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer: Tracer) -> Left {
+    let begun = Instant::now();
+    let mut ran = now_ns();
+    if tracer.interrupt().is_err() {
+        return Left::TracingGone;
+    }
+    let mut looks = 0;
+    let stop = loop {
+        let now = now_ns();
+        match tracer.condition() {
+            Condition::Stopped(stop) => break stop,
+            Condition::Gone => return Left::TracingGone,
+            Condition::Runs if begun.elapsed() > MAX_WAIT => {
+                let why = format!("it did not stop within {} ms", MAX_WAIT.as_millis());
+                let taken = quietly(pid, tid, &look, (copier, room), &why);
+                return Left::Tracing(taken.unwrap_or_else(|| nothing(tid, look, why)));
+            }
+            Condition::Runs => ran = now,
+        }
+        looks += 1;
+        if looks > QUICK_LOOKS {
+            std::thread::sleep(PAUSE);
+        }
+    };
+    let Ok(stopped) = tracer.registers() else { return Left::TracingGone };
+    let copied = copier.copy(stopped.sp(), room);
+    if let Place::InCall(call) = &look.place
+        && stop == Stop::Asked
+        && look.state != State::Stopped
+        && stopped.was_interrupted_in(call.number.cast_unsigned())
+    {
+        // Only a thread that has been killed refuses.
+        let _ = tracer.restart(&stopped);
+    }
+    let detached = tracer.detach(stop);
+    let method = Method::Stopped { ns: now_ns().saturating_sub(ran) };
+    let registers = stopped.user_regs().map(Known::All).ok_or_else(|| "a 32-bit program is not unwound".to_owned());
+    let taken = Taken { tid, look, registers, stack: StackCopy::from_room(room, copied), method };
+    if detached.is_ok() { Left::Clean(taken) } else { Left::Tracing(taken) }
+}
+
+/// What can be had without stopping a thread: the two pointers and the stack of one that is blocked. `None` if it runs
+/// whenever it is looked at.
+fn quietly(pid: u32, tid: u32, look: &Look, (copier, room): (&StackCopier, &mut Room), why: &str) -> Option<Taken> {
+    let mut before = look.clone();
+    for _ in 0..TRIES {
+        let (sp, ip) = before.pointers()?;
+        let copied = copier.copy(sp, room);
+        let after = Look::at(pid, tid)?;
+        if after.is_undisturbed_since(&before) {
+            let regs = UserRegs { ip, sp, bp: UNKNOWN, others: [UNKNOWN; OTHERS.len()] };
+            let method = Method::NotStopped { why: why.to_owned() };
+            let stack = StackCopy::from_room(room, copied);
+            return Some(Taken { tid, look: before, registers: Ok(Known::Pointers(regs)), stack, method });
+        }
+        before = after;
+    }
+    None
+}
+
+/// A thread that may not be traced.
+fn refused(pid: u32, tid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), error: Errno) -> Taken {
+    let why = match (look.tracer, error) {
+        (Some(tracer), _) => format!("it is traced by {} already", named(tracer)),
+        (None, Errno::EPERM) => NOT_PERMITTED.to_owned(),
+        (None, error) => format!("it cannot be traced: {}", error.desc()),
+    };
+    if let Some(taken) = quietly(pid, tid, &look, (copier, room), &why) {
+        return taken;
+    }
+    let missing = match look.place {
+        Place::Unknown(_) => why,
+        _ => format!("{why}, and it runs"),
+    };
+    nothing(tid, look, missing)
+}
+
+fn too_late(pid: u32, tid: u32) -> Left {
+    let why = "not looked at: the dump took too long".to_owned();
+    Look::at(pid, tid).map_or(Left::Gone, |look| Left::Clean(nothing(tid, look, why)))
+}
+
+fn nothing(tid: u32, look: Look, why: String) -> Taken {
+    let method = Method::NotStopped { why: why.clone() };
+    Taken { tid, look, registers: Err(why), stack: StackCopy::default(), method }
+}
+
+/// A process by its name and number.
+pub fn named(pid: u32) -> String {
+    match procfs::stat(pid) {
+        Ok(stat) => format!("{} ({pid})", stat.comm),
+        Err(_) => format!("process {pid}"),
+    }
+}
