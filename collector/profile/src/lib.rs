@@ -28,6 +28,7 @@ mod profile;
 mod stream;
 mod symbols;
 mod update;
+mod update_merge;
 pub mod view;
 
 pub use accounting::{Accounting, TruncationReason};

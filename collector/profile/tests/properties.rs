@@ -300,6 +300,62 @@ proptest! {
         prop_assert!(maker.profile.take_update().is_empty());
     }
 
+    /// I7: updates merged in any grouping are the updates one after the other, and the grouping leaves no trace.
+    #[test]
+    fn i7_merged_updates(intervals in prop::collection::vec(samples(), 3..7), cuts in prop::collection::vec(any::<bool>(), 7)) {
+        let mut maker = Maker::new();
+        let mut one_by_one = Profile::new(session(), Limits::default());
+        let mut updates = Vec::new();
+        for (i, interval) in intervals.iter().enumerate() {
+            for (stack, weight) in interval {
+                maker.charge_at(stack[0] % 3, &names(stack), ccsd_profile::LineId::UNKNOWN, *weight);
+            }
+            let thread = maker.thread(u32::try_from(i % 2).unwrap());
+            maker.profile.rename_thread(thread, &format!("round {i}"));
+            maker.profile.add_note(&format!("note {i}"));
+            maker.profile.accounting_mut().duration_ns += 1_000;
+            let update = maker.profile.take_update();
+            one_by_one.apply(&update).unwrap();
+            updates.push(update);
+        }
+        let all = |parts: &[ccsd_profile::Update]| {
+            let mut sum = parts[0].clone();
+            parts[1..].iter().for_each(|part| sum.merge(part).unwrap());
+            sum
+        };
+        // Merged in groups: the groups are applied one after the other, and merged once more.
+        let mut groups: Vec<ccsd_profile::Update> = Vec::new();
+        for (update, cut) in updates.iter().zip(cuts) {
+            match groups.last_mut() {
+                Some(group) if !cut => group.merge(update).unwrap(),
+                _ => groups.push(update.clone()),
+            }
+        }
+        let mut grouped = Profile::new(session(), Limits::default());
+        groups.iter().for_each(|group| grouped.apply(group).unwrap());
+        prop_assert_eq!(grouped.canonical(), one_by_one.canonical());
+        prop_assert_eq!(grouped.threads(), one_by_one.threads());
+        prop_assert_eq!(&grouped.session().notes, &one_by_one.session().notes);
+        prop_assert_eq!(grouped.accounting(), one_by_one.accounting());
+        let merged = all(&updates);
+        prop_assert_eq!(&all(&groups), &merged);
+        let mut right = updates[updates.len() - 2].clone();
+        right.merge(&updates[updates.len() - 1]).unwrap();
+        let mut left = all(&updates[..updates.len() - 2]);
+        left.merge(&right).unwrap();
+        prop_assert_eq!(&left, &merged);
+        // No larger than a snapshot, and as good: the charges are those of the whole, each once.
+        let snapshot = one_by_one.snapshot();
+        prop_assert_eq!(&merged.charges, &snapshot.charges);
+        prop_assert_eq!(&merged.weights, &snapshot.weights);
+        // What does not follow is refused, and leaves no trace.
+        let mut again = merged.clone();
+        if merged.end() != merged.base {
+            prop_assert!(again.merge(&updates[0]).is_err());
+            prop_assert_eq!(&again, &merged);
+        }
+    }
+
     /// Regrouping functions is regrouping them on the raw stacks.
     #[test]
     fn regrouping_commutes(samples in samples()) {

@@ -1,0 +1,158 @@
+//! Two updates that follow each other, as one: what a reader gets who is slower than the updates come (I7).
+
+use std::cmp::Ordering;
+
+use crate::error::UpdateError;
+use crate::update::{ChargeDelta, Counts, Update};
+
+impl Update {
+    /// How many of each there are after this update.
+    #[must_use]
+    pub fn end(&self) -> Counts {
+        let after = |count: u32, more: usize| count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+        Counts {
+            images: after(self.base.images, self.images.len()),
+            cost_centres: after(self.base.cost_centres, self.cost_centres.len()),
+            lines: after(self.base.lines, self.lines.len()),
+            processes: after(self.base.processes, self.processes.len()),
+            threads: after(self.base.threads, self.threads.len()),
+            contexts: after(self.base.contexts, self.contexts.len()),
+        }
+    }
+
+    /// Takes `later` in, so that applying this update is applying both, one after the other. Merging is associative, and
+    /// what was charged in one place in both is charged there once: however many updates are merged, the result is no
+    /// larger than a snapshot that holds them all (but for notes, which the session bounds).
+    ///
+    /// # Errors
+    /// [`UpdateError::OutOfSequence`] if `later` is not what comes next, [`UpdateError::WeightCount`] if the two do not
+    /// carry equally many weights for each charge. This update is unchanged then.
+    pub fn merge(&mut self, later: &Update) -> Result<(), UpdateError> {
+        in_sequence(self.end(), later.base)?;
+        let metrics = metrics(self, later)?;
+        self.to_ns = later.to_ns;
+        self.images.extend_from_slice(&later.images);
+        self.cost_centres.extend_from_slice(&later.cost_centres);
+        self.lines.extend_from_slice(&later.lines);
+        self.processes.extend_from_slice(&later.processes);
+        self.threads.extend_from_slice(&later.threads);
+        rename(&mut self.renamed_processes, &later.renamed_processes);
+        rename(&mut self.renamed_threads, &later.renamed_threads);
+        self.contexts.extend_from_slice(&later.contexts);
+        self.namings.extend_from_slice(&later.namings);
+        self.add_charges(later, metrics);
+        self.notes.extend_from_slice(&later.notes);
+        self.accounting = later.accounting.clone();
+        Ok(())
+    }
+
+    /// Bytes that this update takes in memory, about.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let named = |names: usize, items: usize, each: usize| names.saturating_add(items.saturating_mul(each));
+        size_of::<Update>()
+            + named(self.images.iter().map(|i| i.name.len() + i.build_id.len()).sum(), self.images.len(), 48)
+            + named(
+                self.cost_centres.iter().map(|c| text(&c.linkage_name) + text(&c.display_name) + text(&c.file)).sum(),
+                self.cost_centres.len(),
+                size_of::<crate::CostCentre>(),
+            )
+            + named(0, self.lines.len(), size_of::<crate::Line>())
+            + named(
+                self.processes.iter().map(|p| p.name.len()).sum(),
+                self.processes.len(),
+                size_of::<crate::Process>(),
+            )
+            + named(self.threads.iter().map(|t| t.name.len()).sum(), self.threads.len(), size_of::<crate::Thread>())
+            + named(0, self.renamed_processes.len() + self.renamed_threads.len(), 48)
+            + named(0, self.contexts.len() + self.namings.len(), 8)
+            + named(0, self.charges.len(), size_of::<ChargeDelta>())
+            + named(0, self.weights.len(), 8)
+            + named(self.notes.iter().map(String::len).sum(), self.notes.len(), 24)
+    }
+
+    /// Merges two lists of charges in the order of their keys.
+    fn add_charges(&mut self, later: &Update, metrics: usize) {
+        if later.charges.is_empty() {
+            return;
+        }
+        let (charges, weights) = (std::mem::take(&mut self.charges), std::mem::take(&mut self.weights));
+        let (mut a, mut b) = (charges.iter().peekable(), later.charges.iter().peekable());
+        let (mut a_weights, mut b_weights) = (weights.as_slice(), later.weights.as_slice());
+        self.charges.reserve(charges.len().max(later.charges.len()));
+        self.weights.reserve(weights.len().max(later.weights.len()));
+        loop {
+            let which = match (a.peek(), b.peek()) {
+                (Some(a), Some(b)) => key(a).cmp(&key(b)),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => break,
+            };
+            let mut charge: Option<ChargeDelta> = None;
+            let at = self.weights.len();
+            self.weights.resize(at + metrics, 0);
+            for (side, rest, taken) in [
+                (&mut a, &mut a_weights, which != Ordering::Greater),
+                (&mut b, &mut b_weights, which != Ordering::Less),
+            ] {
+                let Some(delta) = side.next_if(|_| taken) else { continue };
+                charge = Some(match charge {
+                    Some(sum) => ChargeDelta { samples: sum.samples.saturating_add(delta.samples), ..sum },
+                    None => *delta,
+                });
+                let (own, tail) = rest.split_at_checked(metrics).unwrap_or((&[], &[]));
+                *rest = tail;
+                for (sum, weight) in self.weights.iter_mut().skip(at).zip(own) {
+                    *sum = sum.saturating_add(*weight);
+                }
+            }
+            self.charges.extend(charge);
+        }
+    }
+}
+
+fn key(charge: &ChargeDelta) -> (u32, u32, u32) {
+    (charge.thread.0, charge.context.0, charge.line.0)
+}
+
+/// The later name of a thing is its name. Both lists are in the order of ids.
+fn rename<I: Copy + Ord>(names: &mut Vec<(I, String)>, later: &[(I, String)]) {
+    if later.is_empty() {
+        return;
+    }
+    names.extend_from_slice(later);
+    // The sort keeps the order of equal ids: the last of them is the latest.
+    names.sort_by_key(|(id, _)| *id);
+    names.reverse();
+    names.dedup_by_key(|(id, _)| *id);
+    names.reverse();
+}
+
+fn in_sequence(expected: Counts, found: Counts) -> Result<(), UpdateError> {
+    let both = [
+        ("image", found.images, expected.images),
+        ("function", found.cost_centres, expected.cost_centres),
+        ("line", found.lines, expected.lines),
+        ("process", found.processes, expected.processes),
+        ("thread", found.threads, expected.threads),
+        ("context", found.contexts, expected.contexts),
+    ];
+    match both.into_iter().find(|(_, found, expected)| found != expected) {
+        Some((what, found, expected)) => Err(UpdateError::OutOfSequence { what, found, expected }),
+        None => Ok(()),
+    }
+}
+
+/// Weights for each charge.
+fn metrics(a: &Update, b: &Update) -> Result<usize, UpdateError> {
+    let of = |update: &Update| update.weights.len().checked_div(update.charges.len());
+    let metrics = of(a).or(of(b)).unwrap_or(0);
+    for update in [a, b] {
+        let expected = update.charges.len() * metrics;
+        if update.weights.len() != expected {
+            return Err(UpdateError::WeightCount { found: update.weights.len(), expected });
+        }
+    }
+    Ok(metrics)
+}
