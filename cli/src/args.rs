@@ -10,6 +10,13 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use crate::duration;
 use crate::style::ColorChoice;
 
+pub mod service;
+
+use service::{
+    ByArgs, DAEMON_EXAMPLES, DaemonArgs, SAVE_EXAMPLES, SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs,
+    SocketArgs, StopArgs,
+};
+
 /// Where a profile goes, and where it is looked for, if no file is named.
 pub const DEFAULT_FILE: &str = "profile.ccsd";
 
@@ -82,6 +89,29 @@ pub enum Command {
     /// pipe goes everything.
     #[command(after_long_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Serve sessions to many clients
+    ///
+    /// Runs sessions for any number of clients, who come and go: `attach` and `record` let it collect where they may use it,
+    /// and the sessions of `attach --detach` go on without anybody.
+    ///
+    /// It runs until SIGTERM or SIGINT; then all sessions end, and their readers get what is due to them, within five seconds.
+    #[command(after_long_help = DAEMON_EXAMPLES)]
+    Daemon(DaemonArgs),
+    /// List the sessions of a daemon
+    ///
+    /// Lists the sessions of a daemon that this user may see: those that run, and the last ones that have ended.
+    #[command(after_long_help = SESSIONS_EXAMPLES)]
+    Sessions(SessionsArgs),
+    /// End sessions of a daemon
+    ///
+    /// Ends sessions of a daemon. What they have collected stays for a while.
+    #[command(after_long_help = STOP_EXAMPLES)]
+    Stop(StopArgs),
+    /// Save the profile of a daemon's session
+    ///
+    /// Writes the profile of a daemon's session up to now into a file. It is this process that writes it, not the daemon.
+    #[command(after_long_help = SAVE_EXAMPLES)]
+    Save(SaveArgs),
     /// Show what can be sampled here, and how to allow more
     ///
     /// Tries what this machine lets this user sample, and names the command that would allow more.
@@ -150,6 +180,8 @@ pub struct CollectArgs {
     /// Show neither status line nor report
     #[arg(short, long)]
     pub quiet: bool,
+    #[command(flatten)]
+    pub by: ByArgs,
 }
 
 /// Arguments of `ccsd record`.
@@ -181,13 +213,19 @@ pub struct AttachArgs {
     /// Process ids
     #[arg(required = true, value_name = "PID", value_parser = pid)]
     pub pids: Vec<u32>,
+    /// Leave the session to a daemon, and print its number
+    ///
+    /// It goes on until its processes end, the duration is over, or `ccsd stop`.
+    #[arg(long, conflicts_with_all = ["output", "no_output", "no_daemon"])]
+    pub detach: bool,
 }
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
   ccsd attach 1234                         until it ends or Ctrl-C
   ccsd attach --duration 10 1234 1240
-  ccsd attach --no-inherit $(pgrep -o nginx)";
+  ccsd attach --no-inherit $(pgrep -o nginx)
+  ccsd attach --detach 1234                a daemon goes on with it: see `ccsd live`, `ccsd report`";
 
 fn pid(text: &str) -> Result<u32, String> {
     // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
@@ -234,8 +272,10 @@ Exit status 1 if no stack could be had at all.";
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("view"))]
 pub struct ReportArgs {
-    /// The profile
-    #[arg(value_name = "FILE", default_value = DEFAULT_FILE)]
+    /// The profile, or the number of a daemon's session, or a process that one is on
+    ///
+    /// A number is a file if there is one of that name, else a session, else a process.
+    #[arg(value_name = "FILE|ID|PID", default_value = DEFAULT_FILE)]
     pub file: PathBuf,
     /// Functions by the time they spent themselves (default)
     #[arg(long, group = "view")]
@@ -281,6 +321,8 @@ pub struct ReportArgs {
     /// Order functions by inherited time instead of their own (with --flat)
     #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats"])]
     pub inherited: bool,
+    #[command(flatten)]
+    pub socket: SocketArgs,
 }
 
 const REPORT_EXAMPLES: &str = "\
@@ -288,6 +330,7 @@ Examples:
   ccsd report                              the flat profile of profile.ccsd
   ccsd report --graph --function parse     its callers and callees
   ccsd report --stacks old.ccsd | grep malloc
+  ccsd report --graph 3                    of the daemon's session 3, up to now
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 
 /// Arguments of `ccsd doctor`.

@@ -12,6 +12,9 @@
 use std::io;
 
 use ccsd_collector::child::{ChildEnd, ExitStatus};
+use ccsd_daemon::PrepareError;
+use ccsd_daemon::client::ClientError;
+use ccsd_daemon::protocol::message::RefusalKind;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use signal_hook::consts::SIGPIPE;
@@ -92,6 +95,30 @@ impl From<ccsd_collector::Error> for Failure {
         };
         // Its text names its cause already; as a chain it would be said twice.
         Failure { status, error: anyhow::anyhow!("{error}") }
+    }
+}
+
+impl From<PrepareError> for Failure {
+    fn from(error: PrepareError) -> Failure {
+        match error {
+            PrepareError::Collector(error) => error.into(),
+            PrepareError::Daemon(error) => error.into(),
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        let failed = matches!(&error, ClientError::Refused(refusal) if refusal.kind == RefusalKind::Failed);
+        match error {
+            ClientError::None(_) => Failure::bad_request(anyhow::anyhow!(
+                "{error}; start one with `ccsd daemon`, or name its socket with --socket"
+            )),
+            // Its text names its cause already; as a chain it would be said twice.
+            ClientError::NotPermitted(_) => Failure::bad_request(anyhow::anyhow!("{error}")),
+            ClientError::Refused(_) if !failed => Failure::bad_request(anyhow::anyhow!("{error}")),
+            error => Failure::at_run_time(anyhow::anyhow!("{error}")),
+        }
     }
 }
 

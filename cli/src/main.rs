@@ -13,6 +13,7 @@ mod json;
 mod manual;
 mod report;
 mod run;
+mod service;
 mod signals;
 mod status;
 mod style;
@@ -42,6 +43,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Attach(args) => run::attach(args, cli.color),
         Command::Dump(args) => dump::run(&args, cli.color),
         Command::Report(args) => report::run(&args, cli.color),
+        Command::Daemon(args) => service::daemon::run(args),
+        Command::Sessions(args) => service::sessions(&args, cli.color),
+        Command::Stop(args) => service::stop(&args),
+        Command::Save(args) => service::save(&args),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

@@ -1,20 +1,23 @@
 //! `ccsd record` and `ccsd attach`: one collection, in this process.
 
 use std::ffi::OsString;
-use std::io::stderr;
+use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
 use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
-use ccsd_daemon::{Collection, Outcome, OutputFile, Request, Target};
+use ccsd_daemon::protocol::message::{self, Collect};
+use ccsd_daemon::service::socket::places;
+use ccsd_daemon::{By, Collection, Outcome, OutputFile, Request, Target};
 use crossbeam_channel::select;
 
 use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::report;
+use crate::service;
 use crate::signals::Signals;
 use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
@@ -60,6 +63,9 @@ pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             pids.push(pid);
         }
     }
+    if args.detach {
+        return detach(pids, &args.collect);
+    }
     let request = request(Target::Pids(pids), &args.collect)?;
     let layout = Layout::of(&stderr(), colour);
     let (mut outcome, _signals) = collect(request, &args.collect, layout)?;
@@ -67,22 +73,44 @@ pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(if saved { Exit::SUCCESS } else { Exit::FAILURE })
 }
 
-/// What the arguments ask for.
-fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
+/// Leaves a session to a daemon.
+fn detach(pids: Vec<u32>, args: &CollectArgs) -> Result<Exit, Failure> {
+    let collect = Collect::of(&options(args)?);
+    let duration_ms = args.duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    let mut client = service::connect(&args.by.socket)?;
+    let session = client.start(&message::Request::Attach { pids, collect, duration_ms, detach: true })?;
+    let mut out = stdout().lock();
+    writeln!(out, "{session}").and_then(|()| out.flush())?;
+    if !args.quiet {
+        warn(format_args!(
+            "session {session} of the daemon at {}: see `ccsd report {session}`; `ccsd stop {session}` ends it",
+            client.path().display()
+        ));
+    }
+    Ok(Exit::SUCCESS)
+}
+
+/// How to collect.
+fn options(args: &CollectArgs) -> Result<Options, Failure> {
     let scope = match (args.kernel, args.user) {
         (true, _) => Scope::Kernel,
         (_, true) => Scope::User,
         _ => Scope::Auto,
     };
     let event: EventChoice = args.event.parse()?;
-    let options = Options {
+    Ok(Options {
         event,
         scope,
         rate_hz: rate(&args.frequency)?,
         inherit: !args.no_inherit,
         per_cpu: args.per_cpu,
         ..Options::default()
-    };
+    })
+}
+
+/// What the arguments ask for.
+fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
+    let options = options(args)?;
     let output = match (&args.output, args.no_output) {
         (_, true) => None,
         (Some(path), _) => Some(path.clone()),
@@ -92,7 +120,10 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         // Before the program runs; what else can be wrong with the file does not keep it from running.
         OutputFile::check_replaceable(path).map_err(Failure::bad_request)?;
     }
-    Ok(Request { target, options, output, duration: args.duration })
+    let socket = args.by.socket.socket.as_deref();
+    let daemons = if args.by.no_daemon { Vec::new() } else { places(socket) };
+    let by = By { daemons, daemon_only: args.by.daemon || socket.is_some() };
+    Ok(Request { target, options, output, duration: args.duration, by })
 }
 
 /// Reads a rate.
@@ -118,6 +149,14 @@ fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outc
     let signals = Signals::catch(collection.child_pid())
         .map_err(|error| ccsd_collector::Error::system("catch signals", error))?;
     collection.start()?;
+    if !args.quiet {
+        for error in collection.passed_over() {
+            warn(format_args!("{error}; collecting in this process"));
+        }
+        if let Some((path, session)) = collection.daemon() {
+            warn(format_args!("collecting in the daemon at {}, as session {session}", path.display()));
+        }
+    }
     if let Some(error) = collection.output_error() {
         warn(format_args!("{error}; going on without a file"));
     }
@@ -125,6 +164,9 @@ fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outc
     let outcome = collection.run(&signals.stop, |status| line.show(status));
     line.erase();
     signals.now_waiting();
+    if let Some(why) = &outcome.early {
+        warn(format_args!("the daemon has ended the session early: {why}"));
+    }
     Ok((outcome, signals))
 }
 

@@ -47,6 +47,14 @@ pub struct ChildEnd {
     pub system_ns: u64,
 }
 
+impl ChildEnd {
+    /// Its CPU time in nanoseconds: user, and in all.
+    #[must_use]
+    pub fn cpu_ns(&self) -> (u64, u64) {
+        (self.user_ns, self.user_ns.saturating_add(self.system_ns))
+    }
+}
+
 impl WaitingChild {
     /// Forks a child that will run `command` (`execvp(3)`: the program is searched in `PATH`).
     ///

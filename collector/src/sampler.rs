@@ -29,6 +29,8 @@ const BATCH_BYTES: usize = 64 << 10;
 /// A batch that is smaller than that waits this long, in nanoseconds, so that the aggregator wakes a few times a second
 /// and not at every look at the rings.
 const BATCH_NS: u64 = 200_000_000;
+/// The first update comes after this time, in nanoseconds, however long the interval is.
+const FIRST_INTERVAL_NS: u64 = 60_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
 
@@ -116,7 +118,8 @@ impl Sampler {
         self.state.counts.waits_its_turn = urgency.begin(now_ns()).is_err();
         let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let mut next_interval = now_ns().saturating_add(interval);
+        // Whoever has just asked wants to see something.
+        let mut next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
         loop {
             self.sleep(next_interval.saturating_sub(now_ns()));
             let command = match self.channels.commands.try_recv() {

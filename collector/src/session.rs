@@ -46,6 +46,9 @@ pub struct Options {
     /// Whether to sample CPUs and keep what is the target's, instead of following its threads: threads however short are
     /// seen then. (Where the target has too many threads to follow them all, that is chosen anyway.)
     pub per_cpu: bool,
+    /// Whether CPUs may be sampled, where `per_cpu` asks for it or the target has too many threads: then samples of
+    /// other programs are taken, too, before they are dropped. Where it is forbidden, `per_cpu` is refused.
+    pub whole_machine: bool,
     /// Time between two updates.
     pub interval: Duration,
     /// Budgets of the profile.
@@ -61,6 +64,7 @@ impl Default for Options {
             rate_hz: 999,
             inherit: true,
             per_cpu: false,
+            whole_machine: true,
             interval: Duration::from_secs(1),
             limits: Limits::default(),
         }
@@ -94,15 +98,24 @@ impl Session {
     pub fn record(options: &Options, command: &[OsString]) -> Result<(Session, WaitingChild)> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = WaitingChild::spawn(command)?;
-        let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let words = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok((Session::record_child(options, words, child.pid())?, child))
+    }
+
+    /// The same for a child, of whomever, that has yet to call `execve`: its events switch themselves on there. Whoever
+    /// started it lets it go, and calls [`Session::stop`] at its end.
+    ///
+    /// # Errors
+    /// As [`Session::record`], and those of [`check_target`].
+    pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<Session> {
+        check_target(pid)?;
         let target = words.first().cloned().unwrap_or_default();
-        let pid = child.pid();
         let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
         choice.spec.enable_on_exec = true;
         let layout = if options.per_cpu { per_cpu(&mut choice, options)? } else { Layout::Threads };
         let mut prepared = Prepared::new(options, choice, layout, target, words, vec![pid])?;
         prepared.sampler.prepare_child(pid)?;
-        Ok((prepared.start()?, child))
+        prepared.start()
     }
 
     /// Attaches to running processes: to all their threads, and with `options.inherit` to all their descendants. They
@@ -190,7 +203,11 @@ impl Session {
     /// Asks for the end. `child` is how the recorded program ended, if it did. The last update and
     /// [`SessionEvent::Finished`] follow.
     pub fn stop(&self, child: Option<&ChildEnd>) {
-        let target_cpu_ns = child.map(|end| (end.user_ns, end.user_ns.saturating_add(end.system_ns)));
+        self.stop_with(child.map(ChildEnd::cpu_ns));
+    }
+
+    /// The same with the CPU time of the recorded program, user and in all, in nanoseconds, if that is known.
+    pub fn stop_with(&self, target_cpu_ns: Option<(u64, u64)>) {
         // Full means that it has been said already: adding waits to be done each time.
         let _ = self.commands.try_send(Command::Stop { target_cpu_ns });
         let _ = nix::unistd::write(&self.wake, b"!");
@@ -249,7 +266,7 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
         threads: all.iter().map(|&pid| procfs::threads(pid).map_or(0, |threads| threads.len() as u64)).sum(),
         cpus: system::online_cpus().len() as u64,
         file_limit: system::raise_file_limit(),
-        whole_machine: may_observe_machine(&choice.spec),
+        whole_machine: options.whole_machine && may_observe_machine(&choice.spec),
     };
     let candidates = situation.candidates(&choice.spec, options.event != EventChoice::Auto);
     let usual = choice.spec;
@@ -284,6 +301,9 @@ const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other p
 
 /// [`Layout::Cpus`] for who asks for it.
 fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
+    if !options.whole_machine {
+        return Err(Error::WholeMachineRefused);
+    }
     if !can_be_per_cpu(&choice.spec) {
         let why = "with --per-cpu its cycles would be those of whatever ran in between";
         if options.event != EventChoice::Auto {

@@ -1,7 +1,7 @@
 //! One collection from its request to its outcome.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
@@ -9,7 +9,10 @@ use ccsd_collector::{Error, Options, Session, SessionEvent};
 use ccsd_profile::{Accounting, Profile, Session as SessionInfo};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
+use crate::client::ClientError;
 use crate::output::{OutputError, OutputFile};
+use crate::protocol::message::{self, Collect, RefusalKind, SessionEnd};
+use crate::remote::{RemoteEvent, RemoteSession};
 
 /// What to collect from.
 #[derive(Clone, Debug)]
@@ -31,6 +34,28 @@ pub struct Request {
     pub output: Option<PathBuf>,
     /// When collecting ends by itself. A started program goes on running.
     pub duration: Option<Duration>,
+    /// By whom.
+    pub by: By,
+}
+
+/// By whom is collected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct By {
+    /// Sockets of daemons that are asked first, in this order.
+    pub daemons: Vec<PathBuf>,
+    /// Whether it has to be a daemon; else this process does it where no daemon can.
+    pub daemon_only: bool,
+}
+
+/// Why a collection cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// It cannot be collected.
+    #[error(transparent)]
+    Collector(#[from] Error),
+    /// The daemon that has to do it does not.
+    #[error(transparent)]
+    Daemon(#[from] ClientError),
 }
 
 /// Somebody asks for the end.
@@ -58,13 +83,16 @@ pub struct Outcome {
     pub file_error: Option<OutputError>,
     /// The program's end, if it has ended before the collection did.
     pub child: Option<ChildEnd>,
+    /// Why the daemon that collected ended it before it was asked to, if it did.
+    pub early: Option<String>,
     /// Where the end of a program will be told that still runs.
     running: Option<Receiver<ChildEnd>>,
 }
 
 /// A collection: everything ready, or under way.
 pub struct Collection {
-    session: Session,
+    source: Source,
+    passed_over: Vec<ClientError>,
     waiting: Option<Waiting>,
     child: Option<RunningChild>,
     child_end: Receiver<ChildEnd>,
@@ -81,26 +109,64 @@ struct Waiting {
     started: Sender<RunningChild>,
 }
 
+/// Who collects.
+enum Source {
+    /// This process.
+    Here(Box<Session>),
+    /// A daemon.
+    Daemon(Box<RemoteSession>),
+}
+
+impl Source {
+    fn info(&self) -> &SessionInfo {
+        match self {
+            Source::Here(session) => session.info(),
+            Source::Daemon(session) => session.info(),
+        }
+    }
+
+    /// Asks for the end. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
+    fn stop(&mut self, target_cpu_ns: Option<(u64, u64)>) {
+        match self {
+            Source::Here(session) => session.stop_with(target_cpu_ns),
+            Source::Daemon(session) => session.stop(target_cpu_ns),
+        }
+    }
+
+    /// Where the events come from: of these channels one never has any.
+    fn events(&self) -> (Receiver<SessionEvent>, Receiver<RemoteEvent>) {
+        match self {
+            Source::Here(session) => (session.events().clone(), never()),
+            Source::Daemon(session) => (never(), session.events().clone()),
+        }
+    }
+}
+
 impl Collection {
     /// Makes everything ready: events, rings, threads. Processes are attached to; a program waits for
     /// [`Collection::start`]. After this, little is left that can fail while it runs.
     ///
     /// # Errors
-    /// Those of [`Session::record`] and [`Session::attach`]; nothing runs then.
-    pub fn prepare(request: Request) -> Result<Collection, Error> {
-        let (mut waiting, mut child_end) = (None, never());
-        let session = match &request.target {
-            Target::Command(command) => {
-                let (session, child) = Session::record(&request.options, command)?;
-                let (started, end) = wait_in_background()?;
-                waiting = Some(Waiting { child, started });
-                child_end = end;
-                session
-            }
-            Target::Pids(pids) => Session::attach(&request.options, pids)?,
+    /// Those of [`Session::record`] and [`Session::attach`], and that of the daemon if one has to do it; nothing runs then.
+    pub fn prepare(request: Request) -> Result<Collection, PrepareError> {
+        // Before anything else: the child must not inherit what is opened or raised below.
+        let child = match &request.target {
+            Target::Command(command) => Some(WaitingChild::spawn(command)?),
+            Target::Pids(pids) => match pids.iter().find(|&&pid| pid == std::process::id()) {
+                Some(&own) => return Err(Error::Itself(own).into()),
+                None => None,
+            },
         };
+        let (source, passed_over) = source(&request, child.as_ref())?;
+        let (mut waiting, mut child_end) = (None, never());
+        if let Some(child) = child {
+            let (started, end) = wait_in_background()?;
+            waiting = Some(Waiting { child, started });
+            child_end = end;
+        }
         Ok(Collection {
-            session,
+            source,
+            passed_over,
             waiting,
             child: None,
             child_end,
@@ -110,6 +176,19 @@ impl Collection {
             duration: request.duration,
             started: Instant::now(),
         })
+    }
+
+    /// The daemons that were there and did not do it, and why not.
+    pub fn passed_over(&self) -> &[ClientError] {
+        &self.passed_over
+    }
+
+    /// The daemon that does it, by its socket, and the session's number there; `None` if this process does.
+    pub fn daemon(&self) -> Option<(&Path, u32)> {
+        match &self.source {
+            Source::Here(_) => None,
+            Source::Daemon(session) => Some((session.path(), session.id())),
+        }
     }
 
     /// Starts the program, if there is one, and the profile file. A file that cannot be created does not prevent
@@ -125,7 +204,7 @@ impl Collection {
         }
         self.started = Instant::now();
         if let Some(path) = &self.output_path {
-            match OutputFile::create(path, self.session.info()) {
+            match OutputFile::create(path, self.source.info()) {
                 Ok(file) => self.output = Some(file),
                 Err(error) => self.output_error = Some(error),
             }
@@ -140,7 +219,7 @@ impl Collection {
 
     /// What is being collected.
     pub fn info(&self) -> &SessionInfo {
-        self.session.info()
+        self.source.info()
     }
 
     /// Why there is no profile file, if one was asked for.
@@ -151,47 +230,124 @@ impl Collection {
     /// Collects until the target ends, the duration is over, or `stop` says so; `status` is called after every update.
     pub fn run(mut self, stop: &Receiver<Stop>, mut status: impl FnMut(&Status)) -> Outcome {
         let timer = self.duration.map_or_else(never, |duration| after(duration.saturating_sub(self.started.elapsed())));
-        let events = self.session.events().clone();
-        let mut child = None;
+        let (here, daemon) = self.source.events();
+        let (mut child, mut early) = (None, None);
         let mut stop = stop.clone();
+        let mut asked = false;
         let profile = loop {
-            select! {
-                recv(events) -> event => match event {
-                    Ok(SessionEvent::Update(update)) => {
-                        if let Some(output) = &mut self.output {
-                            output.write(&update);
-                        }
-                        status(&Status {
-                            elapsed: self.started.elapsed(),
-                            contexts: u64::from(update.base.contexts).saturating_add(update.contexts.len() as u64),
-                            accounting: update.accounting.clone(),
-                        });
-                    }
+            let update = select! {
+                recv(here) -> event => match event {
+                    Ok(SessionEvent::Update(update)) => update,
                     Ok(SessionEvent::Finished(profile)) => break *profile,
                     // The collector's threads are gone without a word: what has been written is all there is.
-                    Err(_) => break Profile::new(self.session.info().clone(), Default::default()),
+                    Err(_) => break Profile::new(self.source.info().clone(), Default::default()),
+                },
+                recv(daemon) -> event => match event {
+                    Ok(RemoteEvent::Update(update)) => update,
+                    Ok(RemoteEvent::Restart) => {
+                        if let Some(output) = &mut self.output {
+                            output.restart(self.source.info());
+                        }
+                        continue;
+                    }
+                    Ok(RemoteEvent::Finished(profile, why)) => {
+                        early = why_early(why, asked);
+                        break *profile;
+                    }
+                    Err(_) => break Profile::new(self.source.info().clone(), Default::default()),
                 },
                 recv(self.child_end) -> end => {
                     child = end.ok();
                     self.child_end = never();
-                    self.session.stop(child.as_ref());
+                    self.source.stop(child.as_ref().map(ChildEnd::cpu_ns));
+                    asked = true;
+                    continue;
                 }
-                recv(timer) -> _ => self.session.stop(None),
+                recv(timer) -> _ => {
+                    self.source.stop(None);
+                    asked = true;
+                    continue;
+                }
                 recv(stop) -> message => {
                     // A sender that has gone away asks for nothing any more.
                     if message.is_err() {
                         stop = never();
                     } else {
-                        self.session.stop(None);
+                        self.source.stop(None);
+                        asked = true;
                     }
+                    continue;
                 }
+            };
+            if let Some(output) = &mut self.output {
+                output.write(&update);
             }
+            status(&Status {
+                elapsed: self.started.elapsed(),
+                contexts: u64::from(update.base.contexts).saturating_add(update.contexts.len() as u64),
+                accounting: update.accounting.clone(),
+            });
         };
         if let Some(output) = &mut self.output {
             output.finish();
         }
+        if let Source::Daemon(session) = self.source {
+            session.forget();
+        }
         let running = (child.is_none() && self.child.is_some()).then_some(self.child_end);
-        Outcome { profile, file: self.output, file_error: self.output_error, child, running }
+        Outcome { profile, file: self.output, file_error: self.output_error, child, early, running }
+    }
+}
+
+/// The first daemon that does it, or this process; and those that were there and do not.
+fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Vec<ClientError>), PrepareError> {
+    let collect = Collect::of(&request.options);
+    let words = |command: &[OsString]| command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let (asked, command) = match (&request.target, child) {
+        (Target::Command(command), Some(child)) => {
+            let command: Vec<String> = words(command);
+            (message::Request::Adopt { pid: child.pid(), command: command.clone(), collect }, command)
+        }
+        (Target::Pids(pids), _) => {
+            let attach = message::Request::Attach { pids: pids.clone(), collect, duration_ms: None, detach: false };
+            (attach, Vec::new())
+        }
+        (Target::Command(_), None) => return Err(Error::ProgramNotFound(String::new()).into()),
+    };
+    let mut passed_over = Vec::new();
+    let mut none = None;
+    for path in &request.by.daemons {
+        match RemoteSession::start(path, &asked) {
+            Ok(session) => return Ok((Source::Daemon(Box::new(session)), passed_over)),
+            // Nobody could do that.
+            Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::BadRequest => {
+                return Err(ClientError::Refused(refusal).into());
+            }
+            Err(error @ ClientError::None(_)) => none = none.or(Some(error)),
+            Err(error) => passed_over.push(error),
+        }
+    }
+    if request.by.daemon_only {
+        let error = passed_over.into_iter().next().or(none).unwrap_or_else(|| ClientError::None(PathBuf::new()));
+        return Err(error.into());
+    }
+    let session = match (&request.target, child) {
+        (Target::Pids(pids), _) => Session::attach(&request.options, pids)?,
+        (Target::Command(_), child) => {
+            Session::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
+        }
+    };
+    Ok((Source::Here(Box::new(session)), passed_over))
+}
+
+/// Why a session in a daemon has ended, if that was not what we `asked` for, or its target's own end.
+fn why_early(why: Result<SessionEnd, ClientError>, asked: bool) -> Option<String> {
+    match why {
+        Ok(SessionEnd::Target | SessionEnd::Duration) => None,
+        Ok(SessionEnd::Stopped | SessionEnd::ClientGone) if asked => None,
+        Ok(SessionEnd::Stopped) => Some("somebody else has stopped the session".to_owned()),
+        Ok(other) => Some(other.text()),
+        Err(error) => Some(error.to_string()),
     }
 }
 

@@ -1,12 +1,20 @@
-//! The session engine: runs a collection, writes its profile as it grows, and says how it is going.
+//! The session engine, and the service that shares it.
 //!
-//! The command line runs it inside its own process. Nothing here prints.
+//! The command line runs one collection inside its own process ([`Collection`]), or has a daemon run it ([`client`],
+//! [`remote`]). The daemon ([`service`]) keeps a table of [`sessions`], each with a thread of its own, and serves any number
+//! of readers by the [`protocol`]; [`authority`] says who may do what. Nothing here prints.
 
+pub mod authority;
+pub mod client;
 pub mod config;
 mod engine;
 mod output;
+pub mod protocol;
+pub mod remote;
+pub mod service;
+pub mod sessions;
 pub mod store;
 pub mod watch;
 
-pub use engine::{Collection, Outcome, Request, Status, Stop, Target};
+pub use engine::{By, Collection, Outcome, PrepareError, Request, Status, Stop, Target};
 pub use output::{OutputError, OutputFile};

@@ -1,7 +1,7 @@
 //! The profile file of a collection.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -114,6 +114,22 @@ impl OutputFile {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let is_profile = file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC;
         if is_profile { Ok(()) } else { Err(OutputError::NotAProfile { path: path.to_owned() }) }
+    }
+
+    /// Begins anew: what was written is replaced by what comes.
+    pub fn restart(&mut self, session: &Session) {
+        let Some(encoder) = self.encoder.take() else { return };
+        let restarted = encoder.get_ref().try_clone().and_then(|mut file| {
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+                file.rewind()?;
+            }
+            Ok(file)
+        });
+        match restarted.map_err(EncodeError::from).and_then(|file| Encoder::new(file, session)) {
+            Ok(encoder) => self.encoder = Some(encoder),
+            Err(source) => self.fail(source),
+        }
     }
 
     /// Writes an update. After an error, which is kept, nothing more is written.

@@ -95,10 +95,10 @@ impl Ended {
     }
 }
 
-/// `ccsd` with arguments.
+/// `ccsd` with arguments, to which no daemon of this machine exists.
 pub fn ccsd(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(binary());
-    command.args(args);
+    command.args(args).env("CCSD_SOCKET", "");
     command
 }
 

@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod ccsd;
+pub mod daemon;
 pub mod fixture;
 pub mod recorded;
 pub mod statistics;

@@ -32,6 +32,8 @@ pub const FORTRAN: Need = Need::Program("gfortran", "gfortran");
 pub const GO: Need = Need::Program("go", "golang-go");
 /// perf, to compare with.
 pub const PERF: Need = Need::Program("perf", "linux-perf");
+/// A Python of any version.
+pub const PYTHON: Need = Need::Program("python3", "python3");
 /// For private mount namespaces.
 pub const UNSHARE: Need = Need::Program("unshare", "util-linux");
 /// To look into built programs.

@@ -10,13 +10,17 @@ use ccsd_profile::{DecodeError, Loaded, Profile, Recovery, read_profile};
 use nix::fcntl::OFlag;
 
 use crate::args::DEFAULT_FILE;
+use crate::args::service::SocketArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
+use crate::service;
 
 /// A profile and how much of its file it is.
 pub struct LoadedFile {
     /// Where it was read from.
     pub path: PathBuf,
+    /// The number of the daemon's session that it is of, if it is from no file.
+    pub session: Option<u32>,
     /// The profile.
     pub profile: Profile,
     /// How much of the file could be read.
@@ -27,6 +31,19 @@ pub struct LoadedFile {
     pub records: u64,
     /// Bytes of the file.
     pub bytes: u64,
+}
+
+/// The profile of a file or, where `name` is a number and there is no such file, of a daemon's session.
+///
+/// # Errors
+/// As [`load`], and those of the daemon.
+pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
+    let Some(number) = service::session_number(name) else { return load(name) };
+    let (client, session) = service::find_session(number, socket)?;
+    let path = PathBuf::from(format!("session {session}"));
+    let (profile, ended) = client.subscribe(session, false)?.read_all()?;
+    let finished = ended.is_some();
+    Ok(LoadedFile { path, session: Some(session), profile, recovery: Recovery::Whole, finished, records: 0, bytes: 0 })
 }
 
 /// Opens a profile.
@@ -48,7 +65,7 @@ pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
     }
     match read_profile(BufReader::with_capacity(1 << 18, file)) {
         Ok(Loaded { profile, recovery, finished, records, bytes }) => {
-            Ok(LoadedFile { path: path.to_owned(), profile, recovery, finished, records, bytes })
+            Ok(LoadedFile { path: path.to_owned(), session: None, profile, recovery, finished, records, bytes })
         }
         Err(DecodeError::Io(error)) => {
             Err(Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}"))))
@@ -60,6 +77,9 @@ pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
 impl LoadedFile {
     /// What is to be said about a file that does not end as it should.
     pub fn message(&self) -> Option<String> {
+        if self.session.is_some() {
+            return None;
+        }
         let name = self.path.display();
         let shown = match self.profile.accounting().duration_ns {
             0 => "it holds no sample".to_owned(),

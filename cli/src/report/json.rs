@@ -21,7 +21,10 @@ const SCHEMA: u32 = 1;
 struct Document<'a> {
     schema: u32,
     ccsd_version: &'static str,
-    file: File,
+    /// `null` where the profile is a daemon's session.
+    file: Option<File>,
+    /// The number of that session.
+    daemon_session: Option<u32>,
     session: &'a Session,
     accounting: Counts,
     metric: Metric<'a>,
@@ -130,13 +133,14 @@ pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<Stri
     let document = Document {
         schema: SCHEMA,
         ccsd_version: env!("CARGO_PKG_VERSION"),
-        file: File {
+        file: file.session.is_none().then(|| File {
             path: file.path.to_string_lossy().into_owned(),
             bytes: file.bytes,
             whole_records: file.records,
             finished: file.finished,
             cut,
-        },
+        }),
+        daemon_session: file.session,
         session: shown.profile.session(),
         accounting: Counts::new(shown.profile.accounting()),
         metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },

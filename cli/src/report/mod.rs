@@ -146,7 +146,7 @@ impl Shown<'_> {
 
 /// Runs the command.
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let loaded = file::load(&args.file)?;
+    let loaded = file::load_any(&args.file, &args.socket)?;
     if let Some(message) = loaded.message() {
         warn(format_args!("{message}"));
     }
@@ -167,7 +167,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         function: args.function.as_deref().map(|text| Pattern::new(text, &loaded.profile)),
         inherited: args.inherited,
         short: false,
-        file_bytes: Some(loaded.bytes),
+        file_bytes: loaded.session.is_none().then_some(loaded.bytes),
     };
     let text = if args.json {
         json::document(view, &shown, &loaded).map_err(Failure::at_run_time)?

@@ -154,6 +154,7 @@ fn json_of_every_view_stands_under_its_name() {
     let profile = example();
     for view in [View::Flat, View::Graph, View::Stacks, View::Lines, View::Threads, View::Cycles, View::Stats] {
         let file = file::LoadedFile {
+            session: None,
             path: "x.ccsd".into(),
             profile: example(),
             recovery: ccsd_profile::Recovery::Whole,

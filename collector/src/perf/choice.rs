@@ -25,6 +25,19 @@ pub enum EventChoice {
     CpuClock,
 }
 
+impl EventChoice {
+    /// As it is read.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            EventChoice::Auto => "auto",
+            EventChoice::Cycles => "cycles",
+            EventChoice::CpuClockTsc => "cpu-clock+tsc",
+            EventChoice::CpuClock => "cpu-clock",
+        }
+    }
+}
+
 impl FromStr for EventChoice {
     type Err = Error;
 
@@ -198,7 +211,9 @@ mod tests {
 
     #[test]
     fn names_of_events() {
-        assert_eq!("cycles".parse::<EventChoice>().unwrap(), EventChoice::Cycles);
+        for choice in [EventChoice::Auto, EventChoice::Cycles, EventChoice::CpuClockTsc, EventChoice::CpuClock] {
+            assert_eq!(choice.name().parse::<EventChoice>().unwrap(), choice);
+        }
         assert!("cyclse".parse::<EventChoice>().unwrap_err().to_string().contains("cyclse"));
     }
 }

@@ -1,0 +1,113 @@
+//! Arguments of the commands that have to do with a daemon.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+
+use crate::duration;
+
+/// Where the daemon is.
+#[derive(Debug, Default, Args)]
+pub struct SocketArgs {
+    /// The daemon's socket [default: $CCSD_SOCKET, else that of the user, else that of the machine]
+    ///
+    /// Without this and CCSD_SOCKET, a daemon is looked for at $XDG_RUNTIME_DIR/ccsd/ccsd.sock and at /run/ccsd/ccsd.sock.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Who collects.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("by").multiple(false))]
+pub struct ByArgs {
+    #[command(flatten)]
+    pub socket: SocketArgs,
+    /// Let a daemon collect, or fail [default: if there is one that this user may use]
+    #[arg(long, group = "by")]
+    pub daemon: bool,
+    /// Collect in this process, whether or not there is a daemon
+    #[arg(long, group = "by", conflicts_with = "socket")]
+    pub no_daemon: bool,
+}
+
+/// Arguments of `ccsd daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// Where to listen [default: $CCSD_SOCKET, else /run/ccsd/ccsd.sock for root, $XDG_RUNTIME_DIR/ccsd/ccsd.sock else]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Who may open the socket, in octal [default: 660 with group ccsd for root where that group exists, else 600]
+    ///
+    /// With 666 every user may connect. Those who are neither root nor members of group ccsd may profile only what they
+    /// could trace, and see no sessions but their own.
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub socket_mode: Option<u32>,
+    /// How long a session goes on whose client has gone without a word
+    ///
+    /// Its profile is kept for a while, like that of every session that has ended.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "5s")]
+    pub grace: Duration,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "not a mode in octal, as in 660".to_owned())
+}
+
+pub const DAEMON_EXAMPLES: &str = "\
+Examples:
+  sudo ccsd daemon                         for the machine
+  ccsd daemon                              for this user's own programs
+  ccsd daemon --socket /tmp/test.sock &
+  CCSD_SOCKET=/tmp/test.sock ccsd sessions";
+
+/// Arguments of `ccsd sessions`.
+#[derive(Debug, Args)]
+pub struct SessionsArgs {
+    /// Print JSON: one document with a list
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+pub const SESSIONS_EXAMPLES: &str = "\
+Examples:
+  ccsd sessions
+  ccsd sessions --json | jq -r '.sessions[] | select(.ended == null) | .id'";
+
+/// Arguments of `ccsd stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Numbers of sessions, as `ccsd sessions` lists them
+    #[arg(required = true, value_name = "ID")]
+    pub sessions: Vec<u32>,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+pub const STOP_EXAMPLES: &str = "\
+Examples:
+  ccsd stop 3
+  ccsd report 3                            what it has collected is still there";
+
+/// Arguments of `ccsd save`.
+#[derive(Debug, Args)]
+pub struct SaveArgs {
+    /// Number of the session, or a process that one is on
+    #[arg(value_name = "ID|PID")]
+    pub session: u32,
+    /// The profile file
+    ///
+    /// An older profile of this name is replaced, any other file is not.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+pub const SAVE_EXAMPLES: &str = "\
+Examples:
+  ccsd save 3 -o now.ccsd                  the profile up to now; the session goes on
+  ccsd report --graph now.ccsd";

@@ -1,0 +1,171 @@
+//! The commands that have to do with a daemon: the daemon itself, and what is asked of one.
+
+pub mod daemon;
+
+use std::io::{Write, stdout};
+use std::path::Path;
+
+use anyhow::anyhow;
+use ccsd_daemon::OutputFile;
+use ccsd_daemon::authority::user_name;
+use ccsd_daemon::client::{Client, ClientError, StreamEvent};
+use ccsd_daemon::protocol::message::{Request, SessionSummary};
+use ccsd_daemon::service::socket::places;
+use ccsd_profile::sanitise;
+use serde::Serialize;
+
+use crate::args::service::{SaveArgs, SessionsArgs, SocketArgs, StopArgs};
+use crate::exit::{Exit, Failure};
+use crate::format::{bytes, count, nanoseconds};
+use crate::style::{ColorChoice, Layout, Tone};
+use crate::table::{Cell, Column, Table};
+use crate::{json, say};
+
+/// Version of the JSON.
+const SCHEMA: u32 = 1;
+
+/// Connects to the first daemon that there is and that this user may use.
+///
+/// # Errors
+/// Why there is none; of several reasons that of a daemon that exists.
+pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
+    let mut why: Option<ClientError> = None;
+    for path in places(args.socket.as_deref()) {
+        match Client::connect(&path) {
+            Ok(client) => return Ok(client),
+            Err(error @ ClientError::None(_)) => why = why.or(Some(error)),
+            Err(error) if matches!(why, None | Some(ClientError::None(_))) => why = Some(error),
+            Err(_) => {}
+        }
+    }
+    Err(why.unwrap_or_else(|| ClientError::None("CCSD_SOCKET, which is empty".into())))
+}
+
+/// The number that a profile's name is, if it is no file's.
+pub fn session_number(name: &Path) -> Option<u32> {
+    let number = name.to_str()?.parse().ok()?;
+    name.symlink_metadata().is_err().then_some(number)
+}
+
+/// The session of this number, or one on the process of this number: the latest, those that run before those that have
+/// ended.
+///
+/// # Errors
+/// If there is none, or no daemon.
+pub fn find_session(number: u32, socket: &SocketArgs) -> Result<(Client, u32), Failure> {
+    let mut client = connect(socket).map_err(|error| match error {
+        ClientError::None(path) => Failure::bad_request(anyhow!(
+            "there is no file {number}, and no daemon at {} that could have a session {number}",
+            path.display()
+        )),
+        other => other.into(),
+    })?;
+    let sessions = client.list()?;
+    let on_process = |session: &&SessionSummary| session.pids.contains(&number);
+    let found = sessions.iter().find(|session| session.id == number);
+    let found = found.or_else(|| sessions.iter().filter(on_process).rfind(|session| session.ended.is_none()));
+    let found = found.or_else(|| sessions.iter().rfind(on_process));
+    match found {
+        Some(session) => Ok((client, session.id)),
+        None => Err(Failure::bad_request(anyhow!(
+            "there is neither a file nor a session {number}, nor a session on a process {number}; `ccsd sessions` lists \
+             sessions, and `ccsd attach --detach PID` makes one"
+        ))),
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    ccsd_version: &'static str,
+    daemon: String,
+    sessions: &'a [SessionSummary],
+}
+
+/// `ccsd sessions`
+pub fn sessions(args: &SessionsArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let mut client = connect(&args.socket)?;
+    let sessions = client.list()?;
+    let text = if args.json {
+        let daemon = client.path().display().to_string();
+        let document =
+            Document { schema: SCHEMA, ccsd_version: env!("CARGO_PKG_VERSION"), daemon, sessions: &sessions };
+        json::to_text(&document).map_err(Failure::at_run_time)?
+    } else if sessions.is_empty() {
+        say("no sessions; `ccsd attach --detach PID` makes one\n");
+        String::new()
+    } else {
+        table(&sessions, Layout::of(&stdout(), colour))
+    };
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
+fn table(sessions: &[SessionSummary], layout: Layout) -> String {
+    let mut table = Table::new(vec![
+        Column::number("id"),
+        Column::text("owner"),
+        Column::text("state"),
+        Column::number("time"),
+        Column::number("samples"),
+        Column::number("lost"),
+        Column::number("memory"),
+        Column::number("readers"),
+        Column::text("target"),
+    ]);
+    for session in sessions {
+        let (state, tone) = match (&session.ended, session.detached) {
+            (None, true) => ("detached", Tone::Plain),
+            (None, false) => ("running", Tone::Plain),
+            (Some(_), _) => ("ended", Tone::Faint),
+        };
+        let owner = user_name(session.owner_uid);
+        let mut target = sanitise(&session.target).into_owned();
+        if let Some(end) = &session.ended {
+            target.push_str(&format!(" [{}]", sanitise(&end.text())));
+        }
+        let cells = [
+            session.id.to_string(),
+            owner.strip_prefix("user ").unwrap_or(&owner).to_owned(),
+            state.to_owned(),
+            nanoseconds(session.duration_ns),
+            count(session.received),
+            count(session.lost),
+            bytes(session.bytes),
+            session.readers.to_string(),
+            target,
+        ];
+        table.row(cells.into_iter().map(|text| Cell::toned(tone, text)).collect());
+    }
+    table.render(layout)
+}
+
+/// `ccsd stop`
+pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
+    let mut client = connect(&args.socket)?;
+    for &session in &args.sessions {
+        client.order(&Request::Stop { session, target_cpu_ns: None, forget: false })?;
+    }
+    Ok(Exit::SUCCESS)
+}
+
+/// `ccsd save`
+pub fn save(args: &SaveArgs) -> Result<Exit, Failure> {
+    OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
+    let (client, session) = find_session(args.session, &args.socket)?;
+    let mut stream = client.subscribe(session, false)?;
+    let mut output = OutputFile::create(&args.output, stream.session()).map_err(Failure::at_run_time)?;
+    loop {
+        match stream.next_event()? {
+            StreamEvent::Restart => output.restart(stream.session()),
+            StreamEvent::Update(update) => output.write(&update),
+            StreamEvent::End(_) => break,
+        }
+    }
+    output.finish();
+    match output.error() {
+        Some(error) => Err(Failure::at_run_time(anyhow!("{error}"))),
+        None => Ok(Exit::SUCCESS),
+    }
+}

@@ -1,0 +1,380 @@
+//! The other end: what the command line says to a daemon.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ccsd_profile::{DecodeError, Decoded, Decoder, Profile, Session as SessionInfo, Update, UpdateError};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
+use nix::sys::time::TimeVal;
+
+use crate::protocol::frame::{FrameError, Kind, read_frame};
+use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary};
+use crate::protocol::{parse, send};
+
+/// How long a daemon may take to greet. One that is stopped or hangs must not hold up what can be done without it.
+const GREETING_TIME: Duration = Duration::from_secs(2);
+/// How long it may take to answer. Attaching to ten thousand threads takes seconds.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// Why a daemon did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is none.
+    #[error("no daemon at {}", .0.display())]
+    None(PathBuf),
+    /// Its socket is not for this user.
+    #[error("not permitted to use the daemon at {}: that takes root or membership in group ccsd", .0.display())]
+    NotPermitted(PathBuf),
+    /// It does not answer.
+    #[error("the daemon at {} does not answer", .0.display())]
+    NoAnswer(PathBuf),
+    /// It went away.
+    #[error("the daemon at {} went away", .0.display())]
+    Gone(PathBuf),
+    /// It says no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// What it says makes no sense.
+    #[error("the daemon at {} says what makes no sense: {what}", path.display())]
+    Nonsense {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The connection failed otherwise.
+    #[error("cannot talk to the daemon at {}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A connection to a daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+    payload: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to the daemon at `path`.
+    ///
+    /// # Errors
+    /// All of [`ClientError`]; where there is no socket, at once.
+    pub fn connect(path: &Path) -> Result<Client, ClientError> {
+        let failed = |source: io::Error| match source.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
+                ClientError::None(path.to_owned())
+            }
+            ErrorKind::PermissionDenied => ClientError::NotPermitted(path.to_owned()),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::NoAnswer(path.to_owned()),
+            _ => ClientError::Io { path: path.to_owned(), source },
+        };
+        let stream = open(path).map_err(failed)?;
+        let mut client = Client { stream, path: path.to_owned(), payload: Vec::new() };
+        client.greet()?;
+        Ok(client)
+    }
+
+    fn greet(&mut self) -> Result<(), ClientError> {
+        let limit = |stream: &UnixStream, time| stream.set_read_timeout(Some(time));
+        limit(&self.stream, GREETING_TIME).map_err(|error| self.failed(error.into()))?;
+        // One that has no time for us says so before it hears anything.
+        let _ = send(&mut &self.stream, &Hello::ours());
+        let kind = self.frame()?;
+        let hello = match parse::<Hello>(kind, &self.payload) {
+            Ok(hello) => hello,
+            Err(what) => match parse::<Reply>(kind, &self.payload) {
+                Ok(Reply::Refused(refusal)) => return Err(ClientError::Refused(refusal)),
+                _ => return Err(self.nonsense(what)),
+            },
+        };
+        if hello.protocol != PROTOCOL {
+            // It will have said the same, but perhaps not in words that this version reads.
+            let theirs: String = hello.ccsd.chars().take(40).filter(|c| !c.is_control()).collect();
+            let message = format!(
+                "the daemon at {} is ccsd {theirs} and speaks protocol {}, this is ccsd {} and speaks protocol {PROTOCOL}; \
+                 restart the daemon after an update, or do without it (--no-daemon)",
+                self.path.display(),
+                hello.protocol,
+                env!("CARGO_PKG_VERSION")
+            );
+            return Err(ClientError::Refused(Refusal::new(RefusalKind::Version, message)));
+        }
+        limit(&self.stream, ANSWER_TIME).map_err(|error| self.failed(error.into()))
+    }
+
+    /// Where the daemon is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a session.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn start(&mut self, request: &Request) -> Result<u32, ClientError> {
+        match self.ask(request)? {
+            Reply::Started { session } => Ok(session),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Asks for something that is done or not.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn order(&mut self, request: &Request) -> Result<(), ClientError> {
+        match self.ask(request)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// The sessions that one may see, in order of their numbers.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn list(&mut self) -> Result<Vec<SessionSummary>, ClientError> {
+        let mut all = Vec::new();
+        let mut reply = self.ask(&Request::List)?;
+        loop {
+            match reply {
+                Reply::Sessions { sessions, more } => {
+                    all.extend(sessions);
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+            reply = self.reply()?;
+        }
+    }
+
+    /// The profile of a session so far and, with `follow`, what comes.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn subscribe(mut self, session: u32, follow: bool) -> Result<ProfileStream, ClientError> {
+        match self.ask(&Request::Subscribe { session, follow })? {
+            Reply::Stream => ProfileStream::begin(self),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        send(&mut &self.stream, request).map_err(|error| self.failed(error))?;
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Result<Reply, ClientError> {
+        let kind = self.frame()?;
+        match parse(kind, &self.payload) {
+            Ok(Reply::Refused(refusal)) => Err(ClientError::Refused(refusal)),
+            Ok(reply) => Ok(reply),
+            Err(what) => Err(self.nonsense(what)),
+        }
+    }
+
+    fn frame(&mut self) -> Result<Kind, ClientError> {
+        match read_frame(&mut &self.stream, &mut self.payload) {
+            Ok(Some(kind)) => Ok(kind),
+            Ok(None) => Err(ClientError::Gone(self.path.clone())),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, error: FrameError) -> ClientError {
+        let path = self.path.clone();
+        match error {
+            FrameError::Io(source) => match source.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::NoAnswer(path),
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ClientError::Gone(path),
+                _ => ClientError::Io { path, source },
+            },
+            FrameError::Half => ClientError::Gone(path),
+            other => ClientError::Nonsense { path, what: other.to_string() },
+        }
+    }
+
+    fn nonsense(&self, what: String) -> ClientError {
+        ClientError::Nonsense { path: self.path.clone(), what }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> ClientError {
+        let text = format!("{reply:?}");
+        self.nonsense(format!("it answers {}", text.get(..40).unwrap_or(&text)))
+    }
+}
+
+/// Connects, and waits no longer than for a greeting where the daemon has more connections to accept than it does.
+fn open(path: &Path) -> io::Result<UnixStream> {
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let seconds = i64::try_from(GREETING_TIME.as_secs()).unwrap_or(1);
+    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
+    connect(std::os::fd::AsRawFd::as_raw_fd(&socket), &UnixAddr::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// What a stream brings.
+#[derive(Debug)]
+pub enum StreamEvent {
+    /// The stream began anew: what came before is to be forgotten. The session is as it was.
+    Restart,
+    /// What came since.
+    Update(Box<Update>),
+    /// There will be nothing more: why the session has ended, `None` if it goes on.
+    End(Option<SessionEnd>),
+}
+
+/// A profile as it comes. The first update is everything up to now.
+#[derive(Debug)]
+pub struct ProfileStream {
+    client: Client,
+    decoder: Decoder<StreamBytes>,
+    /// The control message at which the decoder's bytes end.
+    control: Receiver<Result<Reply, ClientError>>,
+}
+
+impl ProfileStream {
+    fn begin(client: Client) -> Result<ProfileStream, ClientError> {
+        let failed = |error| client.failed(FrameError::Io(error));
+        // Between two updates there may be any time.
+        client.stream.set_read_timeout(None).map_err(failed)?;
+        let (sender, control) = bounded(1);
+        let stream = client.stream.try_clone().map_err(failed)?;
+        let bytes =
+            StreamBytes { stream, path: client.path.clone(), payload: Vec::new(), used: 0, control: Some(sender) };
+        match Decoder::new(bytes) {
+            Ok(decoder) => Ok(ProfileStream { client, decoder, control }),
+            Err(error) => Err(match control.try_recv() {
+                Ok(Err(error)) => error,
+                _ => client.nonsense(error.to_string()),
+            }),
+        }
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &SessionInfo {
+        self.decoder.session()
+    }
+
+    /// What comes next. To be called until [`StreamEvent::End`] or an error.
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`] if the daemon goes away, [`ClientError::Nonsense`].
+    pub fn next_event(&mut self) -> Result<StreamEvent, ClientError> {
+        loop {
+            match self.decoder.next_record() {
+                Ok(Some(Decoded::Update(update))) => return Ok(StreamEvent::Update(update)),
+                // Its accounting is that of the last update.
+                Ok(Some(Decoded::End(_))) => {}
+                Ok(None) => break,
+                Err(DecodeError::CutOff { .. } | DecodeError::Io(_)) => break,
+                Err(error) => return Err(self.client.nonsense(error.to_string())),
+            }
+        }
+        match self.control.try_recv() {
+            Ok(Ok(Reply::Stream)) => {
+                let (sender, control) = bounded(1);
+                let failed = |error| self.client.failed(FrameError::Io(error));
+                let stream = self.client.stream.try_clone().map_err(failed)?;
+                let path = self.client.path.clone();
+                let bytes = StreamBytes { stream, path, payload: Vec::new(), used: 0, control: Some(sender) };
+                self.decoder = Decoder::new(bytes).map_err(|error| self.client.nonsense(error.to_string()))?;
+                self.control = control;
+                Ok(StreamEvent::Restart)
+            }
+            Ok(Ok(Reply::StreamEnd { ended })) => Ok(StreamEvent::End(ended)),
+            Ok(Ok(other)) => Err(self.client.unexpected(&other)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ClientError::Gone(self.client.path.clone())),
+        }
+    }
+
+    /// Reads to the end: the profile, and why the session has ended, if it has. For streams without updates to come.
+    ///
+    /// # Errors
+    /// As [`ProfileStream::next_event`].
+    pub fn read_all(mut self) -> Result<(Profile, Option<SessionEnd>), ClientError> {
+        let fresh = |session: &SessionInfo| Profile::new(session.clone(), ccsd_profile::Limits::reading());
+        let mut profile = fresh(self.session());
+        loop {
+            match self.next_event()? {
+                StreamEvent::Restart => profile = fresh(self.session()),
+                StreamEvent::Update(update) => self.apply(&mut profile, &update)?,
+                StreamEvent::End(ended) => return Ok((profile, ended)),
+            }
+        }
+    }
+
+    /// Applies an update of this stream.
+    ///
+    /// # Errors
+    /// [`ClientError::Nonsense`] if it does not fit.
+    pub fn apply(&self, profile: &mut Profile, update: &Update) -> Result<(), ClientError> {
+        profile.apply(update).map_err(|error: UpdateError| self.client.nonsense(error.to_string()))
+    }
+}
+
+/// The bytes of stream frames, up to the next control message.
+#[derive(Debug)]
+struct StreamBytes {
+    stream: UnixStream,
+    path: PathBuf,
+    payload: Vec<u8>,
+    used: usize,
+    /// Where the control message goes. `None` once there was one: there are no more bytes.
+    control: Option<Sender<Result<Reply, ClientError>>>,
+}
+
+impl StreamBytes {
+    fn next_frame(&mut self) -> Option<Result<Reply, ClientError>> {
+        self.used = 0;
+        match read_frame(&mut self.stream, &mut self.payload) {
+            Ok(Some(Kind::Stream)) => None,
+            Ok(Some(Kind::Control)) => {
+                let path = self.path.clone();
+                let reply = parse(Kind::Control, &self.payload);
+                Some(reply.map_err(|what| ClientError::Nonsense { path, what }))
+            }
+            Ok(None) | Err(FrameError::Half | FrameError::Io(_)) => Some(Err(ClientError::Gone(self.path.clone()))),
+            Err(error) => Some(Err(ClientError::Nonsense { path: self.path.clone(), what: error.to_string() })),
+        }
+    }
+}
+
+impl Read for StreamBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.control.is_none() {
+                return Ok(0);
+            }
+            let left = self.payload.get(self.used..).unwrap_or(&[]);
+            if !left.is_empty() {
+                let count = left.len().min(buffer.len());
+                for (to, from) in buffer.iter_mut().zip(left) {
+                    *to = *from;
+                }
+                self.used += count;
+                return Ok(count);
+            }
+            if let Some(message) = self.next_frame() {
+                self.payload.clear();
+                if let Some(control) = self.control.take() {
+                    let _ = control.send(message);
+                }
+            }
+        }
+    }
+}

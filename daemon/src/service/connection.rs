@@ -1,0 +1,250 @@
+//! One client: its requests, one after the other.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use ccsd_collector::process::procfs;
+use ccsd_profile::{EncodeError, Encoder};
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::authority::Peer;
+use crate::protocol::frame::{self, FrameError, StreamWriter};
+use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request};
+use crate::protocol::{parse, send};
+use crate::sessions::readers::Delivery;
+use crate::sessions::{NewSession, Sessions, Target};
+
+/// How long a message may take from its first byte to its last, and the greeting to come at all. A connection may be idle
+/// between messages for as long as it likes.
+const MESSAGE_TIME: Duration = Duration::from_secs(10);
+/// How long an answer may take to be taken. A profile stream may take for ever: a reader that is stopped, with Ctrl-Z say,
+/// finds what it missed when it goes on.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Sessions in one message: each is listed with at most a few kilobytes.
+const LISTED_AT_ONCE: usize = 16;
+/// Processes that one session may be asked for.
+const MAX_PIDS: usize = 1024;
+
+/// A client.
+pub struct Connection {
+    /// Its number, by which the sessions know whose they are.
+    pub number: u64,
+    /// The socket.
+    pub stream: UnixStream,
+    /// Who it is.
+    pub peer: Peer,
+    /// What it asks for.
+    pub sessions: Sessions,
+    /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
+    pub streaming: Weak<Sender<()>>,
+}
+
+impl Connection {
+    /// Serves the client until it goes, or says something that makes no sense.
+    pub fn serve(self) {
+        if let Err(error) = self.talk() {
+            tracing::debug!(connection = self.number, uid = self.peer.authority.uid, "a client was left: {error}");
+        }
+        self.sessions.connection_ended(self.number);
+    }
+
+    fn talk(&self) -> Result<(), FrameError> {
+        self.stream.set_write_timeout(Some(ANSWER_TIME))?;
+        let mut payload = Vec::new();
+        let Some(hello) = self.hear::<Hello>(&mut payload, Some(MESSAGE_TIME))? else { return Ok(()) };
+        let hello = match hello {
+            Ok(hello) => hello,
+            Err(why) => return self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why))),
+        };
+        send(&mut &self.stream, &Hello::ours())?;
+        if hello.protocol != PROTOCOL {
+            return self.say(&Reply::Refused(other_version(&hello)));
+        }
+        let same_pids = hello.pid == self.peer.pid;
+        while let Some(request) = self.hear::<Request>(&mut payload, None)? {
+            let request = match request {
+                Ok(request) => request,
+                // It was a whole message, so the next can be understood again.
+                Err(why) => {
+                    self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why)))?;
+                    continue;
+                }
+            };
+            match request {
+                Request::Subscribe { session, follow } => {
+                    match self.sessions.subscribe(self.peer.authority, session, follow) {
+                        Ok(deliveries) => self.stream(&deliveries)?,
+                        Err(refusal) => self.say(&Reply::Refused(refusal))?,
+                    }
+                }
+                Request::List => self.list()?,
+                other => self.say(&self.answer(other, same_pids).unwrap_or_else(Reply::Refused))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, request: Request, same_pids: bool) -> Result<Reply, Refusal> {
+        let owner = self.peer.authority;
+        let (target, collect, duration, detached) = match request {
+            Request::Attach { pids, collect, duration_ms, detach } => {
+                (Target::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
+            }
+            Request::Adopt { pid, command, collect } => (Target::Child(pid, command), collect, None, false),
+            Request::Stop { session, target_cpu_ns, forget } => {
+                self.sessions.stop(owner, session, target_cpu_ns, forget)?;
+                return Ok(Reply::Done);
+            }
+            Request::Forget { session } => {
+                self.sessions.forget(owner, session)?;
+                return Ok(Reply::Done);
+            }
+            Request::List | Request::Subscribe { .. } => return Ok(Reply::Done),
+        };
+        if !same_pids {
+            let message = "the daemon is in another PID namespace, where these numbers are other processes";
+            return Err(Refusal::new(RefusalKind::NotPermitted, message));
+        }
+        self.check(&target)?;
+        let new = NewSession { owner, target, collect, duration, detached };
+        let session = self.sessions.create(new, Some(self.number))?;
+        Ok(Reply::Started { session })
+    }
+
+    fn check(&self, target: &Target) -> Result<(), Refusal> {
+        match target {
+            Target::Pids(pids) if pids.is_empty() || pids.len() > MAX_PIDS => {
+                let message = format!("a session is on 1 to {MAX_PIDS} processes, not {}", pids.len());
+                Err(Refusal::new(RefusalKind::BadRequest, message))
+            }
+            // Whoever lets another's child go, or does not, decides what is sampled.
+            Target::Child(pid, _) if procfs::stat(*pid).is_ok_and(|stat| stat.parent != self.peer.pid) => {
+                let message = format!("PID {pid} is not a child of the client");
+                Err(Refusal::new(RefusalKind::NotPermitted, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn list(&self) -> Result<(), FrameError> {
+        let mut sessions = match self.sessions.list(self.peer.authority) {
+            Ok(sessions) => sessions,
+            Err(refusal) => return self.say(&Reply::Refused(refusal)),
+        };
+        loop {
+            let rest = sessions.split_off(sessions.len().min(LISTED_AT_ONCE));
+            let more = !rest.is_empty();
+            self.say(&Reply::Sessions { sessions, more })?;
+            if !more {
+                return Ok(());
+            }
+            sessions = rest;
+        }
+    }
+
+    /// Passes deliveries on until the session's end.
+    fn stream(&self, deliveries: &Receiver<Delivery>) -> Result<(), FrameError> {
+        let _streaming = self.streaming.upgrade();
+        self.stream.set_write_timeout(None)?;
+        let mut encoder = None;
+        let mut ended = None;
+        for delivery in deliveries {
+            match delivery {
+                Delivery::Begin { info, snapshot } => {
+                    self.say(&Reply::Stream)?;
+                    let mut fresh = Encoder::new(StreamWriter(&self.stream), &info).map_err(written)?;
+                    fresh.write(&snapshot).map_err(written)?;
+                    encoder = Some(fresh);
+                }
+                Delivery::Update(update) => {
+                    if let Some(encoder) = &mut encoder {
+                        encoder.write(&update).map_err(written)?;
+                    }
+                }
+                Delivery::End(why) => {
+                    if let Some(encoder) = encoder.take().filter(|_| why.is_some()) {
+                        encoder.finish().map_err(written)?;
+                    }
+                    ended = why;
+                    break;
+                }
+            }
+        }
+        self.say(&Reply::StreamEnd { ended })?;
+        self.stream.set_write_timeout(Some(ANSWER_TIME))?;
+        Ok(())
+    }
+
+    fn say(&self, reply: &Reply) -> Result<(), FrameError> {
+        send(&mut &self.stream, reply)
+    }
+
+    /// The next message, which may be none that is understood; `None` if the client has gone. It may take `wait` to begin.
+    fn hear<T: serde::de::DeserializeOwned>(
+        &self,
+        payload: &mut Vec<u8>,
+        wait: Option<Duration>,
+    ) -> Result<Option<Result<T, String>>, FrameError> {
+        let mut first = [0];
+        self.stream.set_read_timeout(wait)?;
+        loop {
+            match (&self.stream).read(&mut first) {
+                Ok(0) => return Ok(None),
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut rest = InTime { stream: &self.stream, until: Instant::now() + MESSAGE_TIME };
+        let [first] = first;
+        let kind = match frame::read_rest(first, &mut rest, payload) {
+            Ok(kind) => kind,
+            Err(error @ (FrameError::Kind(_) | FrameError::TooLong(_))) => {
+                // Where the next message begins is not known: this is the last word.
+                self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, error.to_string())))?;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Some(parse(kind, payload)))
+    }
+}
+
+fn written(error: EncodeError) -> FrameError {
+    match error {
+        EncodeError::Io(error) => FrameError::Io(error),
+        other => FrameError::Io(io::Error::other(other)),
+    }
+}
+
+fn other_version(hello: &Hello) -> Refusal {
+    let own = Hello::ours();
+    let theirs: String = hello.ccsd.chars().take(40).filter(|c| !c.is_control()).collect();
+    Refusal::new(
+        RefusalKind::Version,
+        format!(
+            "the daemon is ccsd {} and speaks protocol {}, this is ccsd {theirs} and speaks protocol {}; restart the daemon \
+             after an update, or do without it (--no-daemon)",
+            own.ccsd, own.protocol, hello.protocol
+        ),
+    )
+}
+
+/// Reads from a socket until a moment, however slowly its bytes come.
+struct InTime<'a> {
+    stream: &'a UnixStream,
+    until: Instant,
+}
+
+impl Read for InTime<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}

@@ -1,0 +1,210 @@
+//! The socket: where it is, that there is one daemon on it, and who may open it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Group, geteuid};
+
+use crate::authority::GROUP;
+
+/// The machine's daemon listens here.
+pub const SYSTEM_SOCKET: &str = "/run/ccsd/ccsd.sock";
+/// Names another place, for daemon and clients; empty for none.
+pub const SOCKET_VARIABLE: &str = "CCSD_SOCKET";
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another daemon is there.
+    #[error("another ccsd daemon serves {}; stop it, or choose another place with --socket", .0.display())]
+    Busy(PathBuf),
+    /// Something else is there.
+    #[error("{} exists and is no socket: not replaced; choose another place with --socket", .0.display())]
+    NotASocket(PathBuf),
+    /// A user without a place of his own.
+    #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket; choose one with --socket")]
+    NoPlace,
+    /// It failed.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// The places where a client looks for a daemon, the best first: the one that is asked for and no other; else that of the
+/// user, then that of the machine.
+#[must_use]
+pub fn places(asked_for: Option<&Path>) -> Vec<PathBuf> {
+    if let Some(path) = asked_for {
+        return vec![path.to_owned()];
+    }
+    if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
+        return if path.is_empty() { Vec::new() } else { vec![path.into()] };
+    }
+    own_place().into_iter().chain([PathBuf::from(SYSTEM_SOCKET)]).collect()
+}
+
+/// Where a daemon listens.
+///
+/// # Errors
+/// [`SocketError::NoPlace`].
+pub fn place(asked_for: Option<&Path>) -> Result<PathBuf, SocketError> {
+    if asked_for.is_none() && std::env::var_os(SOCKET_VARIABLE).is_none_or(|path| path.is_empty()) {
+        if geteuid().is_root() {
+            return Ok(PathBuf::from(SYSTEM_SOCKET));
+        }
+        return own_place().ok_or(SocketError::NoPlace);
+    }
+    places(asked_for).into_iter().next().ok_or(SocketError::NoPlace)
+}
+
+fn own_place() -> Option<PathBuf> {
+    let directory = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    directory.is_absolute().then(|| directory.join("ccsd/ccsd.sock"))
+}
+
+/// A listening socket. Dropped, it is gone, if it was made here.
+pub struct Socket {
+    listener: UnixListener,
+    /// Where it was made, and the lock that says so.
+    made: Option<(PathBuf, File)>,
+    name: String,
+}
+
+impl Socket {
+    /// The socket that systemd has passed, if it has.
+    ///
+    /// # Errors
+    /// If it is no listening Unix socket.
+    pub fn inherited() -> io::Result<Option<Socket>> {
+        let listener = listenfd::ListenFd::from_env().take_unix_listener(0)?;
+        Ok(listener.map(|listener| {
+            let path =
+                listener.local_addr().ok().and_then(|address| Some(address.as_pathname()?.display().to_string()));
+            Socket { listener, made: None, name: path.unwrap_or_else(|| "an inherited socket".to_owned()) }
+        }))
+    }
+
+    /// Makes a socket. What a dead daemon has left is replaced. Only its owner may open it, and for root the members of
+    /// group `ccsd`, if there is such a group, unless `mode` says otherwise.
+    ///
+    /// To be called before there are threads: it changes the process's umask for a moment.
+    ///
+    /// # Errors
+    /// All of [`SocketError`].
+    pub fn make(path: &Path, mode: Option<u32>) -> Result<Socket, SocketError> {
+        let doing = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| SocketError::Io { what, path, source }
+        };
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            let directory_mode = if geteuid().is_root() { 0o755 } else { 0o700 };
+            let made = fs::DirBuilder::new().recursive(true).mode(directory_mode).create(directory);
+            made.map_err(doing("create", directory))?;
+        }
+        let lock = lock(path)?;
+        match fs::symlink_metadata(path) {
+            Ok(meta) if !meta.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
+            // The lock says that nobody serves it.
+            Ok(_) => fs::remove_file(path).map_err(doing("replace", path))?,
+            Err(_) => {}
+        }
+        let before = umask(Mode::from_bits_truncate(0o177));
+        let listener = UnixListener::bind(path);
+        umask(before);
+        let listener = listener.map_err(doing("listen at", path))?;
+        let group = Group::from_name(GROUP).ok().flatten().filter(|_| geteuid().is_root());
+        if let Some(group) = &group {
+            nix::unistd::chown(path, None, Some(group.gid))
+                .map_err(io::Error::from)
+                .map_err(doing("give away", path))?;
+        }
+        let mode = mode.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(doing("open to its users", path))?;
+        Ok(Socket { listener, made: Some((path.to_owned(), lock)), name: path.display().to_string() })
+    }
+
+    /// The listener.
+    #[must_use]
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some((path, _lock)) = &self.made {
+            // The lock file stays: who waits to lock it must not lock what is no file any more.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Locks the file beside the socket that says whose it is. The kernel lets go of it however a daemon ends.
+fn lock(path: &Path) -> Result<File, SocketError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let io = |what, source| SocketError::Io { what, path: name.clone(), source };
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    let file = options.open(&name).map_err(|source| io("create", source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(SocketError::Busy(path.to_owned())),
+        Err(TryLockError::Error(source)) => Err(io("lock", source)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/er/ccsd.sock");
+        let socket = Socket::make(&path, None).unwrap();
+        assert!(matches!(Socket::make(&path, None), Err(SocketError::Busy(_))));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+        assert!(!path.exists());
+        // What a daemon leaves that was killed.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(UnixStream::connect(&path).is_err());
+        let socket = Socket::make(&path, Some(0o666)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+    }
+
+    #[test]
+    fn what_is_no_socket_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notes.txt");
+        fs::write(&path, "dear diary").unwrap();
+        assert!(matches!(Socket::make(&path, None), Err(SocketError::NotASocket(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "dear diary");
+        let link = directory.path().join("link.sock");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(matches!(Socket::make(&link, None), Err(SocketError::NotASocket(_))));
+    }
+}

@@ -1,0 +1,249 @@
+//! The table of sessions.
+
+use std::collections::BTreeMap;
+
+use crossbeam_channel::{Receiver, Sender, bounded, select};
+
+use super::SessionLimits;
+use super::readers::Delivery;
+use super::worker::{self, Channels, Command, Event, NewSession};
+use crate::authority::{Authority, user_name};
+use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
+
+/// Commands that wait for a session. It looks at them many times a second.
+const COMMANDS: usize = 256;
+/// Events that wait for the table.
+const EVENTS: usize = 256;
+
+/// What the table is asked. The last part of each is where the answer goes.
+pub enum Ask {
+    Create(Box<NewSession>, Option<u64>, Sender<Result<u32, Refusal>>),
+    List(Authority, Sender<Vec<SessionSummary>>),
+    Stop {
+        viewer: Authority,
+        id: u32,
+        target_cpu_ns: Option<(u64, u64)>,
+        forget: bool,
+        reply: Sender<Result<(), Refusal>>,
+    },
+    Forget(Authority, u32, Sender<Result<(), Refusal>>),
+    Subscribe(Authority, u32, bool, Sender<Result<Receiver<Receiver<Delivery>>, Refusal>>),
+    ConnectionEnded(u64),
+    ShutDown(Sender<()>),
+}
+
+/// One session.
+struct Entry {
+    owner: Authority,
+    /// The connection that it ends with.
+    connection: Option<u64>,
+    commands: Sender<Command>,
+    /// Whether it is to be gone when it has ended.
+    forget: bool,
+    /// `None` until it samples.
+    summary: Option<Box<SessionSummary>>,
+}
+
+impl Entry {
+    fn has_ended(&self) -> bool {
+        self.summary.as_ref().is_some_and(|summary| summary.ended.is_some())
+    }
+}
+
+/// The table, for its thread.
+pub struct Table {
+    limits: SessionLimits,
+    asks: Receiver<Ask>,
+    events: Receiver<Event>,
+    /// For the sessions to come.
+    events_sender: Sender<Event>,
+    entries: BTreeMap<u32, Entry>,
+    next_id: u32,
+    /// Whether the daemon is ending.
+    shutting_down: bool,
+    /// Dropped when all sessions have ended.
+    all_ended: Option<Sender<()>>,
+}
+
+impl Table {
+    pub fn new(limits: SessionLimits, asks: Receiver<Ask>) -> Table {
+        let (events_sender, events) = bounded(EVENTS);
+        Table {
+            limits,
+            asks,
+            events,
+            events_sender,
+            entries: BTreeMap::new(),
+            next_id: 1,
+            shutting_down: false,
+            all_ended: None,
+        }
+    }
+
+    /// Answers until nobody is left who could ask.
+    pub fn run(mut self) {
+        let (asks, events) = (self.asks.clone(), self.events.clone());
+        loop {
+            select! {
+                recv(asks) -> ask => match ask {
+                    Ok(ask) => self.answer(ask),
+                    // Dropping the entries ends the sessions.
+                    Err(_) => return,
+                },
+                recv(events) -> event => match event {
+                    Ok(Event::State(summary)) => self.note(summary),
+                    Ok(Event::Gone(id)) => drop(self.entries.remove(&id)),
+                    // This thread holds a sender.
+                    Err(_) => return,
+                },
+            }
+            if self.all_ended.is_some() && self.entries.values().all(Entry::has_ended) {
+                self.all_ended = None;
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Create(new, connection, reply) => self.create(*new, connection, reply),
+            Ask::List(viewer, reply) => {
+                let seen = self.entries.values().filter(|entry| viewer.may_see(&entry.owner));
+                let _ = reply.send(seen.filter_map(|entry| entry.summary.as_deref().cloned()).collect());
+            }
+            Ask::Stop { viewer, id, target_cpu_ns, forget, reply } => {
+                // Who knows what the target has used has seen its end.
+                let why = if target_cpu_ns.is_some() { SessionEnd::Target } else { SessionEnd::Stopped };
+                let told = self.tell(viewer, id, Command::End(why, target_cpu_ns));
+                match self.entries.get_mut(&id).filter(|_| forget && told.is_ok()) {
+                    Some(entry) if entry.has_ended() => drop(self.entries.remove(&id)),
+                    Some(entry) => entry.forget = true,
+                    None => {}
+                }
+                let _ = reply.send(told);
+            }
+            Ask::Forget(viewer, id, reply) => {
+                let ended = self.entry(viewer, id).map(Entry::has_ended);
+                let _ = reply.send(match ended {
+                    Ok(true) => {
+                        self.entries.remove(&id);
+                        Ok(())
+                    }
+                    Ok(false) => Err(Refusal::new(RefusalKind::BadRequest, format!("session {id} still runs"))),
+                    Err(refusal) => Err(refusal),
+                });
+            }
+            Ask::Subscribe(viewer, id, follow, reply) => {
+                let (sender, receiver) = bounded(1);
+                let told = self.tell(viewer, id, Command::Subscribe(follow, sender));
+                let _ = reply.send(told.map(|()| receiver));
+            }
+            Ask::ConnectionEnded(connection) => {
+                for entry in self.entries.values_mut().filter(|entry| entry.connection == Some(connection)) {
+                    entry.connection = None;
+                    let _ = entry.commands.try_send(Command::ClientGone);
+                }
+            }
+            Ask::ShutDown(all_ended) => {
+                for entry in self.entries.values() {
+                    let _ = entry.commands.try_send(Command::End(SessionEnd::Shutdown, None));
+                }
+                self.shutting_down = true;
+                self.all_ended = Some(all_ended);
+            }
+        }
+    }
+
+    fn create(&mut self, new: NewSession, connection: Option<u64>, reply: Sender<Result<u32, Refusal>>) {
+        if let Err(refusal) = self.room_for(&new.owner) {
+            let _ = reply.send(Err(refusal));
+            return;
+        }
+        let id = self.next_id;
+        let (commands, receiver) = bounded(COMMANDS);
+        let entry = Entry {
+            owner: new.owner,
+            connection: connection.filter(|_| !new.detached),
+            commands,
+            forget: false,
+            summary: None,
+        };
+        let channels = Channels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
+        let failed = reply.clone();
+        let run = move || worker::run(id, new, channels, reply);
+        match std::thread::Builder::new().name(format!("ccsd-session-{id}")).spawn(run) {
+            Ok(_) => {
+                self.next_id = self.next_id.saturating_add(1);
+                self.entries.insert(id, entry);
+            }
+            Err(error) => {
+                let _ = failed.send(Err(Refusal::new(RefusalKind::Busy, format!("cannot start a thread: {error}"))));
+            }
+        }
+    }
+
+    fn room_for(&self, owner: &Authority) -> Result<(), Refusal> {
+        if self.shutting_down {
+            return Err(Refusal::new(RefusalKind::Busy, SessionEnd::Shutdown.text()));
+        }
+        let running = || self.entries.values().filter(|entry| !entry.has_ended());
+        let limit = self.limits.running;
+        if running().count() >= limit {
+            let message = format!("{limit} sessions run already, the most that there may be; `ccsd stop ID` ends one");
+            return Err(Refusal::new(RefusalKind::Busy, message));
+        }
+        let limit = self.limits.running_of_user;
+        if !owner.trusted && running().filter(|entry| entry.owner.uid == owner.uid).count() >= limit {
+            let who = user_name(owner.uid);
+            let message = format!("{who} has {limit} sessions, the most that there may be; `ccsd stop ID` ends one");
+            return Err(Refusal::new(RefusalKind::Busy, message));
+        }
+        Ok(())
+    }
+
+    fn entry(&self, viewer: Authority, id: u32) -> Result<&Entry, Refusal> {
+        // What one may not see does not exist.
+        self.entries.get(&id).filter(|entry| viewer.may_see(&entry.owner)).ok_or_else(|| worker::gone(id))
+    }
+
+    fn tell(&self, viewer: Authority, id: u32, command: Command) -> Result<(), Refusal> {
+        self.entry(viewer, id)?.commands.try_send(command).map_err(|error| match error.is_full() {
+            true => Refusal::new(RefusalKind::Busy, format!("session {id} has too much to do; try again")),
+            false => worker::gone(id),
+        })
+    }
+
+    fn note(&mut self, summary: Box<SessionSummary>) {
+        let id = summary.id;
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let ends = summary.ended.is_some() && !entry.has_ended();
+        entry.summary = Some(summary);
+        if ends && entry.forget {
+            self.entries.remove(&id);
+        } else if ends {
+            self.drop_the_oldest();
+        }
+    }
+
+    /// Keeps of the sessions that have ended no more than there is room for, the latest.
+    fn drop_the_oldest(&mut self) {
+        let mut kept: Vec<(u32, Authority)> = Vec::new();
+        let mut bytes = 0u64;
+        let mut dropped = Vec::new();
+        // Numbers rise with time, if not with the time of the end.
+        for (&id, entry) in self.entries.iter().rev().filter(|(_, entry)| entry.has_ended()) {
+            bytes = bytes.saturating_add(entry.summary.as_ref().map_or(0, |summary| summary.bytes));
+            let of_user = kept.iter().filter(|(_, owner)| owner.uid == entry.owner.uid).count();
+            let too_many =
+                kept.len() >= self.limits.ended || !entry.owner.trusted && of_user >= self.limits.ended_of_user;
+            // The latest is kept however large it is.
+            if too_many || bytes > self.limits.ended_bytes && !kept.is_empty() {
+                dropped.push(id);
+            } else {
+                kept.push((id, entry.owner));
+            }
+        }
+        for id in dropped {
+            self.entries.remove(&id);
+        }
+    }
+}

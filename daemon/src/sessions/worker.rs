@@ -1,0 +1,327 @@
+//! The thread of one session: it runs the collection, keeps a copy of its profile, and serves its readers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ccsd_collector::{Options, Scope, Session, SessionEvent, system};
+use ccsd_profile::{Limits, Profile, Session as SessionInfo, Update};
+use crossbeam_channel::{Receiver, Select, Sender};
+
+use super::guard::Guard;
+use super::readers::{Delivery, Readers};
+use crate::authority::Authority;
+use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
+
+/// Characters of a target's name that are listed.
+const LISTED_CHARS: usize = 200;
+/// Process ids that are listed.
+const LISTED_PIDS: usize = 64;
+
+/// What a session is on.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// Processes that run already.
+    Pids(Vec<u32>),
+    /// A child of the client that has yet to call `execve`, and what it will run.
+    Child(u32, Vec<String>),
+}
+
+/// A session to be made.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// Whose it is.
+    pub owner: Authority,
+    /// What it is on.
+    pub target: Target,
+    /// How to collect.
+    pub collect: Collect,
+    /// When it ends by itself.
+    pub duration: Option<Duration>,
+    /// Whether it goes on without its client.
+    pub detached: bool,
+}
+
+/// What a session is told.
+pub enum Command {
+    /// To end, and why. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
+    End(SessionEnd, Option<(u64, u64)>),
+    /// Its client has gone.
+    ClientGone,
+    /// There is a reader: whether it wants updates, and where its deliveries are to be had.
+    Subscribe(bool, Sender<Receiver<Delivery>>),
+}
+
+/// What a session tells.
+pub enum Event {
+    /// How it is now.
+    State(Box<SessionSummary>),
+    /// Its thread has ended.
+    Gone(u32),
+}
+
+/// A session's own side of its channels.
+pub struct Channels {
+    /// What it is told. When nobody is left who could, it ends.
+    pub commands: Receiver<Command>,
+    /// What it tells.
+    pub events: Sender<Event>,
+    /// How long it goes on when its client has gone.
+    pub grace: Duration,
+}
+
+/// Says that the session's thread has ended, however it did.
+struct Farewell {
+    id: u32,
+    events: Sender<Event>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Gone(self.id));
+    }
+}
+
+/// Runs a session from its beginning until it is forgotten. `reply` gets its number once it samples.
+pub fn run(id: u32, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
+    let _farewell = Farewell { id, events: channels.events.clone() };
+    let (session, guard) = match open(&new) {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            let _ = reply.send(Err(refusal));
+            return;
+        }
+    };
+    let mut worker = Worker::new(id, &new, channels, session, guard);
+    worker.tell();
+    let _ = reply.send(Ok(id));
+    // Nothing is kept back while it runs: a client that has gone before it got the answer is found gone by its connection.
+    drop(reply);
+    worker.run();
+}
+
+/// Opens the events, within what the owner may do.
+fn open(new: &NewSession) -> Result<(Session, Guard), Refusal> {
+    let mut options = new.collect.options()?;
+    restrict(&mut options, &new.owner)?;
+    let pids = match &new.target {
+        Target::Pids(pids) => pids.as_slice(),
+        Target::Child(pid, _) => std::slice::from_ref(pid),
+    };
+    let guard = Guard::new(new.owner, pids)?;
+    let session = match &new.target {
+        Target::Pids(pids) => Session::attach(&options, pids)?,
+        Target::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
+    };
+    guard.check_attached()?;
+    Ok((session, guard))
+}
+
+/// The daemon's rights are not lent to others: neither whole CPUs nor, where the machine forbids it to them, the kernel.
+fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
+    if owner.trusted {
+        return Ok(());
+    }
+    options.whole_machine = false;
+    if system::perf_event_paranoid().unwrap_or(2) > 1 {
+        if options.scope == Scope::Kernel {
+            return Err(ccsd_collector::Error::KernelRefused.into());
+        }
+        options.scope = Scope::User;
+    }
+    Ok(())
+}
+
+struct Worker {
+    summary: SessionSummary,
+    channels: Channels,
+    /// `None` once it has ended.
+    session: Option<Session>,
+    guard: Guard,
+    info: Arc<SessionInfo>,
+    replica: Profile,
+    readers: Readers,
+    /// Why it ends, once somebody has said so.
+    ending: Option<SessionEnd>,
+    /// When its duration is over.
+    until: Option<Instant>,
+    /// When the grace of a client that has gone is over.
+    grace_until: Option<Instant>,
+}
+
+impl Worker {
+    fn new(id: u32, new: &NewSession, channels: Channels, session: Session, guard: Guard) -> Worker {
+        let info = session.info().clone();
+        let summary = SessionSummary {
+            id,
+            owner_uid: new.owner.uid,
+            target: info.target.chars().take(LISTED_CHARS).collect(),
+            pids: info.pids.iter().copied().take(LISTED_PIDS).collect(),
+            detached: new.detached,
+            ended: None,
+            started_unix_ns: info.started_unix_ns,
+            duration_ns: 0,
+            event: info.event.clone(),
+            rate_hz: info.rate_hz,
+            received: 0,
+            lost: 0,
+            contexts: 0,
+            readers: 0,
+            bytes: 0,
+        };
+        Worker {
+            summary,
+            channels,
+            session: Some(session),
+            guard,
+            // The collector has seen to the budgets; a copy needs the room for whatever that let through.
+            replica: Profile::new(info.clone(), Limits::reading()),
+            info: Arc::new(info),
+            readers: Readers::default(),
+            ending: None,
+            until: new.duration.map(|duration| Instant::now() + duration),
+            grace_until: None,
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.wait();
+            while let Some(event) = self.session.as_ref().map(|session| session.events().try_recv()) {
+                match event {
+                    Ok(SessionEvent::Update(update)) => self.update(*update),
+                    Ok(SessionEvent::Finished(_)) => self.end(),
+                    Err(error) if error.is_disconnected() => {
+                        self.ending = Some(SessionEnd::Failed("the collecting threads failed".to_owned()));
+                        self.end();
+                    }
+                    Err(_) => break,
+                }
+            }
+            loop {
+                match self.channels.commands.try_recv() {
+                    Ok(command) => self.obey(command),
+                    Err(error) if error.is_empty() => break,
+                    // Forgotten. Dropping the session ends it.
+                    Err(_) => return,
+                }
+            }
+            self.look_at_the_clock();
+            self.readers.deliver(&self.info, &self.replica);
+            let readers = u32::try_from(self.readers.count()).unwrap_or(u32::MAX);
+            if readers != self.summary.readers {
+                self.summary.readers = readers;
+                self.tell();
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) {
+        let mut select = Select::new();
+        select.recv(&self.channels.commands);
+        if let Some(session) = &self.session {
+            select.recv(session.events());
+        }
+        self.readers.select(&mut select);
+        match [self.until, self.grace_until].into_iter().flatten().min() {
+            Some(deadline) => {
+                let _ = select.ready_deadline(deadline);
+            }
+            None => {
+                let _ = select.ready();
+            }
+        }
+    }
+
+    fn update(&mut self, update: Update) {
+        if matches!(self.ending, Some(SessionEnd::NotPermitted(_) | SessionEnd::Failed(_))) {
+            return;
+        }
+        let refused = match self.guard.check_update(&self.replica, &update) {
+            Err(why) => Some(SessionEnd::NotPermitted(why)),
+            Ok(()) => self
+                .replica
+                .apply(&update)
+                .err()
+                .map(|error| SessionEnd::Failed(format!("the profile is broken: {error}"))),
+        };
+        if let Some(end) = refused {
+            tracing::warn!(session = self.summary.id, "session {} ends: {}", self.summary.id, end.text());
+            self.ending = Some(end);
+            self.stop(None);
+            return;
+        }
+        self.readers.offer(&Arc::new(update));
+        self.tell();
+    }
+
+    /// Tells the table how it is.
+    fn tell(&mut self) {
+        let accounting = self.replica.accounting();
+        let summary = &mut self.summary;
+        summary.duration_ns = accounting.duration_ns;
+        summary.received = accounting.received;
+        summary.lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
+        summary.contexts = self.replica.contexts().len() as u64;
+        summary.bytes = self.replica.bytes() as u64;
+        let _ = self.channels.events.send(Event::State(Box::new(summary.clone())));
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::End(why, target_cpu_ns) => {
+                self.ending.get_or_insert(why);
+                self.stop(target_cpu_ns);
+            }
+            Command::ClientGone => {
+                if self.session.is_some() {
+                    self.grace_until = Some(Instant::now() + self.channels.grace);
+                }
+            }
+            Command::Subscribe(follow, reply) => {
+                let _ = reply.send(self.readers.add(follow, self.summary.ended.as_ref()));
+            }
+        }
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let now = Instant::now();
+        let is_over = |until: &mut Option<Instant>| until.take_if(|until| *until <= now).is_some();
+        if is_over(&mut self.until) {
+            self.ending.get_or_insert(SessionEnd::Duration);
+            self.stop(None);
+        }
+        if is_over(&mut self.grace_until) {
+            self.ending.get_or_insert(SessionEnd::ClientGone);
+            self.stop(None);
+        }
+    }
+
+    fn stop(&self, target_cpu_ns: Option<(u64, u64)>) {
+        if let Some(session) = &self.session {
+            session.stop_with(target_cpu_ns);
+        }
+    }
+
+    /// There will be no more updates. The profile stays, until the session is forgotten.
+    fn end(&mut self) {
+        self.session = None;
+        (self.until, self.grace_until) = (None, None);
+        let end = self.ending.clone().unwrap_or(SessionEnd::Target);
+        tracing::info!(
+            session = self.summary.id,
+            "session {} has ended: {}; {} samples",
+            self.summary.id,
+            end.text(),
+            self.replica.accounting().received
+        );
+        self.readers.end(&end);
+        self.summary.ended = Some(end);
+        self.tell();
+    }
+}
+
+/// The refusal of whoever asks for a session whose thread has gone.
+pub fn gone(id: u32) -> Refusal {
+    Refusal::new(RefusalKind::BadRequest, format!("there is no session {id}; `ccsd sessions` lists them"))
+}

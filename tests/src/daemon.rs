@@ -1,0 +1,153 @@
+//! A daemon of a test's own.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::ccsd::{Ended, ccsd};
+use crate::fixture::scratch;
+
+/// A running `ccsd daemon`, and what it says.
+pub struct Daemon {
+    child: Child,
+    messages: BufReader<ChildStderr>,
+    /// Its socket.
+    pub socket: PathBuf,
+    dir: TempDir,
+}
+
+impl Daemon {
+    /// Starts a daemon with these options, and waits until it listens.
+    #[must_use]
+    pub fn start(options: &[&str]) -> Daemon {
+        let dir = scratch();
+        Daemon::start_in(dir, options)
+    }
+
+    /// The same in a directory that another has used.
+    #[must_use]
+    pub fn start_in(dir: TempDir, options: &[&str]) -> Daemon {
+        let socket = dir.path().join("ccsd.sock");
+        let mut command = ccsd(["daemon", "--socket"]);
+        command.arg(&socket).args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let messages = BufReader::new(child.stderr.take().unwrap());
+        let mut daemon = Daemon { child, messages, socket, dir };
+        let said = daemon.wait_until_it_says("listens at");
+        assert!(said.contains(daemon.socket.to_str().unwrap()), "{said}");
+        daemon
+    }
+
+    /// Waits until it says something with these words in it. Returns that line.
+    ///
+    /// # Panics
+    /// If it ends before, or has panicked.
+    pub fn wait_until_it_says(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.messages.read_line(&mut line).unwrap() > 0, "the daemon has ended without saying {words:?}");
+            assert!(!line.contains("panicked"), "{line}");
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `ccsd` with arguments, for which this is the daemon.
+    pub fn ccsd(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = ccsd(args);
+        command.env("CCSD_SOCKET", &self.socket);
+        command
+    }
+
+    /// Runs `ccsd` with arguments to its end.
+    #[must_use]
+    pub fn run(&self, args: &[&str]) -> Ended {
+        Ended::of(&mut self.ccsd(args))
+    }
+
+    /// Makes a session that needs no client. Returns its number.
+    ///
+    /// # Panics
+    /// If it is refused.
+    #[must_use]
+    pub fn detached(&self, options: &[&str], pid: u32) -> u32 {
+        let mut command = self.ccsd(["attach", "--detach"]);
+        let ended = Ended::of(command.args(options).arg(pid.to_string()));
+        assert!(ended.status.success(), "{ended:?}");
+        ended.stdout.trim().parse().unwrap()
+    }
+
+    /// The sessions, as `ccsd sessions --json` lists them.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Value> {
+        let ended = self.run(&["sessions", "--json"]);
+        assert!(ended.status.success(), "{ended:?}");
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        document["sessions"].as_array().unwrap().clone()
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    #[must_use]
+    pub fn session(&self, id: u32) -> Value {
+        let sessions = self.sessions();
+        sessions.iter().find(|session| session["id"] == id).unwrap_or_else(|| panic!("{id}: {sessions:?}")).clone()
+    }
+
+    /// A connection without a word on it.
+    #[must_use]
+    pub fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.socket).unwrap()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Ends it as a service manager would.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        self.wait_until_it_says("ending");
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status:?}");
+        assert!(!self.socket.exists());
+    }
+
+    /// Kills it. What it leaves is in the directory that is returned.
+    #[must_use]
+    pub fn kill(mut self) -> (TempDir, ExitStatus) {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        (std::mem::replace(&mut self.dir, scratch()), status)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

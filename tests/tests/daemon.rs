@@ -1,0 +1,309 @@
+//! A daemon serves many, keeps what it is told to keep, and shows nobody what is not for him.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::daemon::Daemon;
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// Twelve functions in 51 turns, on a machine that others use, too.
+const ALLOWANCE: f64 = 0.15;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("record_through_the_daemon", &[CC], record_through_the_daemon)
+        .test("record_keeps_status_and_streams", &[], record_keeps_status_and_streams)
+        .test("attach_through_the_daemon", &[CC], attach_through_the_daemon)
+        .test("a_detached_session_is_anybody_s", &[CC], a_detached_session)
+        .test("a_client_that_vanishes_leaves_its_profile", &[CC], a_client_that_vanishes)
+        .test("without_a_daemon", &[], without_a_daemon)
+        .test("one_daemon_to_a_socket", &[], one_daemon_to_a_socket)
+        .test("ending_the_daemon_ends_its_sessions_in_order", &[CC], ending_the_daemon)
+        .test("killing_the_daemon_leaves_clients_what_they_have", &[CC], killing_the_daemon)
+        .test("users_see_and_profile_their_own", &[CC, Need::Root], users_see_their_own)
+        .run()
+}
+
+/// `ccsd` of this daemon into a file of its own, read when it has ended.
+fn collect(daemon: &Daemon, args: &[&str], rest: &[&str]) -> Recorded {
+    let dir = scratch();
+    let file = dir.path().join("profile.ccsd");
+    let mut command = daemon.ccsd(args);
+    let ended = Ended::of(command.arg("-o").arg(&file).args(rest));
+    Recorded::open(dir, &file, ended)
+}
+
+fn record_through_the_daemon() {
+    let daemon = Daemon::start(&[]);
+    let weights = build("weights.c", &["-O1"]);
+    let recorded = collect(&daemon, &["record", "-F", "1999"], &["--", weights.to_str().unwrap(), "2000"]);
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    assert!(recorded.ended.stderr.contains("collecting in the daemon at"), "{:?}", recorded.ended);
+    recorded.assert_whole().assert_complete();
+    let names: Vec<String> = (1..=12).map(|i| format!("weight_{i:02}")).collect();
+    let parts: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(1..).collect();
+    recorded.assert_proportions(&parts, ALLOWANCE);
+    // From its first instruction on: the dynamic linker's work is there, and what was sampled is what it used.
+    let accounting = recorded.profile.accounting();
+    let expected = accounting.expected.unwrap();
+    assert!(accounting.received * 100 >= expected * 95, "{accounting:?}");
+    // Who has taken the profile leaves nothing behind.
+    assert_eq!(daemon.sessions(), Vec::<Value>::new());
+    daemon.stop();
+}
+
+fn record_keeps_status_and_streams() {
+    let daemon = Daemon::start(&[]);
+    let script = "read line; echo \"got $line\"; echo oops >&2; exit 7";
+    let mut command = daemon.ccsd(["record", "--no-output", "--daemon", "--quiet", "--", "sh", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"it\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "got it\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "oops\n");
+    // It is a child of the command line, not of the daemon.
+    let ended = daemon.run(&["record", "--no-output", "--daemon", "-q", "--", "sh", "-c", "ps -o comm= -p $PPID"]);
+    assert_eq!(ended.stdout.trim().chars().take(4).collect::<String>(), "ccsd", "{ended:?}");
+    for (program, status) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let ended = daemon.run(&["record", "--no-output", "--daemon", "--", program]);
+        ended.assert_refused(status, &[program]);
+    }
+    let ended = daemon.run(&["record", "--no-output", "--daemon", "-q", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(ended.status.signal(), Some(9), "{ended:?}");
+}
+
+fn attach_through_the_daemon() {
+    let daemon = Daemon::start(&[]);
+    let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_writes(3);
+    fixture.go();
+    assert_eq!(fixture.end().1.code(), Some(5));
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    recorded.assert_whole().assert_complete();
+    let forever = recorded.samples("forever").inherited;
+    assert!(forever > 0 && forever * 10 > recorded.total() * 9, "{:?}", recorded.names());
+    assert!(recorded.ended.stderr.contains("session 1"), "{:?}", recorded.ended);
+}
+
+/// Reads a session until it has samples.
+fn report_with_samples(daemon: &Daemon, name: &str) -> Value {
+    loop {
+        let ended = daemon.run(&["report", "--json", name]);
+        assert!(ended.status.success(), "{ended:?}");
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+        if report["accounting"]["received"].as_u64().unwrap() > 20 {
+            return report;
+        }
+    }
+}
+
+fn a_detached_session() {
+    let daemon = Daemon::start(&[]);
+    let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let id = daemon.detached(&[], fixture.pid());
+    // By its number and by the process's.
+    let report = report_with_samples(&daemon, &id.to_string());
+    assert_eq!(report["daemon_session"], id);
+    assert_eq!(report["file"], Value::Null);
+    assert_eq!(report["flat"]["rows"][0]["name"], "forever");
+    let report = report_with_samples(&daemon, &fixture.pid().to_string());
+    assert_eq!(report["daemon_session"], id);
+    let session = daemon.session(id);
+    assert_eq!((&session["ended"], &session["detached"]), (&Value::Null, &Value::Bool(true)), "{session}");
+    assert_eq!(session["pids"][0], fixture.pid());
+    // Saved while it runs: by the client, with its rights and in its directory.
+    let dir = scratch();
+    let file = dir.path().join("now.ccsd");
+    let save = Ended::of(daemon.ccsd(["save", &id.to_string(), "-o", "now.ccsd"]).current_dir(dir.path()));
+    assert!(save.status.success(), "{save:?}");
+    let saved = Recorded::open(dir, &file, save);
+    saved.assert_whole();
+    assert!(saved.samples("forever").inherited > 20);
+    // It ends with its target, and what it has collected stays.
+    fixture.go();
+    let _ = fixture.end();
+    while daemon.session(id)["ended"] != "target" {}
+    let report = report_with_samples(&daemon, &id.to_string());
+    assert!(report["accounting"]["received"].as_u64().unwrap() >= saved.profile.accounting().received);
+    // Another is stopped.
+    let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let id = daemon.detached(&["-F", "49"], fixture.pid());
+    assert_eq!(daemon.session(id)["rate_hz"], 49);
+    assert!(daemon.run(&["stop", &id.to_string()]).status.success());
+    while daemon.session(id)["ended"] != "stopped" {}
+    assert!(fixture.is_alive());
+    for (command, parts) in [
+        (vec!["stop", "77"], vec!["no session 77", "ccsd sessions"]),
+        (vec!["report", "77"], vec!["77", "ccsd attach --detach"]),
+        (vec!["save", "77", "-o", "/dev/null"], vec!["77", "ccsd sessions"]),
+        (vec!["attach", "--detach", "999999999"], vec!["no process with PID 999999999"]),
+        (vec!["attach", "999999999", "--no-output"], vec!["no process with PID 999999999"]),
+    ] {
+        daemon.run(&command).assert_refused(2, &parts);
+    }
+    daemon.stop();
+}
+
+fn a_client_that_vanishes() {
+    let mut daemon = Daemon::start(&["--grace", "1ms"]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_writes(3);
+    collecting.signal(Signal::SIGKILL);
+    daemon.wait_until_it_says("session 1 has ended: its client went away");
+    let report = report_with_samples(&daemon, "1");
+    assert_eq!(report["flat"]["rows"][0]["name"], "forever");
+}
+
+fn without_a_daemon() {
+    let dir = scratch();
+    let nowhere = dir.path().join("nowhere.sock");
+    let nowhere = nowhere.to_str().unwrap();
+    // Nothing is said and nothing differs.
+    let mut command = ccsd(["record", "--no-output", "-q", "--", "true"]);
+    let ended = Ended::of(command.env("CCSD_SOCKET", nowhere));
+    assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
+    // Who insists is told.
+    for args in [
+        vec!["sessions", "--socket", nowhere],
+        vec!["stop", "1", "--socket", nowhere],
+        vec!["attach", "--socket", nowhere, "--no-output", "1"],
+        vec!["record", "--socket", nowhere, "--no-output", "--", "true"],
+        vec!["attach", "--detach", "--socket", nowhere, "1"],
+    ] {
+        Ended::of(&mut ccsd(&args)).assert_refused(2, &["no daemon at", nowhere, "ccsd daemon"]);
+    }
+    let ended = Ended::of(&mut ccsd(["report", "77", "--socket", nowhere]));
+    ended.assert_refused(2, &["no file 77", "no daemon at"]);
+    // One that does not answer holds nobody up for long, and is named.
+    let daemon = Daemon::start(&[]);
+    daemon.signal(Signal::SIGSTOP);
+    let ended = daemon.run(&["record", "--no-output", "--", "true"]);
+    daemon.signal(Signal::SIGCONT);
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.stderr.contains("does not answer; collecting in this process"), "{ended:?}");
+}
+
+fn one_daemon_to_a_socket() {
+    let daemon = Daemon::start(&[]);
+    let socket = daemon.socket.to_str().unwrap().to_owned();
+    let ended = daemon.run(&["daemon", "--socket", &socket]);
+    ended.assert_refused(2, &["another ccsd daemon serves", &socket]);
+    assert_eq!(daemon.sessions(), Vec::<Value>::new());
+    // One that was killed leaves its socket; the next replaces it.
+    let (dir, _) = daemon.kill();
+    assert!(dir.path().join("ccsd.sock").exists());
+    let daemon = Daemon::start_in(dir, &["--socket-mode", "600"]);
+    assert_eq!(fs::metadata(&daemon.socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(daemon.sessions(), Vec::<Value>::new());
+    daemon.stop();
+    let dir = scratch();
+    let file = dir.path().join("diary");
+    fs::write(&file, "dear diary").unwrap();
+    let ended = Ended::of(ccsd(["daemon", "--socket"]).arg(&file));
+    ended.assert_refused(2, &["is no socket", "--socket"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "dear diary");
+}
+
+fn ending_the_daemon() {
+    let daemon = Daemon::start(&[]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_writes(3);
+    daemon.stop();
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    assert!(recorded.ended.stderr.contains("the daemon was stopped"), "{:?}", recorded.ended);
+    recorded.assert_whole();
+    assert!(recorded.samples("forever").inherited > 0);
+}
+
+fn killing_the_daemon() {
+    let daemon = Daemon::start(&[]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_writes(4);
+    let _dir = daemon.kill();
+    let recorded = collecting.wait();
+    assert!(recorded.ended.stderr.contains("went away"), "{:?}", recorded.ended);
+    recorded.assert_whole();
+    assert!(recorded.samples("forever").inherited > 0);
+    let notes = &recorded.profile.session().notes;
+    assert!(notes.iter().any(|note| note.contains("ends early") && note.contains("went away")), "{notes:?}");
+}
+
+fn users_see_their_own() {
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let forever = build("forever.c", &["-O1"]);
+    let roots = Running::start(&forever, &[]);
+    let mut command = Command::new(&forever);
+    let nobodys = Running::start_command(as_user(&mut command, NOBODY));
+    let as_nobody = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
+    let of_root = daemon.detached(&[], roots.pid()).to_string();
+    // Root's sessions do not exist for him, and root's processes are not his to profile.
+    let ended = as_nobody(&["sessions", "--json"]);
+    assert!(ended.stdout.contains("\"sessions\":[]"), "{ended:?}");
+    as_nobody(&["stop", &of_root]).assert_refused(2, &["no session"]);
+    as_nobody(&["report", &of_root]).assert_refused(2, &["neither a file nor a session"]);
+    let ended = as_nobody(&["attach", "--detach", &roots.pid().to_string()]);
+    ended.assert_refused(2, &["may not profile", "another user"]);
+    // His own are, without the kernel where the machine keeps that from him.
+    let ended = as_nobody(&["attach", "--detach", &nobodys.pid().to_string()]);
+    assert!(ended.status.success(), "{ended:?}");
+    let own = ended.stdout.trim().to_owned();
+    let list = as_nobody(&["sessions", "--json"]);
+    let list: Value = serde_json::from_str(&list.stdout).unwrap();
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(list["sessions"][0]["owner_uid"], NOBODY);
+    let paranoid: i32 = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap().trim().parse().unwrap();
+    if paranoid > 1 {
+        assert!(list["sessions"][0]["event"].as_str().unwrap().ends_with(":u"), "{list}");
+        let ended = as_nobody(&["attach", "--detach", "--kernel", &nobodys.pid().to_string()]);
+        ended.assert_refused(2, &["kernel stacks are refused"]);
+    }
+    let ended = as_nobody(&["attach", "--detach", "--per-cpu", &nobodys.pid().to_string()]);
+    ended.assert_refused(2, &["sampling whole CPUs is refused"]);
+    assert_eq!(report_with_samples(&daemon, &own)["flat"]["rows"][0]["name"], "forever");
+    assert!(as_nobody(&["stop", &own]).status.success());
+    // Root sees both.
+    assert_eq!(daemon.sessions().len(), 2);
+    // Where the socket is not for him, he is told, and does it himself.
+    let closed = Daemon::start(&["--socket-mode", "600"]);
+    let ended = Ended::of(as_user(&mut closed.ccsd(["sessions"]), NOBODY));
+    ended.assert_refused(2, &["not permitted to use the daemon", "group ccsd"]);
+    let ended = Ended::of(as_user(&mut closed.ccsd(["record", "--no-output", "--", "true"]), NOBODY));
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.stderr.contains("not permitted to use the daemon"), "{ended:?}");
+}

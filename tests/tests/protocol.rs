@@ -1,0 +1,220 @@
+//! Whatever a client says, and however it goes: the daemon answers in words, or not at all, and serves the others.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::daemon::Daemon;
+use ccsd_tests::fixture::Running;
+use ccsd_tests::suite::{Need, PYTHON, Suite};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("garbage_is_answered_and_ended", &[], garbage)
+        .test("a_huge_length_takes_no_memory", &[], a_huge_length)
+        .test("what_is_half_is_nothing", &[], half_messages)
+        .test("another_version_is_told_of_both", &[], another_version)
+        .test("requests_that_make_no_sense", &[], nonsense)
+        .test("idle_connections_do_no_harm", &[], idle_connections)
+        .test("a_user_has_only_so_many_connections", &[Need::Root, PYTHON], connections_of_a_user)
+        .test("thousands_of_connections_come_and_go", &[], come_and_go)
+        .run()
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![kind];
+    frame.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn say(stream: &mut UnixStream, message: &Value) {
+    stream.write_all(&frame(b'C', message.to_string().as_bytes())).unwrap();
+}
+
+/// The next message, `None` where the daemon has ended the connection.
+fn hear(stream: &mut UnixStream) -> Option<Value> {
+    let mut header = [0; 5];
+    stream.read_exact(&mut header).ok()?;
+    assert_eq!(header[0], b'C');
+    let mut payload = vec![0; u32::from_le_bytes(header[1..].try_into().unwrap()) as usize];
+    stream.read_exact(&mut payload).unwrap();
+    Some(serde_json::from_slice(&payload).unwrap())
+}
+
+/// A connection that has been greeted.
+fn greeted(daemon: &Daemon) -> UnixStream {
+    let mut stream = daemon.connect();
+    say(&mut stream, &json!({"protocol": 1, "ccsd": "test", "pid": std::process::id()}));
+    assert_eq!(hear(&mut stream).unwrap()["protocol"], 1);
+    stream
+}
+
+fn message_of(reply: Option<Value>) -> String {
+    reply.unwrap()["refused"]["message"].as_str().unwrap().to_owned()
+}
+
+/// That it still does what it is for.
+fn assert_serves(daemon: &Daemon) {
+    assert_eq!(daemon.sessions(), Vec::<Value>::new());
+}
+
+fn garbage() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = daemon.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(message_of(hear(&mut stream)).contains("not a ccsd message"));
+    assert_eq!(hear(&mut stream), None);
+    // A pseudo-random stream of bytes, which is the same each time.
+    let mut state = 1u64;
+    for _ in 0..200 {
+        let mut stream = daemon.connect();
+        let bytes: Vec<u8> = (0..100)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as u8
+            })
+            .collect();
+        // It may have gone before all is said.
+        let _ = stream.write_all(&bytes);
+    }
+    let mut stream = daemon.connect();
+    stream.write_all(&frame(b'C', b"{\"protocol\": ")).unwrap();
+    assert!(message_of(hear(&mut stream)).contains("not understood"));
+    let mut stream = daemon.connect();
+    stream.write_all(&frame(b'C', &[b'['; 60_000])).unwrap();
+    assert!(message_of(hear(&mut stream)).contains("not understood"));
+    let mut stream = daemon.connect();
+    stream.write_all(&frame(b'S', b"profile")).unwrap();
+    assert!(message_of(hear(&mut stream)).contains("a message was due"));
+    assert_serves(&daemon);
+}
+
+fn a_huge_length() {
+    let daemon = Daemon::start(&[]);
+    for length in [u32::MAX, 65_537] {
+        let mut stream = daemon.connect();
+        stream.write_all(b"C").unwrap();
+        stream.write_all(&length.to_le_bytes()).unwrap();
+        let message = message_of(hear(&mut stream));
+        assert!(message.contains(&length.to_string()) && message.contains("65536"), "{message}");
+        assert_eq!(hear(&mut stream), None);
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kilobytes: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    assert!(kilobytes < 100_000, "{peak}");
+    assert_serves(&daemon);
+}
+
+fn half_messages() {
+    let daemon = Daemon::start(&[]);
+    let hello = frame(b'C', json!({"protocol": 1, "ccsd": "test", "pid": 1}).to_string().as_bytes());
+    for end in 0..hello.len() {
+        let mut stream = daemon.connect();
+        stream.write_all(&hello[..end]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(hear(&mut stream), None);
+    }
+    assert_serves(&daemon);
+}
+
+fn another_version() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = daemon.connect();
+    say(&mut stream, &json!({"protocol": 999, "ccsd": "9.8.7", "pid": 1, "something": {"new": []}}));
+    let hello = hear(&mut stream).unwrap();
+    assert_eq!(hello["protocol"], 1);
+    let message = message_of(hear(&mut stream));
+    let own = hello["ccsd"].as_str().unwrap();
+    for part in [own, "protocol 1", "9.8.7", "protocol 999", "--no-daemon"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(hear(&mut stream), None);
+    assert_serves(&daemon);
+}
+
+fn nonsense() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = greeted(&daemon);
+    let collect = json!({"rate_hz": 99});
+    for (request, part) in [
+        (json!("unknown_request"), "not understood"),
+        (json!({"stop": {}}), "not understood"),
+        (json!({"stop": {"session": -1}}), "not understood"),
+        (json!({"stop": {"session": 4_294_967_295u32}}), "no session 4294967295"),
+        (json!({"forget": {"session": 0}}), "no session 0"),
+        (json!({"subscribe": {"session": 5, "follow": true}}), "no session 5"),
+        (json!({"attach": {"pids": [], "collect": collect}}), "1 to 1024 processes"),
+        (json!({"attach": {"pids": vec![1; 1025], "collect": collect}}), "1 to 1024 processes"),
+        (json!({"attach": {"pids": [4_294_967_295u32], "collect": collect}}), "no process"),
+        (json!({"attach": {"pids": [0], "collect": collect}}), "no process"),
+        (json!({"attach": {"pids": [1], "collect": {"rate_hz": 0}}}), "outside 1 to"),
+        (json!({"attach": {"pids": [1], "collect": {"rate_hz": 99, "event": "nonsense"}}}), "nonsense"),
+        // Not a child of this client.
+        (json!({"adopt": {"pid": 1, "command": [], "collect": collect}}), "not a child"),
+        (json!({"adopt": {"pid": daemon.pid(), "command": [], "collect": collect}}), "ccsd itself"),
+    ] {
+        say(&mut stream, &request);
+        let message = message_of(hear(&mut stream));
+        assert!(message.contains(part), "{request}: {message}");
+    }
+    // Who gives another number than the kernel does not mean the same processes.
+    let mut stream = daemon.connect();
+    say(&mut stream, &json!({"protocol": 1, "ccsd": "test", "pid": 1}));
+    hear(&mut stream).unwrap();
+    say(&mut stream, &json!({"attach": {"pids": [std::process::id()], "collect": {"rate_hz": 99}}}));
+    assert!(message_of(hear(&mut stream)).contains("PID namespace"));
+    assert_serves(&daemon);
+}
+
+/// Many more descriptors than most limits allow at first.
+fn raise_file_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+}
+
+fn idle_connections() {
+    raise_file_limit();
+    let daemon = Daemon::start(&[]);
+    let silent: Vec<UnixStream> = (0..500).map(|_| daemon.connect()).collect();
+    let mut greeted: Vec<UnixStream> = (0..500).map(|_| greeted(&daemon)).collect();
+    assert_serves(&daemon);
+    // None was forgotten meanwhile.
+    let last = greeted.last_mut().unwrap();
+    say(last, &json!("list"));
+    assert_eq!(hear(last).unwrap()["sessions"]["more"], false);
+    drop(silent);
+    daemon.stop();
+}
+
+fn connections_of_a_user() {
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    // 64 that are held by another program of that user.
+    let script = "import socket, sys\nall = [socket.socket(socket.AF_UNIX) for _ in range(64)]\n\
+                  for s in all: s.connect(sys.argv[1])\nprint('r', end='', flush=True)\nsys.stdin.read()";
+    let mut python = std::process::Command::new("python3");
+    let holder = Running::start_command(as_user(python.args(["-c", script]).arg(&daemon.socket), NOBODY));
+    let ended = Ended::of(as_user(&mut daemon.ccsd(["sessions"]), NOBODY));
+    ended.assert_refused(2, &["64 connections"]);
+    // Others are not concerned.
+    assert_serves(&daemon);
+    drop(holder);
+    while !Ended::of(as_user(&mut daemon.ccsd(["sessions"]), NOBODY)).status.success() {}
+}
+
+fn come_and_go() {
+    let daemon = Daemon::start(&[]);
+    for _ in 0..3_000 {
+        drop(daemon.connect());
+    }
+    assert_serves(&daemon);
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
+    // They end as they find their clients gone.
+    while threads() > 10 {}
+}
