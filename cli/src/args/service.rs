@@ -57,10 +57,10 @@ fn mode(text: &str) -> Result<u32, String> {
 
 pub const DAEMON_EXAMPLES: &str = "\
 Examples:
-  sudo ccsd daemon                         for the machine
   ccsd daemon                              for this user's own programs
+  sudo ccsd daemon                         for the machine
   ccsd daemon --socket /tmp/test.sock &
-  CCSD_SOCKET=/tmp/test.sock ccsd sessions";
+  ccsd sessions --socket /tmp/test.sock";
 
 /// Arguments of `ccsd sessions`.
 #[derive(Debug, Args)]
