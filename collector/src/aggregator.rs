@@ -4,7 +4,7 @@
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
 use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId, TruncationReason};
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -13,6 +13,7 @@ use crate::layers::{Common, Layers, Reserve};
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
+use crate::pulse::{LOOK, Pulse, Watch};
 use crate::resolve::Resolver;
 use crate::session::SessionEvent;
 use crate::unwind::{Frame, Root};
@@ -96,10 +97,26 @@ impl Aggregator {
         }
     }
 
-    /// Works until the sampler says that the session is over; sends an update per interval and one at the end.
-    pub fn run(mut self, batches: &Receiver<Batch>, empty: &Sender<Batch>, events: &Sender<SessionEvent>) {
-        while let Ok(mut batch) = batches.recv() {
+    /// Works until the sampler says that the session is over, or hangs when it should; sends an update per interval and one
+    /// at the end.
+    pub fn run(
+        mut self,
+        batches: &Receiver<Batch>,
+        empty: &Sender<Batch>,
+        events: &Sender<SessionEvent>,
+        pulse: &Pulse,
+    ) {
+        let mut watch = Watch::default();
+        let mut counts = Counts::default();
+        let trouble = loop {
+            let mut batch = match batches.recv_timeout(LOOK) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) if pulse.end_asked() && watch.hangs(pulse) => break HANGS,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break PANICKED,
+            };
             self.absorb(&mut batch);
+            counts = batch.counts;
             if batch.mark != Mark::None {
                 match batch.mark {
                     Mark::End => self.resolver.finish_names(&mut self.profile),
@@ -116,9 +133,12 @@ impl Aggregator {
                 let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
                 return;
             }
-        }
-        // The sampler has gone without a word, by a panic: what there is stays good.
-        self.profile.add_note("the sampling thread failed: the profile ends early");
+        };
+        // What there is stays good.
+        pulse.give_up();
+        self.resolver.finish_names(&mut self.profile);
+        self.account(&counts, true);
+        self.profile.add_note(trouble);
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
         let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
@@ -289,6 +309,11 @@ impl Aggregator {
     }
 }
 
+/// Where the sampling thread has gone without a word.
+const PANICKED: &str = "the sampling thread failed: the profile ends early";
+/// Where it was asked for the end and did not answer.
+const HANGS: &str = "the sampling thread hangs, in a file or memory of the target that somebody else has to serve: the profile \
+                     ends early";
 /// Where samples were lost.
 const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
                     real-time priority (`ulimit -r 1`)";
@@ -360,4 +385,51 @@ fn expected(spec: &EventSpec, event_count: Option<u64>, user_share: Option<(u64,
         (false, _) => return None,
     };
     Some((sampled + spec.period_ns() / 2) / spec.period_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ccsd_profile::{Limits, Session};
+    use crossbeam_channel::bounded;
+
+    use super::*;
+
+    #[test]
+    fn a_sampler_that_hangs_is_not_waited_for() {
+        let spec = EventSpec {
+            event: Event::CpuClock,
+            rate_hz: 999,
+            kernel: false,
+            inherit: true,
+            enable_on_exec: false,
+            stack_bytes: 0,
+        };
+        let pulse = Arc::new(Pulse::default());
+        let (batches, batch_receiver) = bounded(1);
+        let (empty, _empty_receiver) = bounded(1);
+        let (events, event_receiver) = bounded(2);
+        let watched = pulse.clone();
+        let aggregate = std::thread::spawn(move || {
+            let profile = Profile::new(Session::default(), Limits::default());
+            Aggregator::new(profile, spec, Layout::Threads).run(&batch_receiver, &empty, &events, &watched);
+        });
+        pulse.ask_for_end();
+        // As long as it does something, the end may take its time.
+        for received in 0..30 {
+            pulse.beat();
+            batches.send(Batch { counts: Counts { received, ..Counts::default() }, ..Batch::default() }).unwrap();
+            std::thread::sleep(LOOK);
+            assert!(event_receiver.is_empty());
+        }
+        assert!(!pulse.is_given_up());
+        // The channel stays open: it has not ended.
+        assert!(matches!(event_receiver.recv(), Ok(SessionEvent::Update(_))));
+        let Ok(SessionEvent::Finished(profile)) = event_receiver.recv() else { panic!("no end") };
+        assert!(pulse.is_given_up());
+        assert!(profile.session().notes.iter().any(|note| note == HANGS), "{:?}", profile.session().notes);
+        assert_eq!(profile.accounting().received, 29);
+        aggregate.join().unwrap();
+    }
 }

@@ -24,6 +24,7 @@ pub mod layers;
 pub mod perf;
 pub mod process;
 mod promptness;
+mod pulse;
 pub mod resolve;
 mod sampler;
 mod session;

@@ -9,6 +9,7 @@ mod attach;
 mod records;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
@@ -22,6 +23,7 @@ use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::jit_code::JitEvent;
 use crate::process::procfs;
 use crate::promptness::Urgency;
+use crate::pulse::Pulse;
 use records::State;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
@@ -62,6 +64,8 @@ pub struct Channels {
     pub commands: Receiver<Command>,
     /// Becomes readable with every command, to end a sleep.
     pub wake: OwnedFd,
+    /// Shows that the sampler is at work.
+    pub pulse: Arc<Pulse>,
 }
 
 /// The state of the sampling thread.
@@ -121,6 +125,7 @@ impl Sampler {
         // Whoever has just asked wants to see something.
         let mut next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
         loop {
+            self.channels.pulse.beat();
             self.sleep(next_interval.saturating_sub(now_ns()));
             let command = match self.channels.commands.try_recv() {
                 Ok(command) => Some(command),
@@ -201,6 +206,7 @@ impl Sampler {
     fn round(&mut self, horizon: u64) {
         let (sorter, state, channels) = (&mut self.sorter, &mut self.state, &self.channels);
         sorter.drain(horizon, |ring, record| {
+            channels.pulse.beat();
             state.handle(ring, record);
             if state.batch.bytes() >= BATCH_BYTES && !state.queue_full {
                 state.send(channels, false);

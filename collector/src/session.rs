@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::{Limits, Metric, Profile, Session as SessionInfo, Unit, Update};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::aggregator::Aggregator;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
@@ -17,6 +18,7 @@ use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
 use crate::perf::set::EventSet;
 use crate::process::procfs;
 use crate::promptness::become_favoured;
+use crate::pulse::{LOOK, Pulse, Watch};
 use crate::sampler::{Channels, Command, Sampler};
 use crate::system;
 
@@ -86,6 +88,7 @@ pub struct Session {
     events: Receiver<SessionEvent>,
     commands: Sender<Command>,
     wake: OwnedFd,
+    pulse: Arc<Pulse>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -181,13 +184,21 @@ impl Session {
     /// must read them meanwhile.
     ///
     /// # Errors
-    /// [`Error::TooManyFiles`]: of some of them not all threads are followed then. [`Error::Ended`] after the end.
+    /// [`Error::TooManyFiles`]: of some of them not all threads are followed then. [`Error::Ended`] after the end, or where
+    /// the session can only be ended, because the sampling thread hangs.
     pub fn add(&self, pids: &[u32]) -> Result<Vec<u32>> {
         let (answer, answered) = bounded(1);
         let add = Command::Add { pids: pids.to_vec(), answer };
         self.commands.send(add).map_err(|_| Error::Ended)?;
         let _ = nix::unistd::write(&self.wake, b"!");
-        answered.recv().map_err(|_| Error::Ended)?
+        let mut watch = Watch::default();
+        loop {
+            match answered.recv_timeout(LOOK) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Timeout) if !watch.hangs(&self.pulse) => {}
+                Err(_) => return Err(Error::Ended),
+            }
+        }
     }
 
     /// What is being collected.
@@ -210,6 +221,7 @@ impl Session {
     pub fn stop_with(&self, target_cpu_ns: Option<(u64, u64)>) {
         // Full means that it has been said already: adding waits to be done each time.
         let _ = self.commands.try_send(Command::Stop { target_cpu_ns });
+        self.pulse.ask_for_end();
         let _ = nix::unistd::write(&self.wake, b"!");
     }
 }
@@ -219,8 +231,10 @@ impl Drop for Session {
         self.stop(None);
         // Draining lets the aggregator get to its end.
         while !matches!(self.events.recv(), Ok(SessionEvent::Finished(_)) | Err(_)) {}
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        if !self.pulse.is_given_up() {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -325,6 +339,7 @@ struct Prepared {
     empty: Sender<crate::batch::Batch>,
     commands: Sender<Command>,
     wake: OwnedFd,
+    pulse: Arc<Pulse>,
 }
 
 impl Prepared {
@@ -344,8 +359,14 @@ impl Prepared {
         let (empty, empty_receiver) = bounded(BATCHES);
         let (commands, command_receiver) = bounded(COMMANDS);
         let (wake, wake_receiver) = wake_pipe()?;
-        let channels =
-            Channels { batches: batch_sender, empty: empty_receiver, commands: command_receiver, wake: wake_receiver };
+        let pulse = Arc::new(Pulse::default());
+        let channels = Channels {
+            batches: batch_sender,
+            empty: empty_receiver,
+            commands: command_receiver,
+            wake: wake_receiver,
+            pulse: pulse.clone(),
+        };
         let sampler = Sampler::new(events, sorter, channels, options.interval);
         Ok(Prepared {
             info,
@@ -355,23 +376,25 @@ impl Prepared {
             empty,
             commands,
             wake,
+            pulse,
         })
     }
 
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
-        let Prepared { info, sampler, aggregator, batches, empty, commands, wake } = self;
+        let Prepared { info, sampler, aggregator, batches, empty, commands, wake, pulse } = self;
+        let watched = pulse.clone();
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
             builder.spawn(body).map_err(doing("start a thread"))
         };
         let aggregate = move || {
             become_favoured();
-            aggregator.run(&batches, &empty, &events_sender);
+            aggregator.run(&batches, &empty, &events_sender, &watched);
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
-        Ok(Session { info, events, commands, wake, threads })
+        Ok(Session { info, events, commands, wake, pulse, threads })
     }
 }
 

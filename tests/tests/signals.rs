@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Suite};
+use ccsd_tests::suite::{CC, Need, Suite};
 use nix::sys::signal::Signal;
 
 fn main() -> ExitCode {
@@ -30,6 +30,17 @@ fn main() -> ExitCode {
             let report = Ended::of(ccsd(["report"]).arg(&recorded.file));
             assert!(report.status.success(), "{report:?}");
             assert!(report.stdout.contains("forever") && report.stdout.contains("interrupted"), "{}", report.stdout);
+        })
+        .test("stack_that_nobody_serves", &[CC, Need::Root], || {
+            // Who reads the outer part of this stack waits for ever.
+            let mut fixture = Running::start(&build("served.c", &["-O1", "-pthread"]), &[]);
+            let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
+            collecting.wait_for_writes(3);
+            let recorded = collecting.stop();
+            assert!(fixture.is_alive());
+            let all = recorded.samples("forever").inherited;
+            assert!(all > 0 && recorded.profile.accounting().received == all, "{:?}", recorded.names());
+            assert_eq!(recorded.samples("[truncated: stack copy too small]").inherited, all);
         })
         .test("attach_for_a_duration", &[CC], || {
             let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);

@@ -90,6 +90,7 @@ impl Sampler {
                     threads => threads.unwrap_or_default(),
                 };
                 for tid in threads {
+                    self.channels.pulse.beat();
                     // A thread forked by an open one has inherited its events, unless these were opened while it was
                     // being forked: then it may or may not have.
                     let inherited = self.state.forked.get(&tid).is_some_and(|&(parent, time)| {

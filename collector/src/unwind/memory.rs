@@ -1,8 +1,9 @@
 //! The target's stack: the bytes that the sample copied, and beyond them the target's memory as it is now.
 //!
 //! The kernel copies at most 64 KiB of stack with a sample, and stops at a page that is not in memory. What lies beyond
-//! is read from the target with `process_vm_readv(2)`, which does not stop it. By then it may have run on for as long
-//! as the sample waited in its ring, so what is read is believed only if
+//! is read from the target with `process_vm_readv(2)`, which does not stop it, as far as it is in memory (see
+//! [`pages`](super::pages)). By then it may have run on for as long as the sample waited in its ring, so what is read is
+//! believed only if
 //!
 //! - the *anchors*, the last slots that the copy held on the way out (the return address of the boundary frame among
 //!   them), hold the same words now, read by the same system call as the rest, and
@@ -25,6 +26,7 @@ use nix::unistd::Pid;
 
 use crate::perf::now_ns;
 use crate::perf::ring_buffer::Bytes;
+use crate::unwind::pages::Pages;
 
 /// The first piece that is read beyond the copy. Most stacks that pass the copy pass it by less.
 const FIRST_PIECE: usize = 16 << 10;
@@ -62,6 +64,7 @@ pub struct Memory {
     piece: Vec<u8>,
     piece_start: u64,
     next_piece: usize,
+    pages: Pages,
     /// Room for what is compared.
     probed: Vec<u8>,
     /// When the sample was taken, and when memory was last read, nanoseconds.
@@ -151,8 +154,8 @@ impl Memory {
         let [first, second] = &mut words;
         let mut local = [IoSliceMut::new(first), IoSliceMut::new(second), IoSliceMut::new(&mut piece)];
         let word = |slot: Slot| RemoteIoVec { base: slot.0 as usize, len: 8 };
-        let remote = [word(anchors[0]), word(anchors[1]), RemoteIoVec { base: address as usize, len: size }];
-        let got = self.call_for_stack(size, &mut local, &remote).unwrap_or(0);
+        let mut remote = [word(anchors[0]), word(anchors[1]), RemoteIoVec { base: address as usize, len: size }];
+        let got = self.call_for_stack(size, &mut local, &mut remote).unwrap_or(0);
         self.piece = piece;
         self.piece_start = address;
         // The stack may end before the piece does.
@@ -192,14 +195,14 @@ impl Memory {
         }
         let mut probed = std::mem::take(&mut self.probed);
         probed.resize(MAX_PROBES * PROBE_SPAN, 0);
-        let read = self.call_for_stack(bytes, &mut [IoSliceMut::new(&mut probed[..bytes])], &remote[..pieces]);
+        let read = self.call_for_stack(bytes, &mut [IoSliceMut::new(&mut probed[..bytes])], &mut remote[..pieces]);
         let now = match read {
             Ok(read) if read == bytes => {
                 let held = |place: usize| probed.get(place..place + 8);
                 let changed = |(&place, slot): (&usize, &Slot)| held(place) != Some(&slot.1.to_le_bytes());
                 places.iter().zip(slots).rposition(changed).map_or(Now::Same, Now::Changed)
             }
-            // A thread's stack goes with the thread.
+            // A thread's stack goes with the thread; or some pages of it have been given back.
             Ok(_) | Err(Errno::ESRCH | Errno::EFAULT) => Now::Gone,
             Err(_) => Now::Unknown,
         };
@@ -207,8 +210,9 @@ impl Memory {
         now
     }
 
-    /// `process_vm_readv`, if the budget allows for `bytes` more; EAGAIN if not.
-    fn call(&mut self, bytes: usize, local: &mut [IoSliceMut<'_>], remote: &[RemoteIoVec]) -> nix::Result<usize> {
+    /// `process_vm_readv`, if the budget allows for `bytes` more; EAGAIN if not. What is not in memory ends it, as what is
+    /// not mapped does.
+    fn call(&mut self, bytes: usize, local: &mut [IoSliceMut<'_>], remote: &mut [RemoteIoVec]) -> nix::Result<usize> {
         if self.left < bytes as u64 {
             return Err(Errno::EAGAIN);
         }
@@ -219,7 +223,11 @@ impl Memory {
         }
         self.left -= bytes as u64;
         self.read_at = now_ns();
-        let read = process_vm_readv(Pid::from_raw(self.pid), local, remote);
+        let read = match self.pages.cut(self.pid, self.time, self.read_at, remote) {
+            Ok(0) => Err(Errno::EFAULT),
+            Ok(pieces) => process_vm_readv(Pid::from_raw(self.pid), local, &remote[..pieces]),
+            Err(why) => Err(why),
+        };
         self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(self.read_at));
         read
     }
@@ -229,7 +237,7 @@ impl Memory {
         &mut self,
         bytes: usize,
         local: &mut [IoSliceMut<'_>],
-        remote: &[RemoteIoVec],
+        remote: &mut [RemoteIoVec],
     ) -> nix::Result<usize> {
         let read = self.call(bytes, local, remote);
         if read == Err(Errno::EPERM) {
@@ -251,9 +259,9 @@ impl Memory {
         let at = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
         // Two pieces, so that a missing second page does not take the first with it.
         let first = len.min(4096 - at % 4096);
-        let remote =
+        let mut remote =
             [RemoteIoVec { base: at, len: first }, RemoteIoVec { base: at.saturating_add(first), len: len - first }];
-        let read = self.call(len, &mut [IoSliceMut::new(local)], &remote)?;
+        let read = self.call(len, &mut [IoSliceMut::new(local)], &mut remote)?;
         bytes.get(..read).filter(|bytes| !bytes.is_empty()).map(Arc::from).ok_or(Errno::EFAULT)
     }
 }

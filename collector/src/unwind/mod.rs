@@ -19,6 +19,7 @@ mod code;
 mod fde_index;
 mod loaded;
 pub mod memory;
+mod pages;
 mod plain;
 #[cfg(test)]
 mod recorded;

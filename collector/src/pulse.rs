@@ -1,0 +1,69 @@
+//! Whether the sampling thread still works.
+//!
+//! It opens files and reads memory that others may have to serve: a file system in user space or on another machine, the
+//! target's own `userfaultfd`. Where such a one does not answer, the kernel keeps the thread, and only the end of ccsd
+//! interrupts that. What can be seen beforehand is avoided; for the rest the session can be ended all the same, without
+//! the thread and what it held.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Time between two looks.
+pub const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
+/// Looks in a row that may find the thread silent when it is asked for an answer: 10 s. No record takes that long, even
+/// where hundreds want the CPU. (What is stopped and goes on later has not looked meanwhile.)
+const PATIENCE: u32 = 10;
+
+/// What the sampling thread shows, and what is expected of it. Nothing else is ordered by these, so `Relaxed` does.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    beats: AtomicU64,
+    end_asked: AtomicBool,
+    given_up: AtomicBool,
+}
+
+impl Pulse {
+    /// The thread is alive.
+    #[inline]
+    pub fn beat(&self) {
+        // There is one that writes, so this need not be one indivisible step.
+        self.beats.store(self.beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// From now on it is to come to its end.
+    pub fn ask_for_end(&self) {
+        self.end_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to come to its end.
+    pub fn end_asked(&self) -> bool {
+        self.end_asked.load(Ordering::Relaxed)
+    }
+
+    /// Nobody waits for it any more.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+}
+
+/// One who waits for an answer.
+#[derive(Debug, Default)]
+pub struct Watch {
+    beats: u64,
+    silent: u32,
+}
+
+impl Watch {
+    /// Takes another look, which is to be done every [`LOOK`]. Whether there has been no beat for too long.
+    pub fn hangs(&mut self, pulse: &Pulse) -> bool {
+        let beats = pulse.beats.load(Ordering::Relaxed);
+        self.silent = if beats == self.beats { self.silent + 1 } else { 0 };
+        self.beats = beats;
+        self.silent >= PATIENCE
+    }
+}
