@@ -11,11 +11,13 @@ use crate::duration;
 use crate::style::ColorChoice;
 
 pub mod service;
+pub mod watch;
 
 use service::{
     ByArgs, DAEMON_EXAMPLES, DaemonArgs, SAVE_EXAMPLES, SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs,
     SocketArgs, StopArgs,
 };
+use watch::{DIFF_EXAMPLES, DiffArgs, StoredArgs, WATCHES_EXAMPLES, WatchesArgs};
 
 /// Where a profile goes, and where it is looked for, if no file is named.
 pub const DEFAULT_FILE: &str = "profile.ccsd";
@@ -112,6 +114,19 @@ pub enum Command {
     /// Writes the profile of a daemon's session up to now into a file. It is this process that writes it, not the daemon.
     #[command(after_long_help = SAVE_EXAMPLES)]
     Save(SaveArgs),
+    /// Compare two profiles
+    ///
+    /// Compares two profiles, or two times of a watch, function by function.
+    ///
+    /// Functions are matched by name and file name of their image, so that two builds of a program can be compared. The
+    /// change is that of the share in all samples; weights of profiles of different length do not compare.
+    #[command(after_long_help = DIFF_EXAMPLES)]
+    Diff(DiffArgs),
+    /// List what the watches of the service have stored
+    ///
+    /// Lists the watches of /etc/ccsd/ccsd.toml that have stored profiles, and since when.
+    #[command(after_long_help = WATCHES_EXAMPLES)]
+    Watches(WatchesArgs),
     /// Show what can be sampled here, and how to allow more
     ///
     /// Tries what this machine lets this user sample, and names the command that would allow more.
@@ -275,8 +290,10 @@ pub struct ReportArgs {
     /// The profile, or the number of a daemon's session, or a process that one is on
     ///
     /// A number is a file if there is one of that name, else a session, else a process.
-    #[arg(value_name = "FILE|ID|PID", default_value = DEFAULT_FILE)]
+    #[arg(value_name = "FILE|ID|PID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub stored: StoredArgs,
     /// Functions by the time they spent themselves (default)
     #[arg(long, group = "view")]
     pub flat: bool,
@@ -331,6 +348,7 @@ Examples:
   ccsd report --graph --function parse     its callers and callees
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --graph 3                    of the daemon's session 3, up to now
+  ccsd report --watch nginx --since 03:10 --until 03:12
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 
 /// Arguments of `ccsd doctor`.
@@ -421,6 +439,14 @@ mod tests {
             "ccsd report --flat --graph",
             "ccsd report -n -1",
             "ccsd report --stacks --function x",
+            "ccsd report --since -1h",
+            "ccsd report --watch x a.ccsd",
+            "ccsd diff",
+            "ccsd diff a",
+            "ccsd diff a b c",
+            "ccsd diff --watch x",
+            "ccsd diff --watch x --against -1h a b",
+            "ccsd diff --against -1h a b",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

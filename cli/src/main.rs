@@ -4,6 +4,7 @@
 //! the numbers are is decided in the libraries; here is only how they look.
 
 mod args;
+mod diff;
 mod doctor;
 mod dump;
 mod duration;
@@ -16,8 +17,10 @@ mod run;
 mod service;
 mod signals;
 mod status;
+mod stored;
 mod style;
 mod table;
+mod times;
 
 use std::fmt;
 use std::io::{Write, stderr};
@@ -47,6 +50,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Sessions(args) => service::sessions(&args, cli.color),
         Command::Stop(args) => service::stop(&args),
         Command::Save(args) => service::save(&args),
+        Command::Diff(args) => diff::run(&args, cli.color),
+        Command::Watches(args) => stored::watches(&args, cli.color),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

@@ -8,6 +8,7 @@ pub mod authority;
 pub mod client;
 pub mod config;
 mod engine;
+pub mod metrics;
 mod output;
 pub mod protocol;
 pub mod remote;

@@ -28,8 +28,11 @@ pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> Str
         Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
         Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
+    if let Some(about) = file.and_then(|file| file.stored.as_ref()) {
+        lines.insert(1, Line { label: "time", text: about.line(), tone: Tone::Plain });
+    }
     // On a terminal it has just been said on standard error.
-    if let Some(message) = file.filter(|_| !layout.is_terminal()).and_then(LoadedFile::message) {
+    for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
         lines.push(Line { label: "file", text: message, tone: Tone::Warning });
     }
     for note in &session.notes {

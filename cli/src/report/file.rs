@@ -14,6 +14,7 @@ use crate::args::service::SocketArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
 use crate::service;
+use crate::stored::{About, Stored};
 
 /// A profile and how much of its file it is.
 pub struct LoadedFile {
@@ -31,6 +32,16 @@ pub struct LoadedFile {
     pub records: u64,
     /// Bytes of the file.
     pub bytes: u64,
+    /// What part of a watch it is, if it is none of a file.
+    pub stored: Option<About>,
+}
+
+impl From<Stored> for LoadedFile {
+    fn from(stored: Stored) -> LoadedFile {
+        let Stored { profile, dir, about } = stored;
+        let (recovery, finished, records, bytes) = (Recovery::Whole, true, 0, about.bytes);
+        LoadedFile { path: dir, session: None, profile, recovery, finished, records, bytes, stored: Some(about) }
+    }
 }
 
 /// The profile of a file or, where `name` is a number and there is no such file, of a daemon's session.
@@ -43,7 +54,8 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
     let path = PathBuf::from(format!("session {session}"));
     let (profile, ended) = client.subscribe(session, false)?.read_all()?;
     let finished = ended.is_some();
-    Ok(LoadedFile { path, session: Some(session), profile, recovery: Recovery::Whole, finished, records: 0, bytes: 0 })
+    let recovery = Recovery::Whole;
+    Ok(LoadedFile { path, session: Some(session), profile, recovery, finished, records: 0, bytes: 0, stored: None })
 }
 
 /// Opens a profile.
@@ -64,9 +76,16 @@ pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
         return Err(Failure::bad_request(anyhow!("{name} is not a regular file")));
     }
     match read_profile(BufReader::with_capacity(1 << 18, file)) {
-        Ok(Loaded { profile, recovery, finished, records, bytes }) => {
-            Ok(LoadedFile { path: path.to_owned(), session: None, profile, recovery, finished, records, bytes })
-        }
+        Ok(Loaded { profile, recovery, finished, records, bytes }) => Ok(LoadedFile {
+            path: path.to_owned(),
+            session: None,
+            profile,
+            recovery,
+            finished,
+            records,
+            bytes,
+            stored: None,
+        }),
         Err(DecodeError::Io(error)) => {
             Err(Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}"))))
         }
@@ -75,6 +94,11 @@ pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
 }
 
 impl LoadedFile {
+    /// All that is to be said about it.
+    pub fn messages(&self) -> Vec<String> {
+        self.stored.as_ref().map_or_else(|| self.message().into_iter().collect(), About::messages)
+    }
+
     /// What is to be said about a file that does not end as it should.
     pub fn message(&self) -> Option<String> {
         if self.session.is_some() {

@@ -13,6 +13,7 @@ use super::file::LoadedFile;
 use super::{Shown, View, cycles, flat, graph, lines, stacks, stats, threads};
 use crate::format::unit_name;
 use crate::json::to_text;
+use crate::stored::About;
 
 /// Raised when a field changes its meaning or goes. New fields do not raise it.
 const SCHEMA: u32 = 1;
@@ -42,6 +43,9 @@ struct File {
     finished: bool,
     /// What could not be read, if anything.
     cut: Option<Cut>,
+    /// What part of a watch it is; then `path` is a directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored: Option<About>,
 }
 
 #[derive(Serialize)]
@@ -61,7 +65,7 @@ struct Metric<'a> {
 
 /// The accounting under names that do not depend on how it is stored.
 #[derive(Serialize)]
-struct Counts {
+pub struct Counts {
     duration_ns: u64,
     expected: Option<u64>,
     received: u64,
@@ -87,7 +91,8 @@ struct Counts {
 }
 
 impl Counts {
-    fn new(accounting: &Accounting) -> Counts {
+    /// Of an accounting.
+    pub fn new(accounting: &Accounting) -> Counts {
         let reasons = TruncationReason::ALL.iter().map(|reason| reason.text()).zip(accounting.truncated);
         Counts {
             duration_ns: accounting.duration_ns,
@@ -139,6 +144,7 @@ pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<Stri
             whole_records: file.records,
             finished: file.finished,
             cut,
+            stored: file.stored.clone(),
         }),
         daemon_session: file.session,
         session: shown.profile.session(),

@@ -5,7 +5,7 @@
 
 mod accounting;
 mod cycles;
-mod file;
+pub mod file;
 mod flat;
 mod graph;
 mod json;
@@ -22,8 +22,11 @@ use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 
 use crate::args::ReportArgs;
 use crate::exit::{Exit, Failure};
+use crate::stored;
 use crate::style::{ColorChoice, Layout};
 use crate::warn;
+
+pub use json::Counts;
 
 /// Rows of the report after a collection: what fits on a screen below the program's own last words.
 const SHORT_ROWS: usize = 15;
@@ -146,8 +149,11 @@ impl Shown<'_> {
 
 /// Runs the command.
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let loaded = file::load_any(&args.file, &args.socket)?;
-    if let Some(message) = loaded.message() {
+    let loaded = match &args.stored {
+        stored if stored.is_given()? => stored::load(stored, stored.since.as_deref(), stored.until.as_deref())?.into(),
+        _ => file::load_any(&args.file, &args.socket)?,
+    };
+    for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
     let view = View::of(args);

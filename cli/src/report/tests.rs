@@ -161,6 +161,7 @@ fn json_of_every_view_stands_under_its_name() {
             finished: true,
             records: 3,
             bytes: 100,
+            stored: None,
         };
         let text = json::document(view, &Shown { limit: Some(1), ..shown(&profile) }, &file).unwrap();
         assert!(!text.contains('\x1b'));

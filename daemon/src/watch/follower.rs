@@ -18,8 +18,6 @@ use super::scan::Found;
 use crate::config::Watch;
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
-/// Commands that wait. The manager sends one a second at most, and goes on if they are not taken.
-const COMMANDS: usize = 16;
 /// Without processes for so long, the session ends: its rings take memory, and its threads wake ten times a second.
 const IDLE: Duration = Duration::from_secs(60);
 /// A session that could not begin is tried again after this.
@@ -58,24 +56,24 @@ pub struct WatchStatus {
     pub problem: Option<String>,
 }
 
-/// What a follower is told.
+/// How a follower's work should be: told at every look for processes, and compared with how it is.
 #[derive(Debug)]
-pub enum Command {
-    /// These processes fit now; those that fit before may be among them.
-    Processes(Vec<Found>),
-    /// Another step of the budget, with its reason.
-    Step(Step, String),
-    /// Another configuration of the watch.
-    Configure(Watch),
-    /// The end.
-    Stop,
+pub struct Orders {
+    /// All processes that fit now.
+    pub found: Vec<Found>,
+    /// The watch, of which rate and interval may have changed.
+    pub watch: Arc<Watch>,
+    /// What the budget gives up.
+    pub step: Step,
+    /// Why.
+    pub reason: Arc<str>,
 }
 
 /// A follower's thread.
 #[derive(Debug)]
 pub struct Handle {
-    /// Where commands go.
-    pub commands: Sender<Command>,
+    /// Where orders go. To drop it is to end the follower.
+    pub orders: Sender<Orders>,
     /// What it is doing.
     pub status: Arc<Mutex<WatchStatus>>,
     /// Disconnected when it has ended.
@@ -103,21 +101,17 @@ pub struct Place {
 ///
 /// # Errors
 /// If no thread can be started.
-pub fn start(watch: Watch, place: Place, step: Step) -> std::io::Result<Handle> {
-    let (commands, receiver) = bounded(COMMANDS);
+pub fn start(watch: Arc<Watch>, place: Place) -> std::io::Result<Handle> {
+    // One that is busy gets the orders of the next look.
+    let (orders, receiver) = bounded(1);
     let (alive, ended) = bounded(0);
-    let status = WatchStatus {
-        name: watch.name.0.clone(),
-        rate_hz: step.rate(watch.rate_hz.0),
-        configured_rate_hz: watch.rate_hz.0,
-        ..WatchStatus::default()
-    };
+    let status = WatchStatus { name: watch.name.0.clone(), ..WatchStatus::default() };
     let status = Arc::new(Mutex::new(status));
     let follower = Follower {
         watch,
         place,
-        step,
-        reason: None,
+        step: Step::default(),
+        reason: "".into(),
         found: Vec::new(),
         without_processes_since: None,
         running: None,
@@ -129,7 +123,7 @@ pub fn start(watch: Watch, place: Place, step: Step) -> std::io::Result<Handle> 
         let _alive: Sender<()> = alive;
         follower.run(&receiver);
     })?;
-    Ok(Handle { commands, status, ended })
+    Ok(Handle { orders, status, ended })
 }
 
 /// A session under way.
@@ -152,10 +146,10 @@ struct Counted {
 }
 
 struct Follower {
-    watch: Watch,
+    watch: Arc<Watch>,
     place: Place,
     step: Step,
-    reason: Option<String>,
+    reason: Arc<str>,
     found: Vec<Found>,
     without_processes_since: Option<Instant>,
     running: Option<Running>,
@@ -164,7 +158,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn run(mut self, commands: &Receiver<Command>) {
+    fn run(mut self, orders: &Receiver<Orders>) {
         loop {
             let events = self.running.as_ref().map_or_else(never, |running| running.session.events().clone());
             select! {
@@ -180,21 +174,9 @@ impl Follower {
                         self.problem(Some("the session ended by itself; it will be begun again".to_owned()));
                     }
                 },
-                recv(commands) -> command => match command {
-                    Ok(Command::Processes(found)) => self.processes(found),
-                    Ok(Command::Step(step, reason)) => {
-                        (self.step, self.reason) = (step, Some(reason));
-                        self.restart();
-                    }
-                    Ok(Command::Configure(watch)) => {
-                        if watch.rate_hz != self.watch.rate_hz || watch.interval != self.watch.interval {
-                            self.watch = watch;
-                            self.restart();
-                        } else {
-                            self.watch = watch;
-                        }
-                    }
-                    Ok(Command::Stop) | Err(_) => return self.end(),
+                recv(orders) -> orders => match orders {
+                    Ok(orders) => self.obey(orders),
+                    Err(_) => return self.end(),
                 },
             }
         }
@@ -215,6 +197,16 @@ impl Follower {
                 status.problem = problem;
             }
         });
+    }
+
+    fn obey(&mut self, orders: Orders) {
+        let Orders { found, watch, step, reason } = orders;
+        let changed = (watch.rate_hz, watch.interval, step) != (self.watch.rate_hz, self.watch.interval, self.step);
+        (self.watch, self.step, self.reason) = (watch, step, reason);
+        if changed {
+            self.end();
+        }
+        self.processes(found);
     }
 
     fn processes(&mut self, found: Vec<Found>) {
@@ -239,7 +231,8 @@ impl Follower {
                 Ok(refused) => self.refused(&refused),
                 // Those of processes that have ended since stay open until the session ends.
                 Err(error) => {
-                    tracing::debug!(watch = %self.watch.name.0, "a new session is begun: {error}");
+                    let name = &self.watch.name.0;
+                    tracing::info!(watch = %name, "watch {name}: a new segment, because {error}");
                     self.restart();
                 }
             },
@@ -292,7 +285,8 @@ impl Follower {
                     status.profiling = true;
                     status.segments += u64::from(segment.is_some());
                 });
-                let (began, began_wall) = (Instant::now(), info.started_unix_ns);
+                // Of the same moment; the session began a moment before.
+                let (began, began_wall) = (Instant::now(), unix_ns());
                 self.running = Some(Running { session, segment, began, began_wall, counted: Counted::default() });
             }
             Err(error) => {
@@ -327,8 +321,8 @@ impl Follower {
         let (step, configured) = (self.step, self.watch.rate_hz.0);
         let mut notes = Vec::new();
         if step.rate(configured) != configured {
-            let reason = self.reason.as_deref().unwrap_or("to stay within the budget of the service");
-            notes.push(format!("{} instead of {configured} samples per second: {reason}", step.rate(configured)));
+            let rate = step.rate(configured);
+            notes.push(format!("{rate} instead of {configured} samples per second: {}", self.reason));
         }
         if step.user_only() {
             notes.push("user code only: the budget of the service is used up".to_owned());
@@ -384,7 +378,12 @@ impl Follower {
                 }
             },
         };
-        if full || elapsed >= SEGMENT || unix_ns().abs_diff(expected) > DRIFT_NS {
+        let drift = unix_ns().abs_diff(expected);
+        if drift > DRIFT_NS {
+            let name = &self.watch.name.0;
+            tracing::info!(watch = %name, "watch {name}: the clock was set by {} ms: a new segment", drift / 1_000_000);
+        }
+        if full || elapsed >= SEGMENT || drift > DRIFT_NS {
             self.restart();
         }
     }

@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ccsd_collector::usage;
-use crossbeam_channel::{Receiver, Sender, bounded, select};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, select};
 
 use crate::config::{Config, Watch};
 use crate::store;
 use budget::Shedder;
-use follower::{Handle, Place};
+use follower::{Handle, Orders, Place};
 use rules::Rule;
 use scan::Scanner;
 
@@ -51,8 +51,10 @@ pub struct Overview {
     pub removed_segments: u64,
     /// Looks for processes since then, and the time they took.
     pub looks: u64,
-    /// Seconds that these took.
+    /// CPU seconds that these took.
     pub look_seconds: f64,
+    /// When all this was so.
+    pub at: Option<Instant>,
 }
 
 /// The watches at work.
@@ -95,6 +97,12 @@ impl Watches {
         self.overview.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the thread that looks for processes still does: it tells how it is at least once a minute.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.overview().at.is_none_or(|at| at.elapsed() < 3 * RETENTION_PERIOD)
+    }
+
     /// Ends all sessions and finishes their segments, within five seconds: what takes longer stays as a crash would leave it,
     /// without its last interval.
     pub fn stop(self) {
@@ -108,9 +116,11 @@ struct Manager {
     scanner: Scanner,
     /// In the order of the configuration; `None` for those that have not found any process yet.
     followers: Vec<Option<Handle>>,
-    /// Watches that are no more, whose threads are still ending.
-    ending: Vec<Handle>,
+    /// Where the threads of watches that are no more say that they have ended.
+    ending: Vec<Receiver<()>>,
     shedder: Shedder,
+    /// Why the budget has taken its last step.
+    reason: Arc<str>,
     overview: Arc<Mutex<Overview>>,
     retained: Option<Instant>,
     /// Files that are not ours and have been named.
@@ -132,6 +142,7 @@ impl Manager {
             followers: config.watches.iter().map(|_| None).collect(),
             ending: Vec::new(),
             shedder: Shedder::new(config.budget, Instant::now(), cpu_time()),
+            reason: "".into(),
             overview,
             retained: None,
             named: HashSet::new(),
@@ -160,28 +171,28 @@ impl Manager {
         if self.config.watches.is_empty() {
             return;
         }
-        let began = Instant::now();
         let fits = self.scanner.look();
         {
             let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
             overview.looks += 1;
-            overview.look_seconds += began.elapsed().as_secs_f64();
+            overview.look_seconds += self.scanner.cost().as_secs_f64();
         }
         let step = self.shedder.step();
-        for ((watch, follower), fits) in self.config.watches.iter().zip(&mut self.followers).zip(fits) {
-            if follower.is_none() && !fits.is_empty() {
+        for ((watch, follower), found) in self.config.watches.iter().zip(&mut self.followers).zip(fits) {
+            if follower.is_none() && !found.is_empty() {
                 let place = Place {
                     dir: self.config.state_dir.0.join(&watch.name.0),
                     segment_bytes: self.config.retention.bytes.0 / SEGMENT_SHARE,
                 };
-                match follower::start(watch.clone(), place, step) {
+                match follower::start(Arc::new(watch.clone()), place) {
                     Ok(handle) => *follower = Some(handle),
                     Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
                 }
             }
             if let Some(follower) = follower {
+                let (watch, reason) = (Arc::new(watch.clone()), Arc::clone(&self.reason));
                 // One that is busy finds out at the next look.
-                let _ = follower.commands.try_send(follower::Command::Processes(fits));
+                let _ = follower.orders.try_send(Orders { found, watch, step, reason });
             }
         }
     }
@@ -190,9 +201,7 @@ impl Manager {
         let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), resident_bytes()) else { return };
         let step = self.shedder.step();
         tracing::warn!(step = step.number(), "step {} of {}: {reason}", step.number(), budget::Step::LAST.number());
-        for follower in self.followers.iter().flatten() {
-            let _ = follower.commands.send(follower::Command::Step(step, reason.clone()));
-        }
+        self.reason = reason.into();
     }
 
     fn retain(&mut self) {
@@ -222,7 +231,7 @@ impl Manager {
     }
 
     fn tell(&mut self) {
-        self.ending.retain(|handle| !matches!(handle.ended.try_recv(), Err(error) if error.is_disconnected()));
+        self.ending.retain(|ended| ended.try_recv() == Err(TryRecvError::Empty));
         let statuses = self.config.watches.iter().zip(&self.followers).map(|(watch, follower)| {
             follower.as_ref().map_or_else(
                 || WatchStatus {
@@ -236,6 +245,7 @@ impl Manager {
         });
         let statuses = statuses.collect();
         let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
+        overview.at = Some(Instant::now());
         overview.watches = statuses;
         overview.step = self.shedder.step().number();
         overview.cpu_percent = self.shedder.last_use().map(|used| used.cpu_percent);
@@ -251,27 +261,19 @@ impl Manager {
             // One that now means other processes is another watch.
             let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
             let follower = old.iter().position(same).and_then(|i| old.swap_remove(i).1);
-            if let Some(follower) = &follower {
-                let _ = follower.commands.send(follower::Command::Configure(watch.clone()));
-            }
             self.followers.push(follower);
         }
-        for handle in old.into_iter().filter_map(|(_, handle)| handle) {
-            let _ = handle.commands.send(follower::Command::Stop);
-            self.ending.push(handle);
-        }
+        self.ending.extend(old.into_iter().filter_map(|(_, handle)| handle).map(|handle| handle.ended));
         self.scanner = scanner(&self.config.watches);
         self.shedder.set_budget(self.config.budget);
         self.retained = None;
     }
 
     fn stop(self) {
-        let handles: Vec<Handle> = self.followers.into_iter().flatten().chain(self.ending).collect();
-        for handle in &handles {
-            let _ = handle.commands.send(follower::Command::Stop);
-        }
-        for handle in handles {
-            let _ = handle.ended.recv();
+        // All end at once when their orders end.
+        let following: Vec<Receiver<()>> = self.followers.into_iter().flatten().map(|handle| handle.ended).collect();
+        for ended in following.into_iter().chain(self.ending) {
+            let _ = ended.recv();
         }
     }
 }

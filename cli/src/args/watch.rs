@@ -1,0 +1,99 @@
+//! Arguments of the commands that have to do with what watches have stored.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::Args;
+
+use crate::exit::Failure;
+
+/// Which part of what a watch has stored.
+#[derive(Debug, Default, Args)]
+pub struct StoredArgs {
+    /// What this watch of the service has stored, instead of a file
+    #[arg(long, value_name = "NAME", help_heading = "Watches")]
+    pub watch: Option<String>,
+    /// From this time on, or within this range, as in 03:10, -1h, yesterday, 2026-11-21T03:10, -25h..-24h
+    #[arg(long, value_name = "TIME", requires = "watch", allow_hyphen_values = true, help_heading = "Watches")]
+    pub since: Option<String>,
+    /// Until this time
+    #[arg(long, value_name = "TIME", requires = "watch", allow_hyphen_values = true, help_heading = "Watches")]
+    pub until: Option<String>,
+    /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
+    #[arg(long, value_name = "DIR", requires = "watch", hide_short_help = true, help_heading = "Watches")]
+    pub state_dir: Option<PathBuf>,
+}
+
+impl StoredArgs {
+    /// Whether a watch is asked for.
+    ///
+    /// # Errors
+    /// If something is said of one and none is named: clap requires nothing that would conflict with a file that is given.
+    pub fn is_given(&self) -> Result<bool, Failure> {
+        if self.watch.is_none() && (self.since.is_some() || self.until.is_some() || self.state_dir.is_some()) {
+            return Err(Failure::bad_request(anyhow!("--since, --until and --state-dir go with --watch NAME")));
+        }
+        Ok(self.watch.is_some())
+    }
+}
+
+/// Arguments of `ccsd diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The profile before, and the one after
+    #[arg(value_name = "FILE", num_args = 2, conflicts_with = "watch", required_unless_present = "watch")]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub stored: StoredArgs,
+    /// The time before to compare with, as in -25h..-24h
+    #[arg(
+        long,
+        value_name = "TIME..TIME",
+        requires = "watch",
+        required_unless_present = "files",
+        conflicts_with = "files",
+        allow_hyphen_values = true,
+        help_heading = "Watches"
+    )]
+    pub against: Option<String>,
+    /// Order by the change of inherited time instead of their own
+    #[arg(long)]
+    pub inherited: bool,
+    /// Only changes that chance alone hardly explains
+    #[arg(long)]
+    pub significant: bool,
+    /// Only functions of this name or, if there is none, whose names contain it
+    #[arg(long, value_name = "NAME")]
+    pub function: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Weigh by this metric [default: the first that both have]
+    #[arg(long, value_name = "NAME")]
+    pub metric: Option<String>,
+}
+
+pub const DIFF_EXAMPLES: &str = "\
+Examples:
+  ccsd diff before.ccsd after.ccsd
+  ccsd diff --watch nginx --since -1h --against -25h..-24h     now and yesterday
+  ccsd diff --significant --inherited before.ccsd after.ccsd";
+
+/// Arguments of `ccsd watches`.
+#[derive(Debug, Args)]
+pub struct WatchesArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub state_dir: Option<PathBuf>,
+}
+
+pub const WATCHES_EXAMPLES: &str = "\
+Examples:
+  ccsd watches
+  ccsd watches --json | jq '.watches[] | {name, bytes}'";

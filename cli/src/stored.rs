@@ -1,0 +1,214 @@
+//! What watches have stored: `--watch` of `ccsd report` and `ccsd diff`, and the list of `ccsd watches`.
+
+use std::fs::File;
+use std::fs::TryLockError;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
+
+use anyhow::anyhow;
+use ccsd_daemon::config::Config;
+use ccsd_daemon::store::{self, Answer, StoreError};
+use ccsd_profile::{Profile, sanitise};
+use jiff::Zoned;
+use serde::Serialize;
+
+use crate::args::watch::{StoredArgs, WatchesArgs};
+use crate::exit::{Exit, Failure};
+use crate::format::{bytes, count, counted};
+use crate::json::to_text;
+use crate::style::{ColorChoice, Layout, Tone};
+use crate::table::{Cell, Column, Table};
+use crate::times;
+
+/// A part of what a watch has stored.
+pub struct Stored {
+    /// The profile of the time asked for.
+    pub profile: Profile,
+    /// The watch's directory.
+    pub dir: PathBuf,
+    /// Which time that is, and in how many files it was.
+    pub about: About,
+}
+
+/// Where a profile of a watch comes from.
+#[derive(Clone, Debug, Serialize)]
+pub struct About {
+    /// The watch.
+    pub watch: String,
+    /// Start of the first interval, nanoseconds since 1970.
+    pub from_unix_ns: u64,
+    /// End of the last one.
+    pub until_unix_ns: u64,
+    /// Segments that hold any of it.
+    pub segments: usize,
+    /// Segments that were opened to find that out.
+    pub opened: usize,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Segments that end without an end: the service was killed, or the power failed.
+    pub interrupted: Vec<PathBuf>,
+    /// Files that could not be used, and why.
+    pub problems: Vec<String>,
+    /// The same times as people read them.
+    #[serde(skip)]
+    local: (String, String),
+}
+
+impl About {
+    /// In one line.
+    pub fn line(&self) -> String {
+        format!(
+            "{} to {} of watch {}, in {} ({})",
+            self.local.0,
+            self.local.1,
+            self.watch,
+            counted(self.segments as u64, "segment", "segments"),
+            bytes(self.bytes)
+        )
+    }
+
+    /// What is to be said about it.
+    pub fn messages(&self) -> Vec<String> {
+        let mut messages: Vec<String> = self.problems.iter().map(|problem| sanitise(problem).into_owned()).collect();
+        if let Some(first) = self.interrupted.first() {
+            messages.push(format!(
+                "{} without an end, {} first: the service was killed there; up to an interval may be missing",
+                counted(self.interrupted.len() as u64, "segment is", "segments are"),
+                first.display()
+            ));
+        }
+        messages
+    }
+}
+
+/// Where the service keeps its profiles.
+fn state_dir(given: Option<&PathBuf>) -> PathBuf {
+    // Who may not read the configuration, or finds a mistake in it, is not the one to be told.
+    given.cloned().unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0)
+}
+
+fn refused(error: StoreError) -> Failure {
+    Failure::bad_request(error)
+}
+
+/// What a watch has stored about a time: `--since` and `--until`, or a range.
+///
+/// # Errors
+/// Where there is nothing of the time asked for, that is a bad request.
+pub fn load(args: &StoredArgs, since: Option<&str>, until: Option<&str>) -> Result<Stored, Failure> {
+    let watch = args.watch.clone().unwrap_or_default();
+    let now = Zoned::now();
+    let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
+    let dir = store::watch_dir(&state_dir(args.state_dir.as_ref()), &watch).map_err(refused)?;
+    let Answer { profile, covered, segments, opened, bytes, interrupted, problems, available } =
+        store::query(&dir, range).map_err(refused)?;
+    let Some(profile) = profile else {
+        let has = available.map_or_else(
+            || "it has stored nothing".to_owned(),
+            |(first, last)| {
+                let moment = |seconds: i64| {
+                    times::local(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000), &now)
+                };
+                format!("its segments begin at {}, the last at {}", moment(first), moment(last))
+            },
+        );
+        let why: String = problems.iter().map(|problem| format!("; {}", sanitise(problem))).collect();
+        return Err(Failure::bad_request(anyhow!("watch {watch} has nothing of that time: {has}{why}")));
+    };
+    let local = (times::local(covered.from, &now), times::local(covered.until, &now));
+    let about = About {
+        watch,
+        from_unix_ns: covered.from,
+        until_unix_ns: covered.until,
+        segments,
+        opened,
+        bytes,
+        interrupted,
+        problems,
+        local,
+    };
+    Ok(Stored { profile, dir, about })
+}
+
+/// One watch in the list.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    segments: usize,
+    bytes: u64,
+    /// Start of the first segment, nanoseconds since 1970.
+    first_unix_ns: Option<u64>,
+    /// When something was last written, nanoseconds since 1970.
+    last_unix_ns: Option<u64>,
+    /// Whether its last segment is being written.
+    being_written: bool,
+    /// Files in its directory that are not ours.
+    foreign_files: usize,
+}
+
+/// `ccsd watches`.
+pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let dir = state_dir(args.state_dir.as_ref());
+    let mut rows = Vec::new();
+    for name in store::watches(&dir).map_err(refused)? {
+        let contents = store::contents(&dir.join(&name)).map_err(refused)?;
+        let last = contents.segments.last();
+        let modified = last.and_then(|segment| segment.path.metadata().ok()?.modified().ok());
+        let nanoseconds = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
+        rows.push(Row {
+            name,
+            segments: contents.segments.len(),
+            bytes: contents.segments.iter().map(|segment| segment.bytes).sum(),
+            first_unix_ns: contents.segments.first().map(|segment| nanoseconds(segment.start)),
+            last_unix_ns: modified.and_then(|at| u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()),
+            being_written: last.is_some_and(|segment| is_locked(&segment.path)),
+            foreign_files: contents.foreign.len(),
+        });
+    }
+    let text = if args.json {
+        #[derive(Serialize)]
+        struct List {
+            schema: u32,
+            watches: Vec<Row>,
+        }
+        to_text(&List { schema: 1, watches: rows }).map_err(Failure::at_run_time)?
+    } else {
+        table(&rows).render(Layout::of(&stdout(), colour))
+    };
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
+fn table(rows: &[Row]) -> Table {
+    let now = Zoned::now();
+    let mut table = Table::new(vec![
+        Column::text("watch"),
+        Column::text("now"),
+        Column::number("segments"),
+        Column::number("bytes"),
+        Column::text("from"),
+        Column::text("last written"),
+    ]);
+    for row in rows {
+        let moment = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| times::local(at, &now));
+        let state =
+            if row.being_written { Cell::toned(Tone::Good, "profiling") } else { Cell::toned(Tone::Faint, "-") };
+        table.row(vec![
+            sanitise(&row.name).into(),
+            state,
+            count(row.segments as u64).into(),
+            bytes(row.bytes).into(),
+            moment(row.first_unix_ns).into(),
+            moment(row.last_unix_ns).into(),
+        ]);
+    }
+    table
+}
+
+/// Whether somebody writes a segment: whoever does holds a lock on it.
+fn is_locked(path: &std::path::Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}

@@ -1,0 +1,250 @@
+//! Points and ranges of time as people type them: `03:10`, `-1h`, `2026-11-21 03:10`, `-25h..-24h`.
+//!
+//! Times without an offset are local, with the days of 23 and 25 hours that the zone has.
+
+use ccsd_daemon::store::TimeRange;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::{Span, Timestamp, ToSpan, Zoned};
+
+const FORMS: &str = "a time is 03:10, -1h, -2d, today, yesterday, 2026-11-21, 2026-11-21T03:10, with Z or +02:00 if it is not \
+                     local, or @ and seconds since 1970";
+
+/// A point in time as it was typed.
+enum Point {
+    /// One that needs nothing else to be known.
+    At(Timestamp),
+    /// A time of day: of which day depends on what else is said.
+    OfDay(Time),
+}
+
+/// Reads `--since` and `--until`; `since` may also be a range. Without either, that side is open.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<TimeRange, String> {
+    let (since, until) = match since.and_then(|text| text.split_once("..")) {
+        Some(_) if until.is_some() => return Err("a range has its end already: --until is one too many".to_owned()),
+        Some((since, until)) => (some(since), some(until)),
+        None => (since, until),
+    };
+    let from = match since.map(|text| point(text, now)).transpose()? {
+        None => None,
+        Some(Point::At(at)) => Some(at),
+        Some(Point::OfDay(time)) => Some(last(time, now)?),
+    };
+    let end = match until.map(|text| point(text, now)).transpose()? {
+        None => None,
+        Some(Point::At(at)) => Some(at),
+        Some(Point::OfDay(time)) => Some(match from {
+            Some(from) => first_after(time, &from.to_zoned(now.time_zone().clone()))?,
+            None => last(time, now)?,
+        }),
+    };
+    let nanoseconds = |at: Timestamp| u64::try_from(at.as_nanosecond()).unwrap_or(0);
+    let range = TimeRange { from: from.map_or(0, nanoseconds), until: end.map_or(u64::MAX, nanoseconds) };
+    if range.from >= range.until {
+        let (since, until) = (since.unwrap_or_default(), until.unwrap_or_default());
+        return Err(format!("the time from {since} until {until} is empty: the end is not after the beginning"));
+    }
+    if from.is_some_and(|from| from > now.timestamp()) {
+        return Err(format!("{} is in the future", since.unwrap_or_default()));
+    }
+    Ok(range)
+}
+
+/// A moment in local time, as in `2026-11-21 03:10:00`.
+pub fn local(unix_ns: u64, now: &Zoned) -> String {
+    let at = Timestamp::from_nanosecond(unix_ns.into()).unwrap_or(Timestamp::MAX);
+    at.to_zoned(now.time_zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+fn some(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|text| !text.is_empty())
+}
+
+fn point(text: &str, now: &Zoned) -> Result<Point, String> {
+    let text = text.trim();
+    let wrong = || format!("{text:?} is no time: {FORMS}");
+    let midnight = |date: Date| date.to_zoned(now.time_zone().clone()).map(|at| Point::At(at.timestamp()));
+    match text {
+        "now" => return Ok(Point::At(now.timestamp())),
+        "today" => return midnight(now.date()).map_err(|_| wrong()),
+        "yesterday" => {
+            let date = now.date().yesterday().map_err(|_| wrong())?;
+            return midnight(date).map_err(|_| wrong());
+        }
+        _ => {}
+    }
+    if let Some(ago) = text.strip_prefix('-') {
+        let ago = span(ago).ok_or_else(wrong)?;
+        return now.checked_sub(ago).map(|at| Point::At(at.timestamp())).map_err(|_| wrong());
+    }
+    if let Some(seconds) = text.strip_prefix('@') {
+        let seconds = seconds.parse().map_err(|_| wrong())?;
+        return Timestamp::from_second(seconds).map(Point::At).map_err(|_| wrong());
+    }
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Ok(Point::At(at));
+    }
+    if text.len() <= "03:10:30.123456789".len() && text.contains(':') && !text.contains('-') {
+        return text.parse().map(Point::OfDay).map_err(|_| wrong());
+    }
+    let at: DateTime = text.parse().map_err(|_| wrong())?;
+    at.to_zoned(now.time_zone().clone()).map(|at| Point::At(at.timestamp())).map_err(|_| wrong())
+}
+
+/// `1h`, `1h30m`, `2d`, `1w`. Days are those of the calendar.
+fn span(text: &str) -> Option<Span> {
+    let mut span = Span::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let number: i64 = number.parse().ok().filter(|number| (0..=1_000_000).contains(number))?;
+        let more = match unit {
+            "s" => number.seconds(),
+            "m" | "min" => number.minutes(),
+            "h" => number.hours(),
+            "d" => number.days(),
+            "w" => number.weeks(),
+            _ => return None,
+        };
+        // The parts are added as written: a day and an hour are not 25 hours where the clock changes.
+        span = add(span, more)?;
+        rest = after;
+    }
+    (!text.is_empty()).then_some(span)
+}
+
+fn add(span: Span, more: Span) -> Option<Span> {
+    Span::new()
+        .try_weeks(span.get_weeks().checked_add(more.get_weeks())?)
+        .and_then(|sum| sum.try_days(span.get_days().saturating_add(more.get_days())))
+        .and_then(|sum| sum.try_hours(span.get_hours().saturating_add(more.get_hours())))
+        .and_then(|sum| sum.try_minutes(span.get_minutes().saturating_add(more.get_minutes())))
+        .and_then(|sum| sum.try_seconds(span.get_seconds().saturating_add(more.get_seconds())))
+        .ok()
+}
+
+/// The last time that the clock showed this.
+fn last(time: Time, now: &Zoned) -> Result<Timestamp, String> {
+    let on = |date: Date| date.to_datetime(time).to_zoned(now.time_zone().clone()).map(|at| at.timestamp());
+    let today = on(now.date()).map_err(|error| error.to_string())?;
+    if today <= now.timestamp() {
+        return Ok(today);
+    }
+    now.date().yesterday().and_then(on).map_err(|error| error.to_string())
+}
+
+/// The first time after a point that the clock shows this.
+fn first_after(time: Time, from: &Zoned) -> Result<Timestamp, String> {
+    let on = |date: Date| date.to_datetime(time).to_zoned(from.time_zone().clone()).map(|at| at.timestamp());
+    let same_day = on(from.date()).map_err(|error| error.to_string())?;
+    if same_day > from.timestamp() {
+        return Ok(same_day);
+    }
+    from.date().tomorrow().and_then(on).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::tz::TimeZone;
+
+    /// A quarter past noon in a zone an hour east of Greenwich, that changes its clocks like Berlin.
+    fn now() -> Zoned {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        "2026-11-21T12:15".parse::<DateTime>().unwrap().to_zoned(zone).unwrap()
+    }
+
+    fn shown(since: &str, until: &str) -> Result<(String, String), String> {
+        let now = now();
+        let range = range(some(since), some(until), &now)?;
+        let text = |ns: u64| match ns {
+            0 | u64::MAX => String::new(),
+            ns => local(ns, &now),
+        };
+        Ok((text(range.from), text(range.until)))
+    }
+
+    #[test]
+    fn what_people_type() {
+        for (since, until, from, end) in [
+            ("", "", "", ""),
+            ("-1h", "", "2026-11-21 11:15:00", ""),
+            ("-1h30m", "-30m", "2026-11-21 10:45:00", "2026-11-21 11:45:00"),
+            ("-25h..-24h", "", "2026-11-20 11:15:00", "2026-11-20 12:15:00"),
+            ("-1h..", "", "2026-11-21 11:15:00", ""),
+            ("..-1h", "", "", "2026-11-21 11:15:00"),
+            ("-1w", "", "2026-11-14 12:15:00", ""),
+            ("03:10", "03:12", "2026-11-21 03:10:00", "2026-11-21 03:12:00"),
+            ("03:10..03:12", "", "2026-11-21 03:10:00", "2026-11-21 03:12:00"),
+            // Not yet today: so it was yesterday.
+            ("18:00", "19:00", "2026-11-20 18:00:00", "2026-11-20 19:00:00"),
+            ("23:50", "00:10", "2026-11-20 23:50:00", "2026-11-21 00:10:00"),
+            // Until later today is until now.
+            ("09:00", "18:00", "2026-11-21 09:00:00", "2026-11-21 18:00:00"),
+            ("", "18:00", "", "2026-11-20 18:00:00"),
+            ("yesterday", "today", "2026-11-20 00:00:00", "2026-11-21 00:00:00"),
+            ("2026-11-01", "2026-11-02 03:10:30", "2026-11-01 00:00:00", "2026-11-02 03:10:30"),
+            ("2026-11-01T03:10", "2026-11-01T03:10Z", "2026-11-01 03:10:00", "2026-11-01 04:10:00"),
+            ("2026-11-01T03:10+05:00", "now", "2026-10-31 23:10:00", "2026-11-21 12:15:00"),
+            ("@1793000000", "", "2026-10-26 08:33:20", ""),
+        ] {
+            assert_eq!(shown(since, until), Ok((from.to_owned(), end.to_owned())), "{since} {until}");
+        }
+    }
+
+    #[test]
+    fn where_the_clock_changes() {
+        // Summer time ended on October 25th: that day had 25 hours.
+        assert_eq!(shown("2026-10-25", "2026-10-26").unwrap().0, "2026-10-25 00:00:00");
+        let now = now();
+        let day = range(Some("2026-10-25"), Some("2026-10-26"), &now).unwrap();
+        assert_eq!((day.until - day.from) / 1_000_000_000, 25 * 3600);
+        // Four weeks ago it was a quarter past twelve, too.
+        assert_eq!(shown("-4w", "").unwrap().0, "2026-10-24 12:15:00");
+        assert_eq!(shown("-28d", "").unwrap().0, "2026-10-24 12:15:00");
+        assert_eq!(shown("-672h", "").unwrap().0, "2026-10-24 13:15:00");
+    }
+
+    #[test]
+    fn what_is_no_time() {
+        for text in [
+            "1h",
+            "--1h",
+            "-",
+            "-h",
+            "-1",
+            "-1x",
+            "-1h30",
+            "-99999999h",
+            "25:00",
+            "03:60",
+            "3",
+            "soon",
+            "2026-13-01",
+            "2026-02-30",
+            "@",
+            "@x",
+            "@99999999999999999999",
+            "03:10 Z",
+            "é",
+            "-1h..-2h..-3h",
+        ] {
+            let error = shown(text, "").unwrap_err();
+            assert!(error.contains("is no time"), "{text}: {error}");
+        }
+        for (since, until, part) in [
+            ("-1h", "-2h", "is empty"),
+            ("-1h", "-1h", "is empty"),
+            ("-1h..now", "now", "one too many"),
+            ("2026-12-01", "", "in the future"),
+        ] {
+            let error = shown(since, until).unwrap_err();
+            assert!(error.contains(part), "{since} {until}: {error}");
+        }
+    }
+}
