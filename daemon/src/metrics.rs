@@ -54,7 +54,7 @@ pub fn render(own: &Own, overview: &Overview) -> String {
     text.one("ccsd_removed_segments_total", "counter", "Segments removed for their age or for want of room.", removed);
     text.one("ccsd_looks_total", "counter", "Looks for processes.", overview.looks);
     text.one("ccsd_look_cpu_seconds_total", "counter", "CPU time that these took.", overview.look_seconds);
-    let of_watches: [(&str, &str, &str, fn(&WatchStatus) -> f64); 11] = [
+    let of_watches: [OfWatches; 11] = [
         ("processes", "gauge", "Processes that fit the rule.", |watch| watch.processes as f64),
         ("refused_processes", "gauge", "Processes that the kernel refuses.", |watch| watch.refused as f64),
         ("profiling", "gauge", "1 while a session runs.", |watch| f64::from(u8::from(watch.profiling))),
@@ -80,6 +80,9 @@ pub fn render(own: &Own, overview: &Overview) -> String {
     }
     text.0
 }
+
+/// A metric that every watch has: the end of its name, its type, what it is, and its value.
+type OfWatches = (&'static str, &'static str, &'static str, fn(&WatchStatus) -> f64);
 
 struct Text(String);
 
