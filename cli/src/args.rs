@@ -8,6 +8,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::duration;
+use crate::export::{self, ExportArgs};
+use crate::query::QueryArgs;
 use crate::style::ColorChoice;
 
 pub mod service;
@@ -127,6 +129,14 @@ pub enum Command {
     /// Lists the watches of /etc/ccsd/ccsd.toml that have stored profiles, and since when.
     #[command(after_long_help = WATCHES_EXAMPLES)]
     Watches(WatchesArgs),
+    /// Write a profile in another tool's format
+    ///
+    /// Writes a profile for pprof, KCachegrind, flame graphs, speedscope, Graphviz, gprof's readers, or as JSON or CSV.
+    ///
+    /// Totals, and the self and inherited time of every function, are those of `ccsd report` with the same options. Stacks
+    /// are contexts: recursion is folded in them, and the files say so.
+    #[command(after_long_help = export::EXAMPLES)]
+    Export(ExportArgs),
     /// Show what can be sampled here, and how to allow more
     ///
     /// Tries what this machine lets this user sample, and names the command that would allow more.
@@ -327,9 +337,6 @@ pub struct ReportArgs {
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Weigh by this metric of the profile [default: its first]
-    #[arg(long, value_name = "NAME")]
-    pub metric: Option<String>,
     /// Only functions of this name (with --flat, --graph, --lines)
     ///
     /// If there is none of exactly this name, those whose names contain it.
@@ -340,6 +347,8 @@ pub struct ReportArgs {
     pub inherited: bool,
     #[command(flatten)]
     pub socket: SocketArgs,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 const REPORT_EXAMPLES: &str = "\
@@ -349,6 +358,8 @@ Examples:
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --graph 3                    of the daemon's session 3, up to now
   ccsd report --watch nginx --since 03:10 --until 03:12
+  ccsd report --hide module:libc.so.6      libc's time counts for its callers
+  ccsd report --focus parse --by file      where the time below parse goes, by source file
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 
 /// Arguments of `ccsd doctor`.

@@ -11,12 +11,12 @@ use serde::Serialize;
 use crate::args::watch::DiffArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, count, nanoseconds, percent, unit_name};
-use crate::json::to_text;
 use crate::report::{Counts, file};
 use crate::stored::{self, About};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table, wrap};
 use crate::warn;
+use ccsd_profile::json::to_text;
 
 /// Rows on a terminal.
 const ROWS_ON_TERMINAL: usize = 40;

@@ -9,9 +9,10 @@ mod doctor;
 mod dump;
 mod duration;
 mod exit;
+mod export;
 mod format;
-mod json;
 mod manual;
+mod query;
 mod report;
 mod run;
 mod service;
@@ -52,6 +53,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Save(args) => service::save(&args),
         Command::Diff(args) => diff::run(&args, cli.color),
         Command::Watches(args) => stored::watches(&args, cli.color),
+        Command::Export(args) => export::run(&args),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

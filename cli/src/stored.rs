@@ -16,10 +16,10 @@ use serde::Serialize;
 use crate::args::watch::{StoredArgs, WatchesArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted};
-use crate::json::to_text;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
 use crate::times;
+use ccsd_profile::json::to_text;
 
 /// A part of what a watch has stored.
 pub struct Stored {

@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::counted;
-use crate::json::to_text;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::wrap;
+use ccsd_profile::json::to_text;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use ccsd_collector::dump::{Dump, End, Method, State, ThreadDump};
 use serde::Serialize;
 
 use crate::exit::Failure;
-use crate::json::to_text;
+use ccsd_profile::json::to_text;
 
 #[derive(Serialize)]
 struct Document<'a> {

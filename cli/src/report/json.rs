@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
     CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView, StatsView,
     ThreadsView, Total,
@@ -12,7 +13,6 @@ use serde::Serialize;
 use super::file::LoadedFile;
 use super::{Shown, View, cycles, flat, graph, lines, stacks, stats, threads};
 use crate::format::unit_name;
-use crate::json::to_text;
 use crate::stored::About;
 
 /// Raised when a field changes its meaning or goes. New fields do not raise it.

@@ -16,12 +16,12 @@ mod threads;
 
 use std::io::{Write, stdout};
 
-use anyhow::anyhow;
 use ccsd_profile::view::Selection;
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 
 use crate::args::ReportArgs;
 use crate::exit::{Exit, Failure};
+use crate::query::{self, Metric, metric};
 use crate::stored;
 use crate::style::{ColorChoice, Layout};
 use crate::warn;
@@ -97,13 +97,6 @@ struct Shown<'a> {
     file_bytes: Option<u64>,
 }
 
-/// The metric by which weights are shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Metric {
-    name: String,
-    unit: Unit,
-}
-
 /// Which functions are asked for: those of this name or, if there is none, those whose name contains it.
 #[derive(Clone, Copy, Debug)]
 struct Pattern<'a> {
@@ -149,7 +142,7 @@ impl Shown<'_> {
 
 /// Runs the command.
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let loaded = match &args.stored {
+    let mut loaded = match &args.stored {
         stored if stored.is_given()? => stored::load(stored, stored.since.as_deref(), stored.until.as_deref())?.into(),
         _ => file::load_any(&args.file, &args.socket)?,
     };
@@ -158,7 +151,8 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let view = View::of(args);
     let layout = Layout::of(&stdout(), colour);
-    let (index, metric) = metric(&loaded.profile, args.metric.as_deref())?;
+    let (profile, selection, metric) = query::ask(&args.query, loaded.profile)?;
+    loaded.profile = profile;
     let limit = match args.limit {
         Some(0) => None,
         Some(limit) => Some(limit),
@@ -166,7 +160,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     let shown = Shown {
         profile: &loaded.profile,
-        selection: Selection::all().metric(index),
+        selection,
         metric,
         layout,
         limit,
@@ -214,24 +208,6 @@ fn view_text(view: View, shown: &Shown<'_>) -> String {
         View::Threads => threads::text(shown),
         View::Cycles => cycles::text(shown),
         View::Stats => stats::text(shown),
-    }
-}
-
-/// The metric of this name, or the first.
-fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, Metric), Failure> {
-    let metrics = &profile.session().metrics;
-    let position = match name {
-        Some(name) => metrics.iter().position(|metric| metric.name == name),
-        None => Some(0),
-    };
-    match position.and_then(|i| Some((i, metrics.get(i)?))) {
-        Some((i, metric)) => Ok((i, Metric { name: sanitise(&metric.name).into_owned(), unit: metric.unit })),
-        None => {
-            let names: Vec<_> = metrics.iter().map(|metric| sanitise(&metric.name)).collect();
-            let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let asked = name.map_or_else(String::new, |name| format!(" {:?}", sanitise(name)));
-            Err(Failure::bad_request(anyhow!("the profile has no metric{asked}; it has: {has}")))
-        }
     }
 }
 

@@ -17,9 +17,10 @@ use serde::Serialize;
 use crate::args::service::{SaveArgs, SessionsArgs, SocketArgs, StopArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, nanoseconds};
+use crate::say;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
-use crate::{json, say};
+use ccsd_profile::json;
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;

@@ -39,6 +39,7 @@ pub use stacks::{StackRow, StacksView};
 pub use stats::StatsView;
 pub use threads::{ProcessRow, ThreadRow, ThreadsView};
 pub use tree::{TreeNode, TreeView};
+pub(crate) use walk::walk_contexts;
 
 /// What a view is made of in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -11,7 +11,9 @@ pub struct Selection {
     hidden: HashSet<CostCentreId>,
     only: Option<HashSet<CostCentreId>>,
     focus: Option<HashSet<CostCentreId>>,
+    ignored: HashSet<CostCentreId>,
     threads: Option<HashSet<ThreadId>>,
+    ignored_threads: HashSet<ThreadId>,
     metric: usize,
 }
 
@@ -44,10 +46,24 @@ impl Selection {
         self
     }
 
+    /// Leaves out the stacks on which one of these functions is active.
+    #[must_use]
+    pub fn ignore(mut self, functions: impl IntoIterator<Item = CostCentreId>) -> Self {
+        self.ignored.extend(functions);
+        self
+    }
+
     /// Takes only what these threads did.
     #[must_use]
     pub fn threads(mut self, threads: impl IntoIterator<Item = ThreadId>) -> Self {
         self.threads.get_or_insert_default().extend(threads);
+        self
+    }
+
+    /// Leaves out what these threads did.
+    #[must_use]
+    pub fn ignore_threads(mut self, threads: impl IntoIterator<Item = ThreadId>) -> Self {
+        self.ignored_threads.extend(threads);
         self
     }
 
@@ -75,8 +91,8 @@ impl Selection {
         !self.hidden.is_empty() || self.only.is_some()
     }
 
-    pub(super) fn takes_thread(&self, thread: ThreadId) -> bool {
-        self.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
+    pub(crate) fn takes_thread(&self, thread: ThreadId) -> bool {
+        self.threads.as_ref().is_none_or(|threads| threads.contains(&thread)) && !self.ignored_threads.contains(&thread)
     }
 
     /// Visibility by number of cost centre, of those that the profile names later by what they are in truth; `None` if nothing is hidden.
@@ -92,7 +108,17 @@ impl Selection {
 
     /// Focus by number of cost centre; `None` if every stack counts.
     pub(super) fn focussed(&self, profile: &Profile) -> Option<Vec<bool>> {
-        let focus: HashSet<_> = self.focus.as_ref()?.iter().map(|&id| profile.real(id)).collect();
-        Some((0..profile.cost_centres().len()).map(|i| focus.contains(&CostCentreId::new(i as u32))).collect())
+        self.focus.as_ref().map(|focus| by_number(profile, focus))
     }
+
+    /// The functions whose stacks do not count, by number of cost centre; `None` if there are none.
+    pub(super) fn ignored(&self, profile: &Profile) -> Option<Vec<bool>> {
+        (!self.ignored.is_empty()).then(|| by_number(profile, &self.ignored))
+    }
+}
+
+/// A set by number of cost centre, of those that the profile names later by what they are in truth.
+fn by_number(profile: &Profile, set: &HashSet<CostCentreId>) -> Vec<bool> {
+    let real: HashSet<_> = set.iter().map(|&id| profile.real(id)).collect();
+    (0..profile.cost_centres().len()).map(|i| real.contains(&CostCentreId::new(i as u32))).collect()
 }

@@ -8,7 +8,7 @@ use crate::naming::Named;
 use crate::profile::Profile;
 
 /// A charged context as a view sees it.
-pub(super) struct Visible<'a> {
+pub(crate) struct Visible<'a> {
     /// The history without hidden functions, never empty: `[root]` where nothing is visible. The last entry is marked.
     entries: &'a [u32],
     pub(super) weight: u64,
@@ -20,6 +20,11 @@ pub(super) struct Visible<'a> {
 impl Visible<'_> {
     pub(super) const fn entries(&self) -> &[u32] {
         self.entries
+    }
+
+    /// The functions of all entries, root first.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = CostCentreId> + '_ {
+        self.entries.iter().map(|&entry| function(entry))
     }
 
     /// The function charged with self.
@@ -47,7 +52,7 @@ pub(super) fn walk(profile: &Profile, selection: &Selection, mut visit: impl FnM
 }
 
 /// The same, with the context in the table of `named`.
-pub(super) fn walk_contexts(
+pub(crate) fn walk_contexts(
     profile: &Profile,
     named: &Named<'_>,
     selection: &Selection,
@@ -68,7 +73,7 @@ pub(super) fn walk_contexts(
         }
     });
     let visible = selection.visible(profile);
-    let focus = selection.focussed(profile);
+    let (focus, ignored) = (selection.focussed(profile), selection.ignored(profile));
     let holds = |set: &[bool], entry: u32| set.get(function(entry).index()).copied().unwrap_or(false);
     let mut shown = Vec::new();
     named.contexts().visit(|id, entries| {
@@ -76,7 +81,8 @@ pub(super) fn walk_contexts(
         if weight == 0 && samples == 0 {
             return;
         }
-        if focus.as_ref().is_some_and(|focus| !entries.iter().any(|&entry| is_marked(entry) && holds(focus, entry))) {
+        let any = |set: &[bool]| entries.iter().any(|&entry| is_marked(entry) && holds(set, entry));
+        if focus.as_ref().is_some_and(|focus| !any(focus)) || ignored.as_ref().is_some_and(|ignored| any(ignored)) {
             return;
         }
         total.weight = total.weight.saturating_add(weight);

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::io;
 
-use ccsd_profile::sanitise;
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
+
+use crate::sanitise;
 
 /// Any value as JSON that is safe on a terminal, with a line end.
 ///
@@ -14,9 +15,17 @@ use serde_json::ser::Formatter;
 /// As [`serde_json`].
 pub fn to_text(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let mut out = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut out, TerminalSafe))?;
-    out.push(b'\n');
+    write(value, &mut out)?;
     Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// The same, written.
+///
+/// # Errors
+/// As [`serde_json`], those of `out` among them.
+pub fn write(value: &impl Serialize, out: &mut impl io::Write) -> Result<(), serde_json::Error> {
+    value.serialize(&mut Serializer::with_formatter(&mut *out, TerminalSafe))?;
+    out.write_all(b"\n").map_err(serde_json::Error::io)
 }
 
 /// Escapes in strings whatever [`sanitise`] would.

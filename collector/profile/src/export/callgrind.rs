@@ -1,0 +1,92 @@
+//! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>).
+//!
+//! A function's inclusive cost is there its own cost and that of its calls, so the calls are a graph view's outgoing arcs
+//! (I9). Some readers add up the calls into a function instead: the same but for mutual recursion, where KCachegrind shows
+//! cycles. How often a function was called is not known: `calls=` counts samples, and the description says so. It cannot be
+//! 0: callgrind_annotate would take the call's cost for the caller's own, and gprof2dot divides a function's cost among its
+//! callers in proportion to it.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use hashbrown::HashMap;
+
+use super::{Export, unit_name};
+use crate::ids::CostCentreId;
+use crate::sanitise;
+use crate::view::{GraphView, LineRow, LinesView};
+
+pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let profile = export.profile;
+    let graph = GraphView::new(profile, export.selection);
+    let lines = LinesView::new(profile, export.selection).functions;
+    let lines: HashMap<CostCentreId, Vec<LineRow>> = lines.into_iter().map(|it| (it.function, it.lines)).collect();
+    let metric = export.metric();
+    writeln!(out, "# callgrind format\nversion: 1\ncreator: ccsd {}", profile.session().version)?;
+    for pid in profile.session().pids.iter().take(1) {
+        writeln!(out, "pid: {pid}")?;
+    }
+    writeln!(out, "cmd: {}", export.title())?;
+    for remark in export.remarks() {
+        writeln!(out, "desc: ccsd: {remark}")?;
+    }
+    writeln!(out, "desc: ccsd: the calls counted are samples")?;
+    // An event's name is one word; its long name says in what it is counted.
+    let event: String = metric.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    writeln!(out, "positions: line\nevent: {event} : {} in {}", sanitise(&metric.name), unit_name(metric.unit))?;
+    writeln!(out, "events: {event}\nsummary: {}\n", graph.total.weight)?;
+
+    let mut names = Names { export, known: BTreeSet::new() };
+    for node in &graph.nodes {
+        let declared = profile.cost_centre(node.function).map_or(0, |it| it.line);
+        let file = names.file(node.function);
+        let (image, function) = (names.image(node.function), names.function(node.function));
+        writeln!(out, "ob={image}\nfl={file}\nfn={function}")?;
+        for line in lines.get(&node.function).into_iter().flatten() {
+            // What was inlined into the function from another file would need `fi=`; such code is a function of its own.
+            let number = if line.line == 0 { declared } else { line.line };
+            writeln!(out, "{number} {}", line.weight)?;
+        }
+        for arc in &node.callees {
+            let file = names.file(arc.function);
+            let (image, function) = (names.image(arc.function), names.function(arc.function));
+            writeln!(out, "cob={image}\ncfi={file}\ncfn={function}\ncalls={} 0", arc.samples.max(1))?;
+            writeln!(out, "{declared} {}", arc.self_weight.saturating_add(arc.child_weight))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "totals: {}", graph.total.weight)
+}
+
+/// Names, written out the first time and by number from then on.
+struct Names<'a> {
+    export: &'a Export<'a>,
+    known: BTreeSet<(char, usize)>,
+}
+
+impl Names<'_> {
+    fn name(&mut self, kind: char, number: usize, name: impl FnOnce() -> String) -> String {
+        let number = number + 1;
+        if self.known.insert((kind, number)) { format!("({number}) {}", name()) } else { format!("({number})") }
+    }
+
+    fn function(&mut self, id: CostCentreId) -> String {
+        let profile = self.export.profile;
+        self.name('n', id.index(), || sanitise(&profile.name(id)).into_owned())
+    }
+
+    fn image(&mut self, id: CostCentreId) -> String {
+        let profile = self.export.profile;
+        let image = profile.cost_centre(id).map(|it| it.image).unwrap_or(crate::ImageId::CCSD);
+        let name = || profile.image(image).map_or_else(|| "???".to_owned(), |it| sanitise(&it.name).into_owned());
+        self.name('o', image.index(), name)
+    }
+
+    /// The source file, else the image: readers take functions of one file and name for the same, and every program has
+    /// a `_start`.
+    fn file(&self, id: CostCentreId) -> String {
+        let profile = self.export.profile;
+        let file = profile.cost_centre(id).and_then(|it| it.file.as_deref());
+        file.map_or_else(|| format!("[{}]", sanitise(profile.image_name(id))), |file| sanitise(file).into_owned())
+    }
+}

@@ -1,0 +1,37 @@
+//! The flat profile as comma-separated values (RFC 4180).
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use super::{Export, unit_name};
+use crate::sanitise;
+use crate::view::FlatView;
+
+pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let metric = export.metric();
+    let unit = unit_name(metric.unit);
+    write!(out, "function,image,self_{unit},inherited_{unit},self_samples,inherited_samples\r\n")?;
+    for row in FlatView::new(export.profile, export.selection).rows {
+        let (name, image) = (sanitise(&row.name), sanitise(&row.image));
+        write!(
+            out,
+            "{},{},{},{},{},{}\r\n",
+            field(&name),
+            field(&image),
+            row.self_weight,
+            row.inherited_weight,
+            row.samples_self,
+            row.samples_inherited
+        )?;
+    }
+    Ok(())
+}
+
+fn field(text: &str) -> Cow<'_, str> {
+    // A spreadsheet would compute what begins like this; an apostrophe makes it text.
+    let formula = text.starts_with(['=', '+', '-', '@']);
+    if !formula && !text.contains([',', '"', '\n', '\r']) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("\"{}{}\"", if formula { "'" } else { "" }, text.replace('"', "\"\"")))
+}

@@ -1,0 +1,121 @@
+//! All of a profile as one JSON document, for programs that want the contexts themselves.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::walk::walk;
+use super::{Export, unit_name};
+use crate::model::Session;
+
+/// Raised when a field changes its meaning or goes. New fields do not raise it.
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    remarks: Vec<String>,
+    session: &'a Session,
+    metrics: Vec<Metric>,
+    images: Vec<Image>,
+    /// Stacks refer to them by their place.
+    functions: Vec<Function>,
+    threads: Vec<Thread>,
+    stacks: Vec<Stack>,
+}
+
+#[derive(Serialize)]
+struct Metric {
+    name: String,
+    unit: &'static str,
+}
+
+#[derive(Serialize)]
+struct Image {
+    name: String,
+    build_id: String,
+}
+
+#[derive(Serialize)]
+struct Function {
+    name: String,
+    linkage_name: Option<String>,
+    image: usize,
+    file: Option<String>,
+    line: u32,
+}
+
+#[derive(Serialize)]
+struct Thread {
+    name: String,
+    tid: u32,
+    process: String,
+    pid: u32,
+}
+
+#[derive(Serialize)]
+struct Stack {
+    thread: usize,
+    /// Root first.
+    functions: Vec<usize>,
+    /// Where the innermost function ran: file and line.
+    line: Option<(String, u32)>,
+    samples: u64,
+    /// One for each metric.
+    weights: Vec<u64>,
+}
+
+pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let profile = export.profile;
+    let mut stacks = Vec::new();
+    walk(export, |stack| {
+        let line = profile.line(stack.line).filter(|line| line.line > 0 || !line.file.is_empty());
+        stacks.push(Stack {
+            thread: stack.thread.index(),
+            functions: stack.functions.iter().map(|id| id.index()).collect(),
+            line: line.map(|line| (line.file.to_string(), line.line)),
+            samples: stack.samples,
+            weights: stack.weights.to_vec(),
+        });
+    });
+    let functions = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Function {
+        name: profile.name(crate::CostCentreId::new(i)).into_owned(),
+        linkage_name: centre.linkage_name.clone(),
+        image: centre.image.index(),
+        file: centre.file.clone(),
+        line: centre.line,
+    });
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let document = Document {
+        schema: SCHEMA,
+        remarks: export.remarks(),
+        session: profile.session(),
+        metrics: profile
+            .session()
+            .metrics
+            .iter()
+            .map(|metric| Metric { name: metric.name.clone(), unit: unit_name(metric.unit) })
+            .collect(),
+        images: profile
+            .images()
+            .iter()
+            .map(|image| Image { name: image.name.clone(), build_id: hex(&image.build_id) })
+            .collect(),
+        functions: functions.collect(),
+        threads: profile
+            .threads()
+            .iter()
+            .map(|thread| {
+                let process = profile.process(thread.process);
+                Thread {
+                    name: thread.name.clone(),
+                    tid: thread.tid,
+                    process: process.map(|process| process.name.clone()).unwrap_or_default(),
+                    pid: process.map_or(0, |process| process.pid),
+                }
+            })
+            .collect(),
+        stacks,
+    };
+    crate::json::write(&document, out).map_err(io::Error::from)
+}

@@ -1,0 +1,169 @@
+//! Profiles in the formats that other tools open.
+//!
+//! What they are given is a profile's contexts, in which recursion is folded (see [`History`](crate::History)): every
+//! function is on a stack at most twice, as often as it takes to keep callers and callees true. A consumer that counts a
+//! function once for each stack, as they do, has ccsd's own self and inherited weights, and totals that agree to the last
+//! unit. Every format that has room for a remark says so. Names are made safe ([`sanitise`]) in all of them but JSON,
+//! which has escapes of its own.
+
+mod callgrind;
+mod csv;
+mod dot;
+mod folded;
+mod gprof;
+mod json;
+mod pprof;
+mod speedscope;
+mod svg;
+mod walk;
+
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use crate::model::{Metric, Unit};
+use crate::profile::Profile;
+use crate::sanitise;
+use crate::view::Selection;
+
+/// A format to export to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// pprof's protobuf, compressed: `go tool pprof`, pprof.me, Grafana.
+    Pprof,
+    /// Callgrind's: KCachegrind, callgrind_annotate.
+    Callgrind,
+    /// One line a stack: flamegraph.pl, inferno, speedscope.
+    Folded,
+    /// A flame graph.
+    Svg,
+    /// speedscope's JSON.
+    Speedscope,
+    /// Graphviz' language: `dot -Tsvg`.
+    Dot,
+    /// gprof's two tables, in its layout.
+    Gprof,
+    /// All of it as JSON.
+    Json,
+    /// Functions as comma-separated values.
+    Csv,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 9] = [
+        Format::Pprof,
+        Format::Callgrind,
+        Format::Folded,
+        Format::Svg,
+        Format::Speedscope,
+        Format::Dot,
+        Format::Gprof,
+        Format::Json,
+        Format::Csv,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Pprof => "pprof",
+            Format::Callgrind => "callgrind",
+            Format::Folded => "folded",
+            Format::Svg => "svg",
+            Format::Speedscope => "speedscope",
+            Format::Dot => "dot",
+            Format::Gprof => "gprof",
+            Format::Json => "json",
+            Format::Csv => "csv",
+        }
+    }
+
+    /// Whether it is text.
+    #[must_use]
+    pub const fn is_text(self) -> bool {
+        !matches!(self, Format::Pprof)
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Format::ALL.map(Format::name).join(", ");
+        Format::ALL.into_iter().find(|it| it.name() == text).ok_or_else(|| format!("{text:?} is none of {}", names()))
+    }
+}
+
+/// What of a profile is exported.
+#[derive(Clone, Copy, Debug)]
+pub struct Export<'a> {
+    /// The profile.
+    pub profile: &'a Profile,
+    /// Which functions, stacks and threads, and the metric.
+    pub selection: &'a Selection,
+}
+
+impl Export<'_> {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Those of `out`; and [`io::ErrorKind::InvalidInput`] where the format has no place for what is to be written, as a flame
+    /// graph of nothing.
+    pub fn write(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
+        match format {
+            Format::Pprof => pprof::write(self, out),
+            Format::Callgrind => callgrind::write(self, out),
+            Format::Folded => folded::write(self, out),
+            Format::Svg => svg::write(self, out),
+            Format::Speedscope => speedscope::write(self, out),
+            Format::Dot => dot::write(self, out),
+            Format::Gprof => gprof::write(self, out),
+            Format::Json => json::write(self, out),
+            Format::Csv => csv::write(self, out),
+        }
+    }
+
+    /// The metric of the selection.
+    fn metric(&self) -> Metric {
+        let metric = self.profile.session().metrics.get(self.selection.metric_index()).cloned();
+        metric.unwrap_or(Metric { name: "samples".to_owned(), unit: Unit::Count })
+    }
+
+    /// What was profiled, in a line.
+    fn title(&self) -> String {
+        let session = self.profile.session();
+        let target = if session.command.is_empty() { session.target.clone() } else { session.command.join(" ") };
+        sanitise(&target).into_owned()
+    }
+
+    /// What a reader should know about the numbers.
+    fn remarks(&self) -> Vec<String> {
+        let session = self.profile.session();
+        let accounting = self.profile.accounting();
+        let mut remarks = vec![
+            format!("ccsd {}: {} of {} at {} Hz", session.version, session.event, self.title(), session.rate_hz),
+            format!(
+                "{} samples received, {} lost, {} throttled, {} dropped, {} truncated",
+                accounting.received,
+                accounting.lost,
+                accounting.throttled,
+                accounting.dropped_by_us,
+                accounting.truncated_total()
+            ),
+            "recursion is folded: each stack holds a function once for its latest activation, and once more where it is the \
+             caller or callee of another; call counts are not known"
+                .to_owned(),
+        ];
+        remarks.extend(session.notes.iter().map(|note| sanitise(note).into_owned()));
+        remarks
+    }
+}
+
+/// What weights are counted in.
+const fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Nanoseconds => "nanoseconds",
+        Unit::Cycles => "cycles",
+        Unit::Count => "count",
+    }
+}

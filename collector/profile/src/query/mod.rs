@@ -1,0 +1,11 @@
+//! Questions asked of a profile after the run: which functions, stacks and threads count ([`Filter`]), and by what costs
+//! are summed ([`By`]). Text, JSON, and exports all go through here, so that they agree.
+
+mod filter;
+mod group;
+mod pattern;
+mod regroup;
+
+pub use filter::{Filter, Preset, QueryError};
+pub use pattern::{Pattern, PatternError};
+pub use regroup::By;

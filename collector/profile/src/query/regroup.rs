@@ -1,0 +1,279 @@
+//! The same profile with other cost centres: modules, files, groups instead of functions.
+
+use std::str::FromStr;
+
+use super::group::Groups;
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
+use crate::limits::Limits;
+use crate::marked::MARK;
+use crate::model::{CostCentre, Image};
+use crate::profile::{Charge, Profile};
+use crate::view::{Selection, walk_contexts};
+
+/// By what costs are summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// Functions.
+    #[default]
+    Function,
+    /// Functions with the closures and lambdas that are written inside them (Clack, Clayman and Parrott's lexical profile).
+    Lexical,
+    /// Images.
+    Module,
+    /// The source files in which functions are declared.
+    File,
+    /// The source line that ran, without its callers.
+    Line,
+    /// The thread that ran.
+    Thread,
+    /// The process that ran.
+    Process,
+    /// Allocation, page faults, kernel, start-up, generated code; and the program and its libraries by image.
+    Group,
+}
+
+impl By {
+    /// All of them.
+    pub const ALL: [By; 8] =
+        [By::Function, By::Lexical, By::Module, By::File, By::Line, By::Thread, By::Process, By::Group];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Function => "function",
+            By::Lexical => "lexical",
+            By::Module => "module",
+            By::File => "file",
+            By::Line => "line",
+            By::Thread => "thread",
+            By::Process => "process",
+            By::Group => "group",
+        }
+    }
+}
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || By::ALL.map(By::name).join(", ");
+        By::ALL.into_iter().find(|by| by.name() == text).ok_or_else(|| format!("{text:?} is none of {}", names()))
+    }
+}
+
+impl Profile {
+    /// The profile with what `by` says as cost centres, for every view and export.
+    ///
+    /// The active set of a stack is that of the raw stack under these names (I4), so self and inherited are exact; an
+    /// arc under mutual recursion may have lost its true neighbour, as where functions are hidden (I6). Totals and the
+    /// accounting stay (I1).
+    #[must_use]
+    pub fn by(&self, by: By) -> Profile {
+        match by {
+            By::Function => self.regrouped(|_, centre| centre.clone()),
+            By::Lexical => self.regrouped(|id, centre| definer(self, id, centre)),
+            By::Module => self.regrouped(|id, _| plain(self.image_name(id).to_owned())),
+            By::File => self.regrouped(|id, centre| match &centre.file {
+                Some(file) => CostCentre { file: Some(file.clone()), ..plain(file.clone()) },
+                None => plain(format!("[no file] {}", self.image_name(id))),
+            }),
+            By::Line => self.recharged(|new, charge, leaf| {
+                let centre = line(self, new, leaf, charge.line);
+                new.contexts_mut().push(ContextId::ROOT, centre)
+            }),
+            By::Thread | By::Process => self.recharged(|new, charge, _| {
+                let centre = named(new, &runner(self, by, charge.thread));
+                new.contexts_mut().push(ContextId::ROOT, centre)
+            }),
+            By::Group => {
+                let named_contexts = self.named();
+                let mut new = self.emptied();
+                let mut contexts = vec![ContextId::ELIDED; named_contexts.contexts().len()];
+                named_contexts.contexts().visit(|id, entries| {
+                    let mut groups = Groups::default();
+                    let mut at = ContextId::ROOT;
+                    for &entry in entries {
+                        let group = named(&mut new, groups.next(self, CostCentreId(entry & !MARK)));
+                        at = new.contexts_mut().push(at, group);
+                    }
+                    if let Some(place) = contexts.get_mut(id.index()) {
+                        *place = at;
+                    }
+                });
+                self.charge_to(new, |_, charge| contexts.get(named_contexts.context(charge.context).index()).copied())
+            }
+        }
+    }
+
+    /// The profile of what is selected alone: hidden functions are gone from its stacks, other stacks and threads from its
+    /// charges. Its weights are those of the views of the selection, for every metric; the accounting stays that of the
+    /// whole.
+    #[must_use]
+    pub fn selected(&self, selection: &Selection) -> Profile {
+        let named = self.named();
+        let mut new = self.emptied();
+        // In the same order, so under the same ids.
+        for image in self.images() {
+            new.add_image(image.clone());
+        }
+        for centre in self.cost_centres() {
+            new.add_cost_centre(centre.clone());
+        }
+        let mut contexts = vec![None; named.contexts().len()];
+        walk_contexts(self, &named, selection, |id, visible| {
+            let push = |at, function| new.contexts_mut().push(at, function);
+            if let Some(place) = contexts.get_mut(id.index()) {
+                *place = Some(visible.functions().fold(ContextId::ROOT, push));
+            }
+        });
+        self.charge_to(new, |_, charge| {
+            let context = contexts.get(named.context(charge.context).index()).copied().flatten();
+            context.filter(|_| selection.takes_thread(charge.thread))
+        })
+    }
+
+    /// Every charge at a context of its own choice, given the function that ran.
+    fn recharged(&self, mut context: impl FnMut(&mut Profile, &Charge<'_>, CostCentreId) -> ContextId) -> Profile {
+        let named = self.named();
+        self.charge_to(self.emptied(), |new, charge| {
+            let leaf = named.contexts().leaf(named.context(charge.context)).unwrap_or(CostCentreId::ROOT);
+            Some(context(new, charge, leaf))
+        })
+    }
+
+    /// A profile of the same session with its processes and threads, under the same ids, and nothing charged.
+    fn emptied(&self) -> Profile {
+        let mut new = Profile::new(self.session.clone(), Limits::reading());
+        for process in self.processes() {
+            new.add_process(process.clone());
+        }
+        for thread in self.threads() {
+            new.add_thread(thread.clone());
+        }
+        new
+    }
+
+    /// Charges everything to `new`, where `context` says.
+    fn charge_to(
+        &self,
+        mut new: Profile,
+        mut context: impl FnMut(&mut Profile, &Charge<'_>) -> Option<ContextId>,
+    ) -> Profile {
+        self.for_each_charge(|charge| {
+            let Some(context) = context(&mut new, &charge) else { return };
+            let line = self.line(charge.line).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line));
+            new.charge_many(charge.thread, context, line, charge.samples, charge.weights);
+        });
+        new.accounting = self.accounting.clone();
+        new.collecting = false;
+        new
+    }
+}
+
+/// A cost centre that is nothing but a name. (Its image is what it was.)
+fn plain(name: String) -> CostCentre {
+    let image = ImageId::CCSD;
+    CostCentre { image, linkage_name: Some(name), display_name: None, start: None, file: None, line: 0 }
+}
+
+/// A cost centre that is in no image of the program.
+fn named(new: &mut Profile, name: &str) -> CostCentreId {
+    let image = new.add_image(Image { name: "[group]".to_owned(), build_id: Vec::new() });
+    new.add_cost_centre(CostCentre { image, ..plain(name.to_owned()) })
+}
+
+/// The function that a function is written in.
+fn definer(profile: &Profile, id: CostCentreId, centre: &CostCentre) -> CostCentre {
+    let name = profile.name(id);
+    let outer = lexical(&name);
+    if outer.len() == name.len() {
+        return centre.clone();
+    }
+    // Under its own identity, if it was sampled itself.
+    let is_outer = |it: &&CostCentre| it.image == centre.image && it.display_name.as_deref() == Some(outer);
+    match profile.cost_centres().iter().find(is_outer) {
+        Some(outer) => outer.clone(),
+        None => CostCentre { file: centre.file.clone(), ..plain(outer.to_owned()) },
+    }
+}
+
+/// The cost centre of a source line.
+fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) -> CostCentreId {
+    let image = profile.cost_centre(leaf).and_then(|it| profile.image(it.image)).cloned();
+    let image = new.add_image(image.unwrap_or_default());
+    let line = profile.line(id).filter(|_| id != LineId::UNKNOWN);
+    new.add_cost_centre(match line {
+        Some(line) => CostCentre {
+            image,
+            file: Some(line.file.to_string()),
+            line: line.line,
+            ..plain(format!("{}:{}", line.file, line.line))
+        },
+        None => CostCentre { image, ..plain(format!("[line not known] {}", profile.name(leaf))) },
+    })
+}
+
+/// What to call who ran.
+fn runner(profile: &Profile, by: By, id: ThreadId) -> String {
+    let thread = profile.thread(id);
+    let process = thread.and_then(|thread| profile.process(thread.process));
+    match (by, thread, process) {
+        (By::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
+        (_, _, Some(process)) => format!("{} ({})", process.name, process.pid),
+        _ => "[unknown]".to_owned(),
+    }
+}
+
+/// The function that a closure is written in: the part of its name before the first closure or lambda; the whole name
+/// for all else.
+///
+/// Rust: `a::b::{{closure}}`, `a::b::{closure#0}`; GCC and clang: `f()::{lambda(int)#1}::operator()(int) const`, `f()::$_0::operator()`
+/// and `f()::'lambda'(int)::operator()`; Go: `main.f.func1.2`.
+fn lexical(name: &str) -> &str {
+    const MARKS: [&str; 6] = ["::{{closure}}", "::{closure", "::{lambda(", "::$_", "::'lambda", "::{{constructor}}::{"];
+    let cut = MARKS.iter().filter_map(|mark| name.find(mark)).min();
+    if let Some(at) = cut.filter(|&at| at > 0) {
+        return name.get(..at).unwrap_or(name);
+    }
+    // Go: `package.function.func1`, with more numbers below.
+    let go = name.match_indices(".func").find(|(at, _)| {
+        let rest = name.get(at + 5..).unwrap_or_default();
+        *at > 0
+            && name.get(..*at).is_some_and(|before| before.contains('.'))
+            && rest.starts_with(|c: char| c.is_ascii_digit())
+            && rest.chars().all(|c| c.is_ascii_digit() || c == '.')
+    });
+    go.and_then(|(at, _)| name.get(..at)).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closures_belong_to_who_defines_them() {
+        for (name, outer) in [
+            ("sum::{{closure}}", "sum"),
+            ("a::b::{closure#0}::{closure#1}", "a::b"),
+            ("f(int)::{lambda(int)#1}::operator()(int) const", "f(int)"),
+            ("f()::$_0::operator()(int) const", "f()"),
+            ("main.work.func1", "main.work"),
+            ("main.(*T).Run.func2.1", "main.(*T).Run"),
+            ("main.func1", "main.func1"),
+            ("main.functional", "main.functional"),
+            ("{{closure}}", "{{closure}}"),
+            ("main", "main"),
+        ] {
+            assert_eq!(lexical(name), outer);
+        }
+    }
+
+    #[test]
+    fn names() {
+        for by in By::ALL {
+            assert_eq!(by.name().parse(), Ok(by));
+        }
+        assert!("x".parse::<By>().unwrap_err().contains("function, lexical"));
+    }
+}

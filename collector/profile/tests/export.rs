@@ -1,0 +1,187 @@
+//! Exports: what a consumer that counts every function once for each stack makes of them is what ccsd says. (What real
+//! consumers make of them is tested end to end.)
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccsd_profile::export::{Export, Format};
+use ccsd_profile::view::{FlatView, Selection};
+use ccsd_profile::{LineId, Profile};
+use common::Maker;
+use proptest::prelude::*;
+use serde_json::Value;
+
+fn export(profile: &Profile, selection: &Selection, format: Format) -> Vec<u8> {
+    let mut out = Vec::new();
+    Export { profile, selection }.write(format, &mut out).unwrap();
+    out
+}
+
+fn text(profile: &Profile, selection: &Selection, format: Format) -> String {
+    String::from_utf8(export(profile, selection, format)).unwrap()
+}
+
+/// Self and inherited by name.
+type Weights = BTreeMap<String, (u64, u64)>;
+
+fn expected(profile: &Profile, selection: &Selection) -> Weights {
+    let rows = FlatView::new(profile, selection).rows;
+    rows.into_iter().map(|row| (row.name, (row.self_weight, row.inherited_weight))).collect()
+}
+
+fn add(weights: &mut Weights, stack: &[&str], weight: u64) {
+    weights.entry((*stack.last().unwrap()).to_owned()).or_default().0 += weight;
+    for name in stack.iter().collect::<BTreeSet<_>>() {
+        weights.entry((*name).to_owned()).or_default().1 += weight;
+    }
+}
+
+fn folded(text: &str) -> Weights {
+    let mut weights = Weights::new();
+    for line in text.lines() {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        add(&mut weights, &stack.split(';').collect::<Vec<_>>(), weight.parse().unwrap());
+    }
+    weights
+}
+
+fn speedscope(text: &str) -> Weights {
+    let file: Value = serde_json::from_str(text).unwrap();
+    let mut weights = Weights::new();
+    for profile in file["profiles"].as_array().unwrap() {
+        let mut sum = 0;
+        for (sample, weight) in
+            profile["samples"].as_array().unwrap().iter().zip(profile["weights"].as_array().unwrap())
+        {
+            let frame = |at: &Value| file["shared"]["frames"][at.as_u64().unwrap() as usize]["name"].as_str().unwrap();
+            add(
+                &mut weights,
+                &sample.as_array().unwrap().iter().map(frame).collect::<Vec<_>>(),
+                weight.as_u64().unwrap(),
+            );
+            sum += weight.as_u64().unwrap();
+        }
+        assert_eq!(profile["endValue"], sum);
+    }
+    weights
+}
+
+fn json(text: &str) -> Weights {
+    let document: Value = serde_json::from_str(text).unwrap();
+    let mut weights = Weights::new();
+    for stack in document["stacks"].as_array().unwrap() {
+        let name = |at: &Value| document["functions"][at.as_u64().unwrap() as usize]["name"].as_str().unwrap();
+        let names: Vec<_> = stack["functions"].as_array().unwrap().iter().map(name).collect();
+        add(&mut weights, &names, stack["weights"][0].as_u64().unwrap());
+    }
+    weights
+}
+
+/// Own cost, and own cost with that of the calls.
+fn callgrind(text: &str) -> Weights {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let mut weights = Weights::new();
+    let (mut function, mut call) = (String::new(), false);
+    for line in text.lines().skip_while(|line| !line.starts_with("summary:")).skip(1) {
+        if let Some((key, value)) = line.split_once('=') {
+            if let Some((number, name)) = value.split_once(' ').filter(|_| matches!(key, "fn" | "cfn")) {
+                names.insert(number.to_owned(), name.to_owned());
+            }
+            match key {
+                "fn" => function = names[value.split(' ').next().unwrap()].clone(),
+                "calls" => call = true,
+                _ => {}
+            }
+        } else if let Some((_, cost)) = line.split_once(' ').filter(|_| line.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            let cost: u64 = cost.parse().unwrap();
+            let weight = weights.entry(function.clone()).or_default();
+            weight.0 += if std::mem::take(&mut call) { 0 } else { cost };
+            weight.1 += cost;
+        }
+    }
+    weights
+}
+
+fn csv(text: &str) -> Weights {
+    let rows = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    rows.map(|row| (row[0].to_owned(), (row[2].parse().unwrap(), row[3].parse().unwrap()))).collect()
+}
+
+fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
+    prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// I5 in every format that has stacks or costs, with recursion of all kinds and with functions hidden.
+    #[test]
+    fn consumers_count_as_ccsd_does(samples in samples(), hide in prop::option::of(0..6u32)) {
+        let mut maker = Maker::new();
+        for (i, (stack, weight)) in samples.iter().enumerate() {
+            let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
+            maker.charge_at(7 + i as u32 % 3, &names.join(" "), LineId::UNKNOWN, *weight);
+        }
+        let profile = &maker.profile;
+        let hidden = hide.map(|it| format!("f{it}"));
+        let hidden = profile.cost_centres().iter().position(|it| it.linkage_name == hidden);
+        let hidden = hidden.map(|at| ccsd_profile::CostCentreId::new(at as u32));
+        let selection = Selection::all().hide(hidden);
+        let expected = expected(profile, &selection);
+        prop_assert_eq!(&folded(&text(profile, &selection, Format::Folded)), &expected);
+        prop_assert_eq!(&speedscope(&text(profile, &selection, Format::Speedscope)), &expected);
+        prop_assert_eq!(&json(&text(profile, &selection, Format::Json)), &expected);
+        prop_assert_eq!(&callgrind(&text(profile, &selection, Format::Callgrind)), &expected);
+        prop_assert_eq!(&csv(&text(profile, &selection, Format::Csv)), &expected);
+        // The others have no such numbers, or not in text; they are made all the same.
+        for format in [Format::Pprof, Format::Dot, Format::Gprof, Format::Svg] {
+            prop_assert!(!export(profile, &selection, format).is_empty());
+        }
+    }
+}
+
+#[test]
+fn hostile_names_are_inert() {
+    let mut maker = Maker::new();
+    let evil = "<script>alert(1)</script>\"];x;\x1b[31m\u{202e}=cmd|'/c'!A1\u{7},\\";
+    let mut stack = evil.replace(' ', "_");
+    stack.push_str(" leaf");
+    maker.charge(&stack, 5);
+    for format in Format::ALL.into_iter().filter(|format| format.is_text()) {
+        let text = text(&maker.profile, &Selection::all(), format);
+        assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{}: {text}", format.name());
+        if format == Format::Svg {
+            assert!(!text.contains("<script>alert"), "{text}");
+        }
+    }
+    let folded = text(&maker.profile, &Selection::all(), Format::Folded);
+    assert_eq!((folded.lines().count(), folded.matches(';').count()), (1, 1), "{folded}");
+    let dot = text(&maker.profile, &Selection::all(), Format::Dot);
+    // A quote that ends a string is not preceded by an odd number of backslashes.
+    assert!(dot.contains("</script>\\\"];x;"), "{dot}");
+    let csv = text(&maker.profile, &Selection::all(), Format::Csv);
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+}
+
+#[test]
+fn formulas_are_text_in_tables() {
+    let mut maker = Maker::new();
+    maker.charge("=1+1 -x @y +z a,b say\"hi\"", 1);
+    let csv = text(&maker.profile, &Selection::all(), Format::Csv);
+    for cell in ["\"'=1+1\"", "\"'-x\"", "\"'@y\"", "\"'+z\"", "\"a,b\"", "\"say\"\"hi\"\"\""] {
+        assert!(csv.contains(cell), "{cell}: {csv}");
+    }
+}
+
+#[test]
+fn nothing() {
+    let maker = Maker::new();
+    for format in Format::ALL {
+        let mut out = Vec::new();
+        let written = Export { profile: &maker.profile, selection: &Selection::all() }.write(format, &mut out);
+        assert_eq!(written.is_err(), format == Format::Svg, "{}", format.name());
+    }
+}

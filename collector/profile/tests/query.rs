@@ -1,0 +1,215 @@
+//! Questions about a profile: patterns, filters, presets, other cost centres. Each against what is known of the raw stacks.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccsd_profile::query::{By, Filter, Preset, QueryError};
+use ccsd_profile::view::{FlatView, Selection, ThreadsView};
+use ccsd_profile::{CostCentre, CostCentreId, Image, Profile};
+use common::Maker;
+use proptest::prelude::*;
+
+/// Self and inherited weight by name.
+fn weights(profile: &Profile, selection: &Selection) -> BTreeMap<String, (u64, u64)> {
+    let rows = FlatView::new(profile, selection).rows;
+    let rows = rows.into_iter().filter(|row| row.self_weight > 0 || row.inherited_weight > 0);
+    rows.map(|row| (row.name, (row.self_weight, row.inherited_weight))).collect()
+}
+
+fn example() -> Maker {
+    let mut maker = Maker::new();
+    for (stack, weight) in [("main read parse", 50), ("main read memcpy", 10), ("main write memset", 30), ("main", 5)] {
+        maker.charge(stack, weight);
+    }
+    maker
+}
+
+fn filter(specification: &str) -> Filter {
+    let mut filter = Filter::default();
+    filter.add_specification(specification).unwrap();
+    filter
+}
+
+fn asked(maker: &Maker, specification: &str) -> BTreeMap<String, (u64, u64)> {
+    weights(&maker.profile, &filter(specification).select(&maker.profile).unwrap())
+}
+
+fn table(rows: &[(&str, u64, u64)]) -> BTreeMap<String, (u64, u64)> {
+    rows.iter().map(|&(name, own, inherited)| (name.to_owned(), (own, inherited))).collect()
+}
+
+#[test]
+fn filters() {
+    let maker = example();
+    let all = table(&[
+        ("main", 5, 95),
+        ("read", 0, 60),
+        ("write", 0, 30),
+        ("parse", 50, 50),
+        ("memcpy", 10, 10),
+        ("memset", 30, 30),
+    ]);
+    assert_eq!(asked(&maker, "# nothing\n\n"), all);
+    assert_eq!(
+        asked(&maker, "hide mem*"),
+        table(&[("main", 5, 95), ("read", 10, 60), ("write", 30, 30), ("parse", 50, 50)])
+    );
+    assert_eq!(asked(&maker, "only /^(read|write)$/"), table(&[("[root]", 5, 5), ("read", 60, 60), ("write", 30, 30)]));
+    assert_eq!(asked(&maker, "focus memcpy"), table(&[("main", 0, 10), ("read", 0, 10), ("memcpy", 10, 10)]));
+    assert_eq!(asked(&maker, "ignore read"), table(&[("main", 5, 35), ("write", 0, 30), ("memset", 30, 30)]));
+    // A part of a name where there is no such name; both kinds of choice at once.
+    assert_eq!(asked(&maker, "focus mems\nhide write"), table(&[("main", 0, 30), ("memset", 30, 30)]));
+    assert_eq!(asked(&maker, "hide module:demo").keys().collect::<Vec<_>>(), ["[root]"]);
+    assert_eq!(asked(&maker, "focus file:demo.c"), all);
+}
+
+#[test]
+fn threads_and_processes() {
+    let mut maker = example();
+    maker.charge_at(8, "main work", ccsd_profile::LineId::UNKNOWN, 7);
+    assert_eq!(asked(&maker, "focus thread:8"), table(&[("main", 0, 7), ("work", 7, 7)]));
+    assert_eq!(asked(&maker, "ignore thread:worker 7"), table(&[("main", 0, 7), ("work", 7, 7)]));
+    assert_eq!(asked(&maker, "focus process:demo\nignore thread:7").len(), 2);
+    let selection = filter("ignore thread:8").select(&maker.profile).unwrap();
+    let threads = ThreadsView::new(&maker.profile, &selection);
+    assert_eq!((threads.total.weight, threads.total.whole_weight), (95, 102));
+}
+
+#[test]
+fn what_cannot_be_asked() {
+    let maker = example();
+    let ask = |text: &str| filter(text).select(&maker.profile).unwrap_err();
+    assert_eq!(
+        ask("only nothing_like_it"),
+        QueryError::NoMatch { what: "function", pattern: "nothing_like_it".into() }
+    );
+    assert_eq!(ask("focus thread:99"), QueryError::NoMatch { what: "thread", pattern: "thread:99".into() });
+    assert_eq!(ask("hide thread:7"), QueryError::NoFunction { pattern: "thread:7".into() });
+    for (text, part) in [("show x", "line 1: \"show\""), ("\nonly", "line 2"), ("hide a\nhide /(/", "line 2")] {
+        let error = Filter::default().add_specification(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let long = "#".repeat(2 << 20);
+    assert!(matches!(Filter::default().add_specification(&long), Err(QueryError::Line { .. })));
+    let without_main = Filter { preset: Some(Preset::Phases), ..Filter::default() };
+    let mut other = Maker::new();
+    other.charge("a b", 1);
+    assert_eq!(without_main.select(&other.profile).unwrap_err(), QueryError::NoMain);
+}
+
+#[test]
+fn presets() {
+    let mut maker = example();
+    let image = maker.profile.add_image(Image { name: "/usr/lib/libz.so.1".into(), build_id: vec![] });
+    let inflate = maker.profile.add_cost_centre(CostCentre {
+        image,
+        linkage_name: Some("inflate".into()),
+        display_name: None,
+        start: None,
+        file: None,
+        line: 0,
+    });
+    let thread = maker.thread(7);
+    let main = maker.find("main");
+    let table_ = maker.profile.contexts_mut();
+    let context = [main, inflate].iter().fold(ccsd_profile::ContextId::ROOT, |at, &it| table_.push(at, it));
+    maker.profile.charge(thread, context, ccsd_profile::LineId::UNKNOWN, &[20]);
+    let preset = |preset| Filter { preset: Some(preset), ..Filter::default() }.select(&maker.profile).unwrap();
+    assert_eq!(weights(&maker.profile, &preset(Preset::Libraries)), table(&[("[root]", 95, 95), ("inflate", 20, 20)]));
+    assert_eq!(
+        weights(&maker.profile, &preset(Preset::Phases)),
+        table(&[("main", 5, 115), ("read", 60, 60), ("write", 30, 30), ("inflate", 20, 20)])
+    );
+    let modules = maker.profile.by(By::Module);
+    assert_eq!(weights(&modules, &Selection::all()), table(&[("demo", 95, 115), ("libz.so.1", 20, 20)]));
+}
+
+#[test]
+fn other_cost_centres() {
+    let mut maker = Maker::new();
+    let line = maker.profile.add_line("demo.c", 12);
+    maker.charge_at(7, "main work::{{closure}}", line, 3);
+    maker.charge_at(8, "main work", line, 4);
+    maker.charge_at(8, "main malloc memset", ccsd_profile::LineId::UNKNOWN, 5);
+    let by = |by| weights(&maker.profile.by(by), &Selection::all());
+    assert_eq!(by(By::Function).len(), 5);
+    assert_eq!(by(By::Lexical), table(&[("main", 0, 12), ("work", 7, 7), ("malloc", 0, 5), ("memset", 5, 5)]));
+    assert_eq!(by(By::File), table(&[("demo.c", 12, 12)]));
+    assert_eq!(by(By::Line), table(&[("demo.c:12", 7, 7), ("[line not known] memset", 5, 5)]));
+    assert_eq!(by(By::Thread), table(&[("worker 7 (7)", 3, 3), ("worker 8 (8)", 9, 9)]));
+    assert_eq!(by(By::Process), table(&[("demo (7)", 12, 12)]));
+    assert_eq!(by(By::Group), table(&[("demo", 7, 12), ("[allocator]", 5, 5)]));
+    for it in By::ALL {
+        let grouped = maker.profile.by(it);
+        assert_eq!(grouped.accounting(), maker.profile.accounting(), "{it:?}");
+        assert_eq!(
+            FlatView::new(&grouped, &Selection::all()).total,
+            FlatView::new(&maker.profile, &Selection::all()).total
+        );
+    }
+}
+
+fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
+    prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
+}
+
+fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
+    let mut maker = Maker::new();
+    for (stack, weight) in samples {
+        let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
+        maker.charge(&names.join(" "), *weight);
+    }
+    maker
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// A selected profile has the weights of the views of the selection, whatever is hidden, focussed and ignored.
+    #[test]
+    fn a_selected_profile_is_the_view_of_the_selection(
+        samples in samples(),
+        hidden in prop::collection::btree_set(0..6u32, 0..4),
+        focus in prop::option::of(0..6u32),
+        ignored in prop::option::of(0..6u32),
+    ) {
+        let maker = made(&samples);
+        let id = |function: &u32| {
+            let name = format!("f{function}");
+            let at = maker.profile.cost_centres().iter().position(|it| it.linkage_name.as_deref() == Some(&name))?;
+            Some(CostCentreId::new(at as u32))
+        };
+        let mut selection = Selection::all().hide(hidden.iter().filter_map(id));
+        if let Some(focus) = focus {
+            selection = selection.focus(id(&focus));
+        }
+        if let Some(ignored) = ignored {
+            selection = selection.ignore(id(&ignored));
+        }
+        let selected = maker.profile.selected(&selection);
+        prop_assert_eq!(weights(&selected, &Selection::all()), weights(&maker.profile, &selection));
+        // And both are those of the raw stacks.
+        let mut raw: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for (stack, weight) in &samples {
+            if focus.is_some_and(|it| !stack.contains(&it)) || ignored.is_some_and(|it| stack.contains(&it)) {
+                continue;
+            }
+            let shown: Vec<_> = stack.iter().filter(|it| !hidden.contains(it)).map(|it| format!("f{it}")).collect();
+            let shown = if shown.is_empty() { vec!["[root]".to_owned()] } else { shown };
+            raw.entry(shown.last().unwrap().clone()).or_default().0 += weight;
+            for name in shown.into_iter().collect::<BTreeSet<_>>() {
+                raw.entry(name).or_default().1 += weight;
+            }
+        }
+        prop_assert_eq!(weights(&selected, &Selection::all()), raw);
+    }
+
+    /// No text makes a pattern or a specification panic.
+    #[test]
+    fn any_text(text in "\\PC{0,40}") {
+        let _ = text.parse::<ccsd_profile::query::Pattern>();
+        let _ = Filter::default().add_specification(&text);
+    }
+}

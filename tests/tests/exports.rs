@@ -1,0 +1,265 @@
+//! `ccsd export`: real readers of each format see the numbers that `ccsd report` shows, function by function; and what is
+//! asked for with `--hide` and the like is the same in both.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
+
+use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::fixture::build;
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, GO, Need, Suite};
+use serde_json::Value;
+
+const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
+const DOT: Need = Need::Program("dot", "graphviz");
+const GPROF2DOT: Need = Need::Program("gprof2dot", "pipx; pipx install gprof2dot");
+
+const FORMATS: [&str; 9] = ["pprof", "callgrind", "folded", "svg", "speedscope", "dot", "gprof", "json", "csv"];
+
+/// Self and inherited weight by name.
+type Weights = BTreeMap<String, (u64, u64)>;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("pprof_reads_it", &[CC, GO], || {
+            for recorded in [plain(), recursive()] {
+                let file = export(recorded, "pprof", &[]);
+                let args = ["tool", "pprof", "-top", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
+                let top = Ended::of(Command::new("go").args(args).arg(&file));
+                assert!(top.status.success(), "{top:?}");
+                let rows = top.stdout.lines().skip_while(|line| !line.trim_start().starts_with("flat ")).skip(1);
+                let nanoseconds = |text: &str| text.trim_end_matches("ns").parse::<u64>().unwrap();
+                let mut found: Weights = rows
+                    .map(|line| {
+                        let words: Vec<&str> = line.split_whitespace().collect();
+                        (words[5..].join(" "), (nanoseconds(words[0]), nanoseconds(words[3])))
+                    })
+                    .collect();
+                let expected = reported(recorded, &[]);
+                found.retain(|name, _| expected.contains_key(name));
+                assert_eq!(found, expected);
+                let raw = Ended::of(Command::new("go").args(["tool", "pprof", "-raw"]).arg(&file));
+                let is_program = |name: &str| name.contains("/weights") || name.contains("/recursion");
+                let program = recorded.profile.images().iter().find(|it| is_program(&it.name)).unwrap();
+                assert!(raw.stdout.contains("cpu-clock/nanoseconds[dflt]"), "{}", raw.stdout);
+                assert!(raw.stdout.contains("recursion is folded"), "{}", raw.stdout);
+                let build_id: String = program.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+                assert!(raw.stdout.contains(&build_id), "{build_id} is not in {}", raw.stdout);
+            }
+        })
+        .test("callgrind_annotate_reads_it", &[CC, ANNOTATE], || {
+            for recorded in [plain(), recursive()] {
+                let file = export(recorded, "callgrind", &[]);
+                let costs = |inclusive: &str| -> BTreeMap<String, u64> {
+                    let mut command = Command::new("callgrind_annotate");
+                    command.args(["--threshold=100", "--show-percs=no", "--auto=no", inclusive]).arg(&file);
+                    let annotated = Ended::of(&mut command);
+                    assert!(annotated.status.success(), "{annotated:?}");
+                    let rows = annotated.stdout.lines().skip_while(|line| !line.contains("file:function")).skip(2);
+                    rows.take_while(|line| !line.is_empty())
+                        .map(|line| {
+                            let (cost, place) = line.trim_start().split_once("  ").unwrap();
+                            let place = place.rsplit_once(" [").map_or(place, |it| it.0);
+                            let name = place.rsplit_once(':').unwrap().1;
+                            // A dot stands for nothing.
+                            (name.to_owned(), cost.replace(',', "").replace('.', "0").parse().expect(line))
+                        })
+                        .collect()
+                };
+                let (own, inclusive) = (costs("--inclusive=no"), costs("--inclusive=yes"));
+                for (name, (self_weight, inherited)) in reported(recorded, &[]) {
+                    assert_eq!(own.get(&name).copied().unwrap_or(0), self_weight, "{name}");
+                    // It adds up the calls into a function, which mutual recursion makes too many of.
+                    if !matches!(name.as_str(), "p" | "q" | "r") {
+                        assert_eq!(inclusive.get(&name).copied(), Some(inherited), "{name}");
+                    }
+                }
+            }
+        })
+        .test("gprof2dot_reads_it", &[CC, GPROF2DOT], || {
+            let recorded = plain();
+            let total = total(recorded, &[]);
+            for (format, reader) in [("callgrind", "callgrind"), ("folded", "collapse"), ("gprof", "prof")] {
+                let file = export(recorded, format, &[]);
+                let args = ["-f", reader, "--node-thres=0", "--edge-thres=0"];
+                let graph = Ended::of(Command::new("gprof2dot").args(args).arg(&file));
+                assert!(graph.status.success(), "{format}: {graph:?}");
+                // gprof prints hundredths of seconds: of the function, of each callee that is added to it, and of the total
+                // that both are divided by. The graph prints hundredths of a percent.
+                let tolerance = |functions: usize| match format {
+                    "gprof" => 0.01 + 100.0 * 0.005e9 * (functions as f64 + 1.0) / total as f64,
+                    _ => 0.01,
+                };
+                let functions = reported(recorded, &[]).len();
+                for (name, (own, inherited)) in reported(recorded, &[]) {
+                    let label = |line: &&str| line.contains(&format!("{name}\\n")) && line.contains("label=");
+                    let line =
+                        graph.stdout.lines().find(label).unwrap_or_else(|| panic!("{format}: no {name} in {graph:?}"));
+                    let after = line.split(&format!("{name}\\n")).nth(1).unwrap();
+                    let mut shares = after.split("\\n").map(|it| it.trim_matches(|c: char| !c.is_ascii_digit()));
+                    let shown: Vec<f64> = (0..2).map(|_| shares.next().unwrap().parse().unwrap()).collect();
+                    for (shown, weight) in shown.into_iter().zip([inherited, own]) {
+                        let share = 100.0 * weight as f64 / total as f64;
+                        let tolerance = tolerance(if own == inherited { 1 } else { functions });
+                        assert!((shown - share).abs() <= tolerance, "{format} {name}: {shown} is not {share}");
+                    }
+                }
+            }
+            // Circles of calls are what gprof's text must declare.
+            let file = export(recursive(), "gprof", &[]);
+            let graph = Ended::of(Command::new("gprof2dot").args(["-f", "prof"]).arg(&file));
+            assert!(graph.status.success() && graph.stderr.is_empty(), "{graph:?}");
+        })
+        .test("graphviz_draws_it", &[CC, DOT], || {
+            let recorded = recursive();
+            let file = export(recorded, "dot", &[]);
+            let drawn = Ended::of(Command::new("dot").arg("-Tplain").arg(&file));
+            assert!(drawn.status.success() && drawn.stderr.is_empty(), "{drawn:?}");
+            let weights = reported(recorded, &[]);
+            let total = total(recorded, &[]);
+            let is_drawn = |name: &str| {
+                drawn.stdout.lines().any(|it| it.starts_with("node ") && it.contains(&format!("\"{name}\\n")))
+            };
+            for (name, (_, inherited)) in weights {
+                assert_eq!(is_drawn(&name), inherited * 200 >= total, "{name}: {}", drawn.stdout);
+            }
+        })
+        .test("a_flame_graph_has_all_of_it", &[CC], || {
+            let recorded = plain();
+            let svg = std::fs::read_to_string(export(recorded, "svg", &[])).unwrap();
+            let weights = reported(recorded, &[]);
+            let total = total(recorded, &[]);
+            let numbers = |name: &str| -> u64 {
+                let titles = svg.split("<title>").skip(1).filter_map(|it| it.strip_prefix(&format!("{name} (")));
+                titles.map(|it| it.split(' ').next().unwrap().replace(',', "").parse::<u64>().unwrap()).sum()
+            };
+            assert_eq!(numbers("all"), total);
+            assert_eq!(numbers("weight_12"), weights["weight_12"].1);
+        })
+        .test("the_same_question_has_the_same_answer", &[CC], || {
+            let recorded = recursive();
+            for question in [
+                &["--hide", "q"][..],
+                &["--only", "/^(main|q)$/"],
+                &["--focus", "p"],
+                &["--ignore", "r"],
+                &["--hide", "module:libc.so.6", "--focus", "main"],
+                &["--by", "module"],
+                &["--by", "thread"],
+                &["--by", "group", "--ignore", "p"],
+                &["--preset", "phases"],
+            ] {
+                let reported = reported(recorded, question);
+                let total = total(recorded, question);
+                assert!(total > 0, "{question:?}");
+                let csv = std::fs::read_to_string(export(recorded, "csv", question)).unwrap();
+                for (name, (own, inherited)) in &reported {
+                    let row = csv.lines().find(|it| it.starts_with(&format!("{name},"))).expect(name);
+                    assert!(row.contains(&format!(",{own},{inherited},")), "{question:?}: {row}");
+                }
+                let folded = std::fs::read_to_string(export(recorded, "folded", question)).unwrap();
+                let sum: u64 = folded.lines().map(|it| it.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+                assert_eq!(sum, total, "{question:?}");
+                let mut own: BTreeMap<&str, u64> = BTreeMap::new();
+                for line in folded.lines() {
+                    let (stack, weight) = line.rsplit_once(' ').unwrap();
+                    *own.entry(stack.rsplit(';').next().unwrap()).or_default() += weight.parse::<u64>().unwrap();
+                }
+                for (name, weight) in own {
+                    assert!(reported.get(name).is_none_or(|it| it.0 == weight), "{question:?}: {name}");
+                }
+            }
+        })
+        .test("a_file_of_patterns", &[CC], || {
+            let recorded = plain();
+            let spec = recorded.dir.path().join("spec");
+            std::fs::write(&spec, "# what matters\nonly main\nonly weight_1?\n").unwrap();
+            let spec = spec.to_str().unwrap();
+            let names: Vec<String> = reported(recorded, &["--spec", spec]).into_keys().collect();
+            // `[root]`, too, if a sample was taken before main.
+            let names: Vec<&str> = names.iter().map(String::as_str).filter(|&name| name != "[root]").collect();
+            assert_eq!(names, ["main", "weight_10", "weight_11", "weight_12"]);
+            std::fs::write(spec, "only main\nhid x\n").unwrap();
+            ask(recorded, &["--spec", spec]).assert_refused(2, &["line 2", "hid"]);
+            ask(recorded, &["--spec", "/dev/zero"]).assert_refused(2, &["not a regular file"]);
+        })
+        .test("what_cannot_be_exported", &[CC], || {
+            let recorded = plain();
+            ask(recorded, &["--only", "no_such_function"]).assert_refused(2, &["no function", "no_such_function"]);
+            ask(recorded, &["--hide", "thread:1"]).assert_refused(2, &["thread:1", "--focus"]);
+            ask(recorded, &["--only", "/(/"]).assert_refused(2, &["regular expression"]);
+            let to = |path: &str| {
+                let mut command = ccsd(["export", "folded"]);
+                Ended::of(command.arg(&recorded.file).args(["-o", path]))
+            };
+            to("/nowhere/at/all").assert_refused(2, &["/nowhere/at/all"]);
+            to(recorded.file.to_str().unwrap()).assert_refused(2, &["the profile itself"]);
+            to("/dev/full").assert_refused(1, &["/dev/full"]);
+            assert!(recorded.file.metadata().unwrap().len() > 100);
+            for format in FORMATS {
+                let missing = Ended::of(&mut ccsd(["export", format, "/nowhere.ccsd"]));
+                missing.assert_refused(2, &["/nowhere.ccsd"]);
+            }
+        })
+        .run()
+}
+
+fn plain() -> &'static Recorded {
+    static RECORDED: OnceLock<Recorded> = OnceLock::new();
+    RECORDED.get_or_init(|| {
+        Record::new(build("weights.c", &["-O1", "-g"]), &["1000"]).options(&["-F", "1999", "--user"]).run()
+    })
+}
+
+fn recursive() -> &'static Recorded {
+    static RECORDED: OnceLock<Recorded> = OnceLock::new();
+    RECORDED.get_or_init(|| {
+        let program = build("recursion.c", &["-O1", "-fno-optimize-sibling-calls"]);
+        Record::new(program, &["three", "30", "20"]).options(&["-F", "1999", "--user"]).run()
+    })
+}
+
+/// Exports to a file.
+fn export(recorded: &Recorded, format: &str, options: &[&str]) -> PathBuf {
+    let name: String = options.join("").chars().filter(char::is_ascii_alphanumeric).collect();
+    let file = recorded.dir.path().join(format!("{name}.{format}"));
+    let ended = Ended::of(ccsd(["export", format]).arg(&recorded.file).args(options).arg("-o").arg(&file));
+    assert!(ended.status.success() && ended.stderr.is_empty() && ended.stdout.is_empty(), "{format}: {ended:?}");
+    file
+}
+
+fn ask(recorded: &Recorded, options: &[&str]) -> Ended {
+    Ended::of(ccsd(["export", "folded"]).arg(&recorded.file).args(options))
+}
+
+/// What `ccsd report --json` says, by function.
+fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
+    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+    assert!(ended.status.success(), "{options:?}: {ended:?}");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let mut weights = Weights::new();
+    let mut twice = Vec::new();
+    for row in document["flat"]["rows"].as_array().unwrap() {
+        let number = |field: &str| row[field].as_u64().unwrap();
+        let name = row["name"].as_str().unwrap().to_owned();
+        // Every program has a `_start`, and so has the dynamic linker: readers that know functions by their names take them
+        // for one. Those of the program itself have names of their own.
+        if weights.insert(name.clone(), (number("self_weight"), number("inherited_weight"))).is_some() {
+            twice.push(name);
+        }
+    }
+    weights.retain(|name, _| !twice.contains(name));
+    assert!(weights.len() > twice.len(), "{weights:?}");
+    weights
+}
+
+/// The whole weight.
+fn total(recorded: &Recorded, options: &[&str]) -> u64 {
+    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    document["flat"]["total"]["weight"].as_u64().unwrap()
+}
