@@ -42,6 +42,17 @@ fn main() -> ExitCode {
             assert_share("main", recorded.samples("main").inherited, known, 1.0, 0.02);
             assert_short_histories(&recorded);
         })
+        .test("direct_10000_deep_of_realigned_frames", &[CC], || {
+            // 2 MB of stack. None is cut because the way takes too long.
+            let recorded = record_at("999", "realigned", 10_000, 100);
+            recorded.assert_complete();
+            let accounting = recorded.profile.accounting();
+            assert!(accounting.max_stack_depth > 10_000);
+            assert!(accounting.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
+            let all = accounting.received;
+            assert_share("main", recorded.samples("main").inherited, all, 1.0, 0.02);
+            assert_short_histories(&recorded);
+        })
         .test("frames_larger_than_the_copied_stack", &[CC], || {
             // Two functions with frames of 40 KB call themselves and each other, and are back before anyone could look:
             // what cannot be known is a gap, and nothing else.

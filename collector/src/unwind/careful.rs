@@ -10,8 +10,8 @@ use std::cell::{OnceCell, RefCell};
 
 use ccsd_symbolizer::UnwindSections;
 use gimli::{
-    BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation, EvaluationResult,
-    FrameDescriptionEntry, LittleEndian, Location, Register, RegisterRule, UnwindContext, UnwindExpression,
+    BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult,
+    Expression, FrameDescriptionEntry, LittleEndian, Location, Register, RegisterRule, UnwindContext, UnwindExpression,
     UnwindSection, UnwindTableRow, Value, X86_64,
 };
 
@@ -333,12 +333,22 @@ fn evaluation<'a>(
     table: Table,
     expression: &UnwindExpression<usize>,
 ) -> Option<Evaluation<Slice<'a>>> {
-    let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
+    let (expression, encoding) = self::expression(tables, table, expression)?;
+    Some(expression.evaluation(encoding))
+}
+
+/// An expression of a table, and how it is encoded.
+pub fn expression<'a>(
+    tables: &'a Tables,
+    table: Table,
+    expression: &UnwindExpression<usize>,
+) -> Option<(Expression<Slice<'a>>, Encoding)> {
+    let encoding = Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
     let expression = match table {
         Table::EhFrame => expression.get(&EhFrame::new(&tables.sections.eh_frame.as_ref()?.data, LittleEndian)),
         Table::DebugFrame => expression.get(&debug_frame(tables.sections.debug_frame.as_deref()?)),
     };
-    Some(expression.ok()?.evaluation(encoding))
+    Some((expression.ok()?, encoding))
 }
 
 fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
@@ -349,14 +359,18 @@ fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
 
 /// Where a row was found.
 #[derive(Clone, Copy, Debug)]
-struct Found {
-    table: Table,
+pub struct Found {
+    /// In which table.
+    pub table: Table,
     /// Whether it belongs to a signal trampoline.
-    signal: bool,
+    pub signal: bool,
 }
 
 /// Finds the row of the unwind tables for an address.
-fn with_row<T>(
+///
+/// # Errors
+/// [`Stuck::NotCovered`], and [`Stuck::Bad`] where the table makes no sense.
+pub fn with_row<T>(
     tables: &Tables,
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,

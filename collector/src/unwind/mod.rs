@@ -21,6 +21,7 @@ mod loaded;
 pub mod memory;
 mod pages;
 mod plain;
+mod realigned;
 #[cfg(test)]
 mod recorded;
 mod return_addresses;
@@ -327,6 +328,8 @@ impl StackUnwinder {
             }
             let callee_sp = regs.sp();
             let needs_care = image.roots.needs_care(frame.address);
+            // Where the frame's own address was stored.
+            let mut cfa_slot = None;
             let return_address = if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
                 // The next instruction; of a caller it comes after the call.
                 let next = frame.address.wrapping_add(u64::from(matches!(at, FrameAddress::ReturnAddress(_))));
@@ -343,7 +346,15 @@ impl StackUnwinder {
                 regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
                 caller.ip
             } else if needs_care {
-                return Err(Stop::NeedsCare);
+                let realigned = image.roots.realigned(frame.address).ok_or(Stop::NeedsCare)?;
+                let left = realigned.leave(regs.sp(), regs.bp(), &|address: u64| stack.read(address));
+                let (caller, slot) = left.map_err(|address| address.map_or(Stop::NeedsCare, Stop::Unreadable))?;
+                if caller.ip == 0 {
+                    return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE });
+                }
+                cfa_slot = Some(slot);
+                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                caller.ip
             } else {
                 let mut own = frame.address.wrapping_add(image.to_own);
                 if image.roots.table(frame.address) == Table::DebugFrame {
@@ -381,7 +392,7 @@ impl StackUnwinder {
                     Check::Changed => {}
                 }
             }
-            self.known.push(Known::new(state, callee_sp, stack.recent()));
+            self.known.push(Known::new(state, callee_sp, stack.recent(), cfa_slot));
             at = FrameAddress::from_return_address(return_address)
                 .ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
         }

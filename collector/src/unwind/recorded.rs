@@ -150,6 +150,8 @@ impl Module {
         let mut unwind =
             |frames: &mut Vec<Frame>| unwinder.unwind(&sample, &mut mappings, &images, &mut shadow, true, frames);
         let Unwound { root, .. } = unwind(&mut frames);
+        // Frames met for the first time are left in another way.
+        unwind(&mut again);
         let Unwound { root: root_again, common, gap } = unwind(&mut again);
         assert_eq!((root_again, gap, common.shared), (root, None, 0));
         assert_eq!(again, frames[..frames.len() - common.own as usize]);
@@ -267,8 +269,15 @@ fn realigned_frames() {
     let module = Module::new(&[(code, Some(table)), (CALLER, Some(OUTERMOST))]);
     // The frame of the function is at SP + 64: it is stored at rbp - 8, and the return address is below it.
     let words = [1, 2, SP + 64, 0xb, 0, 0, 0, module.address(1, 5)];
-    let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete);
-    assert_eq!(module.unwind((0, 0), &words, &[(R::RBP, SP + 24)]), expected);
+    // Such frames are remembered like others.
+    let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete, 1);
+    assert_eq!(module.unwind_twice((0, 0), &words, &[(R::RBP, SP + 24)]), expected);
+    // What does not lead outwards, or lies elsewhere, is not believed.
+    for (at, wrong) in [(2, SP + 16), (2, SP - 8), (7, 0x99)] {
+        let mut words = words;
+        words[at] = wrong;
+        assert!(matches!(module.unwind((0, 0), &words, &[(R::RBP, SP + 24)]).1, Root::Truncated(_)), "{at}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use hashbrown::{HashMap, HashSet};
 use super::careful::{self, Caller, Registers, Stuck, Table, Tables};
 use super::code::{self, Row};
 use super::plain::{CallerPointers, Plain};
+use super::realigned::Realigned;
 use super::switch;
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
@@ -70,6 +71,8 @@ pub struct ImageRoots {
     careful: HashSet<u64>,
     /// Those among them that no table covers, and about which nothing else is special.
     uncovered: HashSet<u64>,
+    /// Those among them that the frame pointer is enough for.
+    realigned: HashMap<u64, Realigned>,
     /// There are too many of them, so that all are taken to be.
     all_careful: bool,
     /// Where it can be read: what its instructions say of frames that no table covers.
@@ -133,8 +136,14 @@ impl ImageRoots {
                 self.all_careful = true;
                 self.careful = HashSet::new();
                 self.uncovered = HashSet::new();
+                self.realigned = HashMap::new();
             } else {
                 self.careful.insert(address);
+                if let Some(realigned) = Realigned::find(&self.unwind, address)
+                    && self.go_frame(address).is_none()
+                {
+                    self.realigned.insert(address, realigned);
+                }
                 if self.covered(address) == Covered::No
                     && self.go_frame(address).is_none()
                     && !self.begins(address.wrapping_add(1))
@@ -150,6 +159,11 @@ impl ImageRoots {
     /// Whether a frame that needs care is in code that no table covers, and nothing else is special about it.
     pub fn is_plainly_uncovered(&self, address: u64) -> bool {
         self.uncovered.contains(&address)
+    }
+
+    /// How to leave a frame that needs care, where its function has realigned its stack.
+    pub fn realigned(&self, address: u64) -> Option<Realigned> {
+        self.realigned.get(&address).copied()
     }
 
     /// Leaves a frame that no table covers by stack pointer and frame pointer, if its instructions (from `address` on,

@@ -1,12 +1,13 @@
 //! The shadow stack: what a thread's last stack looked like, so that the next is unwound only as far as it differs.
 //!
 //! To unwind a frame framehop needs three values, the return address, the stack pointer and the frame pointer, and from
-//! the stack it reads two words, the caller's return address and sometimes the caller's frame pointer. For each frame of
-//! the last stack that a return address led to, the three values are remembered with the places of the two words.
+//! the stack it reads two words, the caller's return address and sometimes the caller's frame pointer. From a frame that is
+//! [`realigned`](super::realigned) a third is read, which is the caller's stack pointer. For each frame of the last stack
+//! that a return address led to, the three values are remembered with the places of the words.
 //!
 //! When unwinding a new sample comes to a frame with the same three values as a remembered one, then what follows is the
 //! same, *if the words that were read on the way are the same*: the next three values are a function of these three and
-//! of two words, and so on by induction to the root. So the words are compared, of every frame further out:
+//! of these words, and so on by induction to the root. So the words are compared, of every frame further out:
 //!
 //! - those that the sample has copied, each and every one, with the copy. Within the copy sharing is therefore exact:
 //!   the stack is the one that unwinding would have found. Equal return address, stack pointer and frame pointer alone
@@ -60,17 +61,29 @@ pub struct State {
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     state: State,
-    /// Where `rbp` was restored from; 0 if it had not been saved.
-    bp_slot: u64,
+    /// Where `rbp` and `rsp` were restored from, in bytes below `rsp`; 0 if they had not been saved. (More than there can
+    /// be is as good as far away: not copied.)
+    bp_below: u32,
+    sp_below: u32,
 }
 
 impl Known {
-    /// What a callee, whose stack pointer was `callee_sp`, was left with after reading `recent`.
+    /// What a callee, whose stack pointer was `callee_sp`, was left with after reading `recent`, and before that the caller's
+    /// stack pointer from `sp_slot`.
     #[inline]
-    pub fn new(state: State, callee_sp: u64, recent: [Slot; 2]) -> Known {
+    pub fn new(state: State, callee_sp: u64, recent: [Slot; 2], sp_slot: Option<u64>) -> Known {
         let places = callee_sp..state.sp.wrapping_sub(8);
         let saved = recent.into_iter().find(|slot| places.contains(&slot.0) && slot.1 == state.bp);
-        Known { state, bp_slot: saved.map_or(0, |slot| slot.0) }
+        let below = |slot: u64| u32::try_from(state.sp.wrapping_sub(slot)).unwrap_or(u32::MAX);
+        let bp_below = saved.map_or(0, |slot| below(slot.0));
+        Known { state, bp_below, sp_below: sp_slot.map_or(0, below) }
+    }
+
+    /// Where `rbp` and `rsp` were restored from, if they were, and what was there.
+    #[inline]
+    fn saved(&self) -> impl Iterator<Item = Slot> {
+        let slot = |below: u32, word| (below != 0).then(|| (self.state.sp.wrapping_sub(below.into()), word));
+        [slot(self.bp_below, self.state.bp), slot(self.sp_below, self.state.sp)].into_iter().flatten()
     }
 
     /// Where its return address lies. All of framehop's rules for x86_64 take it from below the caller's stack pointer.
@@ -228,8 +241,8 @@ impl ShadowStack {
         while let Some(known) = left.checked_sub(1).and_then(|depth| self.get(common, depth)) {
             let (slot, word) = known.return_slot();
             let Some(copied) = stack.copied(slot) else { break };
-            let bp_same = known.bp_slot == 0 || stack.copied(known.bp_slot).is_none_or(|bp| bp == known.state.bp);
-            if copied != word || !bp_same {
+            let same = |(slot, word)| stack.copied(slot).is_none_or(|copied| copied == word);
+            if copied != word || !known.saved().all(same) {
                 return (left, false);
             }
             left -= 1;
@@ -343,7 +356,7 @@ fn same_in_piece(frames: &[Known], stack: &UserStack<'_>) -> usize {
     };
     let same = |known: &&Known| {
         let (slot, word) = known.return_slot();
-        holds(slot, word) && (known.bp_slot == 0 || holds(known.bp_slot, known.state.bp))
+        holds(slot, word) && known.saved().all(|(slot, word)| holds(slot, word))
     };
     frames.iter().rev().take_while(same).count()
 }

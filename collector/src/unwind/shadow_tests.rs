@@ -110,7 +110,7 @@ impl Model {
             if let Some(common) = found {
                 break common;
             }
-            known.push(Known::new(state, callee_sp, stack.recent()));
+            known.push(Known::new(state, callee_sp, stack.recent(), None));
             function = (return_address - 0x40_0000) / 16;
             functions.push(function);
         };
@@ -321,5 +321,38 @@ fn a_target_that_has_moved_on_gives_no_stack() {
         stack.read(base + 8 * (model.sp as u64 + 2));
         assert_eq!(stack.read(beyond), expected);
         assert_eq!(memory.refusals().moved_on, u64::from(changed.is_some()));
+    }
+}
+
+#[test]
+fn what_a_realigned_frame_was_left_by_is_compared() {
+    let mut words = vec![0u64; 64];
+    let base = words.as_ptr() as u64;
+    let at = |index: u64| base + 8 * index;
+    // The outer frame was left by the words at 21 (the return address), 11 (rbp) and 12 (rsp).
+    (words[5], words[21], words[11], words[12]) = (0x1111, 0x2222, 7, at(22));
+    let inner = Known::new(State { return_address: 0x1111, sp: at(6), bp: at(13) }, at(0), [NOTHING_READ; 2], None);
+    let outer = State { return_address: 0x2222, sp: at(22), bp: 7 };
+    let outer = Known::new(outer, at(6), [(at(11), 7), (at(21), 0x2222)], Some(at(12)));
+    for changed in [None, Some(21), Some(11), Some(12), Some(13)] {
+        let mut memory = Memory::default();
+        let mut shadow = ShadowStack::default();
+        let mut words = words.clone();
+        let copy = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+        let before = copy(&words);
+        shadow.remember(
+            Common::default(),
+            &[inner, outer],
+            &UserStack::new(Bytes::new(&before), base, &mut memory),
+            0,
+            true,
+        );
+        changed.iter().for_each(|&changed: &usize| words[changed] ^= 1);
+        let now = copy(&words);
+        let stack = UserStack::new(Bytes::new(&now), base, &mut memory);
+        let mut search = shadow.search(0);
+        let common = shadow.find(&mut search, &inner.state).unwrap();
+        let same = matches!(shadow.check(common, &mut search, &stack), Check::Same);
+        assert_eq!(same, changed.is_none_or(|changed| changed == 13), "{changed:?}");
     }
 }

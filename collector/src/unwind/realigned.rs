@@ -1,0 +1,76 @@
+//! Leaving frames of functions that realign their stack, by the frame pointer, as fast as framehop leaves others.
+//!
+//! Where a function aligns its stack to more than the ABI does, and has a frame of variable size or is told to expect a
+//! stack that is not aligned at all (`force_align_arg_pointer`), GCC keeps the address of the frame in the frame itself: the
+//! tables say that the CFA is what is stored at a distance from `rbp`, and that so is the caller's `rbp`. framehop knows no
+//! such rule. Everything else that such a frame saves is of no use for the next one but in [`careful`](super::careful).
+
+use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression, X86_64};
+
+use super::careful::{Table, Tables, expression, with_row};
+use super::plain::CallerPointers;
+
+/// How such a frame is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Realigned {
+    /// Where the frame's address is stored, from `rbp`.
+    cfa: i64,
+    /// Where the caller's `rbp` is stored, from `rbp`; it is the same if nowhere.
+    bp: Option<i64>,
+}
+
+impl Realigned {
+    /// What the tables say of the frame at `address` (an SVMA, inside the call for a caller), if it is such a one.
+    pub fn find(tables: &Tables, address: u64) -> Option<Realigned> {
+        let found = with_row(tables, address, |row, found| {
+            let CfaRule::Expression(cfa) = row.cfa() else { return None };
+            let cfa = distance(tables, found.table, cfa, true)?;
+            let bp = match row.register(X86_64::RBP) {
+                None | Some(RegisterRule::SameValue) => None,
+                Some(RegisterRule::Expression(bp)) => Some(distance(tables, found.table, &bp, false)?),
+                Some(_) => return None,
+            };
+            // Elsewhere the shadow stack would not look for it.
+            let usual = row.register(X86_64::RA) == Some(RegisterRule::Offset(-8)) && !found.signal;
+            usual.then_some(Realigned { cfa, bp })
+        });
+        found.ok().flatten()
+    }
+
+    /// The caller's pointers, and where the frame's address was stored.
+    ///
+    /// # Errors
+    /// The address of the stack that was needed and is not there; `None` where this does not lead outwards.
+    pub fn leave(
+        self,
+        sp: u64,
+        bp: u64,
+        read: &impl Fn(u64) -> Option<u64>,
+    ) -> Result<(CallerPointers, u64), Option<u64>> {
+        let load = |address: u64| read(address).ok_or(Some(address));
+        let slot = bp.wrapping_add_signed(self.cfa);
+        let cfa = load(slot)?;
+        let bp_slot = self.bp.map(|distance| bp.wrapping_add_signed(distance));
+        // All that is read lies in the frame, where the shadow stack looks for it.
+        let frame = sp..cfa.saturating_sub(8);
+        if !frame.contains(&slot) || bp_slot.is_some_and(|slot| !frame.contains(&slot)) {
+            return Err(None);
+        }
+        let ip = load(cfa - 8)?;
+        let bp = bp_slot.map_or(Ok(bp), load)?;
+        Ok((CallerPointers { ip, sp: cfa, bp }, slot))
+    }
+}
+
+/// The distance from `rbp` of an expression that is that address, or with `stored` what is stored there.
+fn distance(tables: &Tables, table: Table, expr: &UnwindExpression<usize>, stored: bool) -> Option<i64> {
+    let (expression, encoding) = expression(tables, table, expr)?;
+    let mut operations = expression.operations(encoding);
+    let Ok(Some(Operation::RegisterOffset { register: X86_64::RBP, offset, .. })) = operations.next() else {
+        return None;
+    };
+    if stored && !matches!(operations.next(), Ok(Some(Operation::Deref { size: 8, space: false, .. }))) {
+        return None;
+    }
+    matches!(operations.next(), Ok(None)).then_some(offset)
+}
