@@ -395,6 +395,27 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
+    use crate::unwind::memory::Refusals;
+
+    #[test]
+    fn what_went_wrong_is_noted() {
+        assert_eq!(troubles(&Counts::default()).count(), 0);
+        let memory = Refusals { not_permitted: 5, over_budget: 6, moved_on: 7 };
+        let counts = Counts {
+            lost_tracking: 1,
+            others: 2,
+            malformed: 3,
+            late: 4,
+            memory,
+            cut_stacks: 8,
+            refused_images: 9,
+            ..Counts::default()
+        };
+        let notes: Vec<String> = troubles(&counts).collect();
+        // That a stack had moved on is said by the stack.
+        let numbers: Vec<&str> = notes.iter().map(|note| note.split(' ').next().unwrap()).collect();
+        assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "8", "9"]);
+    }
 
     #[test]
     fn a_sampler_that_hangs_is_not_waited_for() {

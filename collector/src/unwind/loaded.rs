@@ -156,3 +156,37 @@ impl LoadedImage {
 fn own_base(index: ImageIndex) -> u64 {
     IMAGE_SPAN.wrapping_mul(u64::from(index.0) + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use ccsd_symbolizer::ElfFile;
+
+    use super::*;
+
+    #[test]
+    fn images_beyond_the_budget_are_refused_until_there_is_room() {
+        let mut images = Images::default();
+        let mut insert = || {
+            // This program has unwind information.
+            let program = File::open(std::env::current_exe().unwrap()).unwrap();
+            images.insert_for_test(ElfFile::open(program).unwrap())
+        };
+        let (first, second) = (insert(), insert());
+        let mut unwinder = UnwinderX86_64::new();
+        let mut loaded = LoadedImages::default();
+        let bytes = loaded.get(&mut unwinder, first, &images).unwrap().bytes;
+        assert!(bytes > 0 && loaded.held == bytes);
+        loaded.held = MAX_UNWIND_BYTES - bytes + 1;
+        let bare = loaded.get(&mut unwinder, second, &images).unwrap();
+        assert_eq!(bare.bytes, 0);
+        assert!(matches!(bare.no_way(0), Stop::Because(TruncationReason::NoUnwindInfo)));
+        assert_eq!((loaded.refused(), loaded.held), (1, MAX_UNWIND_BYTES - bytes + 1));
+        // The next frame does not ask again, but where another image has gone.
+        assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, 0);
+        assert!(loaded.drop_image(&mut unwinder, first));
+        assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, bytes);
+        assert_eq!((loaded.refused(), loaded.held), (1, MAX_UNWIND_BYTES - bytes + 1));
+    }
+}

@@ -119,6 +119,18 @@ impl Module {
         words: &[u64],
         registers: &[(gimli::Register, u64)],
     ) -> (Vec<(usize, u64)>, Root, usize) {
+        self.unwind_by(&mut StackUnwinder::default(), 0, at, words, registers)
+    }
+
+    /// The same by an unwinder, which may have done other things before, at a time (nanoseconds).
+    fn unwind_by(
+        &self,
+        unwinder: &mut StackUnwinder,
+        time: u64,
+        at: (usize, u64),
+        words: &[u64],
+        registers: &[(gimli::Register, u64)],
+    ) -> (Vec<(usize, u64)>, Root, usize) {
         let mut images = Images::default();
         let image = images.insert_for_test(self.elf());
         let mut mappings = Mappings::default();
@@ -136,7 +148,7 @@ impl Module {
             id: 1,
             pid: u32::MAX - 10,
             tid: u32::MAX - 10,
-            time: 0,
+            time,
             period: 1,
             group_value: None,
             kernel_chain: Bytes::new(&[]),
@@ -146,7 +158,7 @@ impl Module {
             stack_full: false,
         };
         let (mut frames, mut again) = (Vec::new(), Vec::new());
-        let (mut unwinder, mut shadow) = (StackUnwinder::default(), ShadowStack::default());
+        let mut shadow = ShadowStack::default();
         let mut unwind =
             |frames: &mut Vec<Frame>| unwinder.unwind(&sample, &mut mappings, &images, &mut shadow, true, frames);
         let Unwound { root, .. } = unwind(&mut frames);
@@ -278,6 +290,27 @@ fn realigned_frames() {
         words[at] = wrong;
         assert!(matches!(module.unwind((0, 0), &words, &[(R::RBP, SP + 24)]).1, Root::Truncated(_)), "{at}");
     }
+}
+
+#[test]
+fn stacks_that_take_too_long_are_cut() {
+    // Frames found by rbx: DW_CFA_def_cfa rbx, 16; rbx at CFA - 16. Each has called the same function.
+    let module = Module::new(&[(CALLER, Some(&[0x0c, 3, 16, 0x83, 2])), (CALLER, Some(OUTERMOST))]);
+    let frames = |count: u64| -> Vec<u64> {
+        (1..=count).flat_map(|i| [SP + 16 * i, module.address(usize::from(i == count), 5)]).collect()
+    };
+    let mut unwinder = StackUnwinder::default();
+    let mut unwind = |time, count| {
+        let (found, root, _) = module.unwind_by(&mut unwinder, time, (0, 5), &frames(count), &[(R::RBX, SP)]);
+        (found.len() as u64, root, unwinder.cut_stacks())
+    };
+    // In the first moment there is no time at all: a short stack is followed, of a long one the first frames.
+    assert_eq!(unwind(0, 20), (21, Root::Complete, 0));
+    let (found, root, cut) = unwind(0, 100);
+    assert_eq!((root, cut), (Root::Truncated(TruncationReason::TooDeep), 3));
+    assert!((20..40).contains(&found), "{found}");
+    // Later there is.
+    assert_eq!(unwind(1_000_000_000, 100), (101, Root::Complete, 3));
 }
 
 #[test]
