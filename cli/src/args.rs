@@ -16,8 +16,8 @@ pub mod service;
 pub mod watch;
 
 use service::{
-    ByArgs, DAEMON_EXAMPLES, DaemonArgs, SAVE_EXAMPLES, SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs,
-    SocketArgs, StopArgs,
+    ByArgs, DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, SAVE_EXAMPLES, SESSIONS_EXAMPLES, STOP_EXAMPLES,
+    SaveArgs, SessionsArgs, SocketArgs, StopArgs,
 };
 use watch::{DIFF_EXAMPLES, DiffArgs, StoredArgs, WATCHES_EXAMPLES, WatchesArgs};
 
@@ -101,6 +101,12 @@ pub enum Command {
     /// It runs until SIGTERM or SIGINT; then all sessions end, and their readers get what is due to them, within five seconds.
     #[command(after_long_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
+    /// Show a profile as it grows
+    ///
+    /// Prints the functions that take the most time, at once and then with every update, which come about once a second. On a
+    /// terminal they are always in the same place; else one table follows the other.
+    #[command(after_long_help = LIVE_EXAMPLES)]
+    Live(LiveArgs),
     /// List the sessions of a daemon
     ///
     /// Lists the sessions of a daemon that this user may see: those that run, and the last ones that have ended.
@@ -252,7 +258,11 @@ Examples:
   ccsd attach --no-inherit $(pgrep -o nginx)
   ccsd attach --detach 1234                a daemon goes on with it: see `ccsd live`, `ccsd report`";
 
-fn pid(text: &str) -> Result<u32, String> {
+/// Reads a process id.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn pid(text: &str) -> Result<u32, String> {
     // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
     let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);
     pid.ok_or_else(|| "not a process id; `pgrep NAME` finds those of a program".to_owned())

@@ -48,6 +48,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Dump(args) => dump::run(&args, cli.color),
         Command::Report(args) => report::run(&args, cli.color),
         Command::Daemon(args) => service::daemon::run(args),
+        Command::Live(args) => service::live::run(&args, cli.color),
         Command::Sessions(args) => service::sessions(&args, cli.color),
         Command::Stop(args) => service::stop(&args),
         Command::Save(args) => service::save(&args),

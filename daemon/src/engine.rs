@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::{Error, Options, Session, SessionEvent};
-use ccsd_profile::{Accounting, Profile, Session as SessionInfo};
+use ccsd_profile::{Accounting, Profile, Session as SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
 use crate::client::ClientError;
@@ -58,12 +58,21 @@ pub enum PrepareError {
     Daemon(#[from] ClientError),
 }
 
+/// What a collection brings.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// What was brought before is to be forgotten: what comes is the whole again.
+    Restart,
+    /// What came since.
+    Update(&'a Update),
+}
+
 /// Somebody asks for the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop;
 
 /// How it is going.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Since the collection began.
     pub elapsed: Duration,
@@ -228,7 +237,12 @@ impl Collection {
     }
 
     /// Collects until the target ends, the duration is over, or `stop` says so; `status` is called after every update.
-    pub fn run(mut self, stop: &Receiver<Stop>, mut status: impl FnMut(&Status)) -> Outcome {
+    pub fn run(self, stop: &Receiver<Stop>, mut status: impl FnMut(&Status)) -> Outcome {
+        self.run_with(stop, |_, now| status(now))
+    }
+
+    /// The same for who wants the updates themselves, too.
+    pub fn run_with(mut self, stop: &Receiver<Stop>, mut progress: impl FnMut(Progress<'_>, &Status)) -> Outcome {
         let timer = self.duration.map_or_else(never, |duration| after(duration.saturating_sub(self.started.elapsed())));
         let (here, daemon) = self.source.events();
         let (mut child, mut early) = (None, None);
@@ -248,6 +262,7 @@ impl Collection {
                         if let Some(output) = &mut self.output {
                             output.restart(self.source.info());
                         }
+                        progress(Progress::Restart, &Status::default());
                         continue;
                     }
                     Ok(RemoteEvent::Finished(profile, why)) => {
@@ -282,11 +297,12 @@ impl Collection {
             if let Some(output) = &mut self.output {
                 output.write(&update);
             }
-            status(&Status {
+            let status = Status {
                 elapsed: self.started.elapsed(),
                 contexts: u64::from(update.base.contexts).saturating_add(update.contexts.len() as u64),
                 accounting: update.accounting.clone(),
-            });
+            };
+            progress(Progress::Update(&update), &status);
         };
         if let Some(output) = &mut self.output {
             output.finish();

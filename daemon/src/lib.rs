@@ -17,5 +17,5 @@ pub mod sessions;
 pub mod store;
 pub mod watch;
 
-pub use engine::{By, Collection, Outcome, PrepareError, Request, Status, Stop, Target};
+pub use engine::{By, Collection, Outcome, PrepareError, Progress, Request, Status, Stop, Target};
 pub use output::{OutputError, OutputFile};

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         .test("attach_through_the_daemon", &[CC], attach_through_the_daemon)
         .test("a_detached_session_is_anybody_s", &[CC], a_detached_session)
         .test("a_client_that_vanishes_leaves_its_profile", &[CC], a_client_that_vanishes)
+        .test("live_rows_of_files_and_processes", &[CC], live_rows)
         .test("without_a_daemon", &[], without_a_daemon)
         .test("one_daemon_to_a_socket", &[], one_daemon_to_a_socket)
         .test("ending_the_daemon_ends_its_sessions_in_order", &[CC], ending_the_daemon)
@@ -175,6 +177,51 @@ fn a_client_that_vanishes() {
     daemon.wait_until_it_says("session 1 has ended: its client went away");
     let report = report_with_samples(&daemon, "1");
     assert_eq!(report["flat"]["rows"][0]["name"], "forever");
+}
+
+/// The lines of JSON that a command prints.
+fn json_lines(ended: &Ended) -> Vec<Value> {
+    assert!(ended.status.success(), "{ended:?}");
+    ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn live_rows() {
+    // A file that is complete is shown once, and again with its end.
+    let weights = build("weights.c", &["-O1"]);
+    let recorded = ccsd_tests::ccsd::Record::new(&weights, &["200"]).run();
+    let file = recorded.file.to_str().unwrap();
+    let lines = json_lines(&Ended::of(&mut ccsd(["live", "--json", "-n", "3", file])));
+    let last = lines.last().unwrap();
+    assert_eq!(last["received"], recorded.profile.accounting().received);
+    assert!(last["ended"].as_str().unwrap().contains("is complete"), "{last}");
+    assert_eq!(last["rows"].as_array().unwrap().len(), 3);
+    assert_eq!(last["rows"][0]["name"], recorded.names()[0]);
+    // A process, with the daemon and without. It lives as long as is asked for.
+    let daemon = Daemon::start(&[]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let pid = fixture.pid().to_string();
+    for by in ["--daemon", "--no-daemon"] {
+        let lines = json_lines(&daemon.run(&["live", "--attach", "--json", "--duration", "300ms", by, &pid]));
+        assert_eq!(lines.last().unwrap()["rows"][0]["name"], "forever", "{lines:?}");
+        assert_eq!(daemon.sessions(), Vec::<Value>::new());
+    }
+    // Intervals are parts of the whole.
+    let id = daemon.detached(&[], fixture.pid());
+    report_with_samples(&daemon, &id.to_string());
+    let mut live = daemon.ccsd(["live", "--json", "--interval", &id.to_string()]);
+    let mut live = live.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(live.stdout.take().unwrap()).lines();
+    let mut sum = 0;
+    for _ in 0..3 {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        sum += line["total"]["samples"].as_u64().unwrap();
+        assert_eq!(line["received"], sum, "{line}");
+    }
+    live.kill().unwrap();
+    live.wait().unwrap();
+    for (name, part) in [("77", "neither a file nor a session 77"), ("no/such/file", "cannot open no/such/file")] {
+        daemon.run(&["live", name]).assert_refused(2, &[part]);
+    }
 }
 
 fn without_a_daemon() {

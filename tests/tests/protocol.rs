@@ -4,13 +4,15 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::fixture::Running;
-use ccsd_tests::suite::{Need, PYTHON, Suite};
+use ccsd_tests::fixture::{Running, build};
+use ccsd_tests::suite::{CC, Need, PYTHON, Suite};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
         .test("idle_connections_do_no_harm", &[], idle_connections)
         .test("a_user_has_only_so_many_connections", &[Need::Root, PYTHON], connections_of_a_user)
         .test("thousands_of_connections_come_and_go", &[], come_and_go)
+        .test("a_stopped_reader_holds_nobody_up", &[CC], a_stopped_reader)
+        .test("a_reader_may_be_killed", &[CC], a_killed_reader)
         .run()
 }
 
@@ -217,4 +221,69 @@ fn come_and_go() {
     let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
     // They end as they find their clients gone.
     while threads() > 10 {}
+}
+
+/// Readers of a session, as clients that take what comes.
+fn reader(daemon: &Daemon, session: u32) -> std::process::Child {
+    // A client that follows, and stops reading when it is stopped.
+    let mut command = daemon.ccsd(["live", "--json"]);
+    command.arg(session.to_string()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn lines(child: &mut std::process::Child, count: usize) {
+    let mut byte = [0];
+    let mut seen = 0;
+    let stdout = child.stdout.as_mut().unwrap();
+    while seen < count {
+        stdout.read_exact(&mut byte).expect("a reader has ended early");
+        seen += usize::from(byte == *b"\n");
+    }
+}
+
+fn a_stopped_reader() {
+    let daemon = Daemon::start(&[]);
+    let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let session = daemon.detached(&[], fixture.pid());
+    let mut readers: Vec<std::process::Child> = (0..4).map(|_| reader(&daemon, session)).collect();
+    for reader in &mut readers {
+        lines(reader, 1);
+    }
+    let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
+    kill(pid(&readers[0]), Signal::SIGSTOP).unwrap();
+    kill(pid(&readers[1]), Signal::SIGSTOP).unwrap();
+    // The others go on, and so does the session.
+    for reader in &mut readers[2..] {
+        lines(reader, 2);
+    }
+    fixture.go();
+    let _ = fixture.end();
+    while daemon.session(session)["ended"] != "target" {}
+    let received = daemon.session(session)["received"].as_u64().unwrap();
+    for reader in &readers[..2] {
+        kill(pid(reader), Signal::SIGCONT).unwrap();
+    }
+    // All have seen all of it in the end.
+    for mut reader in readers {
+        let mut text = String::new();
+        reader.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(reader.wait().unwrap().success());
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(last["received"].as_u64(), Some(received), "{last}");
+    }
+}
+
+fn a_killed_reader() {
+    let daemon = Daemon::start(&[]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let session = daemon.detached(&[], fixture.pid());
+    let (mut victim, mut other) = (reader(&daemon, session), reader(&daemon, session));
+    lines(&mut victim, 1);
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    lines(&mut other, 3);
+    while daemon.session(session)["readers"] != 1 {}
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(daemon.session(session)["ended"], Value::Null);
 }

@@ -111,3 +111,37 @@ pub const SAVE_EXAMPLES: &str = "\
 Examples:
   ccsd save 3 -o now.ccsd                  the profile up to now; the session goes on
   ccsd report --graph now.ccsd";
+
+/// Arguments of `ccsd live`.
+#[derive(Debug, Args)]
+pub struct LiveArgs {
+    /// Number of a daemon's session, a process, or a profile file
+    ///
+    /// A number is a file if there is one of that name, else a session, else a process that a session is on.
+    #[arg(value_name = "ID|PID|FILE")]
+    pub what: PathBuf,
+    /// Attach to this process for as long as this runs
+    #[arg(long)]
+    pub attach: bool,
+    /// Rows each time
+    #[arg(short = 'n', long, value_name = "N", default_value = "15")]
+    pub limit: usize,
+    /// Of the last interval only, instead of everything up to now
+    #[arg(long)]
+    pub interval: bool,
+    /// Stop after this time, as in 500ms, 10, 1.5s, 2m
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub duration: Option<Duration>,
+    /// Print JSON, a line each time
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub by: ByArgs,
+}
+
+pub const LIVE_EXAMPLES: &str = "\
+Examples:
+  ccsd live 3                              until the session ends or Ctrl-C
+  ccsd live profile.ccsd                   a file that `record` is writing
+  ccsd live --attach --interval $(pgrep -o nginx)
+  ccsd live --json 3 | jq -r '.rows[0].name'";

@@ -1,6 +1,6 @@
 //! Opening a profile.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::BufReader;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,25 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
 /// Whatever makes it no profile is a bad request; only failing to read an open file is not.
 pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let name = path.display();
+    let file = open(path)?;
+    match read_profile(BufReader::with_capacity(1 << 18, file)) {
+        Ok(Loaded { profile, recovery, finished, records, bytes }) => {
+            let (path, session, stored) = (path.to_owned(), None, None);
+            Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored })
+        }
+        Err(DecodeError::Io(error)) => {
+            Err(Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}"))))
+        }
+        Err(error) => Err(Failure::bad_request(anyhow!("{name}: {error}"))),
+    }
+}
+
+/// Opens what may be a profile.
+///
+/// # Errors
+/// If it cannot be opened, or is no regular file.
+pub fn open(path: &Path) -> Result<File, Failure> {
+    let name = path.display();
     // Not to be held by a FIFO: only regular files are read.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let hint = if path == Path::new(DEFAULT_FILE) { " (`ccsd record -- PROGRAM` makes one)" } else { "" };
@@ -75,22 +94,7 @@ pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
     if !meta.is_file() {
         return Err(Failure::bad_request(anyhow!("{name} is not a regular file")));
     }
-    match read_profile(BufReader::with_capacity(1 << 18, file)) {
-        Ok(Loaded { profile, recovery, finished, records, bytes }) => Ok(LoadedFile {
-            path: path.to_owned(),
-            session: None,
-            profile,
-            recovery,
-            finished,
-            records,
-            bytes,
-            stored: None,
-        }),
-        Err(DecodeError::Io(error)) => {
-            Err(Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}"))))
-        }
-        Err(error) => Err(Failure::bad_request(anyhow!("{name}: {error}"))),
-    }
+    Ok(file)
 }
 
 impl LoadedFile {

@@ -199,6 +199,22 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, layout: Layout) -> Stri
     format!("{}\n{}", accounting::text(profile, None, layout), flat::text(&shown))
 }
 
+/// The first rows of the flat profile, for a profile that grows.
+pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
+    let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
+    flat::text(&Shown {
+        profile,
+        selection: Selection::all(),
+        metric,
+        layout,
+        limit: (rows > 0).then_some(rows),
+        function: None,
+        inherited: false,
+        short: true,
+        file_bytes: None,
+    })
+}
+
 fn view_text(view: View, shown: &Shown<'_>) -> String {
     match view {
         View::Flat => flat::text(shown),

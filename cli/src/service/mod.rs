@@ -1,6 +1,8 @@
 //! The commands that have to do with a daemon: the daemon itself, and what is asked of one.
 
 pub mod daemon;
+pub mod live;
+mod sources;
 
 use std::io::{Write, stdout};
 use std::path::Path;
@@ -39,7 +41,7 @@ pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
             Err(_) => {}
         }
     }
-    Err(why.unwrap_or_else(|| ClientError::None("CCSD_SOCKET, which is empty".into())))
+    Err(why.unwrap_or_else(|| ClientError::None("$CCSD_SOCKET, which is empty".into())))
 }
 
 /// The number that a profile's name is, if it is no file's.
@@ -56,23 +58,26 @@ pub fn session_number(name: &Path) -> Option<u32> {
 pub fn find_session(number: u32, socket: &SocketArgs) -> Result<(Client, u32), Failure> {
     let mut client = connect(socket).map_err(|error| match error {
         ClientError::None(path) => Failure::bad_request(anyhow!(
-            "there is no file {number}, and no daemon at {} that could have a session {number}",
+            "there is no file {number}, and no daemon at {} to ask for a session {number}",
             path.display()
         )),
         other => other.into(),
     })?;
-    let sessions = client.list()?;
-    let on_process = |session: &&SessionSummary| session.pids.contains(&number);
-    let found = sessions.iter().find(|session| session.id == number);
-    let found = found.or_else(|| sessions.iter().filter(on_process).rfind(|session| session.ended.is_none()));
-    let found = found.or_else(|| sessions.iter().rfind(on_process));
-    match found {
-        Some(session) => Ok((client, session.id)),
+    match number_of(number, &client.list()?) {
+        Some(session) => Ok((client, session)),
         None => Err(Failure::bad_request(anyhow!(
             "there is neither a file nor a session {number}, nor a session on a process {number}; `ccsd sessions` lists \
              sessions, and `ccsd attach --detach PID` makes one"
         ))),
     }
+}
+
+/// Which of these is meant by a number.
+fn number_of(number: u32, sessions: &[SessionSummary]) -> Option<u32> {
+    let on_process = |session: &&SessionSummary| session.pids.contains(&number);
+    let found = sessions.iter().find(|session| session.id == number);
+    let found = found.or_else(|| sessions.iter().filter(on_process).rfind(|session| session.ended.is_none()));
+    Some(found.or_else(|| sessions.iter().rfind(on_process))?.id)
 }
 
 #[derive(Serialize)]

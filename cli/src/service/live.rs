@@ -1,0 +1,235 @@
+//! `ccsd live`: the top rows of a profile that grows.
+
+use std::io::{Write, stderr, stdout};
+
+use anyhow::{Context, anyhow};
+use ccsd_daemon::service::socket::places;
+use ccsd_daemon::{By, Collection, Request, Stop, Target};
+use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
+use ccsd_profile::{Limits, Profile, Session, Update, sanitise};
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::sources::{self, Event};
+use super::{find_session, session_number};
+use crate::args;
+use crate::args::service::LiveArgs;
+use crate::exit::{Exit, Failure};
+use crate::format::{count, nanoseconds, unit_name};
+use crate::style::{ColorChoice, Layout, Tone};
+use crate::{report, warn};
+
+/// Version of the JSON.
+const SCHEMA: u32 = 1;
+
+/// Runs the command.
+pub fn run(args: &LiveArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let (stop, stopped) = bounded(1);
+    let (events, own) = source(args, stopped)?;
+    let signals = signals()?;
+    let timer = args.duration.map_or_else(never, after);
+    let mut screen = Screen::new(args, Layout::of(&stdout(), colour));
+    loop {
+        let event = select! {
+            recv(events) -> event => event,
+            recv(signals) -> _ => {
+                if !own {
+                    return Ok(Exit::SUCCESS);
+                }
+                let _ = stop.try_send(Stop);
+                continue;
+            }
+            recv(timer) -> _ => {
+                if !own {
+                    return Ok(Exit::SUCCESS);
+                }
+                let _ = stop.try_send(Stop);
+                continue;
+            }
+        };
+        match event {
+            Ok(Event::Begin(session)) => screen.begin(&session),
+            Ok(Event::Update { update, latest }) => screen.update(&update, latest)?,
+            Ok(Event::End(why)) => {
+                screen.end(why.as_deref())?;
+                return Ok(Exit::SUCCESS);
+            }
+            Ok(Event::Failed(failure)) => return Err(failure),
+            // The thread has panicked.
+            Err(_) => return Ok(Exit::FAILURE),
+        }
+    }
+}
+
+/// Where the profile comes from, and whether the collection is ours to end.
+fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, bool), Failure> {
+    if args.attach {
+        let pid = args.what.to_str().map(args::pid).unwrap_or_else(|| Err("not a process id".to_owned()));
+        let pid = pid.map_err(|why| Failure::bad_request(anyhow!("{}: {why}", args.what.display())))?;
+        let collection = Collection::prepare(request(pid, args))?;
+        collection.passed_over().iter().for_each(|error| warn(format_args!("{error}; collecting in this process")));
+        return Ok((sources::of_collection(collection, stop)?, true));
+    }
+    let Some(number) = session_number(&args.what) else { return Ok((sources::of_file(&args.what)?, false)) };
+    let (client, session) = find_session(number, &args.by.socket)?;
+    Ok((sources::of_session(session, client.subscribe(session, true)?)?, false))
+}
+
+fn request(pid: u32, args: &LiveArgs) -> Request {
+    let socket = args.by.socket.socket.as_deref();
+    let daemons = if args.by.no_daemon { Vec::new() } else { places(socket) };
+    let by = By { daemons, daemon_only: args.by.daemon || socket.is_some() };
+    Request { target: Target::Pids(vec![pid]), options: Default::default(), output: None, duration: None, by }
+}
+
+/// Says something at a signal that ends us, and with the second leaves.
+fn signals() -> Result<Receiver<()>, Failure> {
+    let caught = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
+    let mut caught = caught.map_err(Failure::at_run_time)?;
+    let (sender, receiver): (Sender<()>, _) = bounded(1);
+    let wait = move || {
+        for (earlier, signal) in caught.forever().enumerate() {
+            if earlier > 0 {
+                Exit::Status(Exit::shell_status(signal)).leave();
+            }
+            let _ = sender.try_send(());
+        }
+    };
+    let thread = std::thread::Builder::new().name("ccsd-signals".to_owned());
+    thread.spawn(wait).context("cannot start a thread").map_err(Failure::at_run_time)?;
+    Ok(receiver)
+}
+
+/// What is shown.
+struct Screen<'a> {
+    args: &'a LiveArgs,
+    layout: Layout,
+    /// Everything so far; with `--interval` the names alone.
+    profile: Profile,
+    /// The last update by itself, with `--interval`.
+    window: Option<Profile>,
+    /// Lines of the last table, on a terminal.
+    drawn: usize,
+    /// Whether there is something that was not shown.
+    stale: bool,
+    shown_ns: u64,
+    shown_received: u64,
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: u32,
+    target: &'a str,
+    /// Since the session began.
+    elapsed_ns: u64,
+    /// What the rows are of.
+    interval_ns: u64,
+    received: u64,
+    lost: u64,
+    metric: &'a str,
+    unit: &'static str,
+    total: Total,
+    rows: &'a [FlatRow],
+    /// Why nothing follows; `null` as long as something does.
+    ended: Option<&'a str>,
+}
+
+impl<'a> Screen<'a> {
+    fn new(args: &'a LiveArgs, layout: Layout) -> Screen<'a> {
+        let profile = Profile::new(Session::default(), Limits::reading());
+        Screen { args, layout, profile, window: None, drawn: 0, stale: false, shown_ns: 0, shown_received: 0 }
+    }
+
+    fn begin(&mut self, session: &Session) {
+        self.profile = Profile::new(session.clone(), Limits::reading());
+        self.window = None;
+    }
+
+    fn update(&mut self, update: &Update, latest: bool) -> Result<(), Failure> {
+        let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
+        if self.args.interval {
+            let mut window = Profile::new(self.profile.session().clone(), Limits::reading());
+            window.apply(&self.profile.snapshot()).and_then(|()| window.apply(update)).map_err(broken)?;
+            self.window = Some(window);
+            let mut names = update.clone();
+            names.clear_charges();
+            self.profile.apply(&names).map_err(broken)?;
+        } else {
+            self.profile.apply(update).map_err(broken)?;
+        }
+        self.stale = !latest;
+        if latest { self.show(None) } else { Ok(()) }
+    }
+
+    fn end(&mut self, why: Option<&str>) -> Result<(), Failure> {
+        if self.args.json {
+            return self.show(Some(why.unwrap_or_default()));
+        }
+        if self.stale {
+            self.show(None)?;
+        }
+        if let Some(why) = why {
+            // What is said on standard error must come after what is shown.
+            stdout().flush()?;
+            let _ = stderr().flush();
+            warn(format_args!("{why}"));
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, ended: Option<&str>) -> Result<(), Failure> {
+        let profile = self.window.as_ref().unwrap_or(&self.profile);
+        let accounting = profile.accounting();
+        let interval_ns = accounting.duration_ns.saturating_sub(self.shown_ns);
+        let new = accounting.received.saturating_sub(self.shown_received);
+        let lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
+        let text = if self.args.json {
+            let mut view = FlatView::new(profile, &Selection::all());
+            if self.args.limit > 0 {
+                view.limit(self.args.limit);
+            }
+            let metric = profile.session().metrics.first();
+            ccsd_profile::json::to_text(&Line {
+                schema: SCHEMA,
+                target: &profile.session().target,
+                elapsed_ns: accounting.duration_ns,
+                interval_ns: if self.args.interval { interval_ns } else { accounting.duration_ns },
+                received: accounting.received,
+                lost,
+                metric: metric.map_or("", |metric| metric.name.as_str()),
+                unit: metric.map_or("", |metric| unit_name(metric.unit)),
+                total: view.total,
+                rows: &view.rows,
+                ended,
+            })
+            .map_err(Failure::at_run_time)?
+        } else {
+            let head = format!(
+                "# {}  {}  {} samples ({} in the last {}), {} lost",
+                sanitise(&profile.session().target),
+                nanoseconds(accounting.duration_ns),
+                count(accounting.received),
+                count(new),
+                nanoseconds(interval_ns),
+                count(lost),
+            );
+            let head = crate::table::cut(&head, self.layout.width.unwrap_or(usize::MAX));
+            let head = self.layout.paint(Tone::Faint, &head);
+            format!("{head}\n{}\n", report::top(profile, self.args.limit, self.layout))
+        };
+        (self.shown_ns, self.shown_received) = (accounting.duration_ns, accounting.received);
+        let mut out = stdout().lock();
+        if self.layout.is_terminal() && !self.args.json {
+            if self.drawn > 0 {
+                // Over the last one, from its first line on.
+                write!(out, "\x1b[{}A\x1b[J", self.drawn)?;
+            }
+            self.drawn = text.lines().count();
+        }
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    }
+}

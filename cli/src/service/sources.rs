@@ -1,0 +1,141 @@
+//! Where a profile that grows comes from: a daemon's session, a collection of our own, or a file.
+//!
+//! Each is read by a thread of its own, which waits as whoever takes the events is busy.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use ccsd_daemon::client::{ProfileStream, StreamEvent};
+use ccsd_daemon::{Collection, Progress, Stop};
+use ccsd_profile::{Decoded, Decoder, Session, Update};
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::exit::Failure;
+use crate::report::file::open;
+
+/// What comes from a source.
+pub enum Event {
+    /// A session begins, or begins anew.
+    Begin(Box<Session>),
+    /// What came since.
+    Update {
+        /// The update.
+        update: Box<Update>,
+        /// Whether it is the latest there is.
+        latest: bool,
+    },
+    /// There will be nothing more: why, where there is something to say.
+    End(Option<String>),
+    /// Reading failed.
+    Failed(Failure),
+}
+
+/// Of a file that has no end yet, more is looked for so often.
+const LOOK: Duration = Duration::from_millis(200);
+
+fn thread(body: impl FnOnce(&Sender<Event>) + Send + 'static) -> Result<Receiver<Event>, Failure> {
+    let (sender, receiver) = bounded(1);
+    let thread = std::thread::Builder::new().name("ccsd-source".to_owned());
+    thread.spawn(move || body(&sender)).context("cannot start a thread").map_err(Failure::at_run_time)?;
+    Ok(receiver)
+}
+
+/// A session of a daemon.
+pub fn of_session(session: u32, mut stream: ProfileStream) -> Result<Receiver<Event>, Failure> {
+    thread(move |events| {
+        let mut event = Event::Begin(Box::new(stream.session().clone()));
+        // Whoever has gone needs no more.
+        while events.send(event).is_ok() {
+            event = match stream.next_event() {
+                Ok(StreamEvent::Restart) => Event::Begin(Box::new(stream.session().clone())),
+                Ok(StreamEvent::Update(update)) => Event::Update { update, latest: true },
+                Ok(StreamEvent::End(end)) => {
+                    let why = end.map(|end| format!("session {session} has ended: {}", end.text()));
+                    let _ = events.send(Event::End(why));
+                    return;
+                }
+                Err(error) => {
+                    let _ = events.send(Event::Failed(error.into()));
+                    return;
+                }
+            };
+        }
+    })
+}
+
+/// A collection of our own, until `stop`.
+pub fn of_collection(mut collection: Collection, stop: Receiver<Stop>) -> Result<Receiver<Event>, Failure> {
+    collection.start()?;
+    thread(move |events| {
+        let info = Box::new(collection.info().clone());
+        if events.send(Event::Begin(info.clone())).is_err() {
+            return;
+        }
+        let outcome = collection.run_with(&stop, |progress, _| {
+            let _ = events.send(match progress {
+                Progress::Restart => Event::Begin(info.clone()),
+                Progress::Update(update) => Event::Update { update: Box::new(update.clone()), latest: true },
+            });
+        });
+        let why = match outcome.early {
+            Some(why) => format!("the daemon has ended the session early: {why}"),
+            None => "collecting has ended".to_owned(),
+        };
+        let _ = events.send(Event::End(Some(why)));
+    })
+}
+
+/// A file, followed until its end record.
+pub fn of_file(path: &Path) -> Result<Receiver<Event>, Failure> {
+    let (name, path) = (path.display().to_string(), path.to_owned());
+    // Whoever goes ends the waiting for more.
+    let (alive, gone) = bounded::<()>(0);
+    let (file, len) = (open(&path)?, path);
+    let decoder = Decoder::new(Growing { file, gone }).map_err(|error| match error {
+        ccsd_profile::DecodeError::Io(error) => Failure::at_run_time(anyhow!("cannot read {name}: {error}")),
+        error => Failure::bad_request(anyhow!("{name}: {error}")),
+    });
+    let mut decoder = decoder?;
+    thread(move |events| {
+        let _alive = alive;
+        let mut event = Event::Begin(Box::new(decoder.session().clone()));
+        while events.send(event).is_ok() {
+            event = match decoder.next_record() {
+                Ok(Some(Decoded::Update(update))) => {
+                    let latest = len.metadata().map_or(true, |meta| meta.len() <= decoder.bytes_used());
+                    Event::Update { update, latest }
+                }
+                Ok(Some(Decoded::End(_)) | None) => {
+                    let _ = events.send(Event::End(Some(format!("{name} is complete"))));
+                    return;
+                }
+                Err(error) => {
+                    let _ = events.send(Event::Failed(Failure::bad_request(anyhow!("{name}: {error}"))));
+                    return;
+                }
+            };
+        }
+    })
+}
+
+/// A file that has no end where it ends.
+struct Growing {
+    file: File,
+    /// Disconnected when nobody wants more.
+    gone: Receiver<()>,
+}
+
+impl Read for Growing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.file.read(buffer)?;
+            let over = || self.gone.recv_timeout(LOOK) == Err(crossbeam_channel::RecvTimeoutError::Disconnected);
+            if read > 0 || over() {
+                return Ok(read);
+            }
+        }
+    }
+}
