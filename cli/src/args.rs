@@ -16,8 +16,8 @@ pub mod service;
 pub mod watch;
 
 use service::{
-    ByArgs, DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, SAVE_EXAMPLES, SESSIONS_EXAMPLES, STOP_EXAMPLES,
-    SaveArgs, SessionsArgs, SocketArgs, StopArgs,
+    ByArgs, DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, METRICS_EXAMPLES, MetricsArgs, SAVE_EXAMPLES,
+    SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs, SocketArgs, StopArgs,
 };
 use watch::{DIFF_EXAMPLES, DiffArgs, StoredArgs, WATCHES_EXAMPLES, WatchesArgs};
 
@@ -143,6 +143,12 @@ pub enum Command {
     /// are contexts: recursion is folded in them, and the files say so.
     #[command(after_long_help = export::EXAMPLES)]
     Export(ExportArgs),
+    /// Print the metrics of the service
+    ///
+    /// Prints the metrics of a daemon in the text format of Prometheus. (`metrics_file` of its configuration writes the same
+    /// for the textfile collector of node_exporter.)
+    #[command(after_long_help = METRICS_EXAMPLES)]
+    Metrics(MetricsArgs),
     /// Show what can be sampled here, and how to allow more
     ///
     /// Tries what this machine lets this user sample, and names the command that would allow more.

@@ -55,6 +55,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Diff(args) => diff::run(&args, cli.color),
         Command::Watches(args) => stored::watches(&args, cli.color),
         Command::Export(args) => export::run(&args),
+        Command::Metrics(args) => service::metrics(&args),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

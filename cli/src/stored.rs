@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::fs::TryLockError;
-use std::io::{Write, stdout};
+use std::io::{ErrorKind, Write, stdout};
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 use anyhow::anyhow;
 use ccsd_daemon::config::Config;
 use ccsd_daemon::store::{self, Answer, StoreError};
+use ccsd_daemon::watch::WatchStatus;
 use ccsd_profile::{Profile, sanitise};
 use jiff::Zoned;
 use serde::Serialize;
@@ -16,6 +17,7 @@ use serde::Serialize;
 use crate::args::watch::{StoredArgs, WatchesArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted};
+use crate::service;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
 use crate::times;
@@ -145,14 +147,28 @@ struct Row {
     being_written: bool,
     /// Files in its directory that are not ours.
     foreign_files: usize,
+    /// What the service says of it, if it may be asked.
+    status: Option<WatchStatus>,
 }
 
 /// `ccsd watches`.
 pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let dir = state_dir(args.state_dir.as_ref());
     let mut rows = Vec::new();
-    for name in store::watches(&dir).map_err(refused)? {
-        let contents = store::contents(&dir.join(&name)).map_err(refused)?;
+    // What is stored is there without a service, too; and of a watch that has stored nothing yet only the service knows.
+    let mut statuses = service::connect(&args.socket).and_then(|mut client| client.watches()).unwrap_or_default();
+    let mut names = match store::watches(&dir) {
+        Err(StoreError::Read { source, .. }) if !statuses.is_empty() && source.kind() == ErrorKind::NotFound => {
+            Vec::new()
+        }
+        names => names.map_err(refused)?,
+    };
+    names.extend(statuses.iter().map(|status| status.name.clone()));
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let contents = store::contents(&dir.join(&name)).unwrap_or_default();
+        let status = statuses.iter().position(|status| status.name == name).map(|i| statuses.swap_remove(i));
         let last = contents.segments.last();
         let modified = last.and_then(|segment| segment.path.metadata().ok()?.modified().ok());
         let nanoseconds = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
@@ -164,6 +180,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
             last_unix_ns: modified.and_then(|at| u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()),
             being_written: last.is_some_and(|segment| is_locked(&segment.path)),
             foreign_files: contents.foreign.len(),
+            status,
         });
     }
     let text = if args.json {
@@ -174,7 +191,13 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         }
         to_text(&List { schema: 1, watches: rows }).map_err(Failure::at_run_time)?
     } else {
-        table(&rows).render(Layout::of(&stdout(), colour))
+        let mut text = table(&rows).render(Layout::of(&stdout(), colour));
+        for row in &rows {
+            if let Some(problem) = row.status.as_ref().and_then(|status| status.problem.as_ref()) {
+                text.push_str(&format!("# {}: {}\n", row.name, sanitise(problem)));
+            }
+        }
+        text
     };
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
@@ -186,6 +209,9 @@ fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(vec![
         Column::text("watch"),
         Column::text("now"),
+        Column::number("processes"),
+        Column::number("rate"),
+        Column::number("samples"),
         Column::number("segments"),
         Column::number("bytes"),
         Column::text("from"),
@@ -193,11 +219,21 @@ fn table(rows: &[Row]) -> Table {
     ]);
     for row in rows {
         let moment = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| times::local(at, &now));
-        let state =
-            if row.being_written { Cell::toned(Tone::Good, "profiling") } else { Cell::toned(Tone::Faint, "-") };
+        let status = row.status.as_ref();
+        let state = match status {
+            Some(status) if status.problem.is_some() => Cell::toned(Tone::Bad, "problem"),
+            Some(status) if status.profiling => Cell::toned(Tone::Good, "profiling"),
+            Some(_) => Cell::toned(Tone::Plain, "waiting"),
+            None if row.being_written => Cell::toned(Tone::Good, "profiling"),
+            None => Cell::toned(Tone::Faint, "-"),
+        };
+        let known = |value: fn(&WatchStatus) -> String| status.map_or_else(|| "-".to_owned(), value);
         table.row(vec![
             sanitise(&row.name).into(),
             state,
+            known(|status| count(status.processes)).into(),
+            known(|status| format!("{} Hz", status.rate_hz)).into(),
+            known(|status| count(status.samples)).into(),
             count(row.segments as u64).into(),
             bytes(row.bytes).into(),
             moment(row.first_unix_ns).into(),

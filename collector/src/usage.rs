@@ -11,6 +11,14 @@ pub fn own_cpu_ns() -> u64 {
     })
 }
 
+/// What this process has in memory now, in bytes.
+pub fn own_rss_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    pages.saturating_mul(page.map_or(4096, i64::unsigned_abs))
+}
+
 /// Largest resident set of this process so far, in bytes (`VmHWM`; `ru_maxrss` would include what ran before `execve`).
 pub fn own_peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -13,6 +13,7 @@ use nix::sys::time::TimeVal;
 use crate::protocol::frame::{FrameError, Kind, read_frame};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary};
 use crate::protocol::{parse, send};
+use crate::watch::WatchStatus;
 
 /// How long a daemon may take to greet. One that is stopped or hangs must not hold up what can be done without it.
 const GREETING_TIME: Duration = Duration::from_secs(2);
@@ -150,6 +151,48 @@ impl Client {
             match reply {
                 Reply::Sessions { sessions, more } => {
                     all.extend(sessions);
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+            reply = self.reply()?;
+        }
+    }
+
+    /// What the watches of the service are doing.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn watches(&mut self) -> Result<Vec<WatchStatus>, ClientError> {
+        let mut all = Vec::new();
+        let mut reply = self.ask(&Request::Watches)?;
+        loop {
+            match reply {
+                Reply::Watches { watches, more } => {
+                    all.extend(watches);
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+            reply = self.reply()?;
+        }
+    }
+
+    /// The metrics of the service, in the text format of Prometheus.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn metrics(&mut self) -> Result<String, ClientError> {
+        let mut all = String::new();
+        let mut reply = self.ask(&Request::Metrics)?;
+        loop {
+            match reply {
+                Reply::Metrics { text, more } => {
+                    all.push_str(&text);
                     if !more {
                         return Ok(all);
                     }

@@ -15,6 +15,7 @@ pub mod remote;
 pub mod service;
 pub mod sessions;
 pub mod store;
+pub mod upkeep;
 pub mod watch;
 
 pub use engine::{By, Collection, Outcome, PrepareError, Progress, Request, Status, Stop, Target};

@@ -37,6 +37,15 @@ pub struct DaemonArgs {
     /// Where to listen [default: $CCSD_SOCKET, else /run/ccsd/ccsd.sock for root, $XDG_RUNTIME_DIR/ccsd/ccsd.sock else]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// The configuration [default: /etc/ccsd/ccsd.toml for the daemon of the machine, else none]
+    ///
+    /// It says what to watch, how long to keep what, and what the daemon may use. SIGHUP makes it read the file anew; one
+    /// with a mistake changes nothing.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Only check the configuration
+    #[arg(long)]
+    pub check_config: bool,
     /// Who may open the socket, in octal [default: 660 with group ccsd for root where that group exists, else 600]
     ///
     /// With 666 every user may connect. Those who are neither root nor members of group ccsd may profile only what they
@@ -59,8 +68,21 @@ pub const DAEMON_EXAMPLES: &str = "\
 Examples:
   ccsd daemon                              for this user's own programs
   sudo ccsd daemon                         for the machine
+  ccsd daemon --config watches.toml --check-config
   ccsd daemon --socket /tmp/test.sock &
   ccsd sessions --socket /tmp/test.sock";
+
+/// Arguments of `ccsd metrics`.
+#[derive(Debug, Args)]
+pub struct MetricsArgs {
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+pub const METRICS_EXAMPLES: &str = "\
+Examples:
+  ccsd metrics
+  ccsd metrics | grep ccsd_watch_samples_total";
 
 /// Arguments of `ccsd sessions`.
 #[derive(Debug, Args)]

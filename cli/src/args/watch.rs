@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::Args;
 
+use crate::args::service::SocketArgs;
 use crate::exit::Failure;
 
 /// Which part of what a watch has stored.
@@ -91,6 +92,8 @@ pub struct WatchesArgs {
     /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub socket: SocketArgs,
 }
 
 pub const WATCHES_EXAMPLES: &str = "\

@@ -1,49 +1,116 @@
 //! `ccsd daemon`: the process around the service.
 
 use std::io::stderr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
+use ccsd_daemon::config::{Config, DEFAULT_PATH};
 use ccsd_daemon::service::Service;
-use ccsd_daemon::service::socket::{Socket, SocketError, place};
+use ccsd_daemon::service::socket::{SOCKET_VARIABLE, Socket, SocketError, place};
 use ccsd_daemon::sessions::SessionLimits;
-use crossbeam_channel::bounded;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use ccsd_daemon::upkeep::{Order, Upkeep, read_config};
+use crossbeam_channel::{bounded, unbounded};
+use nix::sys::stat::fstat;
+use nix::unistd::geteuid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing_subscriber::layer::SubscriberExt;
 
 use crate::args::service::DaemonArgs;
 use crate::exit::{Exit, Failure};
 
 /// Serves until it is told to end.
 pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
-    let log = tracing_subscriber::fmt().with_writer(stderr).with_ansi(false).with_target(false).finish();
-    tracing::subscriber::set_global_default(log).context("cannot begin to log").map_err(Failure::at_run_time)?;
+    let path = config_path(&args);
+    let config = match &path {
+        // Begun with a mistake in it, it would watch nothing, and nobody would know why.
+        Some(path) => read_config(path).map_err(|error| Failure::bad_request(anyhow!("{error}")))?,
+        None => Config::default(),
+    };
+    if args.check_config {
+        return Ok(Exit::SUCCESS);
+    }
+    begin_to_log()?;
     // The socket before any thread: making it changes the umask.
     let inherited =
         Socket::inherited().context("cannot use the socket that was passed").map_err(Failure::bad_request)?;
     let socket = match inherited {
         Some(socket) => socket,
         None => {
-            let path = place(args.socket.as_deref()).map_err(refused)?;
+            let configured = path.as_ref().map(|_| config.socket.0.as_path()).filter(|_| !has_socket_variable());
+            let path = place(args.socket.as_deref().or(configured)).map_err(refused)?;
             Socket::make(&path, args.socket_mode).map_err(refused)?
         }
     };
     let (stop, stopped) = bounded(1);
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals").map_err(Failure::at_run_time)?;
+    // Few, and obeyed within moments.
+    let (orders, ordered) = unbounded();
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
+    let mut signals = signals.map_err(Failure::at_run_time)?;
     let watch = move || {
-        for (earlier, signal) in signals.forever().enumerate() {
+        let mut asked_to_end = false;
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                let _ = orders.send(Order::Reload);
+                continue;
+            }
             // Who asks a second time does not want to wait.
-            if earlier > 0 {
+            if asked_to_end {
                 Exit::Status(Exit::shell_status(signal)).leave();
             }
+            asked_to_end = true;
+            let _ = orders.send(Order::Stop);
             let _ = stop.try_send(());
         }
     };
-    let threads = std::thread::Builder::new().name("ccsd-signals".to_owned());
-    threads.spawn(watch).context("cannot start a thread").map_err(Failure::at_run_time)?;
+    let thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        thread.context("cannot start a thread").map_err(Failure::at_run_time)
+    };
+    thread("ccsd-signals", Box::new(watch))?;
     let service = Service::new(socket, SessionLimits { grace: args.grace, ..SessionLimits::default() })
         .map_err(Failure::at_run_time)?;
+    let upkeep = Upkeep::start(&config, path, service.sessions().clone()).map_err(Failure::at_run_time)?;
+    let service = service.with_upkeep(upkeep.clone());
+    let keep = thread("ccsd-upkeep", Box::new(move || upkeep.run(config, &ordered)))?;
     service.run(&stopped).map_err(Failure::at_run_time)?;
+    // It was told to end at the same time, and takes no longer than the service.
+    let _ = keep.join();
     Ok(Exit::SUCCESS)
+}
+
+/// Where the configuration is. That of the machine is for the machine's daemon: one that root runs, or systemd, at the
+/// usual place.
+fn config_path(args: &DaemonArgs) -> Option<PathBuf> {
+    if args.config.is_some() {
+        return args.config.clone();
+    }
+    let by_systemd = std::env::var_os("STATE_DIRECTORY").is_some();
+    let of_the_machine = args.socket.is_none() && !has_socket_variable() && (geteuid().is_root() || by_systemd);
+    (of_the_machine || args.check_config).then(|| PathBuf::from(DEFAULT_PATH))
+}
+
+fn has_socket_variable() -> bool {
+    std::env::var_os(SOCKET_VARIABLE).is_some_and(|path| !path.is_empty())
+}
+
+/// Messages go to the journal, with their fields, if that is where standard error goes; else to standard error.
+fn begin_to_log() -> Result<(), Failure> {
+    let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
+    let plain = journal
+        .is_none()
+        .then(|| tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(false).with_target(false));
+    let level = tracing_subscriber::filter::LevelFilter::INFO;
+    let log = tracing_subscriber::registry().with(level).with(journal).with(plain);
+    tracing::subscriber::set_global_default(log).context("cannot begin to log").map_err(Failure::at_run_time)
+}
+
+/// Whether standard error is the journal's, by its device and inode; see systemd.exec(5).
+fn is_journal() -> bool {
+    let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
+    let Ok(meta) = fstat(stderr().as_fd()) else { return false };
+    stream == format!("{}:{}", meta.st_dev, meta.st_ino)
 }
 
 /// Its text names its cause already; as a chain it would be said twice.

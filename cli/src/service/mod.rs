@@ -16,7 +16,7 @@ use ccsd_daemon::service::socket::places;
 use ccsd_profile::sanitise;
 use serde::Serialize;
 
-use crate::args::service::{SaveArgs, SessionsArgs, SocketArgs, StopArgs};
+use crate::args::service::{MetricsArgs, SaveArgs, SessionsArgs, SocketArgs, StopArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, nanoseconds};
 use crate::say;
@@ -153,6 +153,14 @@ pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     for &session in &args.sessions {
         client.order(&Request::Stop { session, target_cpu_ns: None, forget: false })?;
     }
+    Ok(Exit::SUCCESS)
+}
+
+/// `ccsd metrics`
+pub fn metrics(args: &MetricsArgs) -> Result<Exit, Failure> {
+    let text = connect(&args.socket)?.metrics()?;
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     Ok(Exit::SUCCESS)
 }
 

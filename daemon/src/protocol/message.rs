@@ -8,6 +8,8 @@ use std::time::Duration;
 use ccsd_collector::{Options, Scope};
 use serde::{Deserialize, Serialize};
 
+use crate::watch::WatchStatus;
+
 /// Number of this protocol.
 pub const PROTOCOL: u32 = 1;
 
@@ -169,6 +171,10 @@ pub enum Request {
         /// Which.
         session: u32,
     },
+    /// What the watches are doing. Answered by [`Reply::Watches`], as many as it takes. For root and the group alone.
+    Watches,
+    /// The service's own metrics. Answered by [`Reply::Metrics`], as many as it takes. For root and the group alone.
+    Metrics,
     /// The profile so far, and then what comes. Answered by [`Reply::Stream`], stream frames, and [`Reply::StreamEnd`];
     /// then the connection takes requests again.
     Subscribe {
@@ -193,6 +199,20 @@ pub enum Reply {
     Sessions {
         /// In order of their numbers.
         sessions: Vec<SessionSummary>,
+        /// Whether another part follows.
+        more: bool,
+    },
+    /// Some of the watches.
+    Watches {
+        /// In the order of the configuration.
+        watches: Vec<WatchStatus>,
+        /// Whether another part follows.
+        more: bool,
+    },
+    /// A part of the metrics.
+    Metrics {
+        /// In the text format of Prometheus.
+        text: String,
         /// Whether another part follows.
         more: bool,
     },

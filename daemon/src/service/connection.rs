@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::process::procfs;
@@ -15,6 +15,7 @@ use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Req
 use crate::protocol::{parse, send};
 use crate::sessions::readers::Delivery;
 use crate::sessions::{NewSession, Sessions, Target};
+use crate::upkeep::Upkeep;
 
 /// How long a message may take from its first byte to its last, and the greeting to come at all. A connection may be idle
 /// between messages for as long as it likes.
@@ -24,6 +25,8 @@ const MESSAGE_TIME: Duration = Duration::from_secs(10);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Sessions in one message: each is listed with at most a few kilobytes.
 const LISTED_AT_ONCE: usize = 16;
+/// Bytes of text in one message: half of what a message may have, as the quotation marks in it take two.
+const TEXT_AT_ONCE: usize = 32 << 10;
 /// Processes that one session may be asked for.
 const MAX_PIDS: usize = 1024;
 
@@ -37,6 +40,8 @@ pub struct Connection {
     pub peer: Peer,
     /// What it asks for.
     pub sessions: Sessions,
+    /// How the service is.
+    pub upkeep: Option<Arc<Upkeep>>,
     /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
     pub streaming: Weak<Sender<()>>,
 }
@@ -80,6 +85,12 @@ impl Connection {
                     }
                 }
                 Request::List => self.list()?,
+                Request::Watches | Request::Metrics if !self.peer.authority.trusted => {
+                    let message = "what the service does is for root and members of group ccsd to know";
+                    self.say(&Reply::Refused(Refusal::new(RefusalKind::NotPermitted, message)))?;
+                }
+                Request::Watches => self.watches()?,
+                Request::Metrics => self.metrics()?,
                 other => self.say(&self.answer(other, same_pids).unwrap_or_else(Reply::Refused))?,
             }
         }
@@ -101,7 +112,7 @@ impl Connection {
                 self.sessions.forget(owner, session)?;
                 return Ok(Reply::Done);
             }
-            Request::List | Request::Subscribe { .. } => return Ok(Reply::Done),
+            Request::List | Request::Watches | Request::Metrics | Request::Subscribe { .. } => return Ok(Reply::Done),
         };
         if !same_pids {
             let message = "the daemon is in another PID namespace, where these numbers are other processes";
@@ -141,6 +152,35 @@ impl Connection {
                 return Ok(());
             }
             sessions = rest;
+        }
+    }
+
+    fn watches(&self) -> Result<(), FrameError> {
+        let mut watches = self.upkeep.as_ref().map(|upkeep| upkeep.watches()).unwrap_or_default();
+        loop {
+            let rest = watches.split_off(watches.len().min(LISTED_AT_ONCE));
+            let more = !rest.is_empty();
+            self.say(&Reply::Watches { watches, more })?;
+            if !more {
+                return Ok(());
+            }
+            watches = rest;
+        }
+    }
+
+    fn metrics(&self) -> Result<(), FrameError> {
+        let text = self.upkeep.as_ref().map(|upkeep| upkeep.metrics()).unwrap_or_default();
+        let mut lines = text.split_inclusive('\n').peekable();
+        loop {
+            let mut part = String::new();
+            while let Some(line) = lines.next_if(|line| part.len() + line.len() <= TEXT_AT_ONCE) {
+                part.push_str(line);
+            }
+            let more = lines.peek().is_some() && !part.is_empty();
+            self.say(&Reply::Metrics { text: part, more })?;
+            if !more {
+                return Ok(());
+            }
         }
     }
 

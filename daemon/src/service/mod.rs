@@ -19,6 +19,7 @@ use crate::authority::{Peer, user_name};
 use crate::protocol::message::{Refusal, RefusalKind, Reply};
 use crate::protocol::send;
 use crate::sessions::{SessionLimits, Sessions};
+use crate::upkeep::Upkeep;
 use connection::Connection;
 use socket::Socket;
 
@@ -37,6 +38,7 @@ const RESPITE: Duration = Duration::from_millis(100);
 pub struct Service {
     socket: Socket,
     sessions: Sessions,
+    upkeep: Option<Arc<Upkeep>>,
 }
 
 impl Service {
@@ -45,7 +47,13 @@ impl Service {
     /// # Errors
     /// If no thread can be started.
     pub fn new(socket: Socket, limits: SessionLimits) -> io::Result<Service> {
-        Ok(Service { socket, sessions: Sessions::new(limits)? })
+        Ok(Service { socket, sessions: Sessions::new(limits)?, upkeep: None })
+    }
+
+    /// With answers to those who ask how the service is.
+    #[must_use]
+    pub fn with_upkeep(self, upkeep: Arc<Upkeep>) -> Service {
+        Service { upkeep: Some(upkeep), ..self }
     }
 
     /// The sessions, for whoever else makes or reads some.
@@ -65,7 +73,7 @@ impl Service {
         let streaming = Arc::new(streaming);
         let listener = self.socket.listener().try_clone()?;
         listener.set_nonblocking(true)?;
-        let acceptor = Acceptor::new(self.sessions.clone(), Arc::downgrade(&streaming));
+        let acceptor = Acceptor::new(self.sessions.clone(), self.upkeep.clone(), Arc::downgrade(&streaming));
         let accepting = std::thread::Builder::new()
             .name("ccsd-accept".to_owned())
             .spawn(move || acceptor.run(&listener, &woken))?;
@@ -87,6 +95,7 @@ impl Service {
 /// Takes connections, and knows how many there are.
 struct Acceptor {
     sessions: Sessions,
+    upkeep: Option<Arc<Upkeep>>,
     streaming: Weak<Sender<()>>,
     /// Connections by user.
     open: HashMap<u32, usize>,
@@ -108,10 +117,10 @@ impl Drop for Closed {
 }
 
 impl Acceptor {
-    fn new(sessions: Sessions, streaming: Weak<Sender<()>>) -> Acceptor {
+    fn new(sessions: Sessions, upkeep: Option<Arc<Upkeep>>, streaming: Weak<Sender<()>>) -> Acceptor {
         // Holds no more than there are connections.
         let (closed_sender, closed) = unbounded();
-        Acceptor { sessions, streaming, open: HashMap::new(), closed, closed_sender, next: 1 }
+        Acceptor { sessions, upkeep, streaming, open: HashMap::new(), closed, closed_sender, next: 1 }
     }
 
     /// Until the other end of `woken` is closed.
@@ -159,11 +168,12 @@ impl Acceptor {
         *self.open.entry(uid).or_insert(0) += 1;
         let closed = Closed { uid, closed: self.closed_sender.clone() };
         let (number, sessions, streaming) = (self.next, self.sessions.clone(), self.streaming.clone());
+        let upkeep = self.upkeep.clone();
         self.next += 1;
         let serve = move || {
             let _closed = closed;
             if stream.set_nonblocking(false).is_ok() {
-                Connection { number, stream, peer, sessions, streaming }.serve();
+                Connection { number, stream, peer, sessions, upkeep, streaming }.serve();
             }
         };
         let thread = std::thread::Builder::new().name("ccsd-client".to_owned()).stack_size(STACK_BYTES).spawn(serve);

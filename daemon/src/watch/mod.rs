@@ -9,7 +9,6 @@ mod rules;
 mod scan;
 
 use std::collections::HashSet;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -105,7 +104,7 @@ impl Watches {
 
     /// Ends all sessions and finishes their segments, within five seconds: what takes longer stays as a crash would leave it,
     /// without its last interval.
-    pub fn stop(self) {
+    pub fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
         let _ = self.ended.recv_timeout(END_TIME);
     }
@@ -198,7 +197,7 @@ impl Manager {
     }
 
     fn keep_the_budget(&mut self) {
-        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), resident_bytes()) else { return };
+        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), usage::own_rss_bytes()) else { return };
         let step = self.shedder.step();
         tracing::warn!(step = step.number(), "step {} of {}: {reason}", step.number(), budget::Step::LAST.number());
         self.reason = reason.into();
@@ -282,12 +281,4 @@ impl Manager {
 fn same_processes(a: &Watch, b: &Watch) -> bool {
     let rule = |watch: &Watch| Watch { rate_hz: b.rate_hz, interval: b.interval, ..watch.clone() };
     rule(a) == *b
-}
-
-/// What this process has in memory, from `/proc/self/statm`.
-fn resident_bytes() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
-    pages.saturating_mul(page.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096))
 }

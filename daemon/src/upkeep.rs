@@ -1,0 +1,197 @@
+//! What keeps a service in order: its watches, its configuration, its metrics, and what it tells systemd.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ccsd_collector::usage;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use sd_notify::NotifyState;
+
+use crate::authority::Authority;
+use crate::config::{AbsolutePath, Config, ConfigError};
+use crate::metrics::{self, Own};
+use crate::sessions::Sessions;
+use crate::watch::{WatchStatus, Watches};
+
+/// Time between two looks at how things are.
+const TICK: Duration = Duration::from_secs(15);
+
+/// What the service is told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To read its configuration anew.
+    Reload,
+    /// To end.
+    Stop,
+}
+
+/// A service and how it is, for whoever asks.
+pub struct Upkeep {
+    watches: Watches,
+    sessions: Sessions,
+    started: u64,
+    /// Where the configuration is; `None` if there is none to be read.
+    path: Option<PathBuf>,
+    reloads: Mutex<Reloads>,
+}
+
+#[derive(Clone, Copy)]
+struct Reloads {
+    taken_up: u64,
+    refused: u64,
+    good: bool,
+}
+
+impl Upkeep {
+    /// Starts to watch what `config` says, which was read from `path`.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start(config: &Config, path: Option<PathBuf>, sessions: Sessions) -> std::io::Result<Arc<Upkeep>> {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let reloads = Mutex::new(Reloads { taken_up: 0, refused: 0, good: true });
+        Ok(Arc::new(Upkeep { watches: Watches::start(config.clone())?, sessions, started, path, reloads }))
+    }
+
+    /// Obeys orders until the one to stop; then the watches end, within five seconds.
+    pub fn run(&self, config: Config, orders: &Receiver<Order>) {
+        let mut metrics_file = config.metrics_file;
+        let mut metrics_failed = false;
+        let watchdog = sd_notify::watchdog_enabled();
+        // Twice as often as systemd wants to hear of us.
+        let tick = watchdog.map_or(TICK, |time| (time / 2).min(TICK));
+        self.tell(&[NotifyState::Ready]);
+        let mut due = Instant::now();
+        loop {
+            match orders.recv_deadline(due) {
+                Ok(Order::Reload) => {
+                    if let Some(config) = self.reload() {
+                        metrics_file = config.metrics_file;
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            due = Instant::now() + tick;
+            // A service whose watches are stuck is better begun anew.
+            if watchdog.is_some() && self.watches.is_alive() {
+                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            }
+            self.tell(&[]);
+            metrics_failed = self.write_metrics(metrics_file.as_ref(), metrics_failed);
+        }
+        let _ = sd_notify::notify(&[NotifyState::Stopping, NotifyState::Status("ending")]);
+        self.watches.stop();
+    }
+
+    /// Writes the metrics file, if there is one. Returns whether that failed, which is said once.
+    fn write_metrics(&self, file: Option<&AbsolutePath>, failed_before: bool) -> bool {
+        let Some(AbsolutePath(path)) = file else { return false };
+        match metrics::write_file(path, &self.metrics()) {
+            Ok(()) => false,
+            Err(error) => {
+                if !failed_before {
+                    tracing::warn!("cannot write {}: {error}", path.display());
+                }
+                true
+            }
+        }
+    }
+
+    /// Tells systemd, with a line for `systemctl status`.
+    fn tell(&self, states: &[NotifyState<'_>]) {
+        let overview = self.watches.overview();
+        let profiling = overview.watches.iter().filter(|watch| watch.profiling).count();
+        let processes: u64 = overview.watches.iter().map(|watch| watch.processes).sum();
+        let problems = overview.watches.iter().filter(|watch| watch.problem.is_some()).count();
+        let (running, _) = self.sessions();
+        let mut status = format!(
+            "{profiling} of {} watches profile {processes} processes; {running} sessions of clients",
+            overview.watches.len()
+        );
+        if problems > 0 {
+            status.push_str(&format!("; {problems} watches have a problem (see `ccsd watches`)"));
+        }
+        if overview.step > 0 {
+            status.push_str(&format!("; at step {} to keep within the budget", overview.step));
+        }
+        let mut all = states.to_vec();
+        all.push(NotifyState::Status(&status));
+        // Who is not started by systemd has nobody to tell.
+        let _ = sd_notify::notify(&all);
+    }
+
+    /// Reads the configuration anew. A bad one changes nothing.
+    fn reload(&self) -> Option<Config> {
+        let mut reloading = vec![NotifyState::Reloading];
+        reloading.extend(NotifyState::monotonic_usec_now());
+        let _ = sd_notify::notify(&reloading);
+        let read = self.path.as_deref().map(read_config);
+        {
+            let mut reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+            match &read {
+                Some(Ok(_)) => reloads.taken_up += 1,
+                Some(Err(_)) => reloads.refused += 1,
+                None => {}
+            }
+            reloads.good = !matches!(read, Some(Err(_)));
+        }
+        let config = match read {
+            Some(Ok(config)) => {
+                tracing::info!("the configuration was read anew: {} watches", config.watches.len());
+                self.watches.configure(config.clone());
+                Some(config)
+            }
+            Some(Err(error)) => {
+                tracing::error!("the configuration stays as it was: {error}");
+                None
+            }
+            None => {
+                tracing::info!("there is no configuration to read anew");
+                None
+            }
+        };
+        self.tell(&[NotifyState::Ready]);
+        config
+    }
+
+    /// How the watches are.
+    #[must_use]
+    pub fn watches(&self) -> Vec<WatchStatus> {
+        self.watches.overview().watches
+    }
+
+    /// The metrics as text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let reloads = *self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sessions_running, sessions_ended) = self.sessions();
+        let own = Own {
+            started: self.started,
+            cpu_seconds: usage::own_cpu_ns() as f64 / 1e9,
+            resident_bytes: usage::own_rss_bytes(),
+            sessions_running,
+            sessions_ended,
+            reloads: (reloads.taken_up, reloads.refused),
+            configuration_good: reloads.good,
+        };
+        metrics::render(&own, &self.watches.overview())
+    }
+
+    /// Sessions of clients: those that run, and those that have ended.
+    fn sessions(&self) -> (u64, u64) {
+        let sessions = self.sessions.list(Authority::own()).unwrap_or_default();
+        let ended = sessions.iter().filter(|session| session.ended.is_some()).count() as u64;
+        ((sessions.len() as u64).saturating_sub(ended), ended)
+    }
+}
+
+/// Reads a configuration; the default file may be missing.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn read_config(path: &Path) -> Result<Config, ConfigError> {
+    if path == Path::new(crate::config::DEFAULT_PATH) { Config::load_default() } else { Config::load(path) }
+}
