@@ -1,0 +1,392 @@
+//! The daemon's watches: processes are profiled for as long as they run, and what ran when can be asked.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// For what must happen at some point; processes are looked for every second or so.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("what_ran_when", &[CC], what_ran_when)
+        .test("two_times_are_compared", &[CC], two_times_are_compared)
+        .test("a_bad_configuration_changes_nothing", &[CC], a_bad_configuration_changes_nothing)
+        .test("killed_and_begun_again", &[CC], killed_and_begun_again)
+        .test("a_full_disk_and_room_again", &[CC, UNSHARE, Need::Root], a_full_disk)
+        .test("an_outsider_is_told_nothing", &[CC, Need::Root], an_outsider_is_told_nothing)
+        .test("as_systemd_runs_it", &[], as_systemd_runs_it)
+        .test("metrics_are_written_and_printed", &[CC], metrics)
+        .run()
+}
+
+/// A daemon with a watch on one executable, and a program of that name.
+struct Service {
+    dir: TempDir,
+    daemon: Child,
+    program: PathBuf,
+}
+
+impl Service {
+    fn start(more: &str) -> Service {
+        let dir = scratch();
+        let program = dir.path().join("watched");
+        fs::copy(build("forever.c", &["-O1"]), &program).unwrap();
+        let mut service = Service { daemon: Command::new("true").spawn().unwrap(), program, dir };
+        service.configure(more);
+        let command = service.command();
+        service.begin(command);
+        service
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn configure(&self, more: &str) {
+        let text = format!(
+            "socket = {:?}\nstate_dir = {:?}\nmetrics_file = {:?}\n\
+             [[watch]]\nname = \"busy\"\nexe = {:?}\ninterval = \"1s\"\n{more}\n",
+            self.path("sock"),
+            self.path("state"),
+            self.path("ccsd.prom"),
+            self.program
+        );
+        fs::write(self.path("ccsd.toml"), text).unwrap();
+    }
+
+    fn command(&self) -> Command {
+        let mut command = ccsd(["daemon", "--socket-mode", "666", "--config"]);
+        command.arg(self.path("ccsd.toml")).env_remove("CCSD_SOCKET");
+        command
+    }
+
+    fn begin(&mut self, mut command: Command) {
+        let _ = self.daemon.wait();
+        let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.daemon = command.spawn().unwrap();
+        self.until("it listens", || Ended::of(&mut self.ccsd(&["sessions"])).status.success());
+    }
+
+    fn ccsd(&self, args: &[&str]) -> Command {
+        let mut command = ccsd(args);
+        command.env("CCSD_SOCKET", self.path("sock")).env("TZ", "UTC");
+        command
+    }
+
+    /// `ccsd` on what is stored.
+    fn stored(&self, args: &[&str]) -> Ended {
+        Ended::of(self.ccsd(args).arg("--state-dir").arg(self.path("state")))
+    }
+
+    /// The report of a time as JSON.
+    fn report(&self, args: &[&str]) -> Value {
+        let ended = self.stored(&[&["report", "--json", "--watch", "busy"], args].concat());
+        assert!(ended.status.success(), "{ended:?}");
+        serde_json::from_str(&ended.stdout).unwrap()
+    }
+
+    /// What the daemon says of its watch.
+    fn status(&self) -> Value {
+        let ended = self.stored(&["watches", "--json"]);
+        assert!(ended.status.success(), "{ended:?}");
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        document["watches"][0]["status"].clone()
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+        assert!(!log.contains("panicked"), "{log}");
+        log
+    }
+
+    fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is() {
+            assert!(began.elapsed() < PATIENCE, "{what}: {}", self.log());
+        }
+    }
+
+    fn until_status(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        self.until(what, || is(&self.status()));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.daemon.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Ends it as systemd does. All is flushed within five seconds.
+    fn stop(&mut self) {
+        let began = Instant::now();
+        self.signal(Signal::SIGTERM);
+        assert!(self.daemon.wait().unwrap().success(), "{}", self.log());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    fn segments(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("state/busy")).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn samples(status: &Value) -> u64 {
+    status["samples"].as_u64().unwrap_or(0)
+}
+
+fn what_ran_when() {
+    let mut service = Service::start("rate_hz = 499");
+    service.until_status("it waits", |status| status["profiling"] == false);
+    let mut fixture = Running::start(&service.program, &[]);
+    service.until_status("it is found", |status| samples(status) >= 200);
+    let table = service.stored(&["watches"]).stdout;
+    let row = table.lines().find(|line| line.starts_with("busy")).unwrap_or_else(|| panic!("{table}"));
+    assert!(row.contains("profiling") && row.contains("499 Hz"), "{table}");
+    // All of it, while it is being written.
+    let all = service.report(&["--since", "-1h"]);
+    assert!(all["accounting"]["received"].as_u64().unwrap() >= 200, "{all}");
+    assert_eq!(all["file"]["stored"]["interrupted"], Value::Array(Vec::new()));
+    assert_eq!(all["session"]["target"], "busy");
+    let forever = all["flat"]["rows"].as_array().unwrap().iter().find(|row| row["name"] == "forever").unwrap().clone();
+    assert!(forever["inherited_share"]["fraction"].as_f64().unwrap() > 0.9, "{forever}");
+    // Two halves are the whole: an interval belongs to the time in which it ends.
+    service.stop();
+    let text = |ns: &Value| format!("@{}", ns.as_u64().unwrap() / 1_000_000_000);
+    let stored = service.report(&[])["file"]["stored"].clone();
+    let middle = text(&Value::from(
+        stored["from_unix_ns"].as_u64().unwrap().midpoint(stored["until_unix_ns"].as_u64().unwrap()),
+    ));
+    let received = |args: &[&str]| service.report(args)["accounting"]["received"].as_u64().unwrap();
+    let (first, second) = (received(&["--until", &middle]), received(&["--since", &middle]));
+    assert!(first > 0 && second > 0);
+    assert_eq!(first + second, received(&[]));
+    assert_eq!(received(&["--since", &format!("..{middle}")]), first);
+    // What was flushed at the end is whole.
+    let segments = service.segments();
+    assert_eq!(segments.len(), 1);
+    assert_eq!(fs::metadata(&segments[0]).unwrap().permissions().mode() & 0o777, 0o640);
+    let whole = Ended::of(ccsd(["report"]).arg(&segments[0]));
+    assert!(whole.status.success() && whole.stderr.is_empty(), "{whole:?}");
+    // What is not there is said, with what is.
+    let nothing = service.stored(&["report", "--watch", "busy", "--since", "2001-01-01", "--until", "2001-01-02"]);
+    nothing.assert_refused(2, &["busy has nothing of that time", "begin at"]);
+    service.stored(&["report", "--watch", "other"]).assert_refused(2, &["no watch \"other\"", "busy"]);
+    service.stored(&["report", "--watch", "busy", "--since", "soon"]).assert_refused(2, &["soon", "03:10"]);
+    Ended::of(&mut ccsd(["report", "x.ccsd", "--since", "-1h"])).assert_refused(2, &["--watch"]);
+    fixture.go();
+    assert_eq!(fixture.end().1.code(), Some(5));
+}
+
+fn two_times_are_compared() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 300);
+    service.stop();
+    let stored = service.report(&[])["file"]["stored"].clone();
+    let (from, until) = (stored["from_unix_ns"].as_u64().unwrap(), stored["until_unix_ns"].as_u64().unwrap());
+    let middle = format!("@{}", from.midpoint(until) / 1_000_000_000);
+    let against = format!("..{middle}");
+    let args = ["diff", "--watch", "busy", "--since", &middle, "--against", &against];
+    let text = service.stored(&args).stdout;
+    let row = text.lines().find(|line| line.ends_with("  forever")).unwrap_or_else(|| panic!("{text}"));
+    // It does the same all the time.
+    assert!(row.contains(" ~ "), "{text}");
+    for part in ["# before", "# after", "lost", "undelivered", "elided"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let json: Value = serde_json::from_str(&service.stored(&[&args[..], &["--json"]].concat()).stdout).unwrap();
+    let sum = |side: &str| json[side]["accounting"]["received"].as_u64().unwrap();
+    assert_eq!(sum("before") + sum("after"), service.report(&[])["accounting"]["received"].as_u64().unwrap());
+    let significant = service.stored(&[&args[..], &["--significant", "--function", "forever"]].concat()).stdout;
+    assert!(significant.contains("no function to show"), "{significant}");
+    // Files are compared by the same code.
+    let segment = service.segments().remove(0);
+    let files = Ended::of(ccsd(["diff", "--json"]).arg(&segment).arg(&segment));
+    let json: Value = serde_json::from_str(&files.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    assert!(rows.iter().all(|row| row["self_change"] == 0.0 && row["self_significant"] == false), "{json}");
+    Ended::of(ccsd(["diff"]).arg(&segment)).assert_refused(2, &["2 values"]);
+}
+
+fn a_bad_configuration_changes_nothing() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 50);
+    service.configure("rate_hz = \"many\"");
+    service.signal(Signal::SIGHUP);
+    service.until("it is refused", || service.log().contains("stays as it was"));
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains("stays as it was")).unwrap();
+    assert!(line.contains("ccsd.toml:8:11: ") && line.contains("whole number from 1 to 9999"), "{line}");
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 50);
+    assert_eq!(service.status()["segments"], 1);
+    service.configure("rate_hz = 199");
+    service.signal(Signal::SIGHUP);
+    service.until_status("the other rate", |status| status["rate_hz"] == 199 && status["segments"] == 2);
+    service.until_status("it goes on", |status| samples(status) >= before + 100);
+    service.stop();
+    assert_eq!(service.report(&[])["file"]["stored"]["segments"], 2);
+    // And it does not begin with a mistake.
+    service.configure("rat = 5");
+    let ended = Ended::of(&mut service.command());
+    ended.assert_refused(2, &["ccsd.toml:8:1: ", "unknown field `rat`", "rate_hz"]);
+    Ended::of(service.command().arg("--check-config")).assert_refused(2, &["rat"]);
+    service.configure("");
+    assert!(Ended::of(service.command().arg("--check-config")).status.success());
+}
+
+fn killed_and_begun_again() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 100);
+    let before = samples(&service.status());
+    service.daemon.kill().unwrap();
+    let _ = service.daemon.wait();
+    // Up to the last interval it is there, and said to be interrupted.
+    let report = service.report(&[]);
+    assert!(report["accounting"]["received"].as_u64().unwrap() >= before, "{report}");
+    let stored = &report["file"]["stored"];
+    assert_eq!(stored["interrupted"].as_array().unwrap().len(), 1, "{stored}");
+    let text = service.stored(&["report", "--watch", "busy"]);
+    assert!(text.stderr.contains("the service was killed there"), "{text:?}");
+    // Its stale socket does not matter, nor do files that are none of its own.
+    let foreign = service.path("state/busy/20200101T000000Z.ccsd");
+    fs::write(&foreign, "mine").unwrap();
+    let command = service.command();
+    service.begin(command);
+    service.until_status("watching again", |status| samples(status) >= 100);
+    service.until("it names the foreign file", || service.log().contains("is left alone"));
+    service.stop();
+    let report = service.report(&[]);
+    assert_eq!(report["file"]["stored"]["segments"], 2, "{report}");
+    assert_eq!(fs::read_to_string(foreign).unwrap(), "mine");
+}
+
+fn a_full_disk() {
+    let mut service = Service::start("rate_hz = 499");
+    service.stop();
+    // A file system of its own, that nobody else sees.
+    let state = service.path("state");
+    let script = "mount -t tmpfs -o size=24m tmpfs \"$0\" && head -c 30M /dev/zero > \"$0/ballast\"; exec \"$@\"";
+    let inner = service.command();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&state).arg(inner.get_program()).args(inner.get_args());
+    fs::create_dir_all(&state).unwrap();
+    service.begin(command);
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
+    let problem = service.status()["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("profiling goes on, but nothing is stored"), "{problem}");
+    assert!(service.stored(&["watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
+    // As the daemon sees it.
+    let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));
+    fs::remove_file(inside.join("ballast")).unwrap();
+    service.until_status("it is stored again", |status| {
+        status["problem"].is_null() && status["bytes"].as_u64().unwrap() > 500 && status["profiling"] == true
+    });
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 100);
+    assert!(service.log().contains("all is well again"));
+    let answer = Ended::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
+    assert!(answer.status.success() && answer.stdout.contains("forever"), "{answer:?}");
+    service.stop();
+}
+
+fn an_outsider_is_told_nothing() {
+    let service = Service::start("");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 10);
+    let metrics = Ended::of(as_user(&mut service.ccsd(&["metrics"]), NOBODY));
+    metrics.assert_refused(2, &["group ccsd"]);
+    for args in [&["watches"][..], &["report", "--watch", "busy"]] {
+        let mut command = service.ccsd(args);
+        let ended = Ended::of(as_user(command.arg("--state-dir").arg(service.path("state")), NOBODY));
+        ended.assert_refused(2, &["cannot read", "group ccsd"]);
+        assert!(ended.stdout.is_empty(), "{ended:?}");
+    }
+}
+
+/// With a socket that is passed, and another for its notifications.
+fn as_systemd_runs_it() {
+    let dir = scratch();
+    let (socket, notify) = (dir.path().join("passed"), dir.path().join("notify"));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let notified = UnixDatagram::bind(&notify).unwrap();
+    notified.set_read_timeout(Some(PATIENCE)).unwrap();
+    let config = dir.path().join("ccsd.toml");
+    fs::write(&config, format!("state_dir = {:?}\n", dir.path().join("state"))).unwrap();
+    let mut command = ccsd(["daemon", "--config"]);
+    command.arg(&config);
+    // A shell knows the number that the daemon will have, and makes its input the first of the passed descriptors.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 3<&0 </dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"", "sh"]);
+    shell.arg(command.get_program()).args(command.get_args());
+    shell.env("NOTIFY_SOCKET", &notify).env("LISTEN_FDS", "1").env("WATCHDOG_USEC", "1000000");
+    shell.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = shell.spawn().unwrap();
+    let told = |wanted: &str| {
+        let mut buffer = [0; 4096];
+        loop {
+            let read = notified.recv(&mut buffer).unwrap_or_else(|error| panic!("{wanted}: {error}"));
+            let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            if text.lines().any(|line| line == wanted) {
+                return text;
+            }
+        }
+    };
+    assert!(told("READY=1").contains("STATUS=0 of 0 watches profile 0 processes"));
+    told("WATCHDOG=1");
+    let sessions = Ended::of(ccsd(["sessions"]).env("CCSD_SOCKET", &socket));
+    assert!(sessions.status.success(), "{sessions:?}");
+    let signal = |signal| kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
+    signal(Signal::SIGHUP);
+    assert!(told("RELOADING=1").contains("MONOTONIC_USEC="));
+    told("READY=1");
+    signal(Signal::SIGTERM);
+    told("STOPPING=1");
+    assert!(daemon.wait().unwrap().success());
+    assert!(socket.exists(), "the socket is systemd's");
+}
+
+fn metrics() {
+    let service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 50);
+    let printed = Ended::of(&mut service.ccsd(&["metrics"])).stdout;
+    let value = |text: &str, name: &str| -> f64 {
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{text}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    assert!(value(&printed, "ccsd_watch_samples_total{watch=\"busy\"}") >= 50.0);
+    assert!(value(&printed, "ccsd_watch_profiling{watch=\"busy\"}") == 1.0);
+    assert!(value(&printed, "ccsd_cpu_seconds_total") > 0.0);
+    // The file has been written when it began, at least.
+    let file = fs::read_to_string(service.path("ccsd.prom")).unwrap();
+    assert!(value(&file, "ccsd_start_time_seconds") == value(&printed, "ccsd_start_time_seconds"));
+    assert!(!Path::new(&service.path("ccsd.prom.tmp")).exists());
+}
