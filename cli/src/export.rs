@@ -1,11 +1,11 @@
 //! `ccsd export`: profiles for other tools.
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write, stdout};
+use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use ccsd_profile::export::{Export, Format};
+use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use clap::Args;
 
 use crate::args::DEFAULT_FILE;
@@ -20,7 +20,7 @@ use crate::warn;
 pub struct ExportArgs {
     /// The format
     ///
-    /// pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
+    /// html: one page to look at, with flame graph, functions, callers and callees, call graph; pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
     /// a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope: speedscope.app; dot: Graphviz; gprof: its two
     /// tables; json: all of it; csv: the flat profile.
     #[arg(value_name = "FORMAT", value_parser = format())]
@@ -31,6 +31,11 @@ pub struct ExportArgs {
     /// Where to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Largest HTML file, as in 500K or 20M [default: 5M]
+    ///
+    /// Where the stacks do not fit, the lightest are summed up within their callers, and the page says how many.
+    #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
+    pub max_size: usize,
     #[command(flatten)]
     pub query: QueryArgs,
     #[command(flatten)]
@@ -40,6 +45,7 @@ pub struct ExportArgs {
 /// Examples of `ccsd export --help`.
 pub const EXAMPLES: &str = "\
 Examples:
+  ccsd export html -o profile.html         then open it in a browser
   ccsd export pprof -o profile.pb.gz && go tool pprof -top profile.pb.gz
   ccsd export callgrind -o callgrind.out && kcachegrind callgrind.out
   ccsd export svg --focus parse -o parse.svg
@@ -52,6 +58,16 @@ fn format() -> impl clap::builder::TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|text| text.parse::<Format>())
 }
 
+/// Reads a size.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K', 'm', 'M']) {
+        Some(digits) => (digits, if text.ends_with(['k', 'K']) { 1 << 10 } else { 1 << 20 }),
+        None => (text, 1),
+    };
+    let size = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    size.filter(|&size| size > 0).ok_or_else(|| "not a size: a number of bytes, or of K or M".to_owned())
+}
+
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let loaded = file::load_any(&args.file, &args.socket)?;
@@ -59,15 +75,19 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         warn(format_args!("{message}"));
     }
     let (profile, selection, _) = query::ask(&args.query, loaded.profile)?;
-    let export = Export { profile: &profile, selection: &selection };
+    let export = Export { profile: &profile, selection: &selection, max_bytes: args.max_size };
+    if args.output.is_none() && !args.format.is_text() && stdout().is_terminal() {
+        let name = args.format.name();
+        return Err(Failure::bad_request(anyhow!(
+            "{name} is not for a terminal: name a file with -o, or redirect standard output"
+        )));
+    }
+    // All of it first: what cannot be exported leaves no file behind.
+    let mut bytes = Vec::new();
+    export.write(args.format, &mut bytes).map_err(Failure::bad_request)?;
     let Some(path) = args.output.as_deref() else {
-        if !args.format.is_text() && stdout().is_terminal() {
-            let name = args.format.name();
-            return Err(Failure::bad_request(anyhow!(
-                "{name} is not for a terminal: name a file with -o, or redirect standard output"
-            )));
-        }
-        write(&export, args.format, stdout().lock())?;
+        let mut out = stdout().lock();
+        out.write_all(&bytes).and_then(|()| out.flush())?;
         return Ok(Exit::SUCCESS);
     };
     let name = path.display();
@@ -78,20 +98,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         return Err(Failure::bad_request(anyhow!("{name} is the profile itself: choose another file with -o")));
     }
     let file = File::create(path).with_context(|| format!("cannot create {name}")).map_err(Failure::bad_request)?;
-    match write(&export, args.format, file) {
-        Ok(()) => Ok(Exit::SUCCESS),
-        Err(failure) => {
-            let Failure { error, status } = failure;
-            Err(Failure { error: error.context(format!("cannot write {name}")), status })
-        }
-    }
-}
-
-fn write(export: &Export<'_>, format: Format, out: impl Write) -> Result<(), Failure> {
-    let mut out = BufWriter::new(out);
-    let written = export.write(format, &mut out).and_then(|()| out.flush());
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => Failure::bad_request(error),
-        _ => error.into(),
-    })
+    let written = { file }.write_all(&bytes).with_context(|| format!("cannot write {name}"));
+    written.map_err(Failure::at_run_time)?;
+    Ok(Exit::SUCCESS)
 }

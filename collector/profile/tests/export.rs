@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccsd_profile::export::{Export, Format};
+use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{LineId, Profile};
 use common::Maker;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 fn export(profile: &Profile, selection: &Selection, format: Format) -> Vec<u8> {
     let mut out = Vec::new();
-    Export { profile, selection }.write(format, &mut out).unwrap();
+    Export { profile, selection, max_bytes: DEFAULT_MAX_BYTES }.write(format, &mut out).unwrap();
     out
 }
 
@@ -153,7 +153,7 @@ fn hostile_names_are_inert() {
     for format in Format::ALL.into_iter().filter(|format| format.is_text()) {
         let text = text(&maker.profile, &Selection::all(), format);
         assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{}: {text}", format.name());
-        if format == Format::Svg {
+        if matches!(format, Format::Svg | Format::Html) {
             assert!(!text.contains("<script>alert"), "{text}");
         }
     }
@@ -176,12 +176,45 @@ fn formulas_are_text_in_tables() {
     }
 }
 
+/// The data of a page.
+fn page(html: &str) -> Value {
+    let data = html.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+#[test]
+fn a_page_keeps_to_its_size_and_its_total() {
+    let mut maker = Maker::new();
+    for i in 0..3000 {
+        maker.charge(&format!("main f{} g{} h{i}", i % 7, i % 83), 1 + i);
+    }
+    let sum = |html: &str| page(html)["weights"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum::<u64>();
+    let made = |max_bytes| {
+        let mut out = Vec::new();
+        let export = Export { profile: &maker.profile, selection: &Selection::all(), max_bytes };
+        export.write(Format::Html, &mut out).map(|()| String::from_utf8(out).unwrap())
+    };
+    let total = (1..=3000).sum::<u64>();
+    let whole = made(DEFAULT_MAX_BYTES).unwrap();
+    assert_eq!(sum(&whole), total);
+    assert!(!whole.contains("[pruned]"));
+    let frame = whole.len() - serde_json::to_string(&page(&whole)).unwrap().len();
+    for most in [frame + 4_000, frame + 20_000, frame + 60_000] {
+        let small = made(most).unwrap();
+        assert!(small.len() <= most, "{} > {most}", small.len());
+        assert_eq!(sum(&small), total, "{most}");
+        assert!(small.contains("[pruned]") && small.contains("are too many for this file"));
+    }
+    assert_eq!(made(1000).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+}
+
 #[test]
 fn nothing() {
     let maker = Maker::new();
     for format in Format::ALL {
         let mut out = Vec::new();
-        let written = Export { profile: &maker.profile, selection: &Selection::all() }.write(format, &mut out);
+        let written = Export { profile: &maker.profile, selection: &Selection::all(), max_bytes: DEFAULT_MAX_BYTES }
+            .write(format, &mut out);
         assert_eq!(written.is_err(), format == Format::Svg, "{}", format.name());
     }
 }

@@ -11,6 +11,7 @@ mod csv;
 mod dot;
 mod folded;
 mod gprof;
+mod html;
 mod json;
 mod pprof;
 mod speedscope;
@@ -32,6 +33,8 @@ pub enum Format {
     Pprof,
     /// Callgrind's: KCachegrind, callgrind_annotate.
     Callgrind,
+    /// One HTML file to look at, with all views in it.
+    Html,
     /// One line a stack: flamegraph.pl, inferno, speedscope.
     Folded,
     /// A flame graph.
@@ -50,7 +53,8 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 9] = [
+    pub const ALL: [Format; 10] = [
+        Format::Html,
         Format::Pprof,
         Format::Callgrind,
         Format::Folded,
@@ -66,6 +70,7 @@ impl Format {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Format::Html => "html",
             Format::Pprof => "pprof",
             Format::Callgrind => "callgrind",
             Format::Folded => "folded",
@@ -94,6 +99,9 @@ impl FromStr for Format {
     }
 }
 
+/// Size of an HTML file that browsers open at once and that can be attached to a message.
+pub const DEFAULT_MAX_BYTES: usize = 5 << 20;
+
 /// What of a profile is exported.
 #[derive(Clone, Copy, Debug)]
 pub struct Export<'a> {
@@ -101,6 +109,8 @@ pub struct Export<'a> {
     pub profile: &'a Profile,
     /// Which functions, stacks and threads, and the metric.
     pub selection: &'a Selection,
+    /// Largest size of an HTML file, in bytes; the least of the stacks are summed up where they do not fit.
+    pub max_bytes: usize,
 }
 
 impl Export<'_> {
@@ -111,6 +121,7 @@ impl Export<'_> {
     /// graph of nothing.
     pub fn write(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
         match format {
+            Format::Html => html::write(self, out),
             Format::Pprof => pprof::write(self, out),
             Format::Callgrind => callgrind::write(self, out),
             Format::Folded => folded::write(self, out),

@@ -1,0 +1,215 @@
+"use strict";
+/* The numbers: a tree of stacks, what a question leaves of it, and sums over that. Nothing here knows of the page.
+ *
+ * A stack is the path from a root of the tree to a node; `weight` is what was spent in exactly that stack. Entries in
+ * parentheses ("unmarked") are earlier activations of a function that has been entered again further down: recursion is
+ * folded, and they are kept only where they are the true caller or callee of a neighbour. */
+
+class Model {
+  constructor(data) {
+    this.data = data;
+    this.functions = data.functions.map(([name, image, file, line], id) => ({
+      id, name, image: data.images[image] || "", file, line,
+    }));
+    const count = data.parents.length;
+    this.parents = data.parents;
+    this.entries = data.entries; // function * 2 + (1 if marked)
+    this.weights = data.weights;
+    this.count = count;
+  }
+
+  /* The tree that a question leaves: {hide, only, focus, ignore: lists of patterns}. What a hidden function spent itself counts for
+   * its nearest visible caller; stacks without a focussed function, or with an ignored one, do not count. */
+  ask(question) {
+    const sets = {};
+    const unmatched = [];
+    for (const kind of ["hide", "only", "focus", "ignore"]) {
+      const patterns = question[kind] || [];
+      if (!patterns.length) continue;
+      const set = new Uint8Array(this.functions.length);
+      for (const text of patterns) {
+        const found = this.matching(text);
+        if (!found.length) unmatched.push(text);
+        for (const id of found) set[id] = 1;
+      }
+      sets[kind] = set;
+    }
+    const hidden = id => (sets.hide && sets.hide[id]) || (sets.only && !sets.only[id]);
+    const tree = new Tree(this);
+    const count = this.count;
+    const place = new Int32Array(count); // node here -> node there
+    const focussed = new Uint8Array(count), ignored = new Uint8Array(count);
+    let total = 0, outside = 0;
+    for (let node = 0; node < count; node++) {
+      const parent = this.parents[node], entry = this.entries[node], id = entry >> 1;
+      let at = parent < 0 ? -1 : place[parent];
+      if (!hidden(id)) at = tree.child(at, id, entry & 1);
+      place[node] = at;
+      focussed[node] = (parent >= 0 && focussed[parent]) || !sets.focus || sets.focus[id] ? 1 : 0;
+      ignored[node] = (parent >= 0 && ignored[parent]) || (sets.ignore && sets.ignore[id]) ? 1 : 0;
+      const weight = this.weights[node];
+      if (!weight) continue;
+      if (!focussed[node] || ignored[node]) { outside += weight; continue; }
+      total += weight;
+      // Everything hidden: it is nobody's.
+      tree.own[at < 0 ? tree.child(-1, this.rootFunction(), 1) : at] += weight;
+    }
+    tree.finish(total, outside, unmatched);
+    return tree;
+  }
+
+  /* [root], which stands for stacks of hidden functions alone. */
+  rootFunction() {
+    return 1;
+  }
+
+  /* Functions that a pattern means: [name:|module:|file:]TEXT, a glob where it has * or ?, /an expression/, else a name,
+   * or a part of names where there is no such name. */
+  matching(text) {
+    const [, subject, what] = /^(?:(name|module|file):(?!:))?([^]*)$/.exec(text);
+    if (!what) return [];
+    let test, plain = false;
+    if (what.length > 1 && what.startsWith("/") && what.endsWith("/")) {
+      try {
+        const regex = new RegExp(what.slice(1, -1), "u");
+        test = it => regex.test(it);
+      } catch { return []; }
+    } else if (/[*?]/.test(what)) {
+      const regex = new RegExp("^" + what.replace(/[.+^${}()|[\]\\/]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".") + "$", "s");
+      test = it => regex.test(it);
+    } else {
+      test = it => it === what;
+      plain = true;
+    }
+    const base = path => path.slice(path.lastIndexOf("/") + 1);
+    const path = it => it != null && (test(it) || test(base(it)) || (plain && it.endsWith("/" + what)));
+    const found = this.functions.filter(it =>
+      subject === "module" ? path(it.image) : subject === "file" ? path(it.file) : test(it.name));
+    if (found.length || !plain || (subject && subject !== "name")) return found.map(it => it.id);
+    return this.functions.filter(it => it.name.includes(what)).map(it => it.id);
+  }
+}
+
+/* What is left of the stacks, as a tree; and sums over it. */
+class Tree {
+  constructor(model) {
+    this.model = model;
+    this.parents = [];
+    this.ids = [];
+    this.marked = [];
+    this.own = [];
+    this.children = [];
+    this.roots = [];
+    this.index = new Map();
+  }
+
+  child(parent, id, marked) {
+    // Hiding what was between makes neighbours of equal functions: one entry, marked if either is.
+    if (parent >= 0 && this.ids[parent] === id) {
+      if (marked) this.marked[parent] = 1;
+      return parent;
+    }
+    const key = (parent + 1) * 2097152 * 2 + id * 2 + marked;
+    let node = this.index.get(key);
+    if (node === undefined) {
+      node = this.ids.length;
+      this.index.set(key, node);
+      this.parents.push(parent);
+      this.ids.push(id);
+      this.marked.push(marked);
+      this.own.push(0);
+      this.children.push([]);
+      (parent < 0 ? this.roots : this.children[parent]).push(node);
+    }
+    return node;
+  }
+
+  finish(total, outside, unmatched) {
+    this.index = null;
+    this.total = total;
+    this.outside = outside;
+    this.unmatched = unmatched;
+    const count = this.ids.length;
+    this.weight = this.own.slice();
+    for (let node = count - 1; node >= 0; node--) {
+      const parent = this.parents[node];
+      if (parent >= 0) this.weight[parent] += this.weight[node];
+    }
+    const heavier = (a, b) => this.weight[b] - this.weight[a] || a - b;
+    const keep = list => list.filter(node => this.weight[node] > 0).sort(heavier);
+    this.roots = keep(this.roots);
+    for (let node = 0; node < count; node++) if (this.children[node].length > 1) this.children[node] = keep(this.children[node]);
+    this.sum();
+  }
+
+  /* Self and inherited of every function; a function that is on a stack twice counts once. */
+  sum() {
+    const functions = this.model.functions.length;
+    this.self = new Float64Array(functions);
+    this.inherited = new Float64Array(functions);
+    const active = new Int32Array(functions);
+    // Depth first, with a stack of its own: ~node is "leave node".
+    const todo = this.roots.slice().reverse();
+    while (todo.length) {
+      const node = todo.pop();
+      if (node < 0) { active[this.ids[~node]]--; continue; }
+      const id = this.ids[node];
+      this.self[id] += this.own[node];
+      if (!active[id]++) this.inherited[id] += this.weight[node];
+      todo.push(~node);
+      for (const child of this.children[node]) todo.push(child);
+    }
+  }
+
+  /* Rows of the flat profile. */
+  flat() {
+    const rows = [];
+    for (const it of this.model.functions) {
+      if (this.inherited[it.id] > 0) rows.push({ function: it, self: this.self[it.id], inherited: this.inherited[it.id] });
+    }
+    return rows;
+  }
+
+  /* All arcs as the graph view has them: of a marked entry, from its caller ("in") and to its callee ("out"). */
+  arcs() {
+    if (this.allArcs) return this.allArcs;
+    const functions = this.model.functions.length;
+    const sums = { in: new Map(), out: new Map() };
+    const add = (map, from, to, weight) => {
+      const key = from * functions + to;
+      map.set(key, (map.get(key) || 0) + weight);
+    };
+    for (let node = 0; node < this.ids.length; node++) {
+      const parent = this.parents[node];
+      if (parent < 0 || !this.weight[node]) continue;
+      if (this.marked[node]) add(sums.in, this.ids[parent], this.ids[node], this.weight[node]);
+      if (this.marked[parent]) add(sums.out, this.ids[parent], this.ids[node], this.weight[node]);
+    }
+    const list = map => Array.from(map, ([key, weight]) => ({ from: Math.floor(key / functions), to: key % functions, weight }));
+    this.allArcs = { in: list(sums.in), out: list(sums.out) };
+    return this.allArcs;
+  }
+
+  /* A function between its callers and its callees. */
+  butterfly(id) {
+    const arcs = this.arcs();
+    const heavier = (a, b) => b.weight - a.weight;
+    return {
+      callers: arcs.in.filter(arc => arc.to === id).sort(heavier),
+      callees: arcs.out.filter(arc => arc.from === id).sort(heavier),
+    };
+  }
+
+  /* The most expensive arm: from the heaviest root on to the heaviest callee, as long as that is not less than what its caller spent itself. */
+  hotPath() {
+    const path = [];
+    let choice = this.roots, own = 0;
+    while (choice.length && this.weight[choice[0]] >= own && this.weight[choice[0]] > 0) {
+      const node = choice[0];
+      path.push(node);
+      own = this.own[node];
+      choice = this.children[node];
+    }
+    return path;
+  }
+}
