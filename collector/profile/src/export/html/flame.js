@@ -39,7 +39,7 @@ class Flame {
     if (!whole) return { boxes, depth: 0 };
     above.forEach((node, depth) => boxes.push({ node, x: 0, width, depth, above: depth < above.length - 1 }));
     let depth = above.length;
-    let row = this.zoomed >= 0 ? [{ nodes: tree.children[this.zoomed], x: 0 }] : [{ nodes: tree.roots, x: 0 }];
+    let row = [{ nodes: tree.children(this.zoomed), x: 0 }];
     const scale = width / whole;
     while (row.length) {
       const next = [];
@@ -50,7 +50,8 @@ class Flame {
           // Sorted by weight: the rest is narrower still.
           if (wide < 0.4) break;
           boxes.push({ node, x: left, width: wide, depth });
-          if (tree.children[node].length) next.push({ nodes: tree.children[node], x: left });
+          const nodes = tree.children(node);
+          if (nodes.length) next.push({ nodes, x: left });
           left += wide;
         }
       }
@@ -153,11 +154,11 @@ class Flame {
   /* Arrows walk through the stacks. */
   key(event) {
     const { tree } = this;
-    const siblings = this.selected < 0 ? tree.roots : tree.parents[this.selected] < 0 ? tree.roots : tree.children[tree.parents[this.selected]];
+    const siblings = tree.children(this.selected < 0 ? -1 : tree.parents[this.selected]);
     const at = siblings.indexOf(this.selected);
     const inwards = this.flame ? "ArrowUp" : "ArrowDown", outwards = this.flame ? "ArrowDown" : "ArrowUp";
     let to = null;
-    if (event.key === inwards) to = this.selected < 0 ? tree.roots[0] : tree.children[this.selected][0];
+    if (event.key === inwards) to = this.selected < 0 ? tree.children(-1)[0] : tree.children(this.selected)[0];
     else if (event.key === outwards) to = this.selected < 0 ? null : tree.parents[this.selected];
     else if (event.key === "ArrowRight") to = siblings[Math.min(at + 1, siblings.length - 1)];
     else if (event.key === "ArrowLeft") to = siblings[Math.max(at - 1, 0)];

@@ -16,7 +16,7 @@ class Graph {
     const rows = tree.flat().sort((a, b) => b.inherited - a.inherited).slice(0, most);
     const places = new Map(rows.map((row, i) => [row.function.id, i]));
     const nodes = rows.map(row => ({ row, out: [], layer: 0 }));
-    const arcs = tree.arcs().out.filter(arc => places.has(arc.from) && places.has(arc.to) && arc.weight >= tree.total / 500)
+    const arcs = tree.arcs((from, to) => places.has(from) && places.has(to)).out.filter(arc => arc.weight >= tree.total / 500)
       .map(arc => ({ from: places.get(arc.from), to: places.get(arc.to), weight: arc.weight }));
     for (const arc of arcs) nodes[arc.from].out.push(arc);
     this.layers(nodes);

@@ -34,22 +34,26 @@ class Model {
       }
       sets[kind] = set;
     }
-    const hidden = id => (sets.hide && sets.hide[id]) || (sets.only && !sets.only[id]);
+    const hidden = new Uint8Array(this.functions.length);
+    for (let id = 0; id < hidden.length; id++) hidden[id] = (sets.hide && sets.hide[id]) || (sets.only && !sets.only[id]) ? 1 : 0;
+    const hides = !!(sets.hide || sets.only);
     const tree = new Tree(this);
     const count = this.count;
     const place = new Int32Array(count); // node here -> node there
-    const focussed = new Uint8Array(count), ignored = new Uint8Array(count);
+    const counts = new Uint8Array(count); // 1: focussed, 2: ignored
     let total = 0, outside = 0;
     for (let node = 0; node < count; node++) {
       const parent = this.parents[node], entry = this.entries[node], id = entry >> 1;
       let at = parent < 0 ? -1 : place[parent];
-      if (!hidden(id)) at = tree.child(at, id, entry & 1);
+      // Nothing is hidden: then no two nodes become one.
+      if (!hides) at = tree.add(at, id, entry & 1);
+      else if (!hidden[id]) at = tree.child(at, id, entry & 1);
       place[node] = at;
-      focussed[node] = (parent >= 0 && focussed[parent]) || !sets.focus || sets.focus[id] ? 1 : 0;
-      ignored[node] = (parent >= 0 && ignored[parent]) || (sets.ignore && sets.ignore[id]) ? 1 : 0;
+      const above = parent < 0 ? 0 : counts[parent];
+      counts[node] = above | (!sets.focus || sets.focus[id] ? 1 : 0) | (sets.ignore && sets.ignore[id] ? 2 : 0);
       const weight = this.weights[node];
       if (!weight) continue;
-      if (!focussed[node] || ignored[node]) { outside += weight; continue; }
+      if (counts[node] !== 1) { outside += weight; continue; }
       total += weight;
       // Everything hidden: it is nobody's.
       tree.own[at < 0 ? tree.child(-1, this.rootFunction(), 1) : at] += weight;
@@ -90,17 +94,25 @@ class Model {
   }
 }
 
-/* What is left of the stacks, as a tree; and sums over it. */
+/* What is left of the stacks, as a tree; and sums over it. Callers come before callees. */
 class Tree {
   constructor(model) {
     this.model = model;
-    this.parents = [];
-    this.ids = [];
-    this.marked = [];
-    this.own = [];
-    this.children = [];
-    this.roots = [];
+    const most = model.count + 1; // and [root]
+    this.count = 0;
+    this.parents = new Int32Array(most);
+    this.ids = new Int32Array(most);
+    this.marked = new Uint8Array(most);
+    this.own = new Float64Array(most);
     this.index = new Map();
+  }
+
+  add(parent, id, marked) {
+    const node = this.count++;
+    this.parents[node] = parent;
+    this.ids[node] = id;
+    this.marked[node] = marked;
+    return node;
   }
 
   child(parent, id, marked) {
@@ -109,18 +121,10 @@ class Tree {
       if (marked) this.marked[parent] = 1;
       return parent;
     }
-    const key = (parent + 1) * 2097152 * 2 + id * 2 + marked;
+    // Unique below 2^53: as many functions and nodes as a page can have.
+    const key = ((parent + 1) * this.model.functions.length + id) * 2 + marked;
     let node = this.index.get(key);
-    if (node === undefined) {
-      node = this.ids.length;
-      this.index.set(key, node);
-      this.parents.push(parent);
-      this.ids.push(id);
-      this.marked.push(marked);
-      this.own.push(0);
-      this.children.push([]);
-      (parent < 0 ? this.roots : this.children[parent]).push(node);
-    }
+    if (node === undefined) this.index.set(key, node = this.add(parent, id, marked));
     return node;
   }
 
@@ -129,35 +133,45 @@ class Tree {
     this.total = total;
     this.outside = outside;
     this.unmatched = unmatched;
-    const count = this.ids.length;
-    this.weight = this.own.slice();
+    const { count, parents } = this;
+    this.weight = this.own.slice(0, count);
     for (let node = count - 1; node >= 0; node--) {
-      const parent = this.parents[node];
-      if (parent >= 0) this.weight[parent] += this.weight[node];
+      if (parents[node] >= 0) this.weight[parents[node]] += this.weight[node];
     }
-    const heavier = (a, b) => this.weight[b] - this.weight[a] || a - b;
-    const keep = list => list.filter(node => this.weight[node] > 0).sort(heavier);
-    this.roots = keep(this.roots);
-    for (let node = 0; node < count; node++) if (this.children[node].length > 1) this.children[node] = keep(this.children[node]);
+    // The callees of each node, one after the other: of node n from begins[n + 1] to begins[n + 2], the roots from 0.
+    this.begins = new Int32Array(count + 2);
+    for (let node = 0; node < count; node++) if (this.weight[node]) this.begins[parents[node] + 2]++;
+    for (let at = 1; at < count + 2; at++) this.begins[at] += this.begins[at - 1];
+    const next = this.begins.slice();
+    this.lists = new Int32Array(this.begins[count + 1]);
+    for (let node = 0; node < count; node++) if (this.weight[node]) this.lists[next[parents[node] + 1]++] = node;
+    this.sorted = new Map();
     this.sum();
+  }
+
+  /* The callees of a node, the heaviest first; of -1 the roots. */
+  children(node) {
+    let list = this.sorted.get(node);
+    if (!list) {
+      list = Array.from(this.lists.subarray(this.begins[node + 1], this.begins[node + 2]));
+      list.sort((a, b) => this.weight[b] - this.weight[a] || a - b);
+      this.sorted.set(node, list);
+    }
+    return list;
   }
 
   /* Self and inherited of every function; a function that is on a stack twice counts once. */
   sum() {
-    const functions = this.model.functions.length;
+    const functions = this.model.functions.length, { parents, ids } = this;
     this.self = new Float64Array(functions);
     this.inherited = new Float64Array(functions);
-    const active = new Int32Array(functions);
-    // Depth first, with a stack of its own: ~node is "leave node".
-    const todo = this.roots.slice().reverse();
-    while (todo.length) {
-      const node = todo.pop();
-      if (node < 0) { active[this.ids[~node]]--; continue; }
-      const id = this.ids[node];
+    for (let node = 0; node < this.count; node++) {
+      if (!this.weight[node]) continue;
+      const id = ids[node];
       this.self[id] += this.own[node];
-      if (!active[id]++) this.inherited[id] += this.weight[node];
-      todo.push(~node);
-      for (const child of this.children[node]) todo.push(child);
+      let above = parents[node];
+      while (above >= 0 && ids[above] !== id) above = parents[above];
+      if (above < 0) this.inherited[id] += this.weight[node];
     }
   }
 
@@ -170,29 +184,30 @@ class Tree {
     return rows;
   }
 
-  /* All arcs as the graph view has them: of a marked entry, from its caller ("in") and to its callee ("out"). */
-  arcs() {
-    if (this.allArcs) return this.allArcs;
+  /* Arcs as the graph view has them: of a marked entry, from its caller ("in") and to its callee ("out"). Only those between
+   * functions that `wanted` holds; all of them are as many as nodes. */
+  arcs(wanted) {
     const functions = this.model.functions.length;
     const sums = { in: new Map(), out: new Map() };
     const add = (map, from, to, weight) => {
       const key = from * functions + to;
       map.set(key, (map.get(key) || 0) + weight);
     };
-    for (let node = 0; node < this.ids.length; node++) {
+    for (let node = 0; node < this.count; node++) {
       const parent = this.parents[node];
       if (parent < 0 || !this.weight[node]) continue;
-      if (this.marked[node]) add(sums.in, this.ids[parent], this.ids[node], this.weight[node]);
-      if (this.marked[parent]) add(sums.out, this.ids[parent], this.ids[node], this.weight[node]);
+      const from = this.ids[parent], to = this.ids[node];
+      if (!wanted(from, to)) continue;
+      if (this.marked[node]) add(sums.in, from, to, this.weight[node]);
+      if (this.marked[parent]) add(sums.out, from, to, this.weight[node]);
     }
     const list = map => Array.from(map, ([key, weight]) => ({ from: Math.floor(key / functions), to: key % functions, weight }));
-    this.allArcs = { in: list(sums.in), out: list(sums.out) };
-    return this.allArcs;
+    return { in: list(sums.in), out: list(sums.out) };
   }
 
   /* A function between its callers and its callees. */
   butterfly(id) {
-    const arcs = this.arcs();
+    const arcs = this.arcs((from, to) => from === id || to === id);
     const heavier = (a, b) => b.weight - a.weight;
     return {
       callers: arcs.in.filter(arc => arc.to === id).sort(heavier),
@@ -203,12 +218,12 @@ class Tree {
   /* The most expensive arm: from the heaviest root on to the heaviest callee, as long as that is not less than what its caller spent itself. */
   hotPath() {
     const path = [];
-    let choice = this.roots, own = 0;
+    let choice = this.children(-1), own = 0;
     while (choice.length && this.weight[choice[0]] >= own && this.weight[choice[0]] > 0) {
       const node = choice[0];
       path.push(node);
       own = this.own[node];
-      choice = this.children[node];
+      choice = this.children(node);
     }
     return path;
   }

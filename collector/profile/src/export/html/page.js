@@ -15,10 +15,10 @@ class Page {
     this.graph = new Graph(element("graph"), this);
     element("facts").textContent = data.facts;
     for (const remark of data.remarks) this.add("li", remark, element("remarks"));
-    this.names();
     this.listen();
     this.read();
     this.ask();
+    this.names();
   }
 
   add(name, text, parent, className) {
@@ -31,8 +31,7 @@ class Page {
 
   /* Suggestions: the heaviest functions, and the images. */
   names() {
-    const tree = this.model.ask({});
-    const rows = tree.flat().sort((a, b) => b.inherited - a.inherited).slice(0, 300);
+    const rows = this.tree.flat().sort((a, b) => b.inherited - a.inherited).slice(0, 300);
     const images = new Set(rows.map(row => row.function.image));
     for (const value of [...rows.map(row => row.function.name), ...Array.from(images, it => "module:" + it)]) {
       this.add("option", undefined, element("names")).value = value;
