@@ -14,8 +14,9 @@ use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::ProcessTable;
 use ccsd_collector::process::images::{ImageIndex, Images};
 use ccsd_collector::resolve::Resolver;
+use ccsd_collector::unwind::goroutines::Goroutines;
 use ccsd_collector::unwind::shadow::ShadowStack;
-use ccsd_collector::unwind::{Frame, Root, StackUnwinder};
+use ccsd_collector::unwind::{Frame, Root, StackUnwinder, Target};
 use ccsd_profile::{Limits, Profile, Session};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -58,13 +59,19 @@ fn bench(c: &mut Criterion) {
     let pid = std::process::id();
     table.read_process(pid, &mut images);
     let mut mappings = table.thread(pid, pid, &mut images).expect("this process").1.mappings.clone();
+    let mut goroutines = Goroutines::default();
     let mut unwinder = StackUnwinder::default();
     let mut frames: Vec<Frame> = Vec::new();
+    macro_rules! target {
+        () => {
+            Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images }
+        };
+    }
     // One in some hundred samples finds a page of the stack that is not there at the moment, and ends early.
     let whole = (0..10).map(|_| one_sample()).find(|(bytes, layout)| match parse(Bytes::new(bytes), *layout) {
         Record::Sample(sample) => {
             let mut new = ShadowStack::default();
-            unwinder.unwind(&sample, &mut mappings, &images, &mut new, true, &mut frames).root == Root::Complete
+            unwinder.unwind(&sample, target!(), &mut new, true, &mut frames).root == Root::Complete
         }
         _ => false,
     });
@@ -79,7 +86,7 @@ fn bench(c: &mut Criterion) {
     group.bench_function("a real stack, warm", |b| {
         b.iter(|| {
             let mut new = ShadowStack::default();
-            unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut new, true, &mut frames)
+            unwinder.unwind(black_box(&sample), target!(), &mut new, true, &mut frames)
         });
     });
     group.bench_function("a real stack, nothing cached", |b| {
@@ -87,14 +94,14 @@ fn bench(c: &mut Criterion) {
             StackUnwinder::default,
             |unwinder| {
                 let mut new = ShadowStack::default();
-                unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut new, true, &mut frames)
+                unwinder.unwind(black_box(&sample), target!(), &mut new, true, &mut frames)
             },
             criterion::BatchSize::LargeInput,
         );
     });
     group.bench_function("a real stack like the thread's last", |b| {
         let (mut last, mut new_frames) = (ShadowStack::default(), Vec::new());
-        b.iter(|| unwinder.unwind(black_box(&sample), &mut mappings, &images, &mut last, true, &mut new_frames));
+        b.iter(|| unwinder.unwind(black_box(&sample), target!(), &mut last, true, &mut new_frames));
     });
     group.finish();
 

@@ -19,6 +19,11 @@ ROOTS = {
     "runtime.rt0_go",
     "runtime.mstart",
     "runtime.goexit",
+    # Go: functions that put a goroutine aside and never return to it. On the thread's own stack nothing is above them, which
+    # topofstack in its runtime/traceback.go said up to Go 1.16; later ones clear the frame pointer there ("as caller may
+    # execute on another M", asm_amd64.s).
+    "runtime.mcall",
+    "runtime.morestack",
 }
 
 

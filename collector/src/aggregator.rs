@@ -3,7 +3,7 @@
 //! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
-use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId, TruncationReason};
+use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -16,7 +16,7 @@ use crate::process::{ProcessKey, ThreadKey};
 use crate::pulse::{LOOK, Pulse, Watch};
 use crate::resolve::Resolver;
 use crate::session::SessionEvent;
-use crate::unwind::{Frame, Root};
+use crate::unwind::{Frame, Gap, Root};
 use crate::usage;
 
 /// One frame of a thread's last stack.
@@ -68,7 +68,7 @@ impl ThreadState {
 struct Outside {
     root: Root,
     common: Common,
-    gap: Option<TruncationReason>,
+    gap: Option<Gap>,
 }
 
 /// The state of the aggregating thread.
@@ -236,11 +236,12 @@ impl Aggregator {
                 }
             },
         };
-        if let Some(reason) = gap {
-            let centre = self.profile.gap_cost_centre(reason);
-            context = self.profile.contexts_mut().push(context, centre);
-        }
-        for &frame in stack.iter().rev().skip(more) {
+        let gap_at = gap.map(|gap| (gap.outer as usize).min(stack.len().saturating_sub(1)));
+        for (position, &frame) in stack.iter().rev().enumerate().skip(more) {
+            if let Some(gap) = gap.filter(|_| gap_at == Some(position)) {
+                let centre = self.profile.gap_cost_centre(gap.reason);
+                context = self.profile.contexts_mut().push(context, centre);
+            }
             let resolved = self.resolver.resolve(&mut self.profile, frame, time);
             thread.until = thread.until.min(resolved.until);
             let contexts = self.profile.contexts_mut();

@@ -3,14 +3,12 @@
 //! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
 //! so that in the steady state nothing is allocated.
 
-use ccsd_profile::TruncationReason;
-
 use crate::layers::Common;
 use crate::process::images::{Image, ImageIndex};
 use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::unwind::memory::Refusals;
-use crate::unwind::{Frame, Root};
+use crate::unwind::{Frame, Gap, Root};
 
 /// Metrics of one sample: the event's own, and the TSC cycles where they are read.
 pub const MAX_METRICS: usize = 2;
@@ -78,8 +76,8 @@ pub enum Item {
         frames: u32,
         /// What comes outside of these, from the thread's last stack.
         common: Common,
-        /// Why frames may be missing between the two.
-        gap: Option<TruncationReason>,
+        /// Where frames may be missing.
+        gap: Option<Gap>,
         /// Where the stack ends.
         root: Root,
         /// Weight per metric.

@@ -36,6 +36,11 @@ const FIRST_INTERVAL_NS: u64 = 60_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
 
+/// The same while stacks are missed that change before they are read, and for how long, nanoseconds, after one was: the
+/// rings wake ccsd when they are a quarter full, which deep stacks of a busy CPU take 16 ms for.
+const HURRIED_SLEEP_MS: u16 = 1;
+const HURRY_NS: u64 = 100_000_000;
+
 /// What the sampler is told.
 #[derive(Clone, Debug)]
 pub enum Command {
@@ -82,6 +87,8 @@ pub struct Sampler {
     started: Option<u64>,
     /// When the last batch was handed on.
     handed_on: u64,
+    /// Until when it looks at the rings as often as it can.
+    hurry_until: u64,
     state: State,
 }
 
@@ -98,6 +105,7 @@ impl Sampler {
             ends_with_target: false,
             started: None,
             handed_on: 0,
+            hurry_until: 0,
             state,
         }
     }
@@ -126,7 +134,9 @@ impl Sampler {
         let mut next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
         loop {
             self.channels.pulse.beat();
-            self.sleep(next_interval.saturating_sub(now_ns()));
+            let now = now_ns();
+            let most = if now < self.hurry_until { HURRIED_SLEEP_MS } else { MAX_SLEEP_MS };
+            self.sleep(next_interval.saturating_sub(now), most);
             let command = match self.channels.commands.try_recv() {
                 Ok(command) => Some(command),
                 // Nobody is left who could want the result.
@@ -194,17 +204,18 @@ impl Sampler {
         self.state.counts.user_share = self.state.user_share;
     }
 
-    fn sleep(&self, until_interval_ns: u64) {
+    fn sleep(&self, until_interval_ns: u64, most_ms: u16) {
         let mut fds: Vec<PollFd<'_>> =
             self.sorter.rings().iter().map(|ring| PollFd::new(ring.poll_fd(), PollFlags::POLLIN)).collect();
         fds.push(PollFd::new(self.channels.wake.as_fd(), PollFlags::POLLIN));
-        let wanted = u16::try_from(until_interval_ns.div_ceil(1_000_000)).unwrap_or(MAX_SLEEP_MS);
+        let wanted = u16::try_from(until_interval_ns.div_ceil(1_000_000)).unwrap_or(most_ms);
         // An interrupted sleep is a short one.
-        let _ = poll(&mut fds, PollTimeout::from(wanted.min(MAX_SLEEP_MS)));
+        let _ = poll(&mut fds, PollTimeout::from(wanted.min(most_ms)));
     }
 
     fn round(&mut self, horizon: u64) {
         let (sorter, state, channels) = (&mut self.sorter, &mut self.state, &self.channels);
+        let too_late = state.unwinder.read_too_late();
         sorter.drain(horizon, |ring, record| {
             channels.pulse.beat();
             state.handle(ring, record);
@@ -217,6 +228,9 @@ impl Sampler {
         if !closing.is_empty() {
             // Closing waits for locks that threads of the target hold while they start and end.
             let _ = std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(move || drop(closing));
+        }
+        if state.unwinder.read_too_late() > too_late {
+            self.hurry_until = now_ns().saturating_add(HURRY_NS);
         }
         state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();

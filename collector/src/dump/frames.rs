@@ -10,7 +10,7 @@ use crate::process::ProcessTable;
 use crate::process::images::{ImageIndex, Images};
 use crate::resolve::Resolver;
 use crate::unwind::shadow::ShadowStack;
-use crate::unwind::{Frame, Root, StackUnwinder};
+use crate::unwind::{Frame, Root, StackUnwinder, Target};
 
 use super::model::{Dump, End, FrameInfo, State, ThreadDump};
 use super::take::{Known, Taken};
@@ -103,13 +103,15 @@ fn unwind(
         period: 0,
         group_value: None,
         kernel_chain: Bytes::new(&[]),
+        user_chain: Bytes::new(&[]),
         regs: Some(regs),
         has_user_state: true,
         stack: Bytes::new(&thread.stack.bytes),
         stack_full: thread.stack.more,
     };
     let (mut shadow, mut frames) = (ShadowStack::default(), Vec::new());
-    let unwound = unwinder.unwind(&sample, &mut process.mappings, images, &mut shadow, false, &mut frames);
+    let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
+    let unwound = unwinder.unwind(&sample, target, &mut shadow, false, &mut frames);
     let end = match (unwound.root, known) {
         (Root::Complete, _) => End::Complete,
         (Root::Truncated(reason), Known::All(_)) => End::Truncated(reason.text().to_owned()),

@@ -1,7 +1,7 @@
 //! Perf records as typed values.
 //!
 //! The layouts are those of `linux/perf_event.h` for the `sample_type` of [`super::attr`]: a sample is
-//! `identifier, pid/tid, time, period, [group read], [callchain], user registers, user stack`, and every other record
+//! `identifier, pid/tid, time, period, [group read], callchain, user registers, user stack`, and every other record
 //! ends in the trailer `pid/tid, time, identifier`. Bytes come from the kernel, but lengths are checked all the same.
 
 use perf_event_open_sys::bindings as sys;
@@ -11,16 +11,16 @@ use super::ring_buffer::Bytes;
 /// `pid/tid, time, identifier` at the end of every record that is not a sample.
 const TRAILER: usize = 24;
 const HEADER: usize = 8;
-/// Entries of a kernel call chain looked at: the kernel's own default limit is 127, settable up to 640.
+/// Entries of a call chain looked at: the kernel's own default limit is 127, settable up to 640.
 const MAX_CHAIN: u64 = 1024;
+/// Stands in a call chain before the addresses of user code (`PERF_CONTEXT_USER`).
+const USER_CONTEXT: u64 = -512i64 as u64;
 
 /// Which optional fields the samples of a session carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleLayout {
     /// `PERF_SAMPLE_READ` with `PERF_FORMAT_GROUP`.
     pub group_read: bool,
-    /// `PERF_SAMPLE_CALLCHAIN`.
-    pub callchain: bool,
 }
 
 /// The registers that unwinding starts from.
@@ -65,6 +65,10 @@ pub struct Sample<'a> {
     pub group_value: Option<u64>,
     /// Kernel addresses, innermost first, as raw little-endian words; context markers included.
     pub kernel_chain: Bytes<'a>,
+    /// What the kernel found by following the user's frame pointers at the time of the sample: the instruction pointer, the
+    /// word above that which `rbp` points to, the word above that which the word there points to, and so on, for as long
+    /// as there was memory to read and room in the chain. Nothing says that these are return addresses.
+    pub user_chain: Bytes<'a>,
     /// `None` where the thread has no user state (a kernel thread), or that of a 32-bit program.
     pub regs: Option<UserRegs>,
     /// Whether the thread has user state at all.
@@ -146,6 +150,7 @@ pub enum Change {
 
 /// One record.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "most are samples, and none is kept")]
 pub enum Record<'a> {
     /// A stack sample.
     Sample(Sample<'a>),
@@ -203,15 +208,12 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
             }
         }
     }
-    let mut kernel_chain = Bytes::new(&[]);
-    if layout.callchain {
-        let entries = next()?;
-        if entries > MAX_CHAIN {
-            return None;
-        }
-        kernel_chain = record.slice(at, entries as usize * 8);
-        at += entries as usize * 8;
-    }
+    let entries = usize::try_from(next()?.min(MAX_CHAIN + 1)).ok().filter(|&entries| entries as u64 <= MAX_CHAIN)?;
+    let chain = record.slice(at, entries * 8);
+    at += entries * 8;
+    let kernel_entries = (0..entries).find(|i| chain.u64_at(i * 8) == Some(USER_CONTEXT)).unwrap_or(entries);
+    let (kernel_chain, user_chain) =
+        (chain.slice(0, kernel_entries * 8), chain.slice((kernel_entries + 1) * 8, chain.len()));
     let mut next = || {
         let word = record.u64_at(at);
         at += 8;
@@ -246,6 +248,7 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
         period,
         group_value,
         kernel_chain,
+        user_chain,
         // A 32-bit program's registers say nothing to a 64-bit unwinder.
         has_user_state: regs.is_some(),
         regs: regs.filter(|_| u32::try_from(abi) == Ok(sys::PERF_SAMPLE_REGS_ABI_64)),
@@ -310,9 +313,12 @@ mod tests {
             2,
             5,
             1234, // group of two
-            2,
+            5,
             0xffff_ffff_ffff_ff80,
-            0xffff_ffff_8100_0000, // callchain
+            0xffff_ffff_8100_0000,
+            0xffff_ffff_ffff_fe00,
+            0x40,
+            0x41, // callchain
             2,
             0xa,
             0xb,
@@ -337,12 +343,13 @@ mod tests {
             8, // 16 bytes asked, 8 copied
         ];
         let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &words);
-        let layout = SampleLayout { group_read: true, callchain: true };
+        let layout = SampleLayout { group_read: true };
         assert_eq!(time_of(Bytes::new(&bytes)), Some(99));
         let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
         assert_eq!((sample.id, sample.pid, sample.tid, sample.time, sample.period), (7, 10, 20, 99, 1_001_001));
         assert_eq!(sample.group_value, Some(1234));
-        assert_eq!(sample.kernel_chain.u64_at(8), Some(0xffff_ffff_8100_0000));
+        assert_eq!((sample.kernel_chain.len(), sample.kernel_chain.u64_at(8)), (16, Some(0xffff_ffff_8100_0000)));
+        assert_eq!([0, 8, 16].map(|at| sample.user_chain.u64_at(at)), [Some(0x40), Some(0x41), None]);
         assert_eq!(
             sample.regs,
             Some(UserRegs {
@@ -361,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_sample_without_user_state() {
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &[7, 0, 99, 1, 0, 0]);
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &[7, 0, 99, 1, 0, 0, 0]);
         let Record::Sample(sample) = parse(Bytes::new(&bytes), SampleLayout::default()) else { panic!("not a sample") };
         assert_eq!(sample.regs, None);
         assert!(sample.stack.is_empty());

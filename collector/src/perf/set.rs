@@ -115,7 +115,7 @@ impl EventSet {
             .map(|pair| Ok((pair[0].owner().try_clone()?, pair[1].owner().try_clone()?)))
             .collect::<io::Result<Vec<_>>>()
             .map_err(doing("duplicate a perf event"))?;
-        let sample_layout = SampleLayout { group_read: spec.reads_group(), callchain: spec.kernel };
+        let sample_layout = SampleLayout { group_read: spec.reads_group() };
         let file_limit = system::raise_file_limit();
         let (counting, others) = (Vec::new(), Vec::new());
         let mut set = EventSet {

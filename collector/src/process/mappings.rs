@@ -95,6 +95,11 @@ impl Mappings {
         Some(*mapping)
     }
 
+    /// What is added to an address of a process in an image to get one of the image, where it is mapped once.
+    pub fn to_svma(&self, image: ImageIndex) -> Option<u64> {
+        self.list.iter().find(|mapping| mapping.image == image).map(|mapping| mapping.to_svma)
+    }
+
     /// Says of all mappings of one image that they are of another.
     pub fn replace_image(&mut self, old: ImageIndex, new: ImageIndex) {
         self.generation = self.generation.wrapping_add(1);

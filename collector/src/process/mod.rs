@@ -17,6 +17,7 @@ use hashbrown::{HashMap, HashSet};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::perf::record::Mmap;
+use crate::unwind::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
 use images::{ImageIndex, Images};
 use jit_code::JitCode;
@@ -49,6 +50,8 @@ pub struct Process {
     pub announced: bool,
     /// Executable mappings.
     pub mappings: Mappings,
+    /// Its goroutines that have deep stacks.
+    pub goroutines: Goroutines,
     /// The code that it, or whoever forked it, has generated.
     jit: Option<Arc<JitCode>>,
     /// Whether it really has more mappings than are kept.
@@ -181,6 +184,7 @@ impl ProcessTable {
             name,
             announced: false,
             mappings,
+            goroutines: Goroutines::default(),
             jit: None,
             mappings_full: false,
             threads,

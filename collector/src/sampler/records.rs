@@ -13,7 +13,7 @@ use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::EventSet;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::{ProcessTable, procfs};
-use crate::unwind::{Frame, Root, StackUnwinder, Unwound};
+use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 
 /// The largest a batch may grow while the aggregator is busy. At depth 24 and 999 Hz this is 40 s of one CPU.
 const MAX_BATCH_BYTES: usize = 16 << 20;
@@ -211,14 +211,10 @@ impl State {
         }
         let may_reserve = self.reserved < MAX_RESERVED;
         let reserved = thread.shadow.reserved();
-        let Unwound { root, common, gap } = self.unwinder.unwind(
-            sample,
-            &mut process.mappings,
-            &self.images,
-            &mut thread.shadow,
-            may_reserve,
-            &mut self.frames,
-        );
+        let target =
+            Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images: &self.images };
+        let shadow = &mut thread.shadow;
+        let Unwound { root, common, gap } = self.unwinder.unwind(sample, target, shadow, may_reserve, &mut self.frames);
         self.reserved = (self.reserved + thread.shadow.reserved()).saturating_sub(reserved);
 
         let items = &mut self.batch.items;

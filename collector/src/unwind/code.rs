@@ -111,6 +111,12 @@ impl Row {
         if after.get(X86_64::RSP) <= before.get(X86_64::RSP) { Err(Stuck::Bad) } else { Ok(after) }
     }
 
+    /// Whether the way back is by a register that is not the stack pointer: what a function has kept that moves to another
+    /// stack and returns.
+    pub fn is_kept_elsewhere(&self) -> bool {
+        self.return_address.register != RSP
+    }
+
     /// The same by stack pointer and frame pointer alone, if it takes no more.
     pub fn plain(&self) -> Option<Plain> {
         let plain = |place: Place| match place.register {
@@ -214,13 +220,23 @@ pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>
 
 /// Whether it is a direct call of what is at `target`.
 pub fn is_call_of(target: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
-    is_call(address, code, |call| call.is_call_near() && call.near_branch_target() == target)
+    call_target_before(address, code) == Some(target)
+}
+
+/// What it calls, if it is a direct call.
+pub fn call_target_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<u64> {
+    let mut target = None;
+    is_call(address, code, |call| {
+        target = call.is_call_near().then(|| call.near_branch_target());
+        target.is_some()
+    });
+    target
 }
 
 fn is_call(
     address: u64,
     code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
-    is_right: impl Fn(&Instruction) -> bool,
+    mut is_right: impl FnMut(&Instruction) -> bool,
 ) -> bool {
     let Some(start) = address.checked_sub(LONGEST_CALL) else { return false };
     let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {

@@ -137,6 +137,8 @@ impl LoadedImage {
     /// been dealt with.)
     pub fn judge(&mut self, address: u64) -> Result<Root, Stop> {
         match self.roots.covered(address) {
+            // Memory that holds no stack any more is often zero, and Go has other ways to say so.
+            Covered::Yes if self.roots.is_go(address) => Err(Stop::Nowhere),
             Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
             Covered::No => Err(self.no_way(address)),
         }

@@ -48,7 +48,7 @@ pub const MAX_PROBES: usize = 16;
 const PROBE_SPAN: usize = 1024;
 
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
-const BELOW_STACK: u64 = 64 << 10;
+pub const BELOW_STACK: u64 = 64 << 10;
 
 /// An address of the stack, and the word there.
 pub type Slot = (u64, u64);
@@ -247,6 +247,16 @@ impl Memory {
         read
     }
 
+    #[cold]
+    fn peek(&mut self, address: u64) -> Option<[u64; 2]> {
+        let mut words = [[0; 8]; 2];
+        let [first, second] = &mut words;
+        let mut local = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let mut remote = [RemoteIoVec { base: usize::try_from(address).ok()?, len: 16 }];
+        let read = self.call_for_stack(16, &mut local, &mut remote).ok()?;
+        (read == 16).then(|| words.map(u64::from_le_bytes))
+    }
+
     /// Up to `len` bytes of code at `address`, fewer where a page is missing.
     ///
     /// # Errors
@@ -274,6 +284,7 @@ pub struct UserStack<'a> {
     sp: u64,
     memory: RefCell<&'a mut Memory>,
     recent: Cell<[Slot; 2]>,
+    late: Cell<Option<u64>>,
 }
 
 impl<'a> UserStack<'a> {
@@ -285,6 +296,7 @@ impl<'a> UserStack<'a> {
             sp,
             memory: RefCell::new(memory),
             recent: Cell::new([NOTHING_READ; 2]),
+            late: Cell::new(None),
         }
     }
 
@@ -319,7 +331,21 @@ impl<'a> UserStack<'a> {
         if recent[1] == NOTHING_READ {
             return None;
         }
-        self.memory.borrow_mut().word(address, recent)
+        let word = self.memory.borrow_mut().word(address, recent)?;
+        if self.late.get().is_none() {
+            self.late.set(Some(address));
+        }
+        Some(word)
+    }
+
+    /// The first address that was read beyond the copy, since [`UserStack::begin_late`].
+    pub fn first_late(&self) -> Option<u64> {
+        self.late.get()
+    }
+
+    /// Says that what has been read beyond the copy so far is as it was when the sample was taken.
+    pub fn begin_late(&self) {
+        self.late.set(None);
     }
 
     /// The last two slots that were read, the later one first; [`NOTHING_READ`] for less than two.
@@ -342,9 +368,20 @@ impl<'a> UserStack<'a> {
         (self.sp, self.piece)
     }
 
+    /// Says that a slot held a word when the sample was taken, though it is not in the copy. What is read beyond the copy from
+    /// now on is believed only as long as it still does.
+    pub fn expect(&self, slot: Slot) {
+        self.recent.set([slot; 2]);
+    }
+
     /// Whether slots hold the same words in the target's memory now. They are best given in order of their addresses.
     pub fn compare(&self, slots: &[Slot; MAX_PROBES]) -> Now {
         self.memory.borrow_mut().compare(slots)
+    }
+
+    /// The two words that are at an address of the target's memory now.
+    pub fn peek(&self, address: u64) -> Option<[u64; 2]> {
+        self.memory.borrow_mut().peek(address)
     }
 
     /// Up to `len` bytes of the process's code at `address`, fewer where a page is missing.

@@ -15,8 +15,13 @@
 
 mod allowance;
 mod careful;
+mod chain;
 mod code;
 mod fde_index;
+mod go;
+mod goroutine;
+pub mod goroutines;
+mod join;
 mod loaded;
 pub mod memory;
 mod pages;
@@ -43,12 +48,15 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use allowance::Allowance;
 use careful::{Caller, Registers, Stuck, Table};
+use chain::FrameChain;
+use go::GoFrame;
+use goroutine::Switch;
+use goroutines::Goroutines;
 use loaded::{DEBUG_FRAME_SPAN, LoadedImages};
-use memory::{Memory, Refusals, UserStack};
+use memory::{BELOW_STACK, Memory, Refusals, UserStack};
 use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
-use roots::GoFrame;
-use shadow::{Check, Join, Known, ShadowStack, State};
+use shadow::{Check, Known, ShadowStack, State};
 
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
 /// make. More is taken for a loop.
@@ -96,7 +104,29 @@ pub struct StackUnwinder {
     known: Vec<Known>,
     /// Which of the stack's frames the first of them is.
     first_known: usize,
+    /// After how many of its frames some are missing.
+    gap: Option<usize>,
     read_late: u64,
+    read_too_late: u64,
+}
+
+/// What is known of a process beside its threads' stacks.
+pub struct Target<'a> {
+    /// Its code.
+    pub mappings: &'a mut Mappings,
+    /// Its goroutines.
+    pub goroutines: &'a mut Goroutines,
+    /// All images.
+    pub images: &'a Images,
+}
+
+/// Where frames may be missing in a stack, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Frames that were found and are further out, beside those that are in common with the last stack.
+    pub outer: u32,
+    /// Why it is not known what comes in between.
+    pub reason: TruncationReason,
 }
 
 /// One stack.
@@ -106,17 +136,8 @@ pub struct Unwound {
     pub root: Root,
     /// What it has in common with the thread's last one, outside the frames that were found.
     pub common: Common,
-    /// Why frames may be missing between those that were found and those in common.
-    pub gap: Option<TruncationReason>,
-}
-
-/// What a stack that ends early may go on with.
-struct LastStack<'a> {
-    shadow: &'a mut ShadowStack,
-    /// Of the mappings now.
-    generation: u32,
-    /// Whether the thread has one stack, as far as can be told.
-    one_stack: bool,
+    /// Where frames may be missing.
+    pub gap: Option<Gap>,
 }
 
 /// A frame that has been found in the mappings.
@@ -138,7 +159,9 @@ impl Default for StackUnwinder {
             allowance: Allowance::default(),
             known: Vec::new(),
             first_known: 0,
+            gap: None,
             read_late: 0,
+            read_too_late: 0,
         }
     }
 }
@@ -151,14 +174,15 @@ impl StackUnwinder {
     pub fn unwind(
         &mut self,
         sample: &Sample<'_>,
-        mappings: &mut Mappings,
-        images: &Images,
+        target: Target<'_>,
         shadow: &mut ShadowStack,
         may_reserve: bool,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
+        let Target { mappings, goroutines, images } = target;
         frames.clear();
         self.known.clear();
+        self.gap = None;
         self.generated.begin(sample.pid, sample.time);
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
@@ -167,22 +191,23 @@ impl StackUnwinder {
         let sp = sample.regs.map_or(0, |regs| regs.sp);
         let stack = UserStack::new(sample.stack, sp, &mut memory);
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
-            Ok(Found { root: Root::Complete, common, in_shadow: true }) => {
+            Ok(Found { root: Root::Complete, common, in_shadow: true }) if self.gap.is_none() => {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), may_reserve);
+                if self.is_in_go(frames, images) {
+                    goroutines.remember(shadow.outermost(), sample, mappings.generation(), &stack);
+                }
                 Unwound { root: Root::Complete, common, gap: None }
             }
             Ok(found) => {
+                // What has left that stack for another depends on more than the shadow stack knows.
                 shadow.interrupt();
-                Unwound { root: found.root, common: Common::default(), gap: None }
+                Unwound { root: found.root, common: Common::default(), gap: self.gap(frames) }
             }
             Err(stop) => {
-                // Goroutines' stacks lie side by side: one that ends at an address need not be the one that goes on there.
-                let image = frames.last().and_then(|frame| self.images.get(&mut self.unwinder, frame.image, images));
-                let one_stack = image.is_none_or(|image| !image.roots.is_go());
-                let last = LastStack { shadow, generation: mappings.generation(), one_stack };
-                self.join(&stop, sample, &stack, last, frames)
+                let target = Target { mappings, goroutines, images };
+                self.join(&stop, sample, &stack, target, shadow, frames)
             }
         };
         self.memory = memory;
@@ -190,41 +215,11 @@ impl StackUnwinder {
         unwound
     }
 
-    /// Ends a stack that was not followed to its root, with the outer part of the thread's last one if that goes on where
-    /// the copy ends.
-    #[cold]
-    fn join(
-        &mut self,
-        stop: &Stop,
-        sample: &Sample<'_>,
-        stack: &UserStack<'_>,
-        last: LastStack<'_>,
-        frames: &mut Vec<Frame>,
-    ) -> Unwound {
-        let LastStack { shadow, generation, one_stack } = last;
-        let mut reason = stop.reason(sample);
-        let mut wanted = stop.outside_copy(sample);
-        // What was read late has led nowhere: it was of another call.
-        let copied = self.known.iter().take_while(|known| known.is_copied(stack)).count();
-        if let Some(late) = self.known.get(copied) {
-            wanted = Some(late.return_slot().0);
-            if matches!(stop, Stop::Nowhere | Stop::Unreadable(_)) {
-                reason = late_reason(sample);
-                frames.truncate(self.first_known + copied);
-            }
-        }
-        let joined = wanted.and_then(|address| shadow.join(address, generation, one_stack, stack));
-        match joined {
-            Some(Join { common, gap }) => {
-                frames.truncate(self.first_known + copied);
-                let common = shadow.remember(common, &[], stack, generation, false);
-                Unwound { root: Root::Complete, common, gap: gap.then_some(reason) }
-            }
-            None => {
-                shadow.interrupt();
-                Unwound { root: Root::Truncated(reason), common: Common::default(), gap: None }
-            }
-        }
+    /// Whether the outermost frame that was found is of a Go program.
+    #[inline]
+    fn is_in_go(&mut self, frames: &[Frame], images: &Images) -> bool {
+        let image = frames.last().and_then(|frame| self.images.get(&mut self.unwinder, frame.image, images));
+        image.is_some_and(|image| image.roots.go().is_some())
     }
 
     /// Stacks that were completed with what was read from the target's memory, later than the sample.
@@ -271,11 +266,19 @@ impl StackUnwinder {
             frames.truncate(kernel_part);
             // What has been left like that depends on more than the shadow stack knows.
             self.known.clear();
-            match self.careful(&regs, met, stack, mappings, images, frames)? {
+            self.first_known = usize::MAX;
+            self.gap = None;
+            let chain = FrameChain::new(sample.user_chain, regs.bp);
+            match self.careful((&regs, chain), met, stack, mappings, images, frames)? {
                 Careful::Ended(root) => return Ok(Found { root, ..Found::COMPLETE }),
                 Careful::Left(pointers) => from = pointers,
             }
         }
+    }
+
+    /// Stacks whose outer part lies beyond what was copied, and was not there any more when it was read.
+    pub fn read_too_late(&self) -> u64 {
+        self.read_too_late
     }
 
     /// Why the memory of targets was not read where it would have been needed, in samples.
@@ -328,6 +331,9 @@ impl StackUnwinder {
             }
             let callee_sp = regs.sp();
             let needs_care = image.roots.needs_care(frame.address);
+            if needs_care && image.roots.is_top(frame.address) {
+                return Ok(Found::WHOLE);
+            }
             // Where the frame's own address was stored.
             let mut cfa_slot = None;
             let return_address = if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
@@ -402,7 +408,7 @@ impl StackUnwinder {
     #[cold]
     fn careful(
         &mut self,
-        start: &UserRegs,
+        (start, chain): (&UserRegs, FrameChain<'_>),
         met: usize,
         stack: &UserStack<'_>,
         mappings: &mut Mappings,
@@ -419,6 +425,8 @@ impl StackUnwinder {
         // The last frame was one that had moved to another stack.
         let mut switched = false;
         let mut switches = 0;
+        let mut late = false;
+        stack.begin_late();
         self.allowance.start();
         loop {
             if !self.allowance.step() {
@@ -450,11 +458,17 @@ impl StackUnwinder {
                 _ if restores => Err(Stuck::NotCovered),
                 false => careful::leave(image.roots.unwind(), frame.address, &mut registers, &read),
                 true => {
-                    let to_own = frame.address.wrapping_sub(lookup);
+                    let to_svma = frame.address.wrapping_sub(lookup);
                     let known = &mut self.return_addresses;
                     let returns_to = |address| known.contains(address, mappings, images);
-                    let left = image.roots.leave_switch(frame.address, to_own, &mut registers, &read, returns_to);
-                    Ok(left.map_err(|_| Stop::Because(TruncationReason::StackUnreadable))?)
+                    match image.roots.leave_switch(frame.address, to_svma, &mut registers, &read, returns_to) {
+                        Err(Stuck::NotCovered) => {
+                            let sp = registers.get(X86_64::RSP).unwrap_or(0);
+                            let switch = Switch { frame, to_svma, sp, chain };
+                            return self.leave_thread(&switch, &registers, stack, images, frames);
+                        }
+                        left => left,
+                    }
                 }
             };
             let caller = match table {
@@ -495,6 +509,10 @@ impl StackUnwinder {
                 Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
                 Err(_) => return Err(image.no_way(frame.address)),
             };
+            if !late && stack.first_late().is_some() {
+                // What comes now may be of another call.
+                (late, self.first_known) = (true, frames.len());
+            }
             // What has moved to another stack is told from the frame after it, too.
             if frames.len() >= met
                 && !switched
@@ -555,8 +573,12 @@ impl Stop {
             Stop::NeedsCare => TruncationReason::BadUnwindInfo,
             Stop::Nowhere => TruncationReason::UnknownMapping,
             // The stack goes on where the copy ends.
-            Stop::Unreadable(address) if sample.regs.is_some_and(|regs| address >= regs.sp) => late_reason(sample),
-            Stop::Unreadable(_) => TruncationReason::BadUnwindInfo,
+            Stop::Unreadable(address) => match sample.regs.map_or(0, |regs| regs.sp) {
+                sp if address >= sp => late_reason(sample),
+                // Another stack.
+                sp if address < sp.saturating_sub(BELOW_STACK) => TruncationReason::StackUnreadable,
+                _ => TruncationReason::BadUnwindInfo,
+            },
             Stop::Because(reason) => reason,
         }
     }

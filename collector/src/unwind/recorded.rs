@@ -2,6 +2,8 @@
 //! frames that they are. The code is written out as bytes, so that each case is exact; the end-to-end tests have the same
 //! kinds in running programs.
 
+use std::cell::Cell;
+
 use ccsd_symbolizer::ElfFile;
 use gimli::X86_64 as R;
 
@@ -9,6 +11,9 @@ use super::fde_index::tests::{push_cie, push_fde};
 use super::*;
 use crate::perf::record::OTHERS;
 use crate::process::mappings::Mapping;
+
+#[path = "recorded_go.rs"]
+mod go;
 
 /// Where the module is loaded; its code has the stated address `CODE`.
 const BASE: u64 = 0x5555_0000_0000;
@@ -30,6 +35,10 @@ const LEAF: &[u8] = &[];
 struct Module {
     sections: Vec<(&'static str, u64, Vec<u8>)>,
     starts: Vec<u64>,
+    /// What the kernel finds at the return addresses that frame pointers lead to, after the instruction pointer.
+    chain: Vec<u64>,
+    /// Where the last stack had a gap.
+    gap: Cell<Option<u32>>,
 }
 
 impl Module {
@@ -47,7 +56,7 @@ impl Module {
             code.push(0xcc);
             code.resize(code.len().next_multiple_of(16), 0xcc);
         }
-        Module { sections: vec![(".text", CODE, code), (".debug_frame", 0, frames)], starts }
+        Module { sections: vec![(".text", CODE, code), (".debug_frame", 0, frames)], starts, ..Module::default() }
     }
 
     fn with(mut self, name: &'static str, svma: u64, bytes: Vec<u8>) -> Module {
@@ -143,6 +152,7 @@ impl Module {
                 None => regs.bp = value,
             }
         }
+        let chain: Vec<u8> = [&regs.ip].into_iter().chain(&self.chain).flat_map(|word| word.to_le_bytes()).collect();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let sample = Sample {
             id: 1,
@@ -152,6 +162,7 @@ impl Module {
             period: 1,
             group_value: None,
             kernel_chain: Bytes::new(&[]),
+            user_chain: Bytes::new(&chain),
             regs: Some(regs),
             has_user_state: true,
             stack: Bytes::new(&bytes),
@@ -159,13 +170,17 @@ impl Module {
         };
         let (mut frames, mut again) = (Vec::new(), Vec::new());
         let mut shadow = ShadowStack::default();
-        let mut unwind =
-            |frames: &mut Vec<Frame>| unwinder.unwind(&sample, &mut mappings, &images, &mut shadow, true, frames);
-        let Unwound { root, .. } = unwind(&mut frames);
+        let mut goroutines = Goroutines::default();
+        let mut unwind = |frames: &mut Vec<Frame>| {
+            let target = Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images };
+            unwinder.unwind(&sample, target, &mut shadow, true, frames)
+        };
+        let Unwound { root, gap, .. } = unwind(&mut frames);
         // Frames met for the first time are left in another way.
         unwind(&mut again);
-        let Unwound { root: root_again, common, gap } = unwind(&mut again);
-        assert_eq!((root_again, gap, common.shared), (root, None, 0));
+        let Unwound { root: root_again, common, gap: gap_again } = unwind(&mut again);
+        assert_eq!((root_again, gap_again, common.shared), (root, gap, 0));
+        self.gap.set(gap.map(|gap| gap.outer));
         assert_eq!(again, frames[..frames.len() - common.own as usize]);
         let found = frames.iter().map(|frame| {
             let function = self.starts.partition_point(|&start| start <= frame.address) - 1;
@@ -444,69 +459,4 @@ fn runtimes_end_their_stacks_with_zero() {
     let module = Module::new(&[(&[0xc3], None)]);
     let (frames, root) = module.unwind((0, 0), &[0], &[]);
     assert_eq!((frames.len(), root), (1, Root::Truncated(TruncationReason::NoUnwindInfo)));
-}
-
-/// The table of functions of a Go program, of version 1.20, with these flags.
-fn go_table(module: &Module, flags: &[u8]) -> Vec<u8> {
-    let mut table = vec![0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
-    let word = |table: &mut Vec<u8>, value: u64| table.extend(value.to_le_bytes());
-    for value in [flags.len() as u64, 0, CODE, 72, 0, 0, 0, 80] {
-        word(&mut table, value);
-    }
-    table.extend(b"\0f\0\0\0\0\0\0");
-    let list = 8 * flags.len() + 4;
-    let starts = module.starts.iter().map(|start| start - CODE);
-    for (i, start) in starts.enumerate() {
-        table.extend((start as u32).to_le_bytes());
-        table.extend(((list + 44 * i) as u32).to_le_bytes());
-    }
-    table.extend((module.sections[0].2.len() as u32).to_le_bytes());
-    for &flags in flags {
-        let mut record = [0; 44];
-        (record[4], record[41]) = (1, flags);
-        table.extend(record);
-    }
-    table
-}
-
-#[test]
-fn goroutines() {
-    const TOP: u8 = 1;
-    const WRITES_SP: u8 = 2;
-    // push rbp; mov rbp, rsp; sub rsp, 8; call; add rsp, 8; pop rbp; ret, with no tables at all
-    let function: &[u8] =
-        &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x08, 0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x08, 0x5d, 0xc3];
-    // nop; call; nop: the beginning of a goroutine, returned to at its second byte
-    let exit: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x90];
-    for last in [TOP, WRITES_SP] {
-        let module = Module::new(&[(function, None), (function, None), (exit, None)]);
-        let table = go_table(&module, &[0, 0, last]);
-        let module = module.with(".gopclntab", 0x9000, table);
-        // The one beginning is returned to without a call, the switch of stacks by one.
-        let back = if last == TOP { 1 } else { 6 };
-        let words = [1, SP + 40, module.address(1, 13), 2, SP + 56, module.address(2, back), 0, 0];
-        let (frames, root) = module.unwind((0, 13), &words, &[(R::RBP, SP + 8)]);
-        assert_eq!(frames, [(0, 13), (1, 12), (2, back - 1)]);
-        let expected = match last {
-            TOP => Root::Complete,
-            _ => Root::Truncated(TruncationReason::StackUnreadable),
-        };
-        assert_eq!(root, expected);
-    }
-}
-
-#[test]
-fn go_keeps_the_other_stack_in_a_register() {
-    // nop; call; mov rsp, r12; ret: as nanotime1 does it for the time of a call. What its table says is not believed.
-    let switch: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x4c, 0x89, 0xe4, 0xc3];
-    let ret: &[u8] = &[0xc3];
-    let module = Module::new(&[(ret, Some(LEAF)), (switch, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
-    let table = go_table(&module, &[0, 2, 0]);
-    let module = module.with(".gopclntab", 0x9000, table);
-    let words = [module.address(1, 6), 0, 0, 0, module.address(2, 5)];
-    let (expected, r12) = ((vec![(0, 0), (1, 5), (2, IN_CALL)], Root::Complete), (R::R12, SP + 32));
-    assert_eq!(module.unwind((0, 0), &words, &[r12]), expected);
-    // Not in the sample.
-    let cut = (vec![(0, 0), (1, 5)], Root::Truncated(TruncationReason::StackUnreadable));
-    assert_eq!(module.unwind((0, 0), &words, &[(R::R12, 0xc000_0000)]), cut);
 }

@@ -18,6 +18,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::careful::{self, Caller, Registers, Stuck, Table, Tables};
 use super::code::{self, Row};
+use super::go::{GoCode, GoFrame};
 use super::plain::{CallerPointers, Plain};
 use super::realigned::Realigned;
 use super::switch;
@@ -47,21 +48,6 @@ pub enum Covered {
     No,
 }
 
-/// What a frame of the runtime of Go is to its stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GoFrame {
-    /// The stack begins here.
-    Top,
-    /// What called it may be on another stack, whatever the tables say.
-    Switch,
-}
-
-/// The function that puts a goroutine aside and goes on on the thread's own stack, as if it began there. It never
-/// returns. (Go's own tracebacks end in it, too.)
-const GO_MCALL: &[u8] = b"runtime.mcall";
-/// Functions that the kernel calls for a signal. They are marked as the beginning of a stack, and are on that of signals.
-const GO_SIGNAL_HANDLERS: [&[u8]; 3] = [b"runtime.sigtramp", b"runtime.cgoSigtramp", b"runtime.sigprofNonGoWrapper"];
-
 /// The unwind information of one image, and what has been found out about its addresses.
 #[derive(Debug, Default)]
 pub struct ImageRoots {
@@ -73,10 +59,14 @@ pub struct ImageRoots {
     uncovered: HashSet<u64>,
     /// Those among them that the frame pointer is enough for.
     realigned: HashMap<u64, Realigned>,
+    /// And those in functions of Go that every stack begins with.
+    tops: HashSet<u64>,
     /// There are too many of them, so that all are taken to be.
     all_careful: bool,
     /// Where it can be read: what its instructions say of frames that no table covers.
     elf: Option<Arc<ElfFile>>,
+    /// What its functions say, if it is a Go program or library.
+    go: Option<GoCode>,
     rows: HashMap<u64, Box<[Row]>>,
     /// For an image with two tables: the addresses that only `.debug_frame` covers, and those that it need not be asked
     /// for.
@@ -87,7 +77,8 @@ impl ImageRoots {
     /// The sections are shared with the unwinder, not copied.
     pub fn new(elf: &Arc<ElfFile>, sections: UnwindSections) -> ImageRoots {
         let entry = elf.entry();
-        ImageRoots { unwind: Tables::new(sections), entry, elf: Some(Arc::clone(elf)), ..ImageRoots::default() }
+        let (unwind, elf, go) = (Tables::new(sections), Some(Arc::clone(elf)), GoCode::new(elf));
+        ImageRoots { unwind, entry, elf, go, ..ImageRoots::default() }
     }
 
     /// The unwind information, to leave a frame with.
@@ -108,21 +99,19 @@ impl ImageRoots {
         self.all_careful || !self.careful.is_empty() && self.careful.contains(&address)
     }
 
-    /// Whether it is a Go program or library, whose stacks are many and small.
-    pub fn is_go(&self) -> bool {
-        self.elf.as_ref().is_some_and(|elf| elf.go_functions().is_some())
+    /// What is known of its functions, if it is a Go program or library.
+    pub fn go(&mut self) -> Option<&mut GoCode> {
+        self.go.as_mut()
     }
 
-    /// What is special about a frame of a Go program. (Its own table is asked, not its symbols: it is always there.)
+    /// Whether a frame is in a function of Go, whose stack ends in others than those that nothing calls only by mistake.
+    pub fn is_go(&self, address: u64) -> bool {
+        self.go.as_ref().is_some_and(|go| go.function(address).is_some())
+    }
+
+    /// What is special about a frame of a Go program.
     pub fn go_frame(&self, address: u64) -> Option<GoFrame> {
-        let function = self.elf.as_ref()?.go_functions()?.find(address)?;
-        if GO_SIGNAL_HANDLERS.contains(&function.name) {
-            Some(GoFrame::Switch)
-        } else if function.is_top || function.name == GO_MCALL {
-            Some(GoFrame::Top)
-        } else {
-            function.switches_stack.then_some(GoFrame::Switch)
-        }
+        self.go.as_ref()?.frame(address)
     }
 
     /// Finds out whether framehop can leave a frame that it meets for the first time. Returns whether it cannot.
@@ -135,14 +124,16 @@ impl ImageRoots {
                 // They cannot be forgotten: framehop has its guess in the cache now, and would not be examined again.
                 self.all_careful = true;
                 self.careful = HashSet::new();
-                self.uncovered = HashSet::new();
-                self.realigned = HashMap::new();
+                (self.uncovered, self.tops, self.realigned) = Default::default();
             } else {
                 self.careful.insert(address);
                 if let Some(realigned) = Realigned::find(&self.unwind, address)
                     && self.go_frame(address).is_none()
                 {
                     self.realigned.insert(address, realigned);
+                }
+                if self.go_frame(address) == Some(GoFrame::Top) {
+                    self.tops.insert(address);
                 }
                 if self.covered(address) == Covered::No
                     && self.go_frame(address).is_none()
@@ -164,6 +155,11 @@ impl ImageRoots {
     /// How to leave a frame that needs care, where its function has realigned its stack.
     pub fn realigned(&self, address: u64) -> Option<Realigned> {
         self.realigned.get(&address).copied()
+    }
+
+    /// Whether a frame that needs care is one of Go that nothing called.
+    pub fn is_top(&self, address: u64) -> bool {
+        self.tops.contains(&address)
     }
 
     /// Leaves a frame that no table covers by stack pointer and frame pointer, if its instructions (from `address` on,
@@ -236,11 +232,12 @@ impl ImageRoots {
         code.is_some_and(|code| switch::is_restorer(&code))
     }
 
-    /// Leaves a frame of Go's runtime that has moved to this stack from another. `to_own` is added to an address of the
-    /// process to get one of the image, and `returns_to` knows what calls return to.
+    /// Leaves a frame of Go's runtime that has moved to this stack from another, and has kept in a register where it was;
+    /// or one that was called by the kernel for a signal. `to_own` is added to an address of the process to get one of the
+    /// image, and `returns_to` knows what calls return to.
     ///
     /// # Errors
-    /// [`Stuck::NotCovered`] where the other stack cannot be found, or not be read.
+    /// [`Stuck::Unreadable`] where the other stack is not to be read, [`Stuck::NotCovered`] where it cannot be found.
     pub fn leave_switch(
         &mut self,
         address: u64,
@@ -249,32 +246,50 @@ impl ImageRoots {
         read: &impl Fn(u64) -> Option<u64>,
         mut returns_to: impl FnMut(u64) -> bool,
     ) -> Result<Caller, Stuck> {
-        let elf = self.elf.clone().ok_or(Stuck::NotCovered)?;
-        let start = elf.go_functions().and_then(|go| go.find(address)).map(|go| go.start).ok_or(Stuck::NotCovered)?;
-        let code = |address: u64, len| elf.code(address, len);
+        let handles_signals = self.go.as_ref().is_some_and(|go| go.handles_signals(address));
         let rows = self.rows(address.wrapping_add(1)).to_vec();
-        let callers = rows.iter().filter_map(|row| row.apply(registers, read).ok());
-        let caller = callers.into_iter().find(|caller| {
-            caller.get(X86_64::RA).is_some_and(|address| {
-                // A handler of signals is called by the kernel.
-                returns_to(address) || self.restores_signal(address.wrapping_add(to_own))
-            })
-        });
-        let caller = caller.or_else(|| {
-            let calls = |address: u64| code::is_call_of(start, address.wrapping_add(to_own), &code);
-            let frame_end = |caller: &Registers| {
-                let own = caller.get(X86_64::RA)?.wrapping_add(to_own);
-                let mut after = *caller;
-                match careful::leave(&self.unwind, own.wrapping_sub(1), &mut after, read) {
-                    Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(X86_64::RSP),
-                    Ok(_) => after.get(X86_64::RSP),
-                    Err(_) => None,
+        // Where the stack pointer is now is the other stack, whatever comes behind a call that does not return.
+        let rows = rows.iter().filter(|row| handles_signals || row.is_kept_elsewhere());
+        let mut stuck = Stuck::NotCovered;
+        for row in rows {
+            match row.apply(registers, read) {
+                Ok(caller) => {
+                    let address = caller.get(X86_64::RA).unwrap_or(0);
+                    // A handler of signals is called by the kernel.
+                    if returns_to(address) || self.restores_signal(address.wrapping_add(to_own)) {
+                        *registers = caller;
+                        return Ok(Caller::Called);
+                    }
                 }
-            };
-            switch::caller_of_systemstack(registers, read, calls, frame_end)
-        });
-        *registers = caller.ok_or(Stuck::NotCovered)?;
-        Ok(Caller::Called)
+                Err(Stuck::Unreadable(address)) if stuck == Stuck::NotCovered => stuck = Stuck::Unreadable(address),
+                Err(_) => {}
+            }
+        }
+        Err(stuck)
+    }
+
+    /// The registers of what called the function at `start`, which has moved to another stack; `saved_bp` is the caller's
+    /// frame pointer. See [`switch::caller_of_systemstack`].
+    pub fn caller_of_switch(
+        &mut self,
+        start: u64,
+        to_own: u64,
+        saved_bp: u64,
+        read: &impl Fn(u64) -> Option<u64>,
+    ) -> Option<Registers> {
+        let elf = self.elf.clone()?;
+        let code = |address: u64, len| elf.code(address, len);
+        let calls = |address: u64| code::is_call_of(start, address.wrapping_add(to_own), &code);
+        let frame_end = |caller: &Registers| {
+            let own = caller.get(X86_64::RA)?.wrapping_add(to_own);
+            let mut after = *caller;
+            match careful::leave(&self.unwind, own.wrapping_sub(1), &mut after, read) {
+                Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(X86_64::RSP),
+                Ok(_) => after.get(X86_64::RSP),
+                Err(_) => None,
+            }
+        };
+        switch::caller_of_systemstack(saved_bp, read, calls, frame_end)
     }
 
     /// What unwind information says of an address.

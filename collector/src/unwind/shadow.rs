@@ -325,6 +325,12 @@ impl ShadowStack {
         self.layers.cut(Common::default());
     }
 
+    /// Where the frames of the last stack return to, outermost first.
+    pub fn outermost(&self) -> impl Iterator<Item = Slot> {
+        let reserve = self.layers.reserve().iter().take(self.layers.shared());
+        reserve.chain(self.layers.own()).map(Known::return_slot)
+    }
+
     /// Frames kept in reserve.
     pub fn reserved(&self) -> usize {
         self.layers.reserve().len()

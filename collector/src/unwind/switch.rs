@@ -42,18 +42,15 @@ pub fn interrupted(registers: &Registers, read: &impl Fn(u64) -> Option<u64>) ->
     Ok(before)
 }
 
-/// The registers of what called Go's `systemstack`, where the function has been returned to on the thread's stack. `calls`
-/// says whether an address is behind a call of this function, and `frame_end` where the frame of a caller with such
-/// registers ends, just above its return address.
+/// The registers of what called Go's `systemstack`, by its frame pointer. `calls` says whether an address is behind a call
+/// of this function, and `frame_end` where the frame of a caller with such registers ends, just above its return address.
 pub fn caller_of_systemstack(
-    registers: &Registers,
+    saved_bp: u64,
     read: &impl Fn(u64) -> Option<u64>,
     mut calls: impl FnMut(u64) -> bool,
     mut frame_end: impl FnMut(&Registers) -> Option<u64>,
 ) -> Option<Registers> {
-    // What it called has been left; below the stack pointer are still its return address and what it pushed first.
-    let saved_bp = read(registers.get(R::RSP)?.checked_sub(16)?)?;
-    if saved_bp % 8 != 0 {
+    if !saved_bp.is_multiple_of(8) {
         return None;
     }
     let end = saved_bp.checked_add(16)?;
@@ -87,27 +84,26 @@ mod tests {
 
     #[test]
     fn systemstack_is_left_for_the_goroutine() {
-        const THREAD: u64 = 0x7000;
         const BP: u64 = 0xc000_2000;
         // The caller's frame is of 64 bytes; further down an old call has left its return address, and another address.
-        let words = [(THREAD - 16, BP), (BP - 56, 0x1005), (BP - 200, 0x1005), (BP - 8, 0x2000)];
+        let words = [(BP - 56, 0x1005), (BP - 200, 0x1005), (BP - 8, 0x2000)];
         let read = |address: u64| match words.iter().find(|word| word.0 == address) {
             Some(&(_, word)) => Some(word),
             None => (BP - 5000..BP + 100).contains(&address).then_some(0),
         };
         let calls = |address| address == 0x1005;
         let end = |size: u64| move |caller: &Registers| Some(caller.get(R::RSP)? + size);
-        let now = registers(&[(R::RSP, THREAD), (R::RA, 0x3000)]);
-        let caller = caller_of_systemstack(&now, &read, calls, end(64)).unwrap();
+        let caller = caller_of_systemstack(BP, &read, calls, end(64)).unwrap();
         assert_eq!([R::RA, R::RSP, R::RBP].map(|r| caller.get(r)), [0x1005, BP - 48, BP].map(Some));
         // Of another size, nowhere called, or not to be read: not found.
-        assert!(caller_of_systemstack(&now, &read, calls, end(80)).is_none());
-        assert!(caller_of_systemstack(&now, &read, |_| false, end(64)).is_none());
-        assert!(caller_of_systemstack(&now, &|_| None, calls, end(64)).is_none());
+        assert!(caller_of_systemstack(BP, &read, calls, end(80)).is_none());
+        assert!(caller_of_systemstack(BP, &read, |_| false, end(64)).is_none());
+        assert!(caller_of_systemstack(BP, &|_| None, calls, end(64)).is_none());
         // More than one that fits: nobody knows.
-        assert!(caller_of_systemstack(&now, &read, calls, |_| Some(BP + 16)).is_none());
-        let odd = registers(&[(R::RSP, 8)]);
-        assert!(caller_of_systemstack(&odd, &|_| Some(u64::MAX), |_| true, end(64)).is_none());
+        assert!(caller_of_systemstack(BP, &read, calls, |_| Some(BP + 16)).is_none());
+        for odd in [0, 8, BP + 4, u64::MAX - 7] {
+            assert!(caller_of_systemstack(odd, &|_| Some(u64::MAX), |_| true, end(64)).is_none());
+        }
     }
 
     #[test]

@@ -1,0 +1,280 @@
+//! What the code of a Go program says of its stacks.
+//!
+//! Functions of Go keep frame pointers: one with a frame begins by saving its caller's `rbp`, points `rbp` there, and uses
+//! the register for nothing else until it returns. So where the chain of frame pointers leads into such a function behind
+//! a call, the chain's next return address is that of the function itself, and nothing is missing between the two. A
+//! function without a frame of its own (`systemstack` up to Go 1.20, for one) leaves `rbp` as it is. Then the next return
+//! address of the chain is that of its caller, which has no return address in the chain; but it is called directly at that
+//! address, and so it is known, and with it the place in it, if it calls the other at one place only.
+
+use std::sync::Arc;
+
+use ccsd_symbolizer::{ElfFile, GoFunction};
+use hashbrown::HashMap;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
+use rustc_hash::FxBuildHasher;
+
+use super::code;
+
+/// Functions that stacks begin with, though they are not marked so: the one that puts a goroutine aside and goes on on the
+/// thread's own stack, never to return (Go's own tracebacks end in it, too), and what the program's entry jumps to.
+const TOPS: [&[u8]; 2] = [b"runtime.mcall", b"_rt0_amd64"];
+/// What a function calls for more stack, on the thread's.
+const MORESTACK: &[u8] = b"runtime.morestack";
+/// What looks for another goroutine to run, when the last one has been put aside.
+const SCHEDULE: &[u8] = b"runtime.schedule";
+/// Functions that the kernel calls for a signal. They are marked as the beginning of a stack, and are on that of signals.
+const SIGNAL_HANDLERS: [&[u8]; 3] = [b"runtime.sigtramp", b"runtime.cgoSigtramp", b"runtime.sigprofNonGoWrapper"];
+
+/// Instructions within which a function sets its frame pointer: the check for more stack is before it.
+const PROLOGUE: usize = 16;
+/// Bytes of code that those take at most.
+const PROLOGUE_BYTES: u64 = 128;
+/// Bytes of the largest function that is searched for calls.
+const MAX_FUNCTION_BYTES: u64 = 256 << 10;
+/// Answers kept of each kind, some 30 bytes each: one per function met.
+const MAX_ANSWERS: usize = 16_384;
+
+/// What a frame of the runtime of Go is to its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoFrame {
+    /// The stack begins here.
+    Top,
+    /// What called it may be on another stack, whatever the tables say.
+    Switch,
+}
+
+/// Where a function calls another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// Nowhere.
+    None,
+    /// At one place, which returns to this address.
+    One(u64),
+    /// At several.
+    Many,
+}
+
+/// How a stack was followed by its frame pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// Return addresses that have been believed.
+    pub count: usize,
+    /// Whether the last is in a function that nothing calls.
+    pub top: bool,
+    /// How many had been entered when there was one whose caller is not known.
+    pub gap: Option<usize>,
+}
+
+/// The code of one image. All addresses are SVMAs.
+#[derive(Debug)]
+pub struct GoCode {
+    elf: Arc<ElfFile>,
+    frame_pointers: HashMap<u64, bool, FxBuildHasher>,
+    calls: HashMap<(u64, u64), Calls, FxBuildHasher>,
+}
+
+impl GoCode {
+    /// `None` where there is no code of Go.
+    pub fn new(elf: &Arc<ElfFile>) -> Option<GoCode> {
+        elf.go_functions()?;
+        Some(GoCode { elf: Arc::clone(elf), frame_pointers: HashMap::default(), calls: HashMap::default() })
+    }
+
+    /// The function that contains an address.
+    pub fn function(&self, address: u64) -> Option<GoFunction<'_>> {
+        self.elf.go_functions()?.find(address)
+    }
+
+    /// What is special about a frame. (Go's own table is asked, not the symbols: it is always there.)
+    pub fn frame(&self, address: u64) -> Option<GoFrame> {
+        let function = self.function(address)?;
+        if SIGNAL_HANDLERS.contains(&function.name) {
+            Some(GoFrame::Switch)
+        } else if function.is_top || function.start == self.elf.entry() || TOPS.contains(&function.name) {
+            Some(GoFrame::Top)
+        } else {
+            function.switches_stack.then_some(GoFrame::Switch)
+        }
+    }
+
+    /// Whether the kernel calls the function at an address, on a stack for signals.
+    pub fn handles_signals(&self, address: u64) -> bool {
+        self.function(address).is_some_and(|function| SIGNAL_HANDLERS.contains(&function.name))
+    }
+
+    /// Whether a function that needs more stack has called the one at an address.
+    pub fn grows_stack(&self, address: u64) -> bool {
+        self.function(address).is_some_and(|function| function.name == MORESTACK)
+    }
+
+    /// Whether a frame looks for another goroutine to run.
+    pub fn schedules(&self, address: u64) -> bool {
+        self.function(address).is_some_and(|function| function.name == SCHEDULE)
+    }
+
+    /// Whether an address may be a return address: behind a call, or where a goroutine returns to without one.
+    fn is_returned_to(&self, address: u64) -> bool {
+        let code = |address: u64, len| self.elf.code(address, len);
+        code::is_call_before(address, &code)
+            || self.function(address.wrapping_sub(1)).is_some_and(|function| function.is_top)
+    }
+
+    /// Whether a function has set its frame pointer by the time that it calls others.
+    fn keeps_frame_pointer(&mut self, start: u64) -> bool {
+        if let Some(&known) = self.frame_pointers.get(&start) {
+            return known;
+        }
+        let known = self.elf.code(start, PROLOGUE_BYTES).is_some_and(|code| sets_frame_pointer(&code, start));
+        if self.frame_pointers.len() >= MAX_ANSWERS {
+            self.frame_pointers.clear();
+        }
+        self.frame_pointers.insert(start, known);
+        known
+    }
+
+    /// Where the function that begins at `caller` calls the one that begins at `callee`.
+    pub fn calls(&mut self, caller: u64, callee: u64) -> Calls {
+        if let Some(&known) = self.calls.get(&(caller, callee)) {
+            return known;
+        }
+        let end = self.function(caller).filter(|function| function.start == caller).map_or(caller, |it| it.end);
+        let code = self.elf.code(caller, end.wrapping_sub(caller).min(MAX_FUNCTION_BYTES));
+        let known = code.map_or(Calls::None, |code| find_calls(&code, caller, callee));
+        if self.calls.len() >= MAX_ANSWERS {
+            self.calls.clear();
+        }
+        self.calls.insert((caller, callee), known);
+        known
+    }
+
+    /// Whether an address is behind a direct call of what begins at `callee`.
+    pub fn is_call_of(&self, callee: u64, address: u64) -> bool {
+        code::is_call_of(callee, address, &|address, len| self.elf.code(address, len))
+    }
+
+    /// The function that is called directly before an address, if it keeps a frame pointer and calls `callee`.
+    pub fn caller_between(&mut self, callee: u64, address: u64) -> Option<(u64, Calls)> {
+        let elf = Arc::clone(&self.elf);
+        let target = code::call_target_before(address, &|address, len| elf.code(address, len))?;
+        let begins = self.function(target).is_some_and(|function| function.start == target);
+        if !begins || !self.keeps_frame_pointer(target) {
+            return None;
+        }
+        match self.calls(target, callee) {
+            Calls::None => None,
+            calls => Some((target, calls)),
+        }
+    }
+
+    /// Follows `addresses`, the return addresses of a chain of frame pointers, the first of which is where a function that
+    /// keeps its frame pointer returns to. Each is entered as the address in its call, as long as they are such. A caller may
+    /// be missing, but one only, and only if `gaps` says so.
+    pub fn follow(&mut self, addresses: impl Iterator<Item = u64>, gaps: bool, mut enter: impl FnMut(u64)) -> Followed {
+        let mut followed = Followed { count: 0, top: false, gap: None };
+        let mut entered = 0;
+        let mut enter = |address| {
+            entered += 1;
+            enter(address);
+            entered
+        };
+        // A function without a frame of its own, whose caller is not in the chain.
+        let mut frameless = None;
+        let mut last = 0;
+        for address in addresses {
+            let Some(function) = self.function(address.wrapping_sub(1)) else { break };
+            let (start, top) = (function.start, function.is_top);
+            if !self.is_returned_to(address) {
+                break;
+            }
+            if let Some(callee) = frameless {
+                match self.caller_between(callee, address) {
+                    Some((_, Calls::One(place))) => _ = enter(place.wrapping_sub(1)),
+                    Some((caller, _)) => _ = enter(caller),
+                    None if gaps && followed.gap.is_none() => followed.gap = Some(last),
+                    None => break,
+                }
+            }
+            last = enter(address.wrapping_sub(1));
+            followed.count += 1;
+            if top {
+                followed.top = true;
+                break;
+            }
+            frameless = (!self.keeps_frame_pointer(start)).then_some(start);
+        }
+        followed
+    }
+}
+
+/// Whether code begins by setting the frame pointer, before it calls anything.
+fn sets_frame_pointer(code: &[u8], address: u64) -> bool {
+    let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    for instruction in decoder.into_iter().take(PROLOGUE) {
+        if !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::ConditionalBranch) {
+            return false;
+        }
+        if instruction.op_count() == 2
+            && instruction.op0_kind() == OpKind::Register
+            && instruction.op0_register() == Register::RBP
+        {
+            return match instruction.mnemonic() {
+                Mnemonic::Mov => {
+                    instruction.op1_kind() == OpKind::Register && instruction.op1_register() == Register::RSP
+                }
+                Mnemonic::Lea => {
+                    instruction.memory_base() == Register::RSP && instruction.memory_index() == Register::None
+                }
+                _ => false,
+            };
+        }
+    }
+    false
+}
+
+/// The direct calls of `callee` in a function's code. (Any five bytes that would be one are taken for one: others than
+/// real ones will hardly name the address.)
+fn find_calls(code: &[u8], start: u64, callee: u64) -> Calls {
+    let mut calls = Calls::None;
+    for (at, bytes) in code.windows(5).enumerate() {
+        let &[0xe8, a, b, c, d] = bytes else { continue };
+        let next = start.wrapping_add(at as u64 + 5);
+        if next.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()) == callee {
+            calls = if calls == Calls::None { Calls::One(next) } else { Calls::Many };
+        }
+    }
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prologues() {
+        // cmp rsp, [r14 + 16]; jbe; push rbp; mov rbp, rsp; sub rsp, 8
+        let now: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x08];
+        // ...; sub rsp, 24; mov [rsp + 16], rbp; lea rbp, [rsp + 16]: up to Go 1.20
+        let then: &[u8] = &[
+            0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x48, 0x83, 0xec, 24, 0x48, 0x89, 0x6c, 0x24, 16, 0x48, 0x8d, 0x6c,
+            0x24, 16,
+        ];
+        assert!(sets_frame_pointer(now, 0x1000) && sets_frame_pointer(then, 0x1000));
+        // It is cut off; something else is put there; or first there is a call, or a return.
+        assert!(!sets_frame_pointer(&then[..15], 0x1000));
+        assert!(!sets_frame_pointer(&[0x48, 0x89, 0xc5, 0x48, 0x89, 0xe5], 0x1000));
+        assert!(!sets_frame_pointer(&[&[0xe8, 0, 0, 0, 0], now].concat(), 0x1000));
+        assert!(!sets_frame_pointer(&[&[0xc3], now].concat(), 0x1000));
+        assert!(!sets_frame_pointer(&[0x90; 128], 0x1000));
+    }
+
+    #[test]
+    fn calls_of_a_function() {
+        let call = |at: u64| [&[0xe8][..], &(0x2000u64.wrapping_sub(at + 5) as i32).to_le_bytes()].concat();
+        let one = [&[0x90][..], &call(0x1001), &[0xc3]].concat();
+        assert_eq!(find_calls(&one, 0x1000, 0x2000), Calls::One(0x1006));
+        assert_eq!(find_calls(&one, 0x1000, 0x2001), Calls::None);
+        assert_eq!(find_calls(&[one, call(0x1007)].concat(), 0x1000, 0x2000), Calls::Many);
+        assert_eq!(find_calls(&[0xe8, 0, 0], 0x1000, 0x2000), Calls::None);
+    }
+}

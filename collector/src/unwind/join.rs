@@ -1,0 +1,123 @@
+//! How a stack ends that was not followed to its root.
+
+use ccsd_profile::TruncationReason;
+
+use super::chain::FrameChain;
+use super::memory::UserStack;
+use super::shadow::{Join, ShadowStack};
+use super::{Frame, Gap, Root, StackUnwinder, Stop, Target, Unwound, goroutine, late_reason};
+use crate::layers::Common;
+use crate::perf::record::Sample;
+use crate::process::images::Images;
+use crate::process::mappings::Mappings;
+
+impl StackUnwinder {
+    /// Ends a stack that was not followed to its root: with the frames that its frame pointers led to, or with the outer part
+    /// of the thread's last one if that goes on where the copy ends.
+    #[cold]
+    pub(super) fn join(
+        &mut self,
+        stop: &Stop,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        target: Target<'_>,
+        shadow: &mut ShadowStack,
+        frames: &mut Vec<Frame>,
+    ) -> Unwound {
+        let Target { mappings, goroutines, images } = target;
+        let mut reason = stop.reason(sample);
+        let mut wanted = stop.outside_copy(sample);
+        // What was read late has led nowhere: it was of another call.
+        let copied = self.known.iter().take_while(|known| known.is_copied(stack)).count();
+        let sure = self.first_known.saturating_add(copied).min(frames.len());
+        let late = self.known.get(copied).map(|known| known.return_slot().0);
+        let late = late.or_else(|| stack.first_late().filter(|_| self.known.is_empty()));
+        if let Some(late) = late {
+            wanted = Some(late);
+            if matches!(stop, Stop::Nowhere | Stop::Unreadable(_)) {
+                reason = late_reason(sample);
+                frames.truncate(sure);
+            }
+        }
+        self.read_too_late += u64::from(wanted.is_some());
+        let in_go = self.is_in_go(frames.get(..sure).unwrap_or_default(), images);
+        if let Some(slot) = wanted.filter(|_| in_go)
+            && self.follow_chain(slot, sure, sample, stack, (mappings, images), frames)
+        {
+            shadow.interrupt();
+            return Unwound { root: Root::Complete, common: Common::default(), gap: self.gap(frames) };
+        }
+        // Goroutines' stacks lie side by side: one that ends at an address need not be the one that goes on there.
+        let one_stack = !in_go;
+        let generation = mappings.generation();
+        let joined = wanted.and_then(|address| shadow.join(address, generation, one_stack, stack));
+        match joined {
+            Some(Join { common, gap }) => {
+                // Of two gaps all that is between them is left out.
+                frames.truncate(self.gap.unwrap_or(sure));
+                let gap = (gap || self.gap.is_some()).then_some(Gap { outer: 0, reason });
+                let common = shadow.remember(common, &[], stack, generation, false);
+                Unwound { root: Root::Complete, common, gap }
+            }
+            None => {
+                shadow.interrupt();
+                let outside =
+                    wanted.filter(|_| !one_stack).map(|address| goroutines.outside(address, generation, stack));
+                let whole = outside.is_some_and(|outside| self.enter_outside(outside, sure, mappings, frames));
+                let root = if whole { Root::Complete } else { Root::Truncated(reason) };
+                let gap = self.gap(frames).map(|gap| Gap { reason, ..gap });
+                Unwound { root, common: Common::default(), gap }
+            }
+        }
+    }
+
+    /// Goes on where the frame pointers lead that the kernel has followed, from the return address at `slot` of the last of
+    /// the first `sure` frames. Whether that is to a root.
+    fn follow_chain(
+        &mut self,
+        slot: u64,
+        sure: usize,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        (mappings, images): (&Mappings, &Images),
+        frames: &mut Vec<Frame>,
+    ) -> bool {
+        let Some(&Frame { image, address }) = sure.checked_sub(1).and_then(|last| frames.get(last)) else {
+            return false;
+        };
+        let Some(to_svma) = mappings.to_svma(image) else { return false };
+        let Some(loaded) = self.images.get(&mut self.unwinder, image, images) else { return false };
+        let Some(go) = loaded.roots.go().filter(|go| go.function(address).is_some()) else { return false };
+        let chain = FrameChain::new(sample.user_chain, sample.regs.map_or(0, |regs| regs.bp));
+        let addresses = chain.from(slot.wrapping_sub(8), stack);
+        goroutine::follow_from((image, to_svma), go, addresses, sure, frames, &mut self.gap)
+    }
+
+    /// Enters frames that are further out than the first `sure` of a stack, after a gap. Whether there are any.
+    fn enter_outside(
+        &mut self,
+        outside: impl Iterator<Item = u64>,
+        sure: usize,
+        mappings: &mut Mappings,
+        frames: &mut Vec<Frame>,
+    ) -> bool {
+        let mut gap = None;
+        for address in outside.map(|address| address.wrapping_sub(1)) {
+            let Some(mapping) = mappings.find(address) else { break };
+            if gap.is_none() {
+                // Of two gaps all that is between them is left out.
+                frames.truncate(self.gap.unwrap_or(sure));
+                gap = Some(frames.len());
+            }
+            frames.push(Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) });
+        }
+        self.gap = gap.or(self.gap);
+        gap.is_some()
+    }
+
+    /// The gap among the frames of a stack.
+    pub(super) fn gap(&self, frames: &[Frame]) -> Option<Gap> {
+        let outer = frames.len().saturating_sub(self.gap?);
+        Some(Gap { outer: u32::try_from(outer).unwrap_or(u32::MAX), reason: TruncationReason::StackUnreadable })
+    }
+}
