@@ -42,7 +42,7 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   ccsd record -- xz -k big.tar       run a program and see where its time goes
-  ccsd attach $(pgrep -o postgres)   the same for one that runs; Ctrl-C ends it
+  ccsd attach $(pgrep -o postgres)   the same for one that runs; Ctrl-C twice ends it
   ccsd dump $(pgrep -o postgres)     what each of its threads is doing now
   ccsd report --graph                callers and callees, from profile.ccsd
   ccsd doctor                        what can be sampled here, and how to allow more
@@ -59,16 +59,19 @@ pub enum Command {
     /// Runs a program, samples its call stacks until it ends, leaves a profile and prints a short report.
     ///
     /// The program's input, output and exit status are its own: whatever ccsd prints goes to standard error, and ccsd ends as
-    /// the program ended. On SIGINT or SIGTERM the collection ends in order, with file and report; ccsd then waits for the
-    /// program, unless it is signalled again.
+    /// the program ended. On a terminal, Ctrl-C prints the stacks of all threads and the collection goes on; a second one
+    /// within two seconds is passed on to the program and ends the collection. On SIGTERM, and on SIGINT without a terminal, in
+    /// a pipeline or a script, it ends in order, with file and report; ccsd then waits for the program, unless it is
+    /// signalled again.
     #[command(after_long_help = RECORD_EXAMPLES, override_usage = "ccsd record [OPTIONS] [--] PROGRAM [ARGS]...")]
     Record(RecordArgs),
     /// Profile running processes
     ///
-    /// Samples the call stacks of processes that run already, until they end, the duration is over, or Ctrl-C.
+    /// Samples the call stacks of processes that run already, until they end, the duration is over, or Ctrl-C is typed twice.
     ///
     /// All their threads are sampled and, unless --no-inherit is given, all their descendants, those that exist and those to
-    /// come. They are never stopped.
+    /// come. Sampling never stops them. On a terminal, the first Ctrl-C prints the stacks of all threads, for which each is
+    /// stopped for a moment (see `ccsd dump --help`); a second within two seconds, or q and Enter, ends the collection.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachArgs),
     /// Show what every thread of a process is doing now
@@ -259,7 +262,7 @@ pub struct AttachArgs {
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
-  ccsd attach 1234                         until it ends or Ctrl-C
+  ccsd attach 1234                         until it ends or Ctrl-C is typed twice
   ccsd attach --duration 10 1234 1240
   ccsd attach --no-inherit $(pgrep -o nginx)
   ccsd attach --detach 1234                a daemon goes on with it: see `ccsd live`, `ccsd report`";

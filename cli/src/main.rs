@@ -11,6 +11,7 @@ mod duration;
 mod exit;
 mod export;
 mod format;
+mod job;
 mod manual;
 mod query;
 mod report;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -10,15 +11,17 @@ use ccsd_collector::child::ChildEnd;
 use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::service::socket::places;
-use ccsd_daemon::{By, Collection, Outcome, OutputFile, Request, Target};
-use crossbeam_channel::select;
+use ccsd_daemon::{By, Collection, Outcome, OutputFile, Request, Stop, Target};
+use crossbeam_channel::{Receiver, select, unbounded};
 
 use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
+use crate::dump;
 use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
+use crate::job::{self, Job};
 use crate::report;
 use crate::service;
-use crate::signals::Signals;
+use crate::signals::{Asking, Plan, Signals};
 use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
 use crate::{say, warn};
@@ -39,11 +42,21 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             option.to_string_lossy()
         )));
     }
-    let request = request(Target::Command(args.program.clone()), &args.collect)?;
+    let mut request = request(Target::Command(args.program.clone()), &args.collect)?;
     let layout = Layout::of(&stderr(), colour);
-    let (mut outcome, signals) = collect(request, &args.collect, layout)?;
+    let stops = job::can_lead().then(unbounded);
+    request.stops = stops.as_ref().map(|(sender, _)| sender.clone());
+    let asks = Asks { dump: stops.is_some(), quit: false, stops: stops.map(|(_, receiver)| receiver) };
+    let (mut outcome, signals, job) = collect(request, asks, &args.collect, layout)?;
+    if outcome.child.is_some() {
+        job.iter().for_each(|job| job.ended());
+    }
     let saved = conclude(&mut outcome, &args.collect, layout);
-    let end = match wait(&outcome, &signals, &args) {
+    let end = wait(&outcome, &signals, &args);
+    if end.is_ok() {
+        job.iter().for_each(|job| job.ended());
+    }
+    let end = match end {
         Ok(end) => end,
         Err(signal) => return Ok(Exit::Status(Exit::shell_status(signal))),
     };
@@ -68,7 +81,9 @@ pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let request = request(Target::Pids(pids), &args.collect)?;
     let layout = Layout::of(&stderr(), colour);
-    let (mut outcome, _signals) = collect(request, &args.collect, layout)?;
+    let dump = job::owns_ctrl_c();
+    let asks = Asks { dump, quit: dump, stops: None };
+    let (mut outcome, _signals, _) = collect(request, asks, &args.collect, layout)?;
     let saved = conclude(&mut outcome, &args.collect, layout);
     Ok(if saved { Exit::SUCCESS } else { Exit::FAILURE })
 }
@@ -123,7 +138,7 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
     let socket = args.by.socket.socket.as_deref();
     let daemons = if args.by.no_daemon { Vec::new() } else { places(socket) };
     let by = By { daemons, daemon_only: args.by.daemon || socket.is_some() };
-    Ok(Request { target, options, output, duration: args.duration, by })
+    Ok(Request { target, options, output, duration: args.duration, by, stops: None })
 }
 
 /// Reads a rate.
@@ -141,13 +156,52 @@ fn rate(text: &str) -> Result<u32, Failure> {
     }
 }
 
+/// How the user may ask for something while it collects.
+struct Asks {
+    /// Ctrl-C asks for the stacks of all threads.
+    dump: bool,
+    /// `q` asks for the end.
+    quit: bool,
+    /// What stops the program that ccsd is a shell to.
+    stops: Option<Receiver<i32>>,
+}
+
 /// Collects until the end.
-fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outcome, Signals), Failure> {
+fn collect(
+    request: Request,
+    asks: Asks,
+    args: &CollectArgs,
+    layout: Layout,
+) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
+    let (target, inherit) = (request.target.clone(), request.options.inherit);
     let mut collection = Collection::prepare(request)?;
+    let child = collection.child_pid();
+    let pids = match target {
+        Target::Pids(pids) => pids,
+        Target::Command(_) => child.into_iter().collect(),
+    };
+    let job = asks.stops.is_some().then_some(child).flatten().map(|child| Arc::new(Job::new(child)));
+    let (asking, requests) = Asking::new();
+    let plan = Plan { dump: asks.dump.then(|| asking.clone()), job: job.clone() };
     // After the program has been forked, so that it finds the signals as we were given them; before it runs, so that
     // nothing can fail any more that would leave it alone.
-    let signals = Signals::catch(collection.child_pid())
-        .map_err(|error| ccsd_collector::Error::system("catch signals", error))?;
+    let failed = |error| Failure::from(ccsd_collector::Error::system("catch signals", error));
+    let signals = Signals::catch(child, plan).map_err(failed)?;
+    if asks.dump {
+        dump::on_request(pids, inherit, (asking, requests), layout).map_err(failed)?;
+    }
+    if let (Some(job), Some(stops)) = (job.clone(), asks.stops) {
+        let follow = move || stops.iter().for_each(|signal| job.stopped(signal));
+        std::thread::Builder::new().name("ccsd-job".to_owned()).spawn(follow).map_err(failed)?;
+    }
+    if asks.quit {
+        let stop = signals.stop_sender.clone();
+        let quit = move || {
+            // Full means that somebody has asked already.
+            let _ = stop.try_send(Stop);
+        };
+        job::on_quit(quit).map_err(failed)?;
+    }
     collection.start()?;
     if !args.quiet {
         for error in collection.passed_over() {
@@ -160,14 +214,19 @@ fn collect(request: Request, args: &CollectArgs, layout: Layout) -> Result<(Outc
     if let Some(error) = collection.output_error() {
         warn(format_args!("{error}; going on without a file"));
     }
-    let mut line = StatusLine::new(layout, args.quiet);
+    let hint = match (asks.dump, asks.quit) {
+        (true, true) => "Ctrl-C: stacks; twice, or q Enter: end",
+        (true, false) => "Ctrl-C: stacks; twice: end",
+        _ => "",
+    };
+    let mut line = StatusLine::new(layout, args.quiet, hint);
     let outcome = collection.run(&signals.stop, |status| line.show(status));
     line.erase();
     signals.now_waiting();
     if let Some(why) = &outcome.early {
         warn(format_args!("the daemon has ended the session early: {why}"));
     }
-    Ok((outcome, signals))
+    Ok((outcome, signals, job))
 }
 
 /// Prints the short report and says where the rest is. False if the profile was to be saved and was not.

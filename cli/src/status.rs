@@ -16,14 +16,17 @@ pub struct StatusLine {
     layout: Layout,
     enabled: bool,
     drawn: bool,
+    /// What the user may ask for.
+    hint: &'static str,
     /// Elapsed time, samples and own CPU time at the last update, for rates.
     last: (Duration, u64, u64),
 }
 
 impl StatusLine {
     /// A line that is shown on a terminal, unless `quiet`.
-    pub fn new(layout: Layout, quiet: bool) -> StatusLine {
-        StatusLine { layout, enabled: layout.is_terminal() && !quiet, drawn: false, last: (Duration::ZERO, 0, 0) }
+    pub fn new(layout: Layout, quiet: bool, hint: &'static str) -> StatusLine {
+        let enabled = layout.is_terminal() && !quiet;
+        StatusLine { layout, enabled, drawn: false, hint, last: (Duration::ZERO, 0, 0) }
     }
 
     /// Shows how it is going.
@@ -32,12 +35,13 @@ impl StatusLine {
             return;
         }
         let now = (status.elapsed, status.accounting.received, status.accounting.own_cpu_ns);
-        let text = text(status, std::mem::replace(&mut self.last, now));
+        let last = std::mem::replace(&mut self.last, now);
         if !is_ours() {
             self.drawn = false;
             return;
         }
         let width = self.layout.width.unwrap_or(usize::MAX).saturating_sub(1);
+        let text = with_hint(status, last, self.hint, width);
         let line = self.layout.paint(Tone::Faint, &cut(&text, width));
         // The cursor goes back to the beginning, so that what the program prints next begins a line.
         let _ = write!(stderr(), "\r\x1b[K{line}\r");
@@ -58,6 +62,20 @@ impl StatusLine {
 fn is_ours() -> bool {
     let shared = tcgetattr(stderr()).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON));
     shared && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
+}
+
+/// The numbers and the hint; where there is no room for all, those numbers that are of most interest.
+fn with_hint(status: &Status, last: (Duration, u64, u64), hint: &str, width: usize) -> String {
+    let all = text(status, last);
+    if hint.is_empty() {
+        return all;
+    }
+    let text = format!("{all}  {hint}");
+    if text.len() <= width {
+        return text;
+    }
+    let accounting = &status.accounting;
+    format!("{}  {} samples  {hint}", duration(status.elapsed), count(accounting.received))
 }
 
 fn text(status: &Status, (elapsed, received, own_cpu): (Duration, u64, u64)) -> String {
@@ -88,5 +106,9 @@ mod tests {
         let status = Status { elapsed: Duration::from_secs(3), contexts: 1_234, accounting };
         let text = text(&status, (Duration::from_secs(2), 1_500, 20_000_000));
         assert_eq!(text, "3.00 s  2,500 samples  1,000/s  1 lost  1,234 contexts  ccsd 1.00% CPU");
+        let last = (Duration::from_secs(2), 1_500, 20_000_000);
+        assert_eq!(with_hint(&status, last, "Ctrl-C", 200), format!("{text}  Ctrl-C"));
+        assert_eq!(with_hint(&status, last, "Ctrl-C", 60), "3.00 s  2,500 samples  Ctrl-C");
+        assert_eq!(with_hint(&status, last, "", 10), text);
     }
 }

@@ -9,11 +9,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::{ForkResult, Pid, fork, pipe2, setpgid};
 
 use crate::error::{Error, Result, doing};
 
@@ -61,6 +62,18 @@ impl WaitingChild {
     /// # Errors
     /// [`Error::ProgramNotFound`] for an empty command or one with a NUL byte, [`Error::System`] if forking fails.
     pub fn spawn(command: &[std::ffi::OsString]) -> Result<WaitingChild> {
+        WaitingChild::fork(command, false)
+    }
+
+    /// The same, in a process group of its own, which is not the terminal's foreground.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn spawn_in_own_group(command: &[std::ffi::OsString]) -> Result<WaitingChild> {
+        WaitingChild::fork(command, true)
+    }
+
+    fn fork(command: &[std::ffi::OsString], own_group: bool) -> Result<WaitingChild> {
         let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         let words: Vec<CString> = command
             .iter()
@@ -76,12 +89,15 @@ impl WaitingChild {
         let arguments: Vec<*const libc::c_char> =
             words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
 
-        // SAFETY: between fork and exec the child only makes system calls that are async-signal-safe (close, read,
+        // SAFETY: between fork and exec the child only makes system calls that are async-signal-safe (close, read, setpgid,
         // sigaction, sigprocmask, write, _exit), and execvp, whose search of PATH in glibc and musl uses the stack only.
         // It takes no lock that another thread may have held, and allocates nothing.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 drop(go_write);
+                if own_group {
+                    let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+                }
                 let mut byte = [0u8; 1];
                 // The parent closes the pipe without a byte if it gives up.
                 if !matches!(nix::unistd::read(&go_read, &mut byte), Ok(1)) {
@@ -95,6 +111,10 @@ impl WaitingChild {
                 exit_now(if error == Errno::ENOENT { 127 } else { 126 });
             }
             Ok(ForkResult::Parent { child }) => {
+                if own_group {
+                    // Both do it, because neither knows who comes first.
+                    let _ = setpgid(child, child);
+                }
                 Ok(WaitingChild { pid: child, program, go: Some(file_of(go_write)), outcome: file_of(outcome_read) })
             }
             Err(error) => Err(doing(format!("fork for {program}"))(error.into())),
@@ -151,6 +171,15 @@ impl RunningChild {
     /// # Errors
     /// [`Error::System`] if it has been waited for already.
     pub fn wait(self) -> Result<ChildEnd> {
+        wait(self.pid)
+    }
+
+    /// The same; `stopped` is called with the signal whenever job control has stopped it.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn wait_and_tell(self, stopped: impl FnMut(i32)) -> Result<ChildEnd> {
+        until_ended(self.pid, stopped)?;
         wait(self.pid)
     }
 }
@@ -212,7 +241,49 @@ fn restore_surroundings() {
     let _ = found.mask.thread_set_mask();
 }
 
+/// A pause while a dump has the child stopped, which takes less.
+const DUMP_PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits until the child has ended, and leaves its end to be waited for.
+fn until_ended(pid: u32, mut stopped: impl FnMut(i32)) -> Result<()> {
+    loop {
+        let look = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+        match change_of(pid, look)? {
+            // Its tracer, another thread of ccsd, must see this, so it is left alone.
+            Some((libc::CLD_TRAPPED, _)) => std::thread::sleep(DUMP_PAUSE),
+            Some((libc::CLD_STOPPED, _)) => {
+                if let Some((libc::CLD_STOPPED, signal)) = change_of(pid, libc::WSTOPPED | libc::WNOHANG)? {
+                    stopped(signal);
+                }
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+/// How a child has changed: the code and the status of its `siginfo_t`. `None` if it has not, or a signal came.
+fn change_of(pid: u32, options: i32) -> Result<Option<(i32, i32)>> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is live and of the type that waitid(2) writes; zero bytes are a value of it.
+    let (result, info) = unsafe {
+        let result = libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), options);
+        (result, info.assume_init())
+    };
+    if result == -1 {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(doing(format!("wait for process {pid}"))(error)),
+        };
+    }
+    // SAFETY: waitid(2) has filled in the fields of a child's change, or left them zero where there is none.
+    let (changed, status) = unsafe { (info.si_pid() != 0, info.si_status()) };
+    Ok(changed.then_some((info.si_code, status)))
+}
+
 fn wait(pid: u32) -> Result<ChildEnd> {
+    until_ended(pid, drop)?;
     let mut status = 0;
     // SAFETY: rusage is plain data, for which all zero bytes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -36,6 +36,9 @@ pub struct Request {
     pub duration: Option<Duration>,
     /// By whom.
     pub by: By,
+    /// If there is one, a started program gets a process group of its own, and here comes the signal whenever job control
+    /// stops it: who asks for this has to be a shell to it.
+    pub stops: Option<Sender<i32>>,
 }
 
 /// By whom is collected.
@@ -160,6 +163,7 @@ impl Collection {
     pub fn prepare(request: Request) -> Result<Collection, PrepareError> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = match &request.target {
+            Target::Command(command) if request.stops.is_some() => Some(WaitingChild::spawn_in_own_group(command)?),
             Target::Command(command) => Some(WaitingChild::spawn(command)?),
             Target::Pids(pids) => match pids.iter().find(|&&pid| pid == std::process::id()) {
                 Some(&own) => return Err(Error::Itself(own).into()),
@@ -169,7 +173,7 @@ impl Collection {
         let (source, passed_over) = source(&request, child.as_ref())?;
         let (mut waiting, mut child_end) = (None, never());
         if let Some(child) = child {
-            let (started, end) = wait_in_background()?;
+            let (started, end) = wait_in_background(request.stops)?;
             waiting = Some(Waiting { child, started });
             child_end = end;
         }
@@ -376,11 +380,17 @@ impl Outcome {
 
 /// A thread that waits for a program once it is told that it has started, because a process can be waited for only by
 /// blocking. Where it says what came of it.
-fn wait_in_background() -> Result<(Sender<RunningChild>, Receiver<ChildEnd>), Error> {
+fn wait_in_background(stops: Option<Sender<i32>>) -> Result<(Sender<RunningChild>, Receiver<ChildEnd>), Error> {
     let (started, started_receiver) = bounded::<RunningChild>(1);
     let (ended, ended_receiver) = bounded(1);
     let wait = move || {
-        if let Ok(end) = started_receiver.recv().map_err(drop).and_then(|child| child.wait().map_err(drop)) {
+        let Ok(child) = started_receiver.recv() else { return };
+        let end = child.wait_and_tell(|signal| {
+            if let Some(stops) = &stops {
+                let _ = stops.send(signal);
+            }
+        });
+        if let Ok(end) = end {
             let _ = ended.send(end);
         }
     };

@@ -17,3 +17,4 @@ pub mod fixture;
 pub mod recorded;
 pub mod statistics;
 pub mod suite;
+pub mod terminal;

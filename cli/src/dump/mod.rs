@@ -4,17 +4,19 @@ mod fold;
 mod json;
 mod text;
 
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 
 use ccsd_collector::dump::{Dump, dump};
 use ccsd_collector::process::procfs;
+use crossbeam_channel::Receiver;
 
 use crate::args::DumpArgs;
 use crate::exit::{Exit, Failure};
+use crate::signals::Asking;
 use crate::style::{ColorChoice, Layout};
-use crate::warn;
+use crate::{say, warn};
 
-pub use text::{Shown, text};
+use text::{Shown, text};
 
 /// Processes of one dump at most, where descendants are asked for.
 const MAX_PROCESSES: usize = 256;
@@ -49,6 +51,36 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         warn(format_args!("no stack could be had"));
     }
     Ok(if any && failures.is_empty() { Exit::SUCCESS } else { Exit::FAILURE })
+}
+
+/// From now on prints, to standard error, the stacks of processes (and, with `children`, of their descendants) whenever asked.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn on_request(
+    pids: Vec<u32>,
+    children: bool,
+    (asking, requests): (Asking, Receiver<()>),
+    layout: Layout,
+) -> io::Result<()> {
+    let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
+    let answer = move || {
+        for () in requests {
+            let (dumps, failures) = take(&pids, children);
+            // In place of the status line, if there is one.
+            let mut output = "\r\x1b[K".to_owned();
+            for dump in &dumps {
+                output.push_str(&text(dump, &shown, layout));
+                output.push('\n');
+            }
+            for failure in failures {
+                output.push_str(&format!("ccsd: {failure}\n"));
+            }
+            say(&output);
+            asking.answered();
+        }
+    };
+    std::thread::Builder::new().name("ccsd-dumps".to_owned()).spawn(answer).map(drop)
 }
 
 /// The dumps of processes and, if asked for, of their descendants; what could not be had of those that were named.

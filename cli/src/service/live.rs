@@ -81,7 +81,14 @@ fn request(pid: u32, args: &LiveArgs) -> Request {
     let socket = args.by.socket.socket.as_deref();
     let daemons = if args.by.no_daemon { Vec::new() } else { places(socket) };
     let by = By { daemons, daemon_only: args.by.daemon || socket.is_some() };
-    Request { target: Target::Pids(vec![pid]), options: Default::default(), output: None, duration: None, by }
+    Request {
+        target: Target::Pids(vec![pid]),
+        options: Default::default(),
+        output: None,
+        duration: None,
+        by,
+        stops: None,
+    }
 }
 
 /// Says something at a signal that ends us, and with the second leaves.

@@ -57,6 +57,11 @@ impl Tracer {
         Ok(Tracer { tid, _not_send: PhantomData })
     }
 
+    /// Its number.
+    pub fn tid(&self) -> u32 {
+        self.tid.cast_unsigned()
+    }
+
     /// Asks it to stop.
     ///
     /// # Errors

@@ -24,6 +24,10 @@ use super::stack_copy::{Room, StackCopier, StackCopy};
 
 /// How long a thread may take to stop. Running threads take some 10 us, sleeping ones until they get a CPU.
 const MAX_WAIT: Duration = Duration::from_millis(20);
+/// The same where all others have been looked at: it may have had to wait for a CPU.
+const MAX_LAST_WAIT: Duration = Duration::from_millis(200);
+/// Threads that are given this second chance.
+const SECOND_CHANCES: usize = 20;
 /// Looks without a pause at whether it has stopped.
 const QUICK_LOOKS: u32 = 4;
 /// The pause between two later looks. What is longer adds to the time that a thread is stopped.
@@ -35,6 +39,8 @@ const TRIES: u32 = 3;
 /// nothing is read with it and unwinding ends there. (A frame pointer of 0 would mean that nothing called the frame.)
 const UNKNOWN: u64 = 0x7fff_ffff_ffff_f000;
 
+/// Why a thread is not stopped that was asked to.
+const TOO_SLOW: &str = "it did not stop";
 /// Why a thread is not stopped that the kernel does not let ccsd trace.
 pub const NOT_PERMITTED: &str = "it may not be traced";
 
@@ -79,6 +85,23 @@ enum Left {
 /// # Errors
 /// If no thread can be started.
 pub fn take(pid: u32, tids: &[u32], until: Instant, taken: &mut Vec<Taken>) -> Result<()> {
+    let first = taken.len();
+    pass(pid, tids, (until, MAX_WAIT), taken)?;
+    let too_slow = |one: &Taken| matches!(&one.method, Method::NotStopped { why } if why.starts_with(TOO_SLOW));
+    let again: Vec<u32> = taken.iter().skip(first).filter(|one| too_slow(one)).map(|one| one.tid).collect();
+    let again = again.get(..again.len().min(SECOND_CHANCES)).unwrap_or_default();
+    let mut better = Vec::new();
+    pass(pid, again, (until, MAX_LAST_WAIT), &mut better)?;
+    for one in better {
+        if let Some(place) = taken.iter_mut().skip(first).find(|other| other.tid == one.tid) {
+            *place = one;
+        }
+    }
+    Ok(())
+}
+
+/// One look at each of them.
+fn pass(pid: u32, tids: &[u32], (until, wait): (Instant, Duration), taken: &mut Vec<Taken>) -> Result<()> {
     let mut rest = tids;
     let mut room = Room::default();
     while !rest.is_empty() {
@@ -87,7 +110,7 @@ pub fn take(pid: u32, tids: &[u32], until: Instant, taken: &mut Vec<Taken>) -> R
             let _ = become_urgent();
             let _ = prctl::set_timerslack(1);
             for (at, &tid) in rest.iter().enumerate() {
-                let left = if Instant::now() < until { one(pid, tid, &mut room) } else { too_late(pid, tid) };
+                let left = if Instant::now() < until { one(pid, tid, wait, &mut room) } else { too_late(pid, tid) };
                 match left {
                     Left::Clean(one) => taken.push(one),
                     Left::Gone => {}
@@ -111,7 +134,7 @@ pub fn take(pid: u32, tids: &[u32], until: Instant, taken: &mut Vec<Taken>) -> R
 }
 
 /// What can be had of one thread.
-fn one(pid: u32, tid: u32, room: &mut Room) -> Left {
+fn one(pid: u32, tid: u32, wait: Duration, room: &mut Room) -> Left {
     let Some(look) = Look::at(pid, tid) else { return Left::Gone };
     if matches!(look.state, State::Zombie | State::Dead) {
         return Left::Clean(nothing(tid, look, "it has ended".to_owned()));
@@ -133,11 +156,12 @@ fn one(pid: u32, tid: u32, room: &mut Room) -> Left {
         Err(Errno::ESRCH) => return Left::Gone,
         Err(error) => return Left::Clean(refused(pid, tid, look, (&copier, room), error)),
     };
-    stop(pid, tid, look, (&copier, room), tracer)
+    stop(pid, look, (&copier, room), tracer, wait)
 }
 
 /// Stops a thread, takes what it has, and lets it go.
-fn stop(pid: u32, tid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer: Tracer) -> Left {
+fn stop(pid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer: Tracer, wait: Duration) -> Left {
+    let tid = tracer.tid();
     let begun = Instant::now();
     let mut ran = now_ns();
     if tracer.interrupt().is_err() {
@@ -149,8 +173,8 @@ fn stop(pid: u32, tid: u32, look: Look, (copier, room): (&StackCopier, &mut Room
         match tracer.condition() {
             Condition::Stopped(stop) => break stop,
             Condition::Gone => return Left::TracingGone,
-            Condition::Runs if begun.elapsed() > MAX_WAIT => {
-                let why = format!("it did not stop within {} ms", MAX_WAIT.as_millis());
+            Condition::Runs if begun.elapsed() > wait => {
+                let why = format!("{TOO_SLOW} within {} ms", wait.as_millis());
                 let taken = quietly(pid, tid, &look, (copier, room), &why);
                 return Left::Tracing(taken.unwrap_or_else(|| nothing(tid, look, why)));
             }
