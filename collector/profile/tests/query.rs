@@ -151,6 +151,32 @@ fn other_cost_centres() {
     }
 }
 
+#[test]
+fn a_hidden_function_hides_its_line() {
+    let mut maker = Maker::new();
+    let line = maker.profile.add_line("demo.c", 5);
+    maker.charge_at(7, "main leaf", line, 3);
+    maker.charge_at(7, "main", line, 4);
+    let selected = maker.profile.selected(&filter("hide leaf").select(&maker.profile).unwrap());
+    let lines = weights(&selected.by(By::Line), &Selection::all());
+    assert_eq!(lines, table(&[("demo.c:5", 4, 4), ("[line not known] main", 3, 3)]));
+}
+
+#[test]
+fn the_innermost_main_has_phases() {
+    let mut maker = Maker::new();
+    for (stack, weight) in
+        [("main lang_start prog::main read", 5), ("main lang_start prog::main write", 6), ("main lang_start", 1)]
+    {
+        maker.charge(stack, weight);
+    }
+    let phases = Filter { preset: Some(Preset::Phases), ..Filter::default() }.select(&maker.profile).unwrap();
+    assert_eq!(
+        weights(&maker.profile, &phases),
+        table(&[("[root]", 1, 1), ("prog::main", 0, 11), ("read", 5, 5), ("write", 6, 6)])
+    );
+}
+
 fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
     prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
 }

@@ -47,6 +47,14 @@ impl Reader {
         self.needs_snapshot || self.pending.is_some() || self.end.is_some()
     }
 
+    /// Whether its channel has room, or it has gone: what it has left in its channel when it went stays there, so a full
+    /// channel alone does not say that there is somebody.
+    fn is_ready(&self) -> bool {
+        let mut select = Select::new();
+        select.send(&self.sender);
+        select.try_ready().is_ok()
+    }
+
     fn offer(&mut self, update: &Arc<Update>) {
         if self.needs_snapshot || !self.follow {
             return;
@@ -117,7 +125,7 @@ impl Readers {
         // Those who come at the same moment share a snapshot.
         let mut snapshot: Option<Arc<Update>> = None;
         self.readers.retain_mut(|reader| {
-            while reader.has_something() && !reader.sender.is_full() {
+            while reader.has_something() && reader.is_ready() {
                 let delivery = if reader.needs_snapshot {
                     let snapshot = snapshot.get_or_insert_with(|| Arc::new(profile.snapshot()));
                     reader.needs_snapshot = false;
@@ -130,7 +138,7 @@ impl Readers {
                 let last = matches!(delivery, Delivery::End(_));
                 match reader.sender.try_send(delivery) {
                     Ok(()) if !last => {}
-                    // This thread alone sends, so there was room: a reader whose channel is not full has gone.
+                    // This thread alone sends, so there is room still: a reader who is ready and takes nothing has gone.
                     Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => return false,
                 }
             }
@@ -279,8 +287,15 @@ mod tests {
         let mut profile = Profile::new(info(), Limits::default());
         assert_eq!(take(&mut fixture, &end, &mut profile), (2, 1, true));
         assert_eq!(profile.accounting().received, 2);
-        // And who has gone is forgotten.
+        // And who has gone is forgotten, with or without something left in the channel.
         drop(fixture.readers.add(true, None));
+        fixture.deliver();
+        assert_eq!(fixture.readers.count(), 0);
+        let end = fixture.readers.add(true, None);
+        fixture.deliver();
+        fixture.interval(1);
+        assert_eq!((fixture.readers.count(), end.len()), (1, 1));
+        drop(end);
         fixture.deliver();
         assert_eq!(fixture.readers.count(), 0);
     }

@@ -17,6 +17,10 @@ const LISTED_CHARS: usize = 200;
 /// Process ids that are listed.
 const LISTED_PIDS: usize = 64;
 
+/// Updates that are taken before commands, clock and readers have their turn: more than come in the time that one takes,
+/// at the shortest interval.
+const UPDATES_PER_TURN: usize = 4;
+
 /// What a session is on.
 #[derive(Clone, Debug)]
 pub enum Target {
@@ -186,7 +190,9 @@ impl Worker {
     fn run(&mut self) {
         loop {
             self.wait();
-            while let Some(event) = self.session.as_ref().map(|session| session.events().try_recv()) {
+            // A few of them, then what else there is to do: updates may come as fast as they are taken.
+            for _ in 0..UPDATES_PER_TURN {
+                let Some(event) = self.session.as_ref().map(|session| session.events().try_recv()) else { break };
                 match event {
                     Ok(SessionEvent::Update(update)) => self.update(*update),
                     Ok(SessionEvent::Finished(_)) => self.end(),

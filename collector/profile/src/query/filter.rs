@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::pattern::{Pattern, PatternError, Subject};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
-use crate::view::{GraphView, Selection};
+use crate::view::{GraphView, Selection, TreeView};
 
 /// Longest specification read, in bytes: a thousand patterns take some tens of kilobytes.
 const SPECIFICATION_BYTES: usize = 1 << 20;
@@ -173,17 +173,25 @@ fn phases(profile: &Profile) -> Result<Vec<CostCentreId>, QueryError> {
     let graph = GraphView::new(profile, &Selection::all());
     let is_main = |name: &str| matches!(name, "main" | "main.main") || name.ends_with("::main");
     let mains: Vec<_> = graph.nodes.iter().filter(|node| is_main(&node.name)).collect();
-    // A Rust program has `main` and `program::main`, a Go program `runtime.main` and `main.main`: the innermost counts.
-    let inner = |node: &&_| !mains.iter().any(|other| calls(node, other.function));
-    let chosen: Vec<_> = mains.iter().copied().filter(inner).collect();
+    // A Rust program has `main` and `program::main`, a Go program `runtime.main` and `main.main`: the innermost counts, the one
+    // on whose stacks the others are.
+    let tree = TreeView::new(profile, &Selection::all());
+    let mut above = vec![false; tree.nodes.len()];
+    let mut outer: Vec<CostCentreId> = Vec::new();
+    let is_one = |function| mains.iter().any(|node| node.function == function);
+    // Callers come before callees; from the last on, each tells its caller whether another main is below.
+    for (at, node) in tree.nodes.iter().enumerate().rev() {
+        let below = above.get(at).copied().unwrap_or(false);
+        if below && is_one(node.function) {
+            outer.push(node.function);
+        }
+        if let Some(place) = node.parent.and_then(|parent| above.get_mut(parent)) {
+            *place |= below || is_one(node.function);
+        }
+    }
+    let chosen: Vec<_> = mains.iter().copied().filter(|node| !outer.contains(&node.function)).collect();
     if chosen.is_empty() {
         return Err(QueryError::NoMain);
     }
     Ok(chosen.iter().flat_map(|node| node.callees.iter().map(|arc| arc.function).chain([node.function])).collect())
-}
-
-/// Whether one of a function's callees is, or soon leads to, another: through at most the function in between that a
-/// runtime puts there.
-fn calls(node: &&crate::view::GraphNode, other: CostCentreId) -> bool {
-    node.function != other && node.callees.iter().any(|arc| arc.function == other)
 }

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use hashbrown::HashMap;
+
 use super::group::Groups;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::limits::Limits;
@@ -72,7 +74,15 @@ impl Profile {
     pub fn by(&self, by: By) -> Profile {
         match by {
             By::Function => self.regrouped(|_, centre| centre.clone()),
-            By::Lexical => self.regrouped(|id, centre| definer(self, id, centre)),
+            By::Lexical => {
+                let named = self
+                    .cost_centres()
+                    .iter()
+                    .zip(0..)
+                    .filter_map(|(it, id)| Some(((it.image, it.display_name.as_deref()?), CostCentreId(id))));
+                let named: HashMap<(ImageId, &str), CostCentreId> = named.collect();
+                self.regrouped(|id, centre| definer(self, &named, id, centre))
+            }
             By::Module => self.regrouped(|id, _| plain(self.image_name(id).to_owned())),
             By::File => self.regrouped(|id, centre| match &centre.file {
                 Some(file) => CostCentre { file: Some(file.clone()), ..plain(file.clone()) },
@@ -101,7 +111,10 @@ impl Profile {
                         *place = at;
                     }
                 });
-                self.charge_to(new, |_, charge| contexts.get(named_contexts.context(charge.context).index()).copied())
+                self.charge_to(new, |new, charge| {
+                    let context = contexts.get(named_contexts.context(charge.context).index()).copied();
+                    Some((context?, self.copied_line(new, charge.line)))
+                })
             }
         }
     }
@@ -123,13 +136,17 @@ impl Profile {
         let mut contexts = vec![None; named.contexts().len()];
         walk_contexts(self, &named, selection, |id, visible| {
             let push = |at, function| new.contexts_mut().push(at, function);
+            let leaf_is_shown = visible.functions().last() == named.contexts().leaf(id);
             if let Some(place) = contexts.get_mut(id.index()) {
-                *place = Some(visible.functions().fold(ContextId::ROOT, push));
+                *place = Some((visible.functions().fold(ContextId::ROOT, push), leaf_is_shown));
             }
         });
-        self.charge_to(new, |_, charge| {
+        self.charge_to(new, |new, charge| {
             let context = contexts.get(named.context(charge.context).index()).copied().flatten();
-            context.filter(|_| selection.takes_thread(charge.thread))
+            let (context, leaf_is_shown) = context.filter(|_| selection.takes_thread(charge.thread))?;
+            // The line is one of the function that ran.
+            let line = if leaf_is_shown { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
+            Some((context, line))
         })
     }
 
@@ -138,8 +155,13 @@ impl Profile {
         let named = self.named();
         self.charge_to(self.emptied(), |new, charge| {
             let leaf = named.contexts().leaf(named.context(charge.context)).unwrap_or(CostCentreId::ROOT);
-            Some(context(new, charge, leaf))
+            Some((context(new, charge, leaf), self.copied_line(new, charge.line)))
         })
+    }
+
+    /// A line of this profile in another.
+    fn copied_line(&self, new: &mut Profile, id: LineId) -> LineId {
+        self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }
 
     /// A profile of the same session with its processes and threads, under the same ids, and nothing charged.
@@ -158,11 +180,10 @@ impl Profile {
     fn charge_to(
         &self,
         mut new: Profile,
-        mut context: impl FnMut(&mut Profile, &Charge<'_>) -> Option<ContextId>,
+        mut place: impl FnMut(&mut Profile, &Charge<'_>) -> Option<(ContextId, LineId)>,
     ) -> Profile {
         self.for_each_charge(|charge| {
-            let Some(context) = context(&mut new, &charge) else { return };
-            let line = self.line(charge.line).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line));
+            let Some((context, line)) = place(&mut new, &charge) else { return };
             new.charge_many(charge.thread, context, line, charge.samples, charge.weights);
         });
         new.accounting = self.accounting.clone();
@@ -184,15 +205,19 @@ fn named(new: &mut Profile, name: &str) -> CostCentreId {
 }
 
 /// The function that a function is written in.
-fn definer(profile: &Profile, id: CostCentreId, centre: &CostCentre) -> CostCentre {
+fn definer(
+    profile: &Profile,
+    named: &HashMap<(ImageId, &str), CostCentreId>,
+    id: CostCentreId,
+    centre: &CostCentre,
+) -> CostCentre {
     let name = profile.name(id);
     let outer = lexical(&name);
     if outer.len() == name.len() {
         return centre.clone();
     }
     // Under its own identity, if it was sampled itself.
-    let is_outer = |it: &&CostCentre| it.image == centre.image && it.display_name.as_deref() == Some(outer);
-    match profile.cost_centres().iter().find(is_outer) {
+    match named.get(&(centre.image, outer)).and_then(|&id| profile.cost_centre(id)) {
         Some(outer) => outer.clone(),
         None => CostCentre { file: centre.file.clone(), ..plain(outer.to_owned()) },
     }
