@@ -123,6 +123,8 @@ fn main() -> ExitCode {
         .test("stopped_processes_stay_stopped", &[CC], || {
             let mut fixture = waiting("threads", Some(3));
             let pid = Pid::from_raw(fixture.pid().cast_signed());
+            // One that has not run yet has no stack to speak of.
+            until("all have begun to wait", || tasks(fixture.pid()).iter().all(|&(_, state, _)| state == 'S'));
             kill(pid, Signal::SIGSTOP).unwrap();
             assert_eq!(waitpid(pid, Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(pid, Signal::SIGSTOP)));
             for _ in 0..5 {
@@ -189,6 +191,31 @@ fn main() -> ExitCode {
             assert_eq!(threads[0]["missing"], "it has ended");
             assert_eq!(threads[1]["name"], "last");
             assert!(functions(&threads[1]).contains(&"last"), "{:#}", threads[1]);
+        })
+        .test("uninterruptible_sleep", &[CC], || {
+            let mut fixture = waiting("vfork", None);
+            until("it waits for its child", || tasks(fixture.pid())[0].1 == 'D');
+            let threads = threads(&fixture);
+            let thread = &threads[0];
+            assert_eq!(thread["state"], "uninterruptible");
+            assert_eq!(thread["not_stopped"], "it is in uninterruptible sleep");
+            // Its return address is in a register, which only a stop would give: said, and not made up.
+            assert!(functions(thread)[0].contains("vfork"), "{thread:#}");
+            assert!(thread["complete"].as_bool() == Some(true) || thread["truncated"].is_string(), "{thread:#}");
+            fixture.go();
+            let _ = fixture.finish();
+        })
+        .test("another_program_during_the_dump", &[CC], || {
+            // Whichever of the two it is found to be, frames are of that one.
+            let script = "while :; do exec sh -c \"$1\" sh \"$1\"; done";
+            let mut child = Command::new("sh").args(["-c", script, "sh", script]).spawn().unwrap();
+            for _ in 0..5 {
+                let ended = Ended::of(&mut ccsd(["dump", &child.id().to_string()]));
+                assert!(matches!(ended.status.code(), Some(0 | 1)), "{ended:?}");
+            }
+            assert!(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            child.wait().unwrap();
         })
         .test("who_may_not", &[CC, Need::Root], || {
             let fixture = waiting("inlined", None);

@@ -56,12 +56,48 @@ pub fn not_to_be_interrupted(call: &Call) -> Option<&'static str> {
     }
 }
 
+/// Whether a call that a stop has ended with EINTR has done nothing yet and can be made again. (A `close` has closed its file.)
+pub fn can_be_made_again(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | EPOLL_PWAIT2
+            | libc::SYS_semop
+            | libc::SYS_semtimedop
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_io_getevents
+            | IO_PGETEVENTS
+            | IO_URING_ENTER
+            // On sockets with a timeout.
+            | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_connect
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn call(number: i64, args: [u64; 6]) -> bool {
         not_to_be_interrupted(&Call { number, args, sp: 0, ip: 0 }).is_some()
+    }
+
+    #[test]
+    fn what_can_be_made_again() {
+        assert!(can_be_made_again(libc::SYS_epoll_wait) && can_be_made_again(libc::SYS_recvfrom));
+        assert!(!can_be_made_again(libc::SYS_close) && !can_be_made_again(-1));
     }
 
     #[test]

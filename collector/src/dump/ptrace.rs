@@ -155,9 +155,10 @@ impl Stopped {
         self.regs.rsp
     }
 
-    /// Whether this system call has just ended with EINTR.
-    pub fn was_interrupted_in(&self, call: u64) -> bool {
-        self.regs.orig_rax == call && self.regs.rax.cast_signed() == -i64::from(libc::EINTR)
+    /// The system call that has just ended with EINTR, if one has.
+    pub fn interrupted_call(&self) -> Option<i64> {
+        let interrupted = self.regs.rax.cast_signed() == -i64::from(libc::EINTR);
+        Some(self.regs.orig_rax.cast_signed()).filter(|&call| interrupted && call >= 0)
     }
 }
 

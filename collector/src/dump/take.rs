@@ -16,7 +16,7 @@ use crate::perf::record::{OTHERS, UserRegs};
 use crate::process::procfs;
 use crate::promptness::become_urgent;
 
-use super::calls::not_to_be_interrupted;
+use super::calls::{can_be_made_again, not_to_be_interrupted};
 use super::look::{Look, Place};
 use super::model::{Method, State};
 use super::ptrace::{Condition, Stop, Tracer};
@@ -25,7 +25,7 @@ use super::stack_copy::{Room, StackCopier, StackCopy};
 /// How long a thread may take to stop. Running threads take some 10 us, sleeping ones until they get a CPU.
 const MAX_WAIT: Duration = Duration::from_millis(20);
 /// The same where all others have been looked at: it may have had to wait for a CPU.
-const MAX_LAST_WAIT: Duration = Duration::from_millis(200);
+const MAX_LAST_WAIT: Duration = Duration::from_millis(500);
 /// Threads that are given this second chance.
 const SECOND_CHANCES: usize = 20;
 /// Looks without a pause at whether it has stopped.
@@ -87,7 +87,10 @@ enum Left {
 pub fn take(pid: u32, tids: &[u32], until: Instant, taken: &mut Vec<Taken>) -> Result<()> {
     let first = taken.len();
     pass(pid, tids, (until, MAX_WAIT), taken)?;
-    let too_slow = |one: &Taken| matches!(&one.method, Method::NotStopped { why } if why.starts_with(TOO_SLOW));
+    let too_slow = |one: &Taken| {
+        let gave_up = matches!(&one.method, Method::NotStopped { why } if why.starts_with(TOO_SLOW));
+        gave_up && one.look.state != State::Uninterruptible
+    };
     let again: Vec<u32> = taken.iter().skip(first).filter(|one| too_slow(one)).map(|one| one.tid).collect();
     let again = again.get(..again.len().min(SECOND_CHANCES)).unwrap_or_default();
     let mut better = Vec::new();
@@ -187,10 +190,8 @@ fn stop(pid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer:
     };
     let Ok(stopped) = tracer.registers() else { return Left::TracingGone };
     let copied = copier.copy(stopped.sp(), room);
-    if let Place::InCall(call) = &look.place
-        && stop == Stop::Asked
-        && look.state != State::Stopped
-        && stopped.was_interrupted_in(call.number.cast_unsigned())
+    // By what it was in when it stopped: since the look at it, it may have begun another call.
+    if stop == Stop::Asked && look.state != State::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again)
     {
         // Only a thread that has been killed refuses.
         let _ = tracer.restart(&stopped);
