@@ -100,7 +100,9 @@ pub fn cgroup_path(file: &[u8]) -> String {
             _ => {}
         }
     }
-    String::from_utf8_lossy(named.or(unified).unwrap_or_default()).into_owned()
+    // Where both are there, systemd may use either; in the other all are in the root.
+    let path = named.filter(|path| *path != b"/").or(unified).or(named);
+    String::from_utf8_lossy(path.unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]
@@ -191,6 +193,8 @@ mod tests {
         assert_eq!(cgroup_path(b"0::/system.slice/a.service\n"), "/system.slice/a.service");
         let hybrid = b"12:cpu:/x\n1:name=systemd:/system.slice/a:b.service\n0::/system.slice/other\n";
         assert_eq!(cgroup_path(hybrid), "/system.slice/a:b.service");
+        assert_eq!(cgroup_path(b"1:name=systemd:/\n0::/system.slice/b.service\n"), "/system.slice/b.service");
+        assert_eq!(cgroup_path(b"1:name=systemd:/\n"), "/");
         for hostile in [&b""[..], b":", b"::::", b"0", b"x:y:z\n\n\n", b"0:\xff:\xff"] {
             assert_eq!(cgroup_path(hostile), "", "{hostile:?}");
         }

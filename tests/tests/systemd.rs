@@ -1,0 +1,187 @@
+//! The package on a real systemd: a Debian userland that systemd-nspawn boots, with the service installed, used, restarted,
+//! killed and removed. What is done inside is `fixtures/systemd.sh`.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::LazyLock;
+
+use ccsd_tests::ccsd::{Ended, binary, ccsd};
+use ccsd_tests::fixture::scratch;
+use ccsd_tests::suite::{Need, Suite, UNSHARE};
+use tempfile::TempDir;
+
+const CARGO_DEB: Need = Need::Program("cargo-deb", "cargo-deb, or cargo install cargo-deb");
+const NEEDS: [Need; 5] = [
+    Need::Root,
+    UNSHARE,
+    CARGO_DEB,
+    Need::Program("debootstrap", "debootstrap"),
+    Need::Program("systemd-nspawn", "systemd-container"),
+];
+/// What the service's capabilities are, and nothing else is.
+const CAPABILITIES: [(u32, &str); 6] = [
+    (2, "CAP_DAC_READ_SEARCH"),
+    (19, "CAP_SYS_PTRACE"),
+    (23, "CAP_SYS_NICE"),
+    (34, "CAP_SYSLOG"),
+    (38, "CAP_PERFMON"),
+    (40, "CAP_CHECKPOINT_RESTORE"),
+];
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("the_package_has_what_the_service_needs", &[CARGO_DEB], package_content)
+        .test("the_sandbox_lets_little_out", &[Need::Program("systemd-analyze", "systemd")], sandbox)
+        .test("it_runs_as_its_own_user", &NEEDS, || {
+            is("state", "active active");
+            is("user", "ccsd:ccsd");
+            let mask: u64 = CAPABILITIES.iter().map(|(bit, _)| 1 << bit).sum();
+            is("capabilities", &format!("{mask:016x}"));
+            is("new_privileges", "1");
+            is("directories", "755:ccsd:ccsd 750:ccsd:ccsd");
+            is("verify", "good");
+            assert!(told("exposure").parse::<f64>().unwrap() <= 3.0);
+        })
+        .test("who_may_do_what", &NEEDS, || {
+            is("attach_root", "0");
+            is("attach_alice", "0");
+            is("attach_bob", "2");
+            is("metrics_root", "0");
+            is("metrics_alice", "0");
+            is("metrics_bob", "2");
+            is("owner_alice", "alice");
+            assert!(told("report_alice").parse::<u64>().unwrap() > 100);
+            assert!(told("sessions_bob").starts_with("no sessions"), "{}", told("sessions_bob"));
+        })
+        .test("it_watches_and_reloads", &NEEDS, || {
+            is("watch_processes", "1");
+            is("segment", "640:ccsd:ccsd");
+            is("kernel", "1");
+            let journal = told("journal");
+            assert!(journal.contains("/etc/ccsd/ccsd.toml:6:1: duplicate key"), "{journal}");
+            is("priority", "1");
+            is("state_after_bad", "active");
+        })
+        .test("restarted_killed_and_stopped", &NEEDS, || {
+            is("restart", "good");
+            is("interrupted_after_restart", "1");
+            is("kill", "good");
+            is("interrupted_after_kill", "1");
+            assert!(told("status").starts_with("1 of 1 watches profile 1 processes"), "{}", told("status"));
+            assert!(told("stopped_ms").parse::<u64>().unwrap() < 5_000);
+            is("result", "success");
+        })
+        .test("removed_and_purged", &NEEDS, || {
+            is("removed", "inactive configuration stays");
+            is("purged", "nothing left");
+        })
+        .run()
+}
+
+fn root_of_sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The package, with the binary under test.
+static PACKAGE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
+    let dir = scratch();
+    // cargo-deb takes what a release build would have left.
+    let release = dir.path().join("target/release");
+    fs::create_dir_all(release.join("man")).unwrap();
+    fs::copy(binary(), release.join("ccsd")).unwrap();
+    assert!(Ended::of(ccsd(["man"]).arg(release.join("man"))).status.success());
+    let package = dir.path().join("ccsd.deb");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["deb", "--package=ccsd", "--no-build", "--no-strip", "--fast", "--offline", "--output"]).arg(&package);
+    cargo.current_dir(root_of_sources()).env("CARGO_TARGET_DIR", dir.path().join("target"));
+    let ended = Ended::of(&mut cargo);
+    assert!(ended.status.success(), "{ended:?}");
+    (dir, package)
+});
+
+/// What the script has told of the booted system.
+static RESULT: LazyLock<String> = LazyLock::new(|| {
+    let dir = scratch();
+    let root = dir.path().join("root");
+    // Fetched once for all runs in this target directory.
+    let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-bookworm");
+    if !base.join("usr/bin/journalctl").exists() {
+        let fresh = base.with_extension("part");
+        let _ = fs::remove_dir_all(&fresh);
+        let include = "--include=systemd,systemd-sysv,dbus,init-system-helpers";
+        run(Command::new("debootstrap").args(["--variant=minbase", include, "bookworm"]).arg(&fresh));
+        let _ = fs::remove_dir_all(&base);
+        fs::rename(&fresh, &base).unwrap();
+    }
+    run(Command::new("cp").arg("-a").arg(&base).arg(&root));
+    fs::copy(&PACKAGE.1, root.join("root/ccsd.deb")).unwrap();
+    run(Command::new("chroot").arg(&root).args(["dpkg", "-i", "/root/ccsd.deb"]));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/systemd.sh");
+    fs::copy(script, root.join("root/test.sh")).unwrap();
+    let unit = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/bin/sh /root/test.sh\n\
+                [Install]\nWantedBy=multi-user.target\n";
+    fs::write(root.join("etc/systemd/system/test.service"), unit).unwrap();
+    run(Command::new("chroot").arg(&root).args(["systemctl", "enable", "test.service"]));
+    // A /run of its own: systemd-nspawn wants a temporary file system there. Without the system calls perf events are
+    // refused inside.
+    let capabilities: Vec<&str> = CAPABILITIES.iter().map(|(_, name)| *name).collect();
+    let mut nspawn = Command::new("timeout");
+    nspawn.args(["300", "unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
+    nspawn.args(["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--private-network"]);
+    nspawn.arg(format!("--capability={}", capabilities.join(",")));
+    nspawn.arg("--system-call-filter=perf_event_open process_vm_readv ptrace").arg("--console=pipe");
+    nspawn.arg("--directory").arg(&root);
+    let ended = Ended::of(nspawn.stdin(Stdio::null()));
+    let text = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
+    let result = text("root/result");
+    assert!(result.lines().any(|line| line == "done"), "{result}\n{}\n{ended:?}", text("root/errors"));
+    // For whoever has to find out why something is not as it should be.
+    eprintln!("{}", text("root/errors"));
+    result
+});
+
+fn run(command: &mut Command) {
+    let ended = Ended::of(command);
+    assert!(ended.status.success(), "{command:?}: {ended:?}");
+}
+
+/// What the script has told by this name.
+fn told(name: &str) -> String {
+    let line = RESULT.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {}", *RESULT)).trim().to_owned()
+}
+
+fn is(name: &str, value: &str) {
+    assert_eq!(told(name), value, "{name}; all: {}", *RESULT);
+}
+
+fn package_content() {
+    let listed = Ended::of(Command::new("dpkg-deb").arg("--contents").arg(&PACKAGE.1)).stdout;
+    for (mode, path) in [
+        ("-rwxr-xr-x", "./usr/bin/ccsd"),
+        ("-rw-r--r--", "./etc/ccsd/ccsd.toml"),
+        ("-rw-r--r--", "./usr/lib/systemd/system/ccsd.service"),
+        ("-rw-r--r--", "./usr/lib/systemd/system/ccsd.socket"),
+        ("-rw-r--r--", "./usr/lib/sysusers.d/ccsd.conf"),
+        ("-rw-r--r--", "./usr/lib/tmpfiles.d/ccsd.conf"),
+        ("-rw-r--r--", "./usr/share/man/man1/ccsd-watches.1"),
+    ] {
+        let line = listed.lines().find(|line| line.ends_with(path)).unwrap_or_else(|| panic!("{path}: {listed}"));
+        assert!(line.starts_with(mode) && line.contains(" 0/0 ") | line.contains(" root/root "), "{line}");
+    }
+    let field = |name: &str| Ended::of(Command::new("dpkg-deb").arg("--field").arg(&PACKAGE.1).arg(name)).stdout;
+    assert!(field("Depends").contains("systemd") && field("Depends").contains("libc6"));
+    let control = Ended::of(Command::new("dpkg-deb").args(["--info"]).arg(&PACKAGE.1).arg("conffiles")).stdout;
+    assert_eq!(control.trim(), "/etc/ccsd/ccsd.toml");
+}
+
+fn sandbox() {
+    let unit = root_of_sources().join("systemd/ccsd.service");
+    let ended = Ended::of(Command::new("systemd-analyze").args(["security", "--offline=true", "--no-pager"]).arg(unit));
+    let line = ended.stdout.lines().find(|line| line.contains("exposure level")).unwrap_or_else(|| panic!("{ended:?}"));
+    let exposure: f64 = line.split(": ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(exposure <= 3.0, "{line}");
+}
