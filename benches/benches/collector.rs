@@ -33,7 +33,8 @@ fn recurse(depth: u32, work: &mut dyn FnMut()) {
 /// Samples this thread until a sample inside the recursion has come, and returns its record's bytes and layout.
 fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
-    let (mut events, mut sorter) = EventSet::new(choice.spec, Layout::Threads, &mut Vec::new()).expect("rings");
+    let (mut events, mut sorter) =
+        EventSet::new(choice.spec, Layout::Threads, 128 << 20, &mut Vec::new()).expect("rings");
     let layout = SampleLayout::default();
     events.open_thread(std::process::id(), false).expect("events on this process");
     let mut found = None;

@@ -77,20 +77,22 @@ pub struct Aggregator {
     resolver: Resolver,
     spec: EventSpec,
     layout: Layout,
+    own_process: bool,
     metrics: usize,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
 }
 
 impl Aggregator {
-    /// An aggregator for an empty profile.
-    pub fn new(profile: Profile, spec: EventSpec, layout: Layout) -> Aggregator {
+    /// An aggregator for an empty profile. `own_process` says whether what the process costs is what the session costs.
+    pub fn new(profile: Profile, spec: EventSpec, layout: Layout, own_process: bool) -> Aggregator {
         let metrics = spec.metrics();
         Aggregator {
             profile,
             resolver: Resolver::new(spec.kernel),
             spec,
             layout,
+            own_process,
             metrics,
             processes: HashMap::default(),
             threads: HashMap::default(),
@@ -289,7 +291,10 @@ impl Aggregator {
         accounting.throttled = own_part(counts.throttled, counts);
         accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;
-        accounting.own_cpu_ns = usage::own_cpu_ns();
+        accounting.own_cpu_ns = match self.own_process {
+            true => usage::own_cpu_ns(),
+            false => counts.sampler_cpu_ns.saturating_add(usage::thread_cpu_ns()),
+        };
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
             let event_count = counts.event_count;
@@ -435,7 +440,7 @@ mod tests {
         let watched = pulse.clone();
         let aggregate = std::thread::spawn(move || {
             let profile = Profile::new(Session::default(), Limits::default());
-            Aggregator::new(profile, spec, Layout::Threads).run(&batch_receiver, &empty, &events, &watched);
+            Aggregator::new(profile, spec, Layout::Threads, true).run(&batch_receiver, &empty, &events, &watched);
         });
         pulse.ask_for_end();
         // As long as it does something, the end may take its time.

@@ -118,6 +118,8 @@ pub struct Counts {
     pub lost_tracking: u64,
     /// Nanoseconds since sampling began.
     pub duration_ns: u64,
+    /// CPU time of the sampling thread, nanoseconds.
+    pub sampler_cpu_ns: u64,
     /// Sum of the events' counters (nanoseconds or cycles), where it has been read.
     pub event_count: Option<u64>,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.

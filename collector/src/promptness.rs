@@ -8,7 +8,7 @@
 
 use std::io;
 
-use nix::time::{ClockId, clock_gettime};
+use crate::usage::thread_cpu_ns;
 
 /// How often it is looked at how much CPU time the thread takes, nanoseconds.
 const LOOK_NS: u64 = 500_000_000;
@@ -37,7 +37,7 @@ impl Urgency {
     /// # Errors
     /// The same.
     pub fn begin(&mut self, now: u64) -> io::Result<()> {
-        self.looked = (now, cpu_time());
+        self.looked = (now, thread_cpu_ns());
         // Whoever has made it a real-time thread before will know why: that is not undone.
         self.urgent = become_urgent()?;
         Ok(())
@@ -49,7 +49,7 @@ impl Urgency {
             return;
         }
         // Both have been allowed before.
-        let _ = match self.decide(now, cpu_time()) {
+        let _ = match self.decide(now, thread_cpu_ns()) {
             Some(true) => become_urgent(),
             Some(false) => become_ordinary(),
             None => Ok(false),
@@ -70,13 +70,6 @@ impl Urgency {
         self.urgent = true;
         Some(true)
     }
-}
-
-/// That of the calling thread, nanoseconds.
-fn cpu_time() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok();
-    let time = time.map(std::time::Duration::from).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Makes the calling thread, but nothing that it starts, a real-time thread of the lowest priority, if it is scheduled as

@@ -24,6 +24,7 @@ use crate::process::jit_code::JitEvent;
 use crate::process::procfs;
 use crate::promptness::Urgency;
 use crate::pulse::Pulse;
+use crate::usage::thread_cpu_ns;
 use records::State;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
@@ -186,6 +187,7 @@ impl Sampler {
 
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
+        self.state.counts.sampler_cpu_ns = thread_cpu_ns();
         self.state.counts.event_count = self.events.count();
         if self.attached {
             let mut sum = (0u64, 0u64);

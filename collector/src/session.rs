@@ -51,6 +51,11 @@ pub struct Options {
     /// Whether CPUs may be sampled, where `per_cpu` asks for it or the target has too many threads: then samples of
     /// other programs are taken, too, before they are dropped. Where it is forbidden, `per_cpu` is refused.
     pub whole_machine: bool,
+    /// Whether this process does nothing else: then what it costs is what the session costs. Else that is the CPU time of
+    /// the session's own threads.
+    pub own_process: bool,
+    /// Most memory for the rings of samples, bytes. They are locked, and what they hold is how late ccsd may be.
+    pub ring_bytes: usize,
     /// Time between two updates.
     pub interval: Duration,
     /// Budgets of the profile.
@@ -67,6 +72,9 @@ impl Default for Options {
             inherit: true,
             per_cpu: false,
             whole_machine: true,
+            own_process: true,
+            // A machine with hundreds of CPUs shall not lock gigabytes.
+            ring_bytes: 128 << 20,
             interval: Duration::from_secs(1),
             limits: Limits::default(),
         }
@@ -310,6 +318,9 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
         .collect())
 }
 
+/// What to know of the costs of a session that is not alone.
+const SHARED: &str =
+    "collected by a daemon: its CPU time is that of the two threads of this session, its memory that of all sessions";
 /// What to know of [`Layout::Cpus`].
 const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other programs are taken, too, and dropped)";
 
@@ -351,7 +362,10 @@ impl Prepared {
         command: Vec<String>,
         pids: Vec<u32>,
     ) -> Result<Prepared> {
-        let (events, sorter) = EventSet::new(choice.spec, layout, &mut choice.notes)?;
+        let (events, sorter) = EventSet::new(choice.spec, layout, options.ring_bytes, &mut choice.notes)?;
+        if !options.own_process {
+            choice.notes.push(SHARED.to_owned());
+        }
         let spec = *events.spec();
         let info = describe(&choice, target, command, pids);
         let profile = Profile::new(info.clone(), options.limits.clone());
@@ -371,7 +385,7 @@ impl Prepared {
         Ok(Prepared {
             info,
             sampler,
-            aggregator: Aggregator::new(profile, spec, layout),
+            aggregator: Aggregator::new(profile, spec, layout, options.own_process),
             batches,
             empty,
             commands,

@@ -2,6 +2,7 @@
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use nix::time::{ClockId, clock_gettime};
 
 /// CPU time of this process so far, user and system, in nanoseconds.
 pub fn own_cpu_ns() -> u64 {
@@ -17,6 +18,13 @@ pub fn own_rss_bytes() -> u64 {
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
     pages.saturating_mul(page.map_or(4096, i64::unsigned_abs))
+}
+
+/// CPU time of the calling thread so far, user and system, in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok();
+    let time = time.map(std::time::Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Largest resident set of this process so far, in bytes (`VmHWM`; `ru_maxrss` would include what ran before `execve`).

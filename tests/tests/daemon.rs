@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         .test("one_daemon_to_a_socket", &[], one_daemon_to_a_socket)
         .test("ending_the_daemon_ends_its_sessions_in_order", &[CC], ending_the_daemon)
         .test("killing_the_daemon_leaves_clients_what_they_have", &[CC], killing_the_daemon)
+        .test("what_execs_a_privileged_program_is_seen_no_more", &[CC, Need::Root], privileged_exec)
+        .test("targets_may_end_at_any_moment", &[], targets_that_end)
         .test("users_see_and_profile_their_own", &[CC, Need::Root], users_see_their_own)
         .run()
 }
@@ -353,4 +355,92 @@ fn users_see_their_own() {
     let ended = Ended::of(as_user(&mut closed.ccsd(["record", "--no-output", "--", "true"]), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
     assert!(ended.stderr.contains("not permitted to use the daemon"), "{ended:?}");
+}
+
+fn privileged_exec() {
+    let mut daemon = Daemon::start(&["--socket-mode", "666"]);
+    // `forever`, for whoever runs it as root.
+    let dir = scratch();
+    let privileged = dir.path().join("privileged");
+    fs::copy(build("forever.c", &["-O1"]), &privileged).unwrap();
+    fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).unwrap();
+    let script = "printf r; read line; exec \"$0\"";
+    let start = || {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&privileged);
+        Running::start_command(as_user(&mut command, NOBODY))
+    };
+    let mut fixture = start();
+    let pid = fixture.pid().to_string();
+    let ended = Ended::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
+    assert!(ended.status.success(), "{ended:?}");
+    let id = ended.stdout.trim().to_owned();
+    // It was nobody's shell when the session began; now it is root's.
+    fixture.go();
+    fixture.wait_until_told();
+    let said = daemon.wait_until_it_says("session 1 ends:");
+    assert!(said.contains(&pid) && said.contains("may not be profiled"), "{said}");
+    let session = loop {
+        let session = daemon.session(id.parse().unwrap());
+        if !session["ended"].is_null() {
+            break session;
+        }
+    };
+    assert!(session["ended"]["not_permitted"].as_str().unwrap().contains("another user"), "{session}");
+    let report = Ended::of(as_user(&mut daemon.ccsd(["report", "--json", &id]), NOBODY));
+    assert!(report.status.success(), "{report:?}");
+    assert!(!report.stdout.contains("forever"), "{report:?}");
+    // To begin with it now is refused; root may.
+    let ended = Ended::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
+    ended.assert_refused(2, &["may not profile", &pid]);
+    let _ = daemon.detached(&[], fixture.pid());
+    fixture.go();
+    // Recorded, such a program runs to its end, which is told as ever.
+    let file = dir.path().join("recorded.ccsd");
+    let mut command = daemon.ccsd(["record", "--daemon", "-o"]);
+    let ended = Ended::of(as_user(command.arg(&file).arg("--").arg(&privileged).arg("1500"), NOBODY));
+    assert_eq!(ended.status.code(), Some(5), "{ended:?}");
+    assert!(ended.stderr.contains("may not be profiled"), "{ended:?}");
+    let recorded = Recorded::open(dir, &file, ended);
+    assert_eq!(recorded.samples("forever").inherited, 0);
+}
+
+fn targets_that_end() {
+    let daemon = Daemon::start(&[]);
+    let mut outcomes = [0, 0];
+    for i in 0..20u32 {
+        // Some are gone before, some while, some after they are attached to.
+        let script = format!("i=0; while [ $i -lt {} ]; do i=$((i+1)); done", i * 3000);
+        let mut target = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let ended = daemon.run(&["attach", "--detach", &target.id().to_string()]);
+        if ended.status.success() {
+            outcomes[0] += 1;
+        } else {
+            outcomes[1] += 1;
+            let known = [("no process with PID", 2), ("is a zombie", 2), ("exited while", 1)];
+            let said = known.iter().find(|(part, _)| ended.stderr.contains(part));
+            assert_eq!(said.map(|(_, status)| *status), ended.status.code(), "{ended:?}");
+        }
+        target.wait().unwrap();
+    }
+    // Those that could be attached to have ended with their targets, and nothing else is there.
+    loop {
+        let sessions = daemon.sessions();
+        assert_eq!(sessions.len(), outcomes[0], "{outcomes:?}");
+        if sessions.iter().all(|session| session["ended"] == "target") {
+            break;
+        }
+    }
+    // A process that executes another program stays its session's.
+    let mut command = Command::new("sh");
+    let mut fixture =
+        Running::start_command(command.args(["-c", "printf r; read line; exec sh -c 'printf r; read line'"]));
+    let id = daemon.detached(&[], fixture.pid());
+    fixture.go();
+    fixture.wait_until_told();
+    assert_eq!(daemon.session(id)["ended"], Value::Null);
+    fixture.go();
+    let _ = fixture.end();
+    while daemon.session(id)["ended"] != "target" {}
+    daemon.stop();
 }

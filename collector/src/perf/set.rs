@@ -29,8 +29,6 @@ const MIN_SAMPLE_PAGES: usize = 8;
 const TRACKING_PAGES: usize = 16;
 /// Pages of a tracking ring at least.
 const MIN_TRACKING_PAGES: usize = 1;
-/// Memory of all sample rings together, at best, so that a machine with hundreds of CPUs does not lock gigabytes.
-const ALL_SAMPLES_BYTES: usize = 128 << 20;
 /// Samples that a ring must hold at full size, so that the reader may be late by this many periods. A smaller ring makes
 /// the copy of the stack smaller instead.
 const SAMPLES_PER_RING: usize = 8;
@@ -69,16 +67,21 @@ pub enum Opened {
 }
 
 impl EventSet {
-    /// Maps the rings, as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
+    /// Maps the rings, of about `ring_bytes` in all, or as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
     /// Returns the rings as one merged stream; a note says if they had to be small. In [`Layout::Cpus`], sampling begins
     /// here.
     ///
     /// # Errors
     /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::WholeMachineRefused`] for [`Layout::Cpus`];
     /// [`Error::System`] for anything unforeseen.
-    pub fn new(mut spec: EventSpec, layout: Layout, notes: &mut Vec<String>) -> Result<(EventSet, EventSorter)> {
+    pub fn new(
+        mut spec: EventSpec,
+        layout: Layout,
+        ring_bytes: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<(EventSet, EventSorter)> {
         let cpus = system::online_cpus();
-        let most = (ALL_SAMPLES_BYTES / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, SAMPLE_PAGES);
+        let most = (ring_bytes / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, SAMPLE_PAGES);
         let mut sample_pages = most;
         let mut tracking_pages = TRACKING_PAGES;
         let rings = loop {

@@ -127,3 +127,94 @@ impl<W: Write> Write for StreamWriter<W> {
         self.0.flush()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A reader that gives as many bytes at a time as it is told, and counts what is asked of it.
+    struct Drops<'a> {
+        bytes: &'a [u8],
+        at_once: usize,
+    }
+
+    impl Read for Drops<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.at_once.max(1).min(buffer.len()).min(self.bytes.len());
+            let (now, rest) = self.bytes.split_at(count);
+            buffer[..count].copy_from_slice(now);
+            self.bytes = rest;
+            Ok(count)
+        }
+    }
+
+    proptest! {
+        /// What is written is read, in whatever pieces it comes; and every part of it is a half message or nothing.
+        #[test]
+        fn round_trip(payload in prop::collection::vec(any::<u8>(), 0..3000), at_once in 1..600usize, control: bool) {
+            let kind = if control { Kind::Control } else { Kind::Stream };
+            let mut bytes = Vec::new();
+            write_frame(&mut bytes, kind, &payload).unwrap();
+            let mut read = Vec::new();
+            let mut input = Drops { bytes: &bytes, at_once };
+            prop_assert_eq!(read_frame(&mut input, &mut read).unwrap(), Some(kind));
+            prop_assert_eq!(&read, &payload);
+            prop_assert_eq!(read_frame(&mut input, &mut read).unwrap(), None);
+            for end in [1, 3, HEADER_BYTES, bytes.len() - 1] {
+                let half = read_frame(&mut Drops { bytes: &bytes[..end.min(bytes.len() - 1)], at_once }, &mut read);
+                prop_assert!(matches!(half, Err(FrameError::Half)), "{half:?}");
+            }
+        }
+
+        /// Whatever comes is a frame or an error, and takes no more memory than a frame may.
+        #[test]
+        fn anything(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![b'C', b'S', b'X'])) {
+            let mut payload = Vec::new();
+            let mut input = bytes.as_slice();
+            while let Ok(Some(_)) = read_frame(&mut input, &mut payload) {}
+            let mut framed = vec![kind];
+            framed.extend_from_slice(&bytes);
+            let _ = read_frame(&mut framed.as_slice(), &mut payload);
+            prop_assert!(payload.capacity() <= 2 * MAX_FRAME_BYTES);
+        }
+
+        /// A length beyond the limit is refused before anything is read or reserved.
+        #[test]
+        fn long(length in MAX_FRAME_BYTES as u32 + 1..=u32::MAX) {
+            let mut bytes = vec![b'C'];
+            bytes.extend_from_slice(&length.to_le_bytes());
+            let mut payload = Vec::new();
+            let refused = read_frame(&mut bytes.as_slice(), &mut payload);
+            prop_assert!(matches!(refused, Err(FrameError::TooLong(found)) if found == u64::from(length)));
+            prop_assert_eq!(payload.capacity(), 0);
+        }
+
+        /// A stream cut into frames is the stream.
+        #[test]
+        fn streams(pieces in prop::collection::vec(0..200_000usize, 0..4)) {
+            let mut out = StreamWriter(Vec::new());
+            let mut sent = Vec::new();
+            for (i, piece) in pieces.iter().enumerate() {
+                let bytes = vec![i as u8; *piece];
+                out.write_all(&bytes).unwrap();
+                sent.extend_from_slice(&bytes);
+            }
+            let (mut input, mut payload, mut got) = (out.0.as_slice(), Vec::new(), Vec::new());
+            while let Some(kind) = read_frame(&mut input, &mut payload).unwrap() {
+                prop_assert_eq!(kind, Kind::Stream);
+                got.extend_from_slice(&payload);
+            }
+            prop_assert_eq!(got, sent);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_written() {
+        let mut out = Vec::new();
+        let refused = write_frame(&mut out, Kind::Control, &vec![0; MAX_FRAME_BYTES + 1]);
+        assert!(matches!(refused, Err(FrameError::TooLong(_))));
+        assert_eq!(out, Vec::<u8>::new());
+    }
+}

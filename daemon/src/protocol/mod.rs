@@ -44,3 +44,118 @@ pub fn parse<T: DeserializeOwned>(kind: Kind, payload: &[u8]) -> Result<T, Strin
         Kind::Stream => Err("a piece of a profile came where a message was due".to_owned()),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::frame::{MAX_FRAME_BYTES, read_frame};
+    use super::message::{Collect, Hello, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary, WhichCode};
+    use super::*;
+    use ccsd_collector::Options;
+    use proptest::prelude::*;
+
+    fn collect() -> impl Strategy<Value = Collect> {
+        let scope = prop::sample::select(vec![WhichCode::Auto, WhichCode::Kernel, WhichCode::User]);
+        (".*", scope, any::<u32>(), any::<(bool, bool)>(), any::<u64>()).prop_map(
+            |(event, scope, rate_hz, (inherit, per_cpu), interval_ms)| Collect {
+                event,
+                scope,
+                rate_hz,
+                inherit,
+                per_cpu,
+                interval_ms,
+            },
+        )
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let cpu = prop::option::of(any::<(u64, u64)>());
+        prop_oneof![
+            (prop::collection::vec(any::<u32>(), 0..9), collect(), prop::option::of(any::<u64>()), any::<bool>())
+                .prop_map(|(pids, collect, duration_ms, detach)| Request::Attach {
+                    pids,
+                    collect,
+                    duration_ms,
+                    detach
+                }),
+            (any::<u32>(), prop::collection::vec(".*", 0..5), collect())
+                .prop_map(|(pid, command, collect)| Request::Adopt { pid, command, collect }),
+            Just(Request::List),
+            (any::<u32>(), cpu, any::<bool>()).prop_map(|(session, target_cpu_ns, forget)| Request::Stop {
+                session,
+                target_cpu_ns,
+                forget
+            }),
+            any::<u32>().prop_map(|session| Request::Forget { session }),
+            (any::<u32>(), any::<bool>()).prop_map(|(session, follow)| Request::Subscribe { session, follow }),
+        ]
+    }
+
+    fn pass<T: Serialize + DeserializeOwned>(message: &T) -> T {
+        let (mut bytes, mut payload) = (Vec::new(), Vec::new());
+        send(&mut bytes, message).unwrap();
+        let kind = read_frame(&mut bytes.as_slice(), &mut payload).unwrap().unwrap();
+        parse(kind, &payload).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn requests_arrive_as_they_were(request in request()) {
+            prop_assert_eq!(pass(&request), request);
+        }
+
+        #[test]
+        fn whatever_comes_is_a_message_or_a_sentence(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for kind in [Kind::Control, Kind::Stream] {
+                if let Err(why) = parse::<Request>(kind, &bytes) {
+                    prop_assert!(why.len() < 1000);
+                }
+                let _ = parse::<Reply>(kind, &bytes);
+                let _ = parse::<Hello>(kind, &bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_fits_whatever_the_sessions_are_called() {
+        // As many and as long as the daemon puts into one message, each character one that JSON writes as six.
+        let summary = SessionSummary {
+            id: u32::MAX,
+            owner_uid: u32::MAX,
+            target: "\u{1}".repeat(200),
+            pids: vec![u32::MAX; 64],
+            detached: false,
+            ended: Some(SessionEnd::NotPermitted("x".repeat(300))),
+            started_unix_ns: u64::MAX,
+            duration_ns: u64::MAX,
+            event: "cpu-clock+tsc:u".to_owned(),
+            rate_hz: u32::MAX,
+            received: u64::MAX,
+            lost: u64::MAX,
+            contexts: u64::MAX,
+            readers: u32::MAX,
+            bytes: u64::MAX,
+        };
+        let reply = Reply::Sessions { sessions: vec![summary; 16], more: true };
+        assert!(serde_json::to_vec(&reply).unwrap().len() < MAX_FRAME_BYTES);
+        assert_eq!(pass(&reply), reply);
+        let refused = Reply::Refused(Refusal::new(RefusalKind::Busy, "no"));
+        assert_eq!(pass(&refused), refused);
+    }
+
+    #[test]
+    fn a_message_of_a_later_version_may_say_more() {
+        let later = br#"{"attach":{"pids":[7],"collect":{"rate_hz":99,"colour":"red"},"mood":{"good":[1,2]}}}"#;
+        let Ok(Request::Attach { pids, collect, detach, .. }) = parse(Kind::Control, later) else { panic!() };
+        assert_eq!((pids, collect.rate_hz, detach), (vec![7], 99, false));
+        assert!(collect.options().is_ok());
+    }
+
+    #[test]
+    fn options_survive_but_for_budgets() {
+        let options = Options { rate_hz: 49, per_cpu: true, inherit: false, ..Options::default() };
+        let back = Collect::of(&options).options().unwrap();
+        assert_eq!((back.rate_hz, back.per_cpu, back.inherit), (49, true, false));
+        assert_eq!((back.event, back.scope, back.interval), (options.event, options.scope, options.interval));
+    }
+}

@@ -32,10 +32,7 @@ impl Guard {
         for &(pid, began) in &self.targets {
             match self.owner.check(pid) {
                 Ok(now) if now == began => {}
-                Ok(_) => {
-                    let message = format!("PID {pid} exited while ccsd was attaching to it; nothing was sampled");
-                    return Err(Refusal::new(RefusalKind::BadRequest, message));
-                }
+                Ok(_) => return Err(ccsd_collector::Error::DiedDuringAttach(pid).into()),
                 // It has ended since: what was sampled of it was permitted.
                 Err(refusal) if refusal.kind != RefusalKind::NotPermitted => {}
                 Err(refusal) => return Err(refusal),

@@ -32,6 +32,9 @@ pub struct SessionLimits {
     pub ended_of_user: usize,
     /// Bytes of all profiles that are kept of sessions that have ended.
     pub ended_bytes: u64,
+    /// Bytes of the rings of samples of all sessions that run, which are locked. The smallest, half a MiB for each CPU, are
+    /// given beyond that: `running` of them is the most that there can be.
+    pub ring_bytes: usize,
     /// How long an undetached session goes on when its client has gone without a word.
     pub grace: Duration,
 }
@@ -46,6 +49,7 @@ impl Default for SessionLimits {
             ended: 32,
             ended_of_user: 8,
             ended_bytes: 256 << 20,
+            ring_bytes: 256 << 20,
             grace: Duration::from_secs(5),
         }
     }

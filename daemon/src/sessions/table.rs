@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use ccsd_collector::system;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
 use super::SessionLimits;
 use super::readers::Delivery;
-use super::worker::{self, Channels, Command, Event, NewSession};
+use super::worker::{self, Channels, Command, Event, Grant, NewSession};
 use crate::authority::{Authority, user_name};
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 
 /// Commands that wait for a session. It looks at them many times a second.
 const COMMANDS: usize = 256;
+/// Memory for a session's ring of samples on one CPU: what is of use, and what holds eight of the largest samples.
+const MOST_RING_BYTES: usize = 4 << 20;
+const LEAST_RING_BYTES: usize = 512 << 10;
 /// Events that wait for the table.
 const EVENTS: usize = 256;
 
@@ -40,6 +44,8 @@ struct Entry {
     commands: Sender<Command>,
     /// Whether it is to be gone when it has ended.
     forget: bool,
+    /// Memory that its rings may take, as long as it runs.
+    ring_bytes: usize,
     /// `None` until it samples.
     summary: Option<Box<SessionSummary>>,
 }
@@ -160,16 +166,18 @@ impl Table {
         }
         let id = self.next_id;
         let (commands, receiver) = bounded(COMMANDS);
+        let ring_bytes = self.ring_bytes();
         let entry = Entry {
             owner: new.owner,
             connection: connection.filter(|_| !new.detached),
             commands,
             forget: false,
+            ring_bytes,
             summary: None,
         };
         let channels = Channels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
         let failed = reply.clone();
-        let run = move || worker::run(id, new, channels, reply);
+        let run = move || worker::run(Grant { id, ring_bytes }, new, channels, reply);
         match std::thread::Builder::new().name(format!("ccsd-session-{id}")).spawn(run) {
             Ok(_) => {
                 self.next_id = self.next_id.saturating_add(1);
@@ -179,6 +187,15 @@ impl Table {
                 let _ = failed.send(Err(Refusal::new(RefusalKind::Busy, format!("cannot start a thread: {error}"))));
             }
         }
+    }
+
+    /// Memory for the rings of the next session: an eighth of what is left of the limit, so that the first have all that
+    /// helps; the hundredth has enough to copy whole stacks.
+    fn ring_bytes(&self) -> usize {
+        let running = self.entries.values().filter(|entry| !entry.has_ended());
+        let left = running.fold(self.limits.ring_bytes, |left, entry| left.saturating_sub(entry.ring_bytes));
+        let cpus = system::online_cpus().len();
+        (left / 8).clamp(cpus.saturating_mul(LEAST_RING_BYTES), cpus.saturating_mul(MOST_RING_BYTES))
     }
 
     fn room_for(&self, owner: &Authority) -> Result<(), Refusal> {

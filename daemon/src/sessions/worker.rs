@@ -45,6 +45,15 @@ pub struct NewSession {
     pub detached: bool,
 }
 
+/// What the table gives a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant {
+    /// Its number.
+    pub id: u32,
+    /// Most memory for its rings of samples, bytes.
+    pub ring_bytes: usize,
+}
+
 /// What a session is told.
 pub enum Command {
     /// To end, and why. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
@@ -86,9 +95,10 @@ impl Drop for Farewell {
 }
 
 /// Runs a session from its beginning until it is forgotten. `reply` gets its number once it samples.
-pub fn run(id: u32, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
+pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
+    let id = grant.id;
     let _farewell = Farewell { id, events: channels.events.clone() };
-    let (session, guard) = match open(&new) {
+    let (session, guard) = match open(&new, grant.ring_bytes) {
         Ok(opened) => opened,
         Err(refusal) => {
             let _ = reply.send(Err(refusal));
@@ -104,8 +114,8 @@ pub fn run(id: u32, new: NewSession, channels: Channels, reply: Sender<Result<u3
 }
 
 /// Opens the events, within what the owner may do.
-fn open(new: &NewSession) -> Result<(Session, Guard), Refusal> {
-    let mut options = new.collect.options()?;
+fn open(new: &NewSession, ring_bytes: usize) -> Result<(Session, Guard), Refusal> {
+    let mut options = Options { own_process: false, ring_bytes, ..new.collect.options()? };
     restrict(&mut options, &new.owner)?;
     let pids = match &new.target {
         Target::Pids(pids) => pids.as_slice(),

@@ -304,6 +304,7 @@ impl Follower {
             rate_hz,
             interval: self.watch.interval.0,
             limits: limits(),
+            own_process: false,
             ..Options::default()
         };
         let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
