@@ -364,7 +364,7 @@ fn privileged_exec() {
     let privileged = dir.path().join("privileged");
     fs::copy(build("forever.c", &["-O1"]), &privileged).unwrap();
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).unwrap();
-    let script = "printf r; read line; exec \"$0\"";
+    let script = "printf r; head -c1 >/dev/null; exec \"$0\"";
     let start = || {
         let mut command = Command::new("sh");
         command.args(["-c", script]).arg(&privileged);
@@ -433,8 +433,9 @@ fn targets_that_end() {
     }
     // A process that executes another program stays its session's.
     let mut command = Command::new("sh");
-    let mut fixture =
-        Running::start_command(command.args(["-c", "printf r; read line; exec sh -c 'printf r; read line'"]));
+    let mut fixture = Running::start_command(
+        command.args(["-c", "printf r; head -c1 >/dev/null; exec sh -c 'printf r; head -c1 >/dev/null'"]),
+    );
     let id = daemon.detached(&[], fixture.pid());
     fixture.go();
     fixture.wait_until_told();
