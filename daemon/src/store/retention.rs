@@ -39,26 +39,33 @@ pub fn retain(state_dir: &Path, retention: Retention, now: SystemTime) -> Result
         removed.foreign.extend(found.foreign);
     }
     segments.sort_unstable();
-    removed.bytes = segments.iter().map(|segment| segment.bytes).sum();
+    // What is not ours neither counts nor goes: else one large file of somebody else would cost all profiles.
+    let mut ours = Vec::with_capacity(segments.len());
+    for segment in segments {
+        match state(&segment.path) {
+            State::Foreign => removed.foreign.push(segment.path),
+            state => ours.push((segment, matches!(state, State::InUse))),
+        }
+    }
+    removed.bytes = ours.iter().fold(0, |sum, (segment, _)| segment.bytes.saturating_add(sum));
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let oldest = now.saturating_sub(seconds(retention.age.0)).saturating_sub(seconds(LONGEST));
-    for segment in segments {
+    for (segment, in_use) in ours {
         let too_old = segment.start < oldest;
         let too_much = removed.bytes > retention.bytes.0;
         if !too_old && !too_much {
             break;
         }
-        match state(&segment.path) {
-            State::Ours => match fs::remove_file(&segment.path) {
-                Ok(()) => {
-                    removed.bytes = removed.bytes.saturating_sub(segment.bytes);
-                    removed.segments.push(segment.path);
-                }
-                Err(error) => removed.failed.push(format!("cannot remove {}: {error}", segment.path.display())),
-            },
-            State::InUse => {}
-            State::Foreign => removed.foreign.push(segment.path),
+        if in_use {
+            continue;
+        }
+        match fs::remove_file(&segment.path) {
+            Ok(()) => {
+                removed.bytes = removed.bytes.saturating_sub(segment.bytes);
+                removed.segments.push(segment.path);
+            }
+            Err(error) => removed.failed.push(format!("cannot remove {}: {error}", segment.path.display())),
         }
     }
     Ok(removed)

@@ -240,6 +240,18 @@ fn what_is_too_much_goes_oldest_first_over_all_watches() {
 }
 
 #[test]
+fn what_is_not_ours_costs_no_profile() {
+    let (state, dir) = dir();
+    let each = fs::metadata(write(&dir, 100, &["a"], true)).unwrap().len();
+    write(&dir, 300, &["a"], true);
+    // By its name a segment, and larger than all that may be kept.
+    fs::File::create(dir.join(name(200, 0))).unwrap().set_len(1 << 40).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 3 * each), UNIX_EPOCH).unwrap();
+    assert_eq!((removed.segments.len(), removed.bytes), (0, 2 * each));
+    assert_eq!(removed.foreign, [dir.join(name(200, 0))]);
+}
+
+#[test]
 fn the_clock_is_set_back() {
     let (_state, dir) = dir();
     write(&dir, 10_000, &["a"], true);
