@@ -364,6 +364,7 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
         line(counts.others, "samples of other programs were taken and dropped"),
+        line(counts.withheld, "samples were of processes that were not known to be for this user, and dropped"),
         line(counts.malformed, "records of the kernel made no sense and were left out"),
         line(counts.late, "records came out of order"),
         line(

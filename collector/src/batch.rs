@@ -102,6 +102,8 @@ pub struct Counts {
     pub waits_its_turn: bool,
     /// Samples of other programs, where whole CPUs are sampled.
     pub others: u64,
+    /// Samples of processes that were not known to be the user's, where only those are followed.
+    pub withheld: u64,
     /// Records that made no sense.
     pub malformed: u64,
     /// Images whose unwind information was not read, because there was too much already.

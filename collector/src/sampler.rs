@@ -21,6 +21,7 @@ use crate::perf::now_ns;
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::jit_code::JitEvent;
+use crate::process::owner::{Denied, Owner};
 use crate::process::procfs;
 use crate::promptness::Urgency;
 use crate::pulse::Pulse;
@@ -94,9 +95,16 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for `events`, whose rings are `sorter`. An update is due every `interval`.
-    pub fn new(events: EventSet, sorter: EventSorter, channels: Channels, interval: Duration) -> Sampler {
-        let state = State::new(&events);
+    /// A sampler for `events`, whose rings are `sorter`, of all processes or of an owner's alone. An update is due every
+    /// `interval`.
+    pub fn new(
+        events: EventSet,
+        sorter: EventSorter,
+        channels: Channels,
+        interval: Duration,
+        owner: Option<Owner>,
+    ) -> Sampler {
+        let state = State::new(&events, owner);
         Sampler {
             events,
             sorter,
@@ -114,12 +122,13 @@ impl Sampler {
     /// Opens the events of a process that has yet to call `execve`.
     ///
     /// # Errors
-    /// Those of [`EventSet::open_thread`].
+    /// Those of [`EventSet::open_thread`]; [`Error::NotPermitted`] if it is not the owner's.
     pub fn prepare_child(&mut self, pid: u32) -> Result<()> {
+        self.state.may_follow(pid).map_err(|denied| refusal(denied, pid))?;
         if self.events.open_thread(pid, false)? == Opened::Gone {
             return Err(Error::DiedDuringAttach(pid));
         }
-        self.state.table.read_process(pid, &mut self.state.images);
+        self.state.enter(pid).map_err(|denied| refusal(denied, pid))?;
         self.state.table.add_thread(pid, pid, String::new());
         self.state.waiting_child = Some(pid);
         Ok(())
@@ -263,5 +272,13 @@ impl Sampler {
             self.handed_on = now;
             self.state.send(&self.channels, wait);
         }
+    }
+}
+
+/// Why a process that was asked for is not followed.
+fn refusal(denied: Denied, pid: u32) -> Error {
+    match denied {
+        Denied::Gone => Error::DiedDuringAttach(pid),
+        Denied::Forbidden(_) => Error::NotPermitted { pid, owner: procfs::owner_name(pid) },
     }
 }

@@ -16,6 +16,7 @@ use crate::perf::attr::Event;
 use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machine};
 use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
 use crate::perf::set::EventSet;
+use crate::process::owner::Owner;
 use crate::process::procfs;
 use crate::promptness::become_favoured;
 use crate::pulse::{LOOK, Pulse, Watch};
@@ -56,6 +57,9 @@ pub struct Options {
     pub own_process: bool,
     /// Most memory for the rings of samples, bytes. They are locked, and what they hold is how late ccsd may be.
     pub ring_bytes: usize,
+    /// Whose processes are followed, and no others, where ccsd may do more than whom it serves. `None` for all that the
+    /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these.
+    pub owner: Option<Owner>,
     /// Time between two updates.
     pub interval: Duration,
     /// Budgets of the profile.
@@ -75,6 +79,7 @@ impl Default for Options {
             own_process: true,
             // A machine with hundreds of CPUs shall not lock gigabytes.
             ring_bytes: 128 << 20,
+            owner: None,
             interval: Duration::from_secs(1),
             limits: Limits::default(),
         }
@@ -288,7 +293,7 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
         threads: all.iter().map(|&pid| procfs::threads(pid).map_or(0, |threads| threads.len() as u64)).sum(),
         cpus: system::online_cpus().len() as u64,
         file_limit: system::raise_file_limit(),
-        whole_machine: options.whole_machine && may_observe_machine(&choice.spec),
+        whole_machine: options.whole_machine && options.owner.is_none() && may_observe_machine(&choice.spec),
     };
     let candidates = situation.candidates(&choice.spec, options.event != EventChoice::Auto);
     let usual = choice.spec;
@@ -326,7 +331,7 @@ const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other p
 
 /// [`Layout::Cpus`] for who asks for it.
 fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
-    if !options.whole_machine {
+    if !options.whole_machine || options.owner.is_some() {
         return Err(Error::WholeMachineRefused);
     }
     if !can_be_per_cpu(&choice.spec) {
@@ -381,7 +386,7 @@ impl Prepared {
             wake: wake_receiver,
             pulse: pulse.clone(),
         };
-        let sampler = Sampler::new(events, sorter, channels, options.interval);
+        let sampler = Sampler::new(events, sorter, channels, options.interval, options.owner);
         Ok(Prepared {
             info,
             sampler,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 /// Far more than the slowest suite takes, building ccsd included, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
@@ -20,6 +21,8 @@ pub enum Need {
     NewPython,
     /// To be run as root.
     Root,
+    /// That programs can be set-user-ID in the directory for temporary files.
+    SetUserId,
 }
 
 /// The C compiler.
@@ -49,10 +52,21 @@ impl Need {
             Need::NewPython if new_python().is_none() => Some(
                 "needs Python 3.12 or later (.ci/newer-python DIR fetches one; CCSD_TEST_PYTHON names it)".to_owned(),
             ),
+            Need::SetUserId if !can_set_user_id() => {
+                Some("needs a directory for temporary files without nosuid (TMPDIR), and no no_new_privs".to_owned())
+            }
             Need::Root if !nix::unistd::geteuid().is_root() => Some("needs root".to_owned()),
             _ => None,
         }
     }
+}
+
+/// Whether a set-user-ID program in the directory for temporary files gets its owner's rights.
+fn can_set_user_id() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let may_gain = status.lines().any(|line| line.split_ascii_whitespace().eq(["NoNewPrivs:", "0"]));
+    let flags = statvfs(&std::env::temp_dir()).map(|file_system| file_system.flags());
+    may_gain && flags.is_ok_and(|flags| !flags.contains(FsFlags::ST_NOSUID))
 }
 
 /// Where a program is, as a shell would look for it.

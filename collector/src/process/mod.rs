@@ -8,6 +8,7 @@ pub mod images;
 pub mod jit_code;
 pub mod mapped_file;
 pub mod mappings;
+pub mod owner;
 pub mod procfs;
 
 use std::sync::Arc;
@@ -50,6 +51,9 @@ pub struct Process {
     pub announced: bool,
     /// Executable mappings.
     pub mappings: Mappings,
+    /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`] before it
+    /// has been found permitted.
+    pub permitted_from: u64,
     /// Its goroutines that have deep stacks.
     pub goroutines: Goroutines,
     /// The code that it, or whoever forked it, has generated.
@@ -97,6 +101,9 @@ impl GroupValues {
     }
 }
 
+/// The time from which on nothing is permitted.
+pub const NEVER: u64 = u64::MAX;
+
 /// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
 const TICK_NS: u64 = 10_000_000;
 
@@ -109,9 +116,29 @@ pub struct ProcessTable {
     next_thread: u32,
     /// Announced threads that are no more.
     ended: Vec<ThreadKey>,
+    /// [`Process::permitted_from`] of those that were not forked by a permitted one.
+    newcomers_from: u64,
 }
 
 impl ProcessTable {
+    /// A table in which no process is permitted before [`ProcessTable::permit`] says so, but by descent.
+    pub fn restricted() -> ProcessTable {
+        ProcessTable { newcomers_from: NEVER, ..ProcessTable::default() }
+    }
+
+    /// Says from when on a known process is permitted, or [`NEVER`]. What it forks after that is, too.
+    pub fn permit(&mut self, pid: u32, from: u64) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.permitted_from = from;
+        }
+    }
+
+    /// Whether what a process did at some time is to be kept from everybody.
+    #[inline]
+    pub fn is_withheld(&self, pid: u32, time: u64) -> bool {
+        self.newcomers_from != 0 && self.processes.get(&pid).is_none_or(|process| time < process.permitted_from)
+    }
+
     /// Whether no process is alive.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()
@@ -184,6 +211,7 @@ impl ProcessTable {
             name,
             announced: false,
             mappings,
+            permitted_from: self.newcomers_from,
             goroutines: Goroutines::default(),
             jit: None,
             mappings_full: false,
@@ -220,12 +248,18 @@ impl ProcessTable {
     pub fn fork(&mut self, pid: u32, tid: u32, parent_pid: u32, parent_tid: u32, time: u64) {
         let name = self.threads.get(&parent_tid).map(|thread| thread.name.clone()).unwrap_or_default();
         if pid != parent_pid {
+            // It may have been found permitted before this record was read.
+            let found = self.processes.get(&pid).map(|known| known.permitted_from);
+            let found = found.filter(|&from| from > time && from != NEVER);
             // Whoever had this pid before is gone, even if its exit was not seen.
             self.remove_process(pid);
             let parent = self.processes.get(&parent_pid);
+            let inherited = parent.map(|parent| parent.permitted_from).filter(|&from| from <= time);
+            let permitted_from = found.or(inherited).unwrap_or(self.newcomers_from);
             let code = parent.and_then(|parent| parent.jit.clone());
             let (key, mappings) = parent.map(|parent| (Some(parent.key), parent.mappings.clone())).unwrap_or_default();
             self.add_process(pid, key, start_time(time), 0, name.clone(), mappings);
+            self.permit(pid, permitted_from);
             if let Some(child) = self.processes.get_mut(&pid) {
                 child.jit = code;
             }
@@ -239,6 +273,8 @@ impl ProcessTable {
             .processes
             .get(&pid)
             .map(|old| (old.key, old.parent, old.start_time, old.exec_generation, old.announced));
+        // If it has got rights by this, its events end; see `owner`.
+        let permitted_from = self.processes.get(&pid).map_or(self.newcomers_from, |old| old.permitted_from);
         let (parent, start_time, generation) = match old {
             // A generation without a sample is of no interest: its child takes its place.
             Some((key, parent, start, generation, announced)) => {
@@ -248,6 +284,7 @@ impl ProcessTable {
         };
         self.remove_process(pid);
         self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
+        self.permit(pid, permitted_from);
         self.add_thread(pid, tid, name.to_owned());
         // The counters belong to the task that called `execve` and run on. Which one that was is not told: it has taken
         // the main thread's place.
@@ -352,6 +389,40 @@ fn mapping_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn permission_is_found_and_inherited() {
+        let (mut images, mut table) = (Images::default(), ProcessTable::restricted());
+        // Pids that no process here has.
+        let pid = u32::MAX - 10;
+        assert!(table.is_withheld(pid, 100));
+        table.read_process(pid, &mut images);
+        table.add_thread(pid, pid, "main".to_owned());
+        table.fork(pid + 1, pid + 1, pid, pid, 90);
+        table.permit(pid, 100);
+        table.fork(pid + 2, pid + 2, pid, pid, 99);
+        table.fork(pid + 3, pid + 3, pid, pid, 100);
+        assert!(table.is_withheld(pid, 99));
+        assert!(!table.is_withheld(pid, 100));
+        assert!(table.is_withheld(pid + 1, 1000), "forked before its parent was found permitted");
+        assert!(table.is_withheld(pid + 2, 1000), "likewise, and told of later");
+        assert!(!table.is_withheld(pid + 3, 100));
+        // Found in /proc before its fork was told of.
+        table.read_process(pid + 4, &mut images);
+        table.permit(pid + 4, 120);
+        table.fork(pid + 4, pid + 4, pid + 1, pid + 1, 110);
+        assert!(table.is_withheld(pid + 4, 119) && !table.is_withheld(pid + 4, 120));
+        // Another process with its number is not.
+        table.fork(pid + 4, pid + 4, pid + 1, pid + 1, 130);
+        assert!(table.is_withheld(pid + 4, 1000));
+        table.exec(pid + 3, pid + 3, "other");
+        assert!(!table.is_withheld(pid + 3, 1000));
+        table.exec(pid + 1, pid + 1, "other");
+        assert!(table.is_withheld(pid + 1, 1000));
+        table.permit(pid, NEVER);
+        assert!(table.is_withheld(pid, 1000));
+        assert!(!ProcessTable::default().is_withheld(pid, 0), "where everything is permitted");
+    }
 
     #[test]
     fn identities_outlive_pids() {

@@ -2,13 +2,14 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::Sampler;
+use super::{Sampler, refusal};
 use crate::batch::Item;
 use crate::error::{Error, Result};
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::set::Opened;
-use crate::process::procfs;
+use crate::process::owner::Denied;
+use crate::process::{NEVER, procfs};
 use crate::promptness::{become_ordinary, become_urgent};
 
 /// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
@@ -83,6 +84,15 @@ impl Sampler {
             self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
             let mut found = false;
             for &pid in &all {
+                match self.state.may_follow(pid) {
+                    Ok(()) => {}
+                    Err(denied @ Denied::Forbidden(_)) if pids.contains(&pid) && !refused.add(pid) => {
+                        return Err(refusal(denied, pid));
+                    }
+                    Err(_) => continue,
+                }
+                let mut unknown = self.state.table.is_withheld(pid, NEVER - 1);
+                let (mut new, mut failed) = (Vec::new(), None);
                 let threads = match procfs::threads(pid) {
                     Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                         return Err(Error::system(format!("look at process {pid}"), error));
@@ -109,9 +119,13 @@ impl Sampler {
                         Ok(Opened::Gone) => continue,
                         // A child may have become another user's; only those asked for must be permitted.
                         Err(Error::NotPermitted { .. }) if !pids.contains(&pid) || refused.add(pid) => continue,
-                        Err(error) => return Err(error),
+                        Err(error) => {
+                            failed = Some(error);
+                            break;
+                        }
                     }
                     found = true;
+                    new.push(tid);
                     opened.insert(tid, now_ns());
                     if doubtful {
                         self.state.doubtful_threads.insert(tid);
@@ -119,11 +133,25 @@ impl Sampler {
                     if processes.insert(pid) {
                         let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
                         self.state.cpu_before.insert(pid, ticks);
-                        self.state.table.read_process(pid, &mut self.state.images);
+                        unknown = true;
                     }
+                }
+                // It may have executed something since it was looked at: then these are that program's events.
+                let looks_again = unknown || (!new.is_empty() && self.state.is_restricted());
+                match if looks_again { self.state.enter(pid) } else { Ok(()) } {
+                    Err(denied @ Denied::Forbidden(_)) if pids.contains(&pid) && !refused.add(pid) => {
+                        return Err(refusal(denied, pid));
+                    }
+                    Err(_) => continue,
+                    Ok(()) => {}
+                }
+                for tid in new {
                     if !self.state.table.knows_thread(tid) {
                         self.state.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
                     }
+                }
+                if let Some(error) = failed {
+                    return Err(error);
                 }
             }
             if !found {

@@ -9,10 +9,12 @@ use super::Channels;
 use crate::batch::{Batch, Counts, Item, MAX_METRICS};
 use crate::perf::attr::Event;
 use crate::perf::layout::Layout;
+use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::EventSet;
 use crate::process::images::{ImageIndex, Images};
-use crate::process::{ProcessTable, procfs};
+use crate::process::owner::{Denied, Owner};
+use crate::process::{NEVER, ProcessTable, procfs};
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 
 /// The largest a batch may grow while the aggregator is busy. At depth 24 and 999 Hz this is 40 s of one CPU.
@@ -24,6 +26,8 @@ const MAX_RESERVED: usize = 1 << 20;
 /// What handling a record touches: apart from the rings, so that both can be borrowed.
 pub struct State {
     pub table: ProcessTable,
+    /// Whose processes are followed, and no others. `None` for everybody's.
+    owner: Option<Owner>,
     pub images: Images,
     announced_images: usize,
     pub unwinder: StackUnwinder,
@@ -61,14 +65,15 @@ pub struct State {
 
 impl State {
     /// Nothing has happened yet.
-    pub fn new(events: &EventSet) -> State {
+    pub fn new(events: &EventSet, owner: Option<Owner>) -> State {
         let metrics = events.spec().metrics();
         let period = match events.spec().event {
             Event::Cycles { .. } => 0,
             _ => events.spec().period_ns(),
         };
         State {
-            table: ProcessTable::default(),
+            table: if owner.is_some() { ProcessTable::restricted() } else { ProcessTable::default() },
+            owner,
             images: Images::default(),
             announced_images: 0,
             unwinder: StackUnwinder::default(),
@@ -111,10 +116,42 @@ impl State {
         self.batch.items.extend(self.table.take_ended().map(Item::ThreadEnd));
     }
 
+    /// Whether processes of one user alone are followed.
+    pub fn is_restricted(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    /// Whether a process may be followed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_follow(&self, pid: u32) -> Result<(), Denied> {
+        self.owner.map_or(Ok(()), |owner| owner.check(pid))
+    }
+
+    /// Enters a process of which events are open, as it is now. If it may be followed, its samples are charged from now on,
+    /// else never.
+    ///
+    /// # Errors
+    /// Why never.
+    pub fn enter(&mut self, pid: u32) -> Result<(), Denied> {
+        let permitted = self.may_follow(pid);
+        // Not what was before the look: then it may have been another program.
+        let from = if permitted.is_ok() { now_ns() } else { NEVER };
+        if permitted.is_ok() {
+            self.table.read_process(pid, &mut self.images);
+        }
+        if self.owner.is_some() {
+            self.table.permit(pid, from);
+        }
+        permitted
+    }
+
     /// After records were lost that tell what is mapped where: looks at all processes anew.
     pub fn reread_processes(&mut self) {
         for pid in self.table.pids() {
-            self.table.read_process(pid, &mut self.images);
+            // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
+            let _ = self.enter(pid);
         }
         self.tracking_lost = false;
     }
@@ -196,11 +233,24 @@ impl State {
             self.counts.dropped += 1;
             return;
         }
+        if self.owner.is_some() && !self.table.knows_process(sample.pid) {
+            // That it was forked was not told, so neither is by whom.
+            self.counts.withheld += 1;
+            return;
+        }
         let Some((thread, process)) = self.table.thread(sample.pid, sample.tid, &mut self.images) else {
             // A thread that is in no process: nothing to charge it to.
             self.counts.dropped += 1;
             return;
         };
+        if sample.time < process.permitted_from {
+            self.counts.withheld += 1;
+            // What it has used until now is not the next sample's.
+            if let Some(value) = sample.group_value {
+                let _ = thread.group_values.advance(ring, value);
+            }
+            return;
+        }
         self.counts.received += 1;
         let mut weights = [0; MAX_METRICS];
         weights[0] = sample.period;
@@ -254,6 +304,8 @@ impl State {
 
     fn change(&mut self, ring: usize, time: u64, change: Change) {
         match change {
+            // Mapped anew when it is permitted.
+            Change::Mmap(mmap) if self.table.is_withheld(mmap.pid, time) => {}
             Change::Mmap(mmap) => self.table.mmap(&mmap, &mut self.images),
             // Without inheritance there is no event on the new one, and no record will tell of its end.
             Change::Fork { .. } if !self.inherit => {}

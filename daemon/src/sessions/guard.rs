@@ -1,12 +1,20 @@
 //! Whether a session's owner may (still) look at what it samples.
 //!
-//! The kernel ends the events on a process that executes a privileged program. That is relied on for nothing: before an
-//! update is shown to anybody, the processes of the session are looked at again.
+//! What a session may sample at all the collector sees to: it opens events on the owner's processes alone, and charges
+//! nothing of any other (`Options::owner`), however soon that ends. From then on the kernel does: it ends the events on a
+//! process that executes a privileged program, unless `fs.suid_dumpable` says that such programs are anybody's; then there
+//! are no sessions but of the trusted. What is done here is to refuse with a reason, and to end a session whose target has
+//! become somebody else's: before an update is shown, the processes in it that still live are looked at again.
 
+use ccsd_collector::process::owner::events_end_with_rights;
 use ccsd_profile::{Profile, Update};
 
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind};
+
+/// Where nobody but the trusted can have sessions.
+const UNGUARDED: &str = "fs.suid_dumpable is 1 here, so the kernel would not end the sampling of a program that gets more rights: \
+                         only root and members of group ccsd may use the daemon";
 
 /// The processes that a session was asked for, each bound to the moment when it began.
 pub struct Guard {
@@ -18,8 +26,11 @@ impl Guard {
     /// Looks at the targets before they are attached to.
     ///
     /// # Errors
-    /// If one does not exist or is not for this user.
+    /// If one does not exist or is not for this user, or if this machine keeps no program from its user.
     pub fn new(owner: Authority, pids: &[u32]) -> Result<Guard, Refusal> {
+        if !owner.trusted && !events_end_with_rights() {
+            return Err(Refusal::new(RefusalKind::NotPermitted, UNGUARDED));
+        }
         let targets = pids.iter().map(|&pid| Ok((pid, owner.check(pid)?))).collect::<Result<_, Refusal>>()?;
         Ok(Guard { owner, targets })
     }
@@ -33,7 +44,7 @@ impl Guard {
             match self.owner.check(pid) {
                 Ok(now) if now == began => {}
                 Ok(_) => return Err(ccsd_collector::Error::DiedDuringAttach(pid).into()),
-                // It has ended since: what was sampled of it was permitted.
+                // It has ended since. What was sampled of it was permitted, whoever had its number by then.
                 Err(refusal) if refusal.kind != RefusalKind::NotPermitted => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -49,6 +60,9 @@ impl Guard {
     pub fn check_update(&self, before: &Profile, update: &Update) -> Result<(), String> {
         if self.owner.trusted {
             return Ok(());
+        }
+        if !events_end_with_rights() {
+            return Err(UNGUARDED.to_owned());
         }
         for &(pid, began) in &self.targets {
             self.check(pid, began)?;
@@ -73,7 +87,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A process that has ended, or whose number is another's by now, cannot be asked any more; it was what it was.
+    /// A process that has ended, or whose number is another's by now, cannot be asked any more; see above for why it need not.
     fn check(&self, pid: u32, began: u64) -> Result<(), String> {
         match self.owner.check(pid) {
             Err(refusal) if refusal.kind == RefusalKind::NotPermitted => {

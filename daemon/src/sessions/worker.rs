@@ -1,5 +1,6 @@
 //! The thread of one session: it runs the collection, keeps a copy of its profile, and serves its readers.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -130,12 +131,18 @@ fn open(new: &NewSession, ring_bytes: usize) -> Result<(Session, Guard), Refusal
     Ok((session, guard))
 }
 
-/// The daemon's rights are not lent to others: neither whole CPUs nor, where the machine forbids it to them, the kernel.
+/// How long the intervals of others may be: they are told soon when a session has to end.
+const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
+
+/// The daemon's rights are not lent to others: neither for the processes of others, nor whole CPUs, nor, where the machine
+/// forbids it to them, the kernel.
 fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
     if owner.trusted {
         return Ok(());
     }
+    options.owner = owner.owner();
     options.whole_machine = false;
+    options.interval = options.interval.clamp(*INTERVALS.start(), *INTERVALS.end());
     if system::perf_event_paranoid().unwrap_or(2) > 1 {
         if options.scope == Scope::Kernel {
             return Err(ccsd_collector::Error::KernelRefused.into());

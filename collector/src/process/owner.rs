@@ -1,0 +1,160 @@
+//! Whether a process is for a user who may do no more than trace his own.
+//!
+//! The rule is that of ptrace(2), section "Ptrace access mode checking", without its exceptions: all user and group ids of
+//! each thread are the user's, the process is dumpable, and it has no capabilities.
+//!
+//! It has to hold when events are opened. From then on the kernel sees to it: a process without capabilities gets rights
+//! only by `execve`, and there the kernel ends the events on it, whoever opened them, if it is not dumpable afterwards
+//! (`begin_new_exec` in `fs/exec.c`); see [`events_end_with_rights`] for what that takes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::procfs;
+
+/// A user who may observe his own processes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Why a process may not be observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It has ended.
+    #[error("it has ended")]
+    Gone,
+    /// It is not the user's to observe.
+    #[error("{0}")]
+    Forbidden(&'static str),
+}
+
+impl Owner {
+    /// Whether every thread of a process is for this user. Those that end meanwhile are left out.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn check(&self, pid: u32) -> Result<(), Denied> {
+        let mut found = Err(Denied::Gone);
+        for tid in procfs::threads(pid).map_err(|_| Denied::Gone)? {
+            match self.check_thread(tid) {
+                Ok(()) => found = Ok(()),
+                Err(Denied::Gone) => {}
+                forbidden => return forbidden,
+            }
+        }
+        found
+    }
+
+    /// Whether a thread, or the main one of a process, is for this user.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn check_thread(&self, tid: u32) -> Result<(), Denied> {
+        let status = procfs::read(&format!("/proc/{tid}/status")).map_err(|_| Denied::Gone)?;
+        let credentials = Credentials::parse(&String::from_utf8_lossy(&status)).ok_or(Denied::Gone)?;
+        // Not that of the directory, which is the effective user's even if the process is not dumpable. Ids before this: if
+        // it executes something in between, that is what is asked for here, and a privileged one has no events any more.
+        let memory = fs::metadata(format!("/proc/{tid}/mem")).map_err(|_| Denied::Gone)?;
+        credentials.check(*self, (memory.uid(), memory.gid())).map_err(Denied::Forbidden)
+    }
+}
+
+/// Whether the kernel ends the events on a process that executes a privileged program. With `fs.suid_dumpable` at 1 such
+/// programs are dumpable, and it does not (proc_sys_fs(5)).
+#[must_use]
+pub fn events_end_with_rights() -> bool {
+    procfs::read("/proc/sys/fs/suid_dumpable").is_ok_and(|value| matches!(value.trim_ascii(), b"0" | b"2"))
+}
+
+/// What /proc/PID/status says of a thread's rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Credentials {
+    /// Real, effective, saved.
+    uids: [u32; 3],
+    /// Likewise.
+    gids: [u32; 3],
+    /// Permitted capabilities.
+    capabilities: u64,
+}
+
+impl Credentials {
+    fn parse(status: &str) -> Option<Credentials> {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let ids = |name: &str| -> Option<[u32; 3]> {
+            let mut words = field(name)?.split_ascii_whitespace().map(str::parse);
+            Some([words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?])
+        };
+        Some(Credentials {
+            uids: ids("Uid:")?,
+            gids: ids("Gid:")?,
+            capabilities: u64::from_str_radix(field("CapPrm:")?.trim(), 16).ok()?,
+        })
+    }
+
+    /// `memory` is to whom its memory file in /proc belongs: its effective user and group if it is dumpable, else root.
+    fn check(&self, owner: Owner, memory: (u32, u32)) -> Result<(), &'static str> {
+        let Owner { uid, gid } = owner;
+        if self.uids.iter().any(|&id| id != uid) || self.gids.iter().any(|&id| id != gid) {
+            return Err("it runs as another user or group");
+        }
+        if memory != (uid, gid) {
+            return Err(
+                "it is not dumpable, because it executes a privileged or unreadable file or has asked for that",
+            );
+        }
+        if self.capabilities != 0 {
+            return Err("it has capabilities");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(uids: &str, gids: &str, capabilities: &str) -> Credentials {
+        let status = format!("Name:\tUid: 0\nUid:\t{uids}\nGid:\t{gids}\nCapInh:\t0\nCapPrm:\t{capabilities}\n");
+        Credentials::parse(&status).unwrap()
+    }
+
+    #[test]
+    fn what_ptrace_would_refuse() {
+        let (all, own) = ("1000 1000 1000 1000", (1000, 1000));
+        let plain = "0000000000000000";
+        let owner = Owner { uid: 1000, gid: 1000 };
+        assert_eq!(credentials(all, all, plain).check(owner, own), Ok(()));
+        for (uids, gids, capabilities, memory) in [
+            ("1000 0 1000 0", all, plain, own),
+            ("1000 1000 0 1000", all, plain, own),
+            ("0 1000 1000 1000", all, plain, own),
+            ("1001 1001 1001 1001", all, plain, (1001, 1000)),
+            (all, "1000 42 42 42", plain, own),
+            (all, "42 1000 1000 1000", plain, own),
+            (all, all, plain, (0, 0)),
+            (all, all, plain, (1000, 0)),
+            (all, all, "0000000000002000", own),
+        ] {
+            let refused = credentials(uids, gids, capabilities).check(owner, memory);
+            assert!(refused.is_err(), "{uids} {gids} {capabilities} {memory:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_lacks_something_is_no_permission() {
+        assert_eq!(Credentials::parse(""), None);
+        assert_eq!(Credentials::parse("Uid:\t1 1\nGid:\t1 1 1 1\nCapPrm:\t0\n"), None);
+        assert_eq!(Credentials::parse("Uid:\t1 1 1 1\nGid:\t1 1 1 1\nCapPrm:\tx\n"), None);
+    }
+
+    #[test]
+    fn nobody_else_s() {
+        let stranger = Owner { uid: 54_321, gid: 54_321 };
+        assert!(matches!(stranger.check(std::process::id()), Err(Denied::Forbidden(_))));
+        assert_eq!(stranger.check(u32::MAX), Err(Denied::Gone));
+    }
+}
