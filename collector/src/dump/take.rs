@@ -5,10 +5,13 @@
 //! time, or dies, stays traced; then the tracing thread ends, with which the kernel lets everything go that it traced, and a
 //! new one goes on with the next.
 
+use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 use crate::perf::now_ns;
@@ -146,6 +149,9 @@ fn one(pid: u32, tid: u32, wait: Duration, room: &mut Room) -> Left {
     let why = match &look.place {
         _ if look.state == State::Uninterruptible => Some("it is in uninterruptible sleep"),
         // One that is stopped has been interrupted already.
+        Place::InCall(call) if look.state != State::Stopped && is_32_bit(pid, call.ip) => {
+            Some("what its 32-bit system call would lose is not known")
+        }
         Place::InCall(call) if look.state != State::Stopped => not_to_be_interrupted(call),
         _ => None,
     };
@@ -160,6 +166,17 @@ fn one(pid: u32, tid: u32, wait: Duration, room: &mut Room) -> Left {
         Err(error) => return Left::Clean(refused(pid, tid, look, (&copier, room), error)),
     };
     stop(pid, look, (&copier, room), tracer, wait)
+}
+
+/// Whether a system call was made by `int $0x80`: its number is one of i386 then, whatever the program is. (The kernel
+/// returns from `sysenter` and 32-bit `syscall` to behind an `int $0x80` as well, `arch/x86/entry/vdso/vdso32`.)
+fn is_32_bit(pid: u32, ip: u64) -> bool {
+    let mut code = [0; 2];
+    let Some(base) = ip.checked_sub(2).and_then(|base| usize::try_from(base).ok()) else { return false };
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    let remote = [RemoteIoVec { base, len: code.len() }];
+    let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut code)], &remote);
+    read == Ok(2) && code == [0xcd, 0x80]
 }
 
 /// Stops a thread, takes what it has, and lets it go.
