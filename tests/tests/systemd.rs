@@ -54,7 +54,11 @@ fn main() -> ExitCode {
             is("metrics_bob", "2");
             is("owner_alice", "alice");
             assert!(told("report_alice").parse::<u64>().unwrap() > 100);
-            assert!(told("sessions_bob").starts_with("no sessions"), "{}", told("sessions_bob"));
+            assert!(told("sessions_bob").contains("not permitted to use the daemon"), "{}", told("sessions_bob"));
+            // Where the socket is for all, each has his own.
+            assert!(told("open_sessions_bob").starts_with("no sessions"), "{}", told("open_sessions_bob"));
+            is("open_attach_bob", "2");
+            is("open_record_bob", "0");
         })
         .test("it_watches_and_reloads", &NEEDS, || {
             is("watch_processes", "1");
