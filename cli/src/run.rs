@@ -229,8 +229,8 @@ fn collect(
     Ok((outcome, signals, job))
 }
 
-/// Prints the short report and says where the rest is. False if the profile was to be saved and was not, or is not whole
-/// because the daemon that collected it has gone, or has ended the session.
+/// Prints the short report and says where the rest is. False if the profile was to be saved and was not, or if the
+/// daemon that collected it has gone without a word.
 fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     let file_error = outcome.file.as_ref().and_then(|file| file.error());
     if let Some(error) = file_error {
@@ -249,7 +249,7 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
         }
         say(&text);
     }
-    saved && outcome.early.is_none()
+    saved && !outcome.broke_off
 }
 
 /// Waits for the program if it still runs. The error is the signal at which to leave it.

@@ -97,6 +97,8 @@ pub struct Outcome {
     pub child: Option<ChildEnd>,
     /// Why the daemon that collected ended it before it was asked to, if it did.
     pub early: Option<String>,
+    /// Whether the daemon has gone without a word, so that the last of it may be missing.
+    pub broke_off: bool,
     /// Where the end of a program will be told that still runs.
     running: Option<Receiver<ChildEnd>>,
 }
@@ -249,7 +251,7 @@ impl Collection {
     pub fn run_with(mut self, stop: &Receiver<Stop>, mut progress: impl FnMut(Progress<'_>, &Status)) -> Outcome {
         let timer = self.duration.map_or_else(never, |duration| after(duration.saturating_sub(self.started.elapsed())));
         let (here, daemon) = self.source.events();
-        let (mut child, mut early) = (None, None);
+        let (mut child, mut early, mut broke_off) = (None, None, false);
         let mut stop = stop.clone();
         let mut asked = false;
         let profile = loop {
@@ -270,6 +272,7 @@ impl Collection {
                         continue;
                     }
                     Ok(RemoteEvent::Finished(profile, why)) => {
+                        broke_off = why.is_err();
                         early = why_early(why, asked);
                         break *profile;
                     }
@@ -315,7 +318,7 @@ impl Collection {
             session.forget();
         }
         let running = (child.is_none() && self.child.is_some()).then_some(self.child_end);
-        Outcome { profile, file: self.output, file_error: self.output_error, child, early, running }
+        Outcome { profile, file: self.output, file_error: self.output_error, child, early, broke_off, running }
     }
 }
 

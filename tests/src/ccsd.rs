@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -66,7 +67,15 @@ impl Ended {
     /// Runs a command to its end.
     #[must_use]
     pub fn of(command: &mut Command) -> Ended {
-        let output = command.stdin(Stdio::null()).output().unwrap();
+        command.stdin(Stdio::null());
+        // A program that was written a moment ago is busy while a process that another thread has forked has yet to execute
+        // something: it has our files until then.
+        let output = loop {
+            match command.output() {
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                output => break output.unwrap(),
+            }
+        };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let ended = Ended { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) };
         ended.assert_no_panic();

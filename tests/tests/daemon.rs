@@ -307,6 +307,7 @@ fn killing_the_daemon() {
     let _dir = daemon.kill();
     let recorded = collecting.wait();
     assert!(recorded.ended.stderr.contains("went away"), "{:?}", recorded.ended);
+    assert_eq!(recorded.ended.status.code(), Some(1), "{:?}", recorded.ended);
     recorded.assert_whole();
     assert!(recorded.samples("forever").inherited > 0);
     let notes = &recorded.profile.session().notes;

@@ -58,7 +58,6 @@ fn main() -> ExitCode {
             assert_eq!(recorded.ended.status.code(), Some(5), "{:?}", recorded.ended);
             recorded.assert_whole();
             let accounting = recorded.profile.accounting();
-            assert!(accounting.duration_ns >= 300_000_000);
             let limit = accounting.duration_ns / 1_000_000 + 5;
             assert!(accounting.received <= limit, "{} samples in {limit} ms", accounting.received);
         })

@@ -22,11 +22,14 @@ use crate::promptness::become_urgent;
 use super::calls::{can_be_made_again, not_to_be_interrupted};
 use super::look::{Look, Place};
 use super::model::{Method, State};
-use super::ptrace::{Condition, Stop, Tracer};
+use super::ptrace::{Condition, Tracer};
 use super::stack_copy::{Room, StackCopier, StackCopy};
 
 /// How long a thread may take to stop. Running threads take some 10 us, sleeping ones until they get a CPU.
 const MAX_WAIT: Duration = Duration::from_millis(20);
+/// The same of one that is blocked in a system call: that needs a CPU for a moment, and on a machine where hundreds of
+/// threads want one that takes a second or two.
+const MAX_CALL_WAIT: Duration = Duration::from_secs(5);
 /// The same where all others have been looked at: it may have had to wait for a CPU.
 const MAX_LAST_WAIT: Duration = Duration::from_millis(500);
 /// Threads that are given this second chance.
@@ -182,6 +185,10 @@ fn is_32_bit(pid: u32, ip: u64) -> bool {
 /// Stops a thread, takes what it has, and lets it go.
 fn stop(pid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer: Tracer, wait: Duration) -> Left {
     let tid = tracer.tid();
+    // One that is blocked in a call leaves it when it is told to, however late it gets a CPU for that; if it were given up
+    // before, nobody would see to it that the call is made again.
+    let blocked = matches!(look.place, Place::InCall(_)) && look.state != State::Uninterruptible;
+    let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };
     let begun = Instant::now();
     let mut ran = now_ns();
     if tracer.interrupt().is_err() {
@@ -208,8 +215,8 @@ fn stop(pid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer:
     let Ok(stopped) = tracer.registers() else { return Left::TracingGone };
     let copied = copier.copy(stopped.sp(), room);
     // By what it was in when it stopped: since the look at it, it may have begun another call.
-    if stop == Stop::Asked && look.state != State::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again)
-    {
+    // Where a signal is being delivered, the kernel itself makes EINTR of it if a handler runs.
+    if look.state != State::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again) {
         // Only a thread that has been killed refuses.
         let _ = tracer.restart(&stopped);
     }
