@@ -84,7 +84,8 @@ fn a_recorded_program() {
         let file_name = file.to_str().unwrap();
         let ended =
             as_nobody(&daemon, &["record", "--daemon", "-F", "499", "-o", file_name, "--", program, role, "0", "0"]);
-        assert!(ended.status.success(), "{ended:?}");
+        // If it is found to have become root's while it lives, the session ends, and `record` fails.
+        assert!(ended.status.success() || !seen, "{ended:?}");
         let recorded = Recorded::open(dir, &file, ended);
         let names = recorded.names();
         assert_eq!(names.iter().any(|name| *name == format!("{role}_work")), seen, "{names:?}");
