@@ -45,6 +45,14 @@ fn saved(daemon: &Daemon, id: &str) -> Recorded {
 }
 
 fn a_child_with_more_rights() {
+    // Whoever is sampled in the moment before it executes the program ends the session, if it is seen to be root's while it
+    // lives. That is as it should be, and rare; nothing of the program is shown then either.
+    let through = (0..5).any(|_| family_is_followed());
+    assert!(through, "every session ended early");
+}
+
+/// Whether the session on a family went on to its end. Either way nothing of what runs as root is in it.
+fn family_is_followed() -> bool {
     let (plain, privileged) = (relatives(0o755), relatives(0o4755));
     let daemon = Daemon::start(&["--socket-mode", "666"]);
     let mut command = Command::new(&plain);
@@ -59,16 +67,21 @@ fn a_child_with_more_rights() {
     family.wait_until_told();
     assert!(as_nobody(&daemon, &["stop", id]).status.success());
     while daemon.session(number)["ended"].is_null() {}
-    assert_eq!(daemon.session(number)["ended"], "stopped");
+    let end = daemon.session(number)["ended"].clone();
     let recorded = saved(&daemon, id);
     let names = recorded.names();
     assert!(!names.iter().any(|name| name.contains("secret")), "{names:?}");
+    family.go();
+    assert_eq!(family.finish(), "");
+    if end != "stopped" {
+        assert!(end["not_permitted"].is_string(), "{end}");
+        return false;
+    }
     // 75 each are expected.
     for name in ["plain_work", "late_plain_work"] {
         assert!(recorded.samples(name).inherited > 30, "{name} of {names:?}");
     }
-    family.go();
-    assert_eq!(family.finish(), "");
+    true
 }
 
 fn a_recorded_program() {
