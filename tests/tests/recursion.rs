@@ -33,8 +33,10 @@ fn main() -> ExitCode {
             let recorded = record_at("999", "direct", 100_000, 60);
             // Going down and up 100,000 frames is work, too.
             assert_share("bottom", recorded.samples("bottom").own, own_of(&recorded, &["bottom", "direct"]), 0.7, 0.2);
-            recorded.assert_complete();
+            // The first of them, and whatever was not read in time: 1% at most on a quiet machine, more where a build without
+            // optimisation shares its CPUs.
             let accounting = recorded.profile.accounting();
+            assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
             assert!(accounting.max_stack_depth > 100_000);
             // Those that were read after the end of the program have a gap: 100 ms of them.
             assert!(accounting.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
