@@ -10,6 +10,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use crate::duration;
 use crate::export::{self, ExportArgs};
 use crate::query::QueryArgs;
+use crate::report::choice::View;
 use crate::style::ColorChoice;
 
 pub mod service;
@@ -91,9 +92,10 @@ pub enum Command {
     /// Shows a profile that `record` or `attach` has written.
     ///
     /// Every output begins with what became of the samples and what collecting them cost, in lines that begin with `#`.
-    /// Percentages are of all samples of the profile, and come with their 95% confidence interval where there is room. On a
-    /// terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or a
-    /// pipe goes everything.
+    /// Then it says what was asked. Percentages are of what is selected, by weight, which is everything unless --focus,
+    /// --ignore, --since or --until leave something out; they come with their 95% confidence interval where there is room. On
+    /// a terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or
+    /// a pipe goes everything.
     #[command(after_long_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
     /// Serve sessions to many clients
@@ -314,7 +316,7 @@ Exit status 1 if no stack could be had at all.";
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("view"))]
+#[command(group = ArgGroup::new("which view"))]
 pub struct ReportArgs {
     /// The profile, or the number of a daemon's session, or a process that one is on
     ///
@@ -323,32 +325,35 @@ pub struct ReportArgs {
     pub file: PathBuf,
     #[command(flatten)]
     pub stored: StoredArgs,
+    /// Which view, by its name
+    #[arg(long = "view", value_name = "VIEW", group = "which view", hide_possible_values = true)]
+    pub view: Option<View>,
     /// Functions by the time they spent themselves (default)
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub flat: bool,
     /// Functions, each between its callers and its callees
     ///
     /// In the form of gprof. Above a function stand its callers with the part of its time that they account for, below it
     /// its callees with the part of theirs that it accounts for; `self` is what the callee of the arc spent itself, `child`
     /// what it spent in others. Where functions call each other in circles, an arc may weigh differently from its two ends.
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub graph: bool,
     /// Cost-centre stacks as `<leaf,...,root> weight`
     ///
     /// Recursion is folded: a function in parentheses has been entered again since, further left.
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub stacks: bool,
     /// Source lines on which each function spent its time
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub lines: bool,
     /// Processes and their threads
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub threads: bool,
     /// Cycles of mutual recursion that really happened
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub cycles: bool,
     /// Size and cost of the profile itself: contexts, transitions, depths, memory
-    #[arg(long, group = "view")]
+    #[arg(long, group = "which view")]
     pub stats: bool,
     /// Print JSON: one document with the accounting and the view
     #[arg(long)]
@@ -361,8 +366,8 @@ pub struct ReportArgs {
     /// If there is none of exactly this name, those whose names contain it.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
     pub function: Option<String>,
-    /// Order functions by inherited time instead of their own (with --flat)
-    #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats"])]
+    /// Order by inherited time instead of their own: --sort inherited
+    #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats", "sort"])]
     pub inherited: bool,
     #[command(flatten)]
     pub socket: SocketArgs,
@@ -379,6 +384,8 @@ Examples:
   ccsd report --watch nginx --since 03:10 --until 03:12
   ccsd report --hide module:libc.so.6      libc's time counts for its callers
   ccsd report --focus parse --by file      where the time below parse goes, by source file
+  ccsd report --since +10s --until +20s    what ran in the second ten seconds
+  ccsd report --min 1 --sort inherited     what has at least 1% of the time, and the rest as one
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 
 /// Arguments of `ccsd doctor`.
@@ -469,7 +476,11 @@ mod tests {
             "ccsd report --flat --graph",
             "ccsd report -n -1",
             "ccsd report --stacks --function x",
-            "ccsd report --since -1h",
+            "ccsd report --flat --view graph",
+            "ccsd report --min 101",
+            "ccsd report --min -1",
+            "ccsd report --sort nonsense",
+            "ccsd report --inherited --sort self",
             "ccsd report --watch x a.ccsd",
             "ccsd diff",
             "ccsd diff a",

@@ -10,8 +10,9 @@ use clap::Args;
 
 use crate::args::DEFAULT_FILE;
 use crate::args::service::SocketArgs;
+use crate::args::watch::StoredArgs;
 use crate::exit::{Exit, Failure};
-use crate::query::{self, QueryArgs};
+use crate::query::{self, Asked, QueryArgs};
 use crate::report::file;
 use crate::warn;
 
@@ -26,8 +27,10 @@ pub struct ExportArgs {
     #[arg(value_name = "FORMAT", value_parser = format())]
     pub format: Format,
     /// The profile: a file, or a session of a daemon by its number
-    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE)]
+    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub stored: StoredArgs,
     /// Where to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -70,12 +73,23 @@ fn size(text: &str) -> Result<usize, String> {
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
-    let loaded = file::load_any(&args.file, &args.socket)?;
-    if let Some(message) = loaded.message() {
+    if args.query.sort.is_some() && args.format != Format::Csv {
+        return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", args.format.name())));
+    }
+    let loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
-    let (profile, selection, _) = query::ask(&args.query, loaded.profile)?;
-    let export = Export { profile: &profile, selection: &selection, max_bytes: args.max_size };
+    let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
+    let Asked { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
+    asked_for.extend(question.text());
+    let export = Export {
+        profile: &profile,
+        selection: &selection,
+        max_bytes: args.max_size,
+        sort: args.query.sort,
+        question: &asked_for.join("; "),
+    };
     if args.output.is_none() && !args.format.is_text() && stdout().is_terminal() {
         let name = args.format.name();
         return Err(Failure::bad_request(anyhow!(

@@ -1,15 +1,17 @@
-//! What of a profile is asked for: the options that `report` and `export` share.
+//! What of a profile is asked for: the options that `report`, `export` and `diff` share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_profile::query::{By, Filter, Pattern, Preset};
-use ccsd_profile::view::Selection;
-use ccsd_profile::{Profile, Unit, sanitise};
+use ccsd_profile::query::{By, Filter, Pattern, Preset, Pruned};
+use ccsd_profile::view::{Column, Selection, Total};
+use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 use clap::Args;
+use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::format::shell_word;
 
 /// Largest file of patterns that is read; the library takes no more either.
 const SPECIFICATION_BYTES: u64 = 1 << 20;
@@ -48,6 +50,17 @@ pub struct QueryArgs {
     #[arg(long, value_name = "WHAT", default_value = "function", help_heading = "Selection",
         value_parser = by())]
     pub by: By,
+    /// Sum up as one what has less than this share of the weight, inherited, in percent
+    ///
+    /// Functions (or what --by says) below it become one row, or one function of exported stacks, called `[other: ...]`;
+    /// totals and all other rows stay as they are. Views of stacks, lines and threads sum up rows below it, too.
+    #[arg(long, value_name = "PERCENT", help_heading = "Selection", value_parser = percentage, allow_hyphen_values = true)]
+    pub min: Option<f64>,
+    /// Order rows by: self, inherited, child, samples, name, image or id
+    ///
+    /// Numbers from the largest on. Every view has some of these columns, and says which.
+    #[arg(long, value_name = "COLUMN", help_heading = "Selection", value_parser = column())]
+    pub sort: Option<Column>,
     /// Weigh by this metric of the profile [default: its first]
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     pub metric: Option<String>,
@@ -71,6 +84,19 @@ fn by() -> impl clap::builder::TypedValueParser<Value = By> {
     PossibleValuesParser::new(By::ALL.map(By::name)).try_map(|text| text.parse::<By>())
 }
 
+fn column() -> impl clap::builder::TypedValueParser<Value = Column> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(Column::ALL.map(Column::name)).try_map(|text| text.parse::<Column>())
+}
+
+/// Reads a share in percent.
+fn percentage(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    let plain = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let value = number.parse::<f64>().ok().filter(|value| plain && (0.0..=100.0).contains(value));
+    value.ok_or_else(|| "not a share: give percent from 0 to 100, as in 0.5".to_owned())
+}
+
 /// The metric by which weights are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
@@ -80,11 +106,56 @@ pub struct Metric {
     pub unit: Unit,
 }
 
-/// The profile that is asked for, the selection of it, and its metric.
+/// A profile as it is asked for.
+pub struct Asked {
+    /// The profile: with other cost centres where `--by` or `--min` ask for them.
+    pub profile: Profile,
+    /// What of it is selected.
+    pub selection: Selection,
+    /// The metric.
+    pub metric: Metric,
+    /// What was asked.
+    pub question: Question,
+    /// What stands for all that is below `--min`.
+    pub other: Option<CostCentreId>,
+}
+
+/// What was asked, as it is printed with every answer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Question {
+    /// The patterns and presets, as options.
+    pub selection: Vec<String>,
+    /// By what costs are summed up.
+    pub by: &'static str,
+    /// Below which share, in percent, cost centres are one.
+    pub min_percent: Option<f64>,
+    /// How many are.
+    pub below_min: usize,
+    /// What is selected, and of what. Shares are of `weight`.
+    pub selected: Total,
+}
+
+impl Question {
+    /// In words, if anything special was asked.
+    pub fn text(&self) -> Option<String> {
+        let mut parts = self.selection.clone();
+        if self.by != By::Function.name() {
+            parts.push(format!("--by {}", self.by));
+        }
+        parts.extend(self.min_percent.map(|min| format!("--min {min}")));
+        let Total { weight, samples, whole_weight, whole_samples } = self.selected;
+        if samples != whole_samples || weight != whole_weight {
+            parts.push(format!("({samples} of {whole_samples} samples)"));
+        }
+        (!parts.is_empty()).then(|| parts.join(" "))
+    }
+}
+
+/// What is asked of a profile.
 ///
 /// # Errors
 /// What the profile does not have is a bad request, and so is a wrong specification.
-pub fn ask(args: &QueryArgs, profile: Profile) -> Result<(Profile, Selection, Metric), Failure> {
+pub fn ask(args: &QueryArgs, profile: Profile) -> Result<Asked, Failure> {
     let (index, metric) = metric(&profile, args.metric.as_deref())?;
     let mut filter = Filter {
         only: args.only.clone(),
@@ -102,12 +173,41 @@ pub fn ask(args: &QueryArgs, profile: Profile) -> Result<(Profile, Selection, Me
         filter.add_specification(&text).map_err(|error| Failure::bad_request(anyhow!("{name}, {error}")))?;
     }
     let selection = filter.select(&profile).map_err(Failure::bad_request)?.metric(index);
-    if args.by == By::Function {
-        return Ok((profile, selection, metric));
+    let mut question = Question {
+        selection: words(&filter),
+        by: args.by.name(),
+        min_percent: args.min.filter(|&min| min > 0.0),
+        below_min: 0,
+        selected: Total::of(&profile, &selection),
+    };
+    if args.by == By::Function && question.min_percent.is_none() {
+        return Ok(Asked { profile, selection, metric, question, other: None });
     }
     // Functions are selected before they are no more.
-    let profile = if filter.is_empty() { profile } else { profile.selected(&selection) };
-    Ok((profile.by(args.by), Selection::all().metric(index), metric))
+    let mut profile = if filter.is_empty() { profile } else { profile.selected(&selection) };
+    if args.by != By::Function {
+        profile = profile.by(args.by);
+    }
+    let mut other = None;
+    if let Some(percent) = question.min_percent {
+        let pruned = profile.pruned(index, percent);
+        Pruned { profile, other, functions: question.below_min } = pruned;
+    }
+    Ok(Asked { profile, selection: Selection::all().metric(index), metric, question, other })
+}
+
+/// A filter as the options that make it.
+fn words(filter: &Filter) -> Vec<String> {
+    let lists =
+        [("--only", &filter.only), ("--hide", &filter.hide), ("--focus", &filter.focus), ("--ignore", &filter.ignore)];
+    let options = lists.iter().flat_map(|(option, patterns)| {
+        patterns.iter().map(move |pattern| format!("{option} {}", shell_word(&sanitise(pattern.text()))))
+    });
+    let preset = filter.preset.map(|preset| match preset {
+        Preset::Libraries => "--preset libraries".to_owned(),
+        Preset::Phases => "--preset phases".to_owned(),
+    });
+    options.chain(preset).collect()
 }
 
 fn specification(path: &Path) -> anyhow::Result<String> {

@@ -3,8 +3,15 @@
 //! Times without an offset are local, with the days of 23 and 25 hours that the zone has.
 
 use ccsd_daemon::store::TimeRange;
+use ccsd_profile::Window;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{Span, Timestamp, ToSpan, Zoned};
+
+/// Half a day, to which a time of day may lie before the start of a file that it is of.
+const HALF_A_DAY_NS: u64 = 12 * 3600 * 1_000_000_000;
+
+const FILE_FORMS: &str = "of a file, a time is +10s from its start, -10s before its end, 03:10, 2026-11-21T03:10, with Z or \
+                          +02:00 if it is not local, or @ and seconds since 1970";
 
 const FORMS: &str = "a time is 03:10, -1h, -2d, today, yesterday, 2026-11-21, 2026-11-21T03:10, with Z or +02:00 if it is not \
                      local, or @ and seconds since 1970";
@@ -22,11 +29,7 @@ enum Point {
 /// # Errors
 /// A sentence that says what is wrong.
 pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<TimeRange, String> {
-    let (since, until) = match since.and_then(|text| text.split_once("..")) {
-        Some(_) if until.is_some() => return Err("a range has its end already: --until is one too many".to_owned()),
-        Some((since, until)) => (some(since), some(until)),
-        None => (since, until),
-    };
+    let (since, until) = ends(since, until)?;
     let from = match since.map(|text| point(text, now)).transpose()? {
         None => None,
         Some(Point::At(at)) => Some(at),
@@ -40,7 +43,6 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
             None => last(time, now)?,
         }),
     };
-    let nanoseconds = |at: Timestamp| u64::try_from(at.as_nanosecond()).unwrap_or(0);
     let range = TimeRange { from: from.map_or(0, nanoseconds), until: end.map_or(u64::MAX, nanoseconds) };
     if range.from >= range.until {
         let (since, until) = (since.unwrap_or_default(), until.unwrap_or_default());
@@ -52,10 +54,87 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
     Ok(range)
 }
 
+/// Reads `--since` and `--until` of a file that begins at `started_unix_ns` and is `length_ns` long: offsets from its start
+/// (`+1m30s`) and from its end (`-10s`) beside the times of [`range`]; a time of day is the one next to its start.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn window(
+    since: Option<&str>,
+    until: Option<&str>,
+    (started_unix_ns, length_ns): (u64, u64),
+    now: &Zoned,
+) -> Result<Window, String> {
+    let (since, until) = ends(since, until)?;
+    let at = |text: &str| -> Result<u64, String> {
+        let wrong = || format!("{text:?} is no time: {FILE_FORMS}");
+        if let Some(offset) = text.strip_prefix('+') {
+            return offset_ns(offset).ok_or_else(wrong);
+        }
+        if let Some(offset) = text.strip_prefix('-') {
+            return Ok(length_ns.saturating_sub(offset_ns(offset).ok_or_else(wrong)?));
+        }
+        let unix_ns = match point(text, now).map_err(|_| wrong())? {
+            Point::At(at) => nanoseconds(at),
+            Point::OfDay(time) => {
+                let from = Timestamp::from_nanosecond(started_unix_ns.saturating_sub(HALF_A_DAY_NS).into());
+                let from = from.map_err(|error| error.to_string())?;
+                nanoseconds(first_after(time, &from.to_zoned(now.time_zone().clone()))?)
+            }
+        };
+        Ok(unix_ns.saturating_sub(started_unix_ns))
+    };
+    let from_ns = since.map(at).transpose()?.unwrap_or(0);
+    let until_ns = until.map(at).transpose()?.unwrap_or(u64::MAX);
+    if from_ns >= until_ns {
+        let (since, until) = (since.unwrap_or("its start"), until.unwrap_or_default());
+        return Err(format!("the time from {since} until {until} is empty: the end is not after the beginning"));
+    }
+    Ok(Window { from_ns, until_ns })
+}
+
+/// `10`, `10s`, `1.5s`, `500ms`, `1m30s`; seconds where there is no unit.
+fn offset_ns(text: &str) -> Option<u64> {
+    let mut sum = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let number: f64 = number.parse().ok().filter(|number| (0.0..=1e9).contains(number))?;
+        sum += number
+            * match unit {
+                "ms" => 1e6,
+                "s" => 1e9,
+                "" if after.is_empty() && text.len() == digits => 1e9,
+                "m" | "min" => 60e9,
+                "h" => 3600e9,
+                "d" => 86_400e9,
+                _ => return None,
+            };
+        rest = after;
+    }
+    (!text.is_empty()).then_some(sum as u64)
+}
+
+fn nanoseconds(at: Timestamp) -> u64 {
+    u64::try_from(at.as_nanosecond()).unwrap_or(0)
+}
+
 /// A moment in local time, as in `2026-11-21 03:10:00`.
 pub fn local(unix_ns: u64, now: &Zoned) -> String {
     let at = Timestamp::from_nanosecond(unix_ns.into()).unwrap_or(Timestamp::MAX);
     at.to_zoned(now.time_zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// Both ends; `since` may be a range.
+fn ends<'a>(since: Option<&'a str>, until: Option<&'a str>) -> Result<(Option<&'a str>, Option<&'a str>), String> {
+    match since.and_then(|text| text.split_once("..")) {
+        Some(_) if until.is_some() => Err("a range has its end already: --until is one too many".to_owned()),
+        Some((since, until)) => Ok((some(since), some(until))),
+        None => Ok((since, until)),
+    }
 }
 
 fn some(text: &str) -> Option<&str> {
@@ -194,6 +273,41 @@ mod tests {
             ("@1793000000", "", "2026-10-26 08:33:20", ""),
         ] {
             assert_eq!(shown(since, until), Ok((from.to_owned(), end.to_owned())), "{since} {until}");
+        }
+    }
+
+    #[test]
+    fn times_of_a_file() {
+        // It began at 23:59:50 and is a minute long.
+        let now = now();
+        let started = nanoseconds("2026-11-20T23:59:50+01:00".parse().unwrap());
+        let shown = |since, until| window(some(since), some(until), (started, 60_000_000_000), &now);
+        let millis = |since, until| shown(since, until).map(|it| (it.from_ns / 1_000_000, it.until_ns / 1_000_000));
+        let end = u64::MAX / 1_000_000;
+        for (since, until, from, to) in [
+            ("", "", 0, end),
+            ("+10s", "+20", 10_000, 20_000),
+            ("+1.5s..+1m30s", "", 1_500, 90_000),
+            ("+500ms", "-10s", 500, 50_000),
+            ("-10s", "", 50_000, end),
+            ("-2m", "", 0, end),
+            ("23:59:55", "00:00:05", 5_000, 15_000),
+            ("2026-11-20T23:00:00Z..", "", 10_000, end),
+            ("2026-11-20", "", 0, end),
+        ] {
+            assert_eq!(millis(since, until), Ok((from, to)), "{since} {until}");
+        }
+        for (since, until, part) in [
+            ("10s", "", "is no time: of a file"),
+            ("+", "", "is no time"),
+            ("+1x", "", "is no time"),
+            ("+1s5", "", "is no time"),
+            ("+1e3", "", "is no time"),
+            ("+20s", "+10s", "is empty"),
+            ("+1s..+2s", "+3s", "one too many"),
+        ] {
+            let error = shown(since, until).unwrap_err();
+            assert!(error.contains(part), "{since} {until}: {error}");
         }
     }
 

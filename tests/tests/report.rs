@@ -103,6 +103,108 @@ fn main() -> ExitCode {
             let shown: u64 = rows.iter().map(|row| row["self_weight"].as_u64().unwrap()).sum();
             assert_eq!(shown + flat["other"]["self_weight"].as_u64().unwrap(), flat["total"]["weight"]);
         })
+        .test("the_question_is_in_the_answer", &[CC], || {
+            let recorded = shared();
+            let line = |options: &[&str], label: &str| {
+                let text = report(recorded, options).stdout;
+                text.lines().find(|line| line.starts_with(&format!("# {label:8} "))).unwrap_or_default().to_owned()
+            };
+            let samples = with_commas(recorded.profile.accounting().received);
+            let all = line(&[], "view");
+            assert!(
+                all.contains("flat in order of self") && all.contains(&format!("% of all {samples} samples")),
+                "{all}"
+            );
+            assert_eq!(line(&[], "selected"), "");
+            let graph = line(&["--graph", "--by", "module", "--sort", "name", "--min", "2.5"], "view");
+            for part in ["graph by module in order of name", "less than 2.5% is summed up", "cpu-clock"] {
+                assert!(graph.contains(part), "{part}: {graph}");
+            }
+            let some = line(&["--focus", "weight_12", "--hide", "module:libc.so.6"], "selected");
+            let weight = with_commas(recorded.samples("weight_12").inherited);
+            assert!(some.contains("--hide module:libc.so.6 --focus weight_12: "), "{some}");
+            assert!(
+                some.contains(&format!("{weight} of {samples} samples")) && some.ends_with("; % of these"),
+                "{some}"
+            );
+            let document = json_of(recorded, &["--focus", "weight_12", "--by", "module"]);
+            let selected = &document["question"]["selected"];
+            assert_eq!(selected["samples"], recorded.samples("weight_12").inherited);
+            assert_eq!(selected["whole_samples"], recorded.profile.accounting().received);
+        })
+        .test("what_is_below_the_least_share_is_one_row", &[CC], || {
+            let recorded = shared();
+            let least = recorded.samples("weight_09").inherited as f64 / recorded.total() as f64 * 100.0;
+            let min = format!("{least:.3}");
+            let whole = json_of(recorded, &[]);
+            let total = &whole["flat"]["total"];
+            let rows = |document: &Value| document["flat"]["rows"].as_array().unwrap().clone();
+            let document = json_of(recorded, &["--min", &min]);
+            assert_eq!(&document["flat"]["total"], total);
+            let kept = rows(&document);
+            assert!(kept.len() > 4 && kept.len() < rows(&whole).len(), "{kept:?}");
+            let last = kept.last().unwrap()["name"].as_str().unwrap();
+            assert!(last.starts_with("[other: "), "{kept:?}");
+            let sum: u64 = kept.iter().map(|row| row["self_weight"].as_u64().unwrap()).sum();
+            assert_eq!(sum, total["weight"].as_u64().unwrap());
+            for row in &kept[..kept.len() - 1] {
+                let before = rows(&whole).into_iter().find(|it| it["name"] == row["name"]).unwrap();
+                assert_eq!(row["inherited_weight"], before["inherited_weight"]);
+            }
+            let stacks = json_of(recorded, &["--stacks", "--min", "5"]);
+            let stacks = &stacks["stacks"];
+            let shown: u64 = stacks["rows"].as_array().unwrap().iter().map(|row| row["weight"].as_u64().unwrap()).sum();
+            assert_eq!(shown + stacks["other_weight"].as_u64().unwrap(), total["weight"]);
+        })
+        .test("columns_to_sort_by", &[CC], || {
+            let recorded = shared();
+            for (column, field) in
+                [("self", "self_weight"), ("inherited", "inherited_weight"), ("samples", "samples_self")]
+            {
+                let document = json_of(recorded, &["--sort", column]);
+                let rows = document["flat"]["rows"].as_array().unwrap();
+                assert!(rows.iter().map(|row| u64::MAX - row[field].as_u64().unwrap()).is_sorted(), "{column}");
+            }
+            let names = json_of(recorded, &["--sort", "name"]);
+            let names = names["flat"]["rows"].as_array().unwrap();
+            assert!(names.iter().map(|row| row["name"].as_str().unwrap()).is_sorted());
+            let refused = Ended::of(ccsd(["report", "--sort", "id"]).arg(&recorded.file));
+            refused.assert_refused(2, &["flat", "no column id", "self, inherited"]);
+            let refused = Ended::of(ccsd(["report", "--stats", "--sort", "self"]).arg(&recorded.file));
+            refused.assert_refused(2, &["stats", "order of its own"]);
+        })
+        .test("a_part_of_the_time", &[CC], || {
+            let recorded = shared();
+            let whole = json_of(recorded, &["--since", "+0"]);
+            let all = whole["file"]["intervals"]["all"].as_u64().unwrap();
+            assert_eq!(whole["accounting"]["received"], recorded.profile.accounting().received);
+            assert_eq!(whole["file"]["intervals"]["taken"], all);
+            // After its first interval, and up to it: the two add up.
+            let end = recorded.profile.accounting().duration_ns;
+            let intervals = |since: &str, until: &str| {
+                let ended =
+                    Ended::of(ccsd(["report", "--json", "--since", since, "--until", until]).arg(&recorded.file));
+                ended.status.success().then(|| serde_json::from_str::<Value>(&ended.stdout).unwrap())
+            };
+            let middle = format!("+{}ms", end / 2_000_000);
+            let parts = [intervals("+0", &middle), intervals(&middle, "+1h")];
+            let sum = |field: fn(&Value) -> &Value| -> u64 {
+                parts.iter().flatten().map(|part| field(part).as_u64().unwrap()).sum()
+            };
+            assert_eq!(sum(|part| &part["file"]["intervals"]["taken"]), all);
+            assert_eq!(sum(|part| &part["accounting"]["received"]), recorded.profile.accounting().received);
+            assert_eq!(sum(|part| &part["flat"]["total"]["weight"]), recorded.flat().total.weight);
+            let text = report(recorded, &["--since", "-1h"]).stdout;
+            assert!(text.lines().any(|line| line.starts_with("# time     +0 ns to +")), "{text}");
+            let refuse = |options: &[&str]| Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+            refuse(&["--since", "+1h"]).assert_refused(2, &["no interval", "interval"]);
+            refuse(&["--since", "10s"]).assert_refused(2, &["is no time", "+10s"]);
+            refuse(&["--since", "+2s", "--until", "+1s"]).assert_refused(2, &["is empty"]);
+            Ended::of(&mut ccsd(["report", "--since", "+1s", "77777"])).assert_refused(2, &["as a whole"]);
+            // The same for exports.
+            let csv = Ended::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
+            assert!(csv.stdout.contains(&format!(",{},", recorded.flat().total.weight)), "{csv:?}");
+        })
         .test("names_are_inert_on_a_terminal", &[CC], || {
             // No assembler takes such a name; a linker and a hex editor do.
             let mut program = fs::read(build("escape.c", &["-O1"])).unwrap();
@@ -208,6 +310,10 @@ fn report(recorded: &Recorded, options: &[&str]) -> Ended {
     let ended = Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
     assert!(ended.status.success() && ended.stderr.is_empty(), "{options:?}: {ended:?}");
     ended
+}
+
+fn json_of(recorded: &Recorded, options: &[&str]) -> Value {
+    serde_json::from_str(&report(recorded, &[&["--json"], options].concat()).stdout).unwrap()
 }
 
 fn json(recorded: &Recorded, view: &str) -> Value {

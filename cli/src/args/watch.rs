@@ -8,20 +8,24 @@ use clap::Args;
 use crate::args::service::SocketArgs;
 use crate::exit::Failure;
 
-/// Which part of what a watch has stored.
+/// Which time of a file, or of what a watch has stored.
 #[derive(Debug, Default, Args)]
 pub struct StoredArgs {
     /// What this watch of the service has stored, instead of a file
-    #[arg(long, value_name = "NAME", help_heading = "Watches")]
+    #[arg(long, value_name = "NAME", help_heading = "Time")]
     pub watch: Option<String>,
-    /// From this time on, or within this range, as in 03:10, -1h, yesterday, 2026-11-21T03:10, -25h..-24h
-    #[arg(long, value_name = "TIME", requires = "watch", allow_hyphen_values = true, help_heading = "Watches")]
+    /// From this time on, or within this range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
+    ///
+    /// Of a file, +10s is ten seconds from its start, -10s ten seconds before its end. Of a watch, -1h is an hour ago, and there
+    /// are `today` and `yesterday`, too. A profile is written in intervals of about a second: those count that end
+    /// within the time asked for, and the report says which time that is.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub since: Option<String>,
     /// Until this time
-    #[arg(long, value_name = "TIME", requires = "watch", allow_hyphen_values = true, help_heading = "Watches")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub until: Option<String>,
     /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
-    #[arg(long, value_name = "DIR", requires = "watch", hide_short_help = true, help_heading = "Watches")]
+    #[arg(long, value_name = "DIR", requires = "watch", hide_short_help = true, help_heading = "Time")]
     pub state_dir: Option<PathBuf>,
 }
 
@@ -31,10 +35,15 @@ impl StoredArgs {
     /// # Errors
     /// If something is said of one and none is named: clap requires nothing that would conflict with a file that is given.
     pub fn is_given(&self) -> Result<bool, Failure> {
-        if self.watch.is_none() && (self.since.is_some() || self.until.is_some() || self.state_dir.is_some()) {
-            return Err(Failure::bad_request(anyhow!("--since, --until and --state-dir go with --watch NAME")));
+        if self.watch.is_none() && self.state_dir.is_some() {
+            return Err(Failure::bad_request(anyhow!("--state-dir goes with --watch NAME")));
         }
         Ok(self.watch.is_some())
+    }
+
+    /// Whether only a part of the time is asked for.
+    pub fn is_part(&self) -> bool {
+        self.since.is_some() || self.until.is_some()
     }
 }
 

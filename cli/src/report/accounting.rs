@@ -18,8 +18,14 @@ struct Line {
     tone: Tone,
 }
 
-/// The accounting, each line beginning with `#`. `file` is where the profile was read from, if it was.
-pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> String {
+/// The accounting, each line beginning with `#`. `file` is where the profile was read from, if it was; `question` are lines
+/// about what was asked, by their labels.
+pub fn text(
+    profile: &Profile,
+    file: Option<&LoadedFile>,
+    question: Vec<(&'static str, String)>,
+    layout: Layout,
+) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
     let mut lines = vec![
         Line { label: "target", text: target(session), tone: Tone::Plain },
@@ -28,8 +34,9 @@ pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> Str
         Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
         Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
-    if let Some(about) = file.and_then(|file| file.stored.as_ref()) {
-        lines.insert(1, Line { label: "time", text: about.line(), tone: Tone::Plain });
+    let time = file.and_then(|file| file.stored.as_ref().map(|about| about.line()).or_else(|| file.time()));
+    if let Some(text) = time {
+        lines.insert(1, Line { label: "time", text, tone: Tone::Plain });
     }
     // On a terminal it has just been said on standard error.
     for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
@@ -38,6 +45,7 @@ pub fn text(profile: &Profile, file: Option<&LoadedFile>, layout: Layout) -> Str
     for note in &session.notes {
         lines.push(Line { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
     }
+    lines.extend(question.into_iter().map(|(label, text)| Line { label, text, tone: Tone::Plain }));
     lines.iter().map(|line| line.render(layout)).collect()
 }
 
@@ -188,7 +196,7 @@ mod tests {
     #[test]
     fn all_is_said_in_few_lines() {
         assert_eq!(
-            text(&profile(), None, Layout::PLAIN),
+            text(&profile(), None, Vec::new(), Layout::PLAIN),
             "# target   xz 'a b' (PID 7) on vm, 1970-01-01 00:00:00 UTC\n\
              # event    cpu-clock:u at 999 Hz of CPU time, for 4.32 s\n\
              # samples  about 4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
@@ -200,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_terminal_wraps() {
-        let text = text(&profile(), None, Layout { width: Some(60), colour: false });
+        let text = text(&profile(), None, Vec::new(), Layout { width: Some(60), colour: false });
         assert!(text.lines().all(|line| line.starts_with('#') && line.chars().count() <= 60), "{text}");
     }
 
@@ -209,7 +217,7 @@ mod tests {
         let mut profile = profile();
         profile.session_mut().target = "x\n# samples  all".to_owned();
         profile.session_mut().notes.push("a\x1b[2Jb".to_owned());
-        let text = text(&profile, None, Layout::PLAIN);
+        let text = text(&profile, None, Vec::new(), Layout::PLAIN);
         assert_eq!(text.lines().count(), 6);
         assert!(!text.contains('\x1b'));
     }

@@ -1,20 +1,23 @@
 //! Opening a profile.
 
 use std::fs::{File, OpenOptions};
-use std::io::BufReader;
+use std::io::{BufReader, Seek};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_profile::{DecodeError, Loaded, Profile, Recovery, read_profile};
+use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, Window, read_profile, read_window};
+use jiff::Zoned;
 use nix::fcntl::OFlag;
 
 use crate::args::DEFAULT_FILE;
 use crate::args::service::SocketArgs;
+use crate::args::watch::StoredArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
 use crate::service;
-use crate::stored::{About, Stored};
+use crate::stored::{self, About, Stored};
+use crate::times;
 
 /// A profile and how much of its file it is.
 pub struct LoadedFile {
@@ -34,13 +37,83 @@ pub struct LoadedFile {
     pub bytes: u64,
     /// What part of a watch it is, if it is none of a file.
     pub stored: Option<About>,
+    /// Which intervals of the file it is of, if not of all.
+    pub intervals: Option<Intervals>,
 }
 
 impl From<Stored> for LoadedFile {
     fn from(stored: Stored) -> LoadedFile {
         let Stored { profile, dir, about } = stored;
         let (recovery, finished, records, bytes) = (Recovery::Whole, true, 0, about.bytes);
-        LoadedFile { path: dir, session: None, profile, recovery, finished, records, bytes, stored: Some(about) }
+        LoadedFile {
+            path: dir,
+            session: None,
+            profile,
+            recovery,
+            finished,
+            records,
+            bytes,
+            stored: Some(about),
+            intervals: None,
+        }
+    }
+}
+
+/// What is asked for: a time of a watch, a time of a file, a whole file, or a daemon's session.
+///
+/// # Errors
+/// As [`load_any`]; that there is nothing of the time asked for; that a session cannot be asked for a time.
+pub fn load_asked(name: &Path, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
+    if stored.is_given()? {
+        return Ok(stored::load(stored, stored.since.as_deref(), stored.until.as_deref())?.into());
+    }
+    if !stored.is_part() {
+        return load_any(name, socket);
+    }
+    if service::session_number(name).is_some() {
+        return Err(Failure::bad_request(anyhow!(
+            "a session is known as a whole: --since and --until are for files and for what a watch has stored"
+        )));
+    }
+    load_part(name, stored.since.as_deref(), stored.until.as_deref())
+}
+
+/// The profile of a part of a file's time.
+///
+/// # Errors
+/// As [`load`], and that there is nothing of the time asked for.
+pub fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
+    let name = path.display();
+    let mut file = open(path)?;
+    let read = |file: &File, window| {
+        read_window(BufReader::with_capacity(1 << 18, file), window).map_err(|error| failure(path, error))
+    };
+    // How long it is, is in its last record.
+    let (whole, all) = read(&file, Window::ALL)?;
+    let session = whole.profile.session();
+    let window = times::window(since, until, (session.started_unix_ns, all.end_ns), &Zoned::now());
+    let window = window.map_err(|error| Failure::bad_request(anyhow!(error)))?;
+    file.rewind().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
+    let (Loaded { profile, recovery, finished, records, bytes }, intervals) = read(&file, window)?;
+    if intervals.taken == 0 {
+        return Err(Failure::bad_request(anyhow!(
+            "{name} has no interval that ends in that time: it has {} of at most {}, up to +{}",
+            counted(all.all, "interval", "intervals"),
+            nanoseconds(all.longest_ns),
+            nanoseconds(all.end_ns),
+        )));
+    }
+    let (path, session, stored) = (path.to_owned(), None, None);
+    Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals: Some(intervals) })
+}
+
+fn failure(path: &Path, error: DecodeError) -> Failure {
+    let name = path.display();
+    match error {
+        DecodeError::Io(error) => {
+            Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}")))
+        }
+        error => Failure::bad_request(anyhow!("{name}: {error}")),
     }
 }
 
@@ -55,7 +128,8 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
     let (profile, ended) = client.subscribe(session, false)?.read_all()?;
     let finished = ended.is_some();
     let recovery = Recovery::Whole;
-    Ok(LoadedFile { path, session: Some(session), profile, recovery, finished, records: 0, bytes: 0, stored: None })
+    let (session, stored, intervals) = (Some(session), None, None);
+    Ok(LoadedFile { path, session, profile, recovery, finished, records: 0, bytes: 0, stored, intervals })
 }
 
 /// Opens a profile.
@@ -63,18 +137,11 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
 /// # Errors
 /// Whatever makes it no profile is a bad request; only failing to read an open file is not.
 pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
-    let name = path.display();
     let file = open(path)?;
-    match read_profile(BufReader::with_capacity(1 << 18, file)) {
-        Ok(Loaded { profile, recovery, finished, records, bytes }) => {
-            let (path, session, stored) = (path.to_owned(), None, None);
-            Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored })
-        }
-        Err(DecodeError::Io(error)) => {
-            Err(Failure::at_run_time(anyhow::Error::from(error).context(format!("cannot read {name}"))))
-        }
-        Err(error) => Err(Failure::bad_request(anyhow!("{name}: {error}"))),
-    }
+    let loaded = read_profile(BufReader::with_capacity(1 << 18, file)).map_err(|error| failure(path, error))?;
+    let Loaded { profile, recovery, finished, records, bytes } = loaded;
+    let (path, session, stored, intervals) = (path.to_owned(), None, None, None);
+    Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals })
 }
 
 /// Opens what may be a profile.
@@ -98,6 +165,19 @@ pub fn open(path: &Path) -> Result<File, Failure> {
 }
 
 impl LoadedFile {
+    /// Which time it is of, in a line, if not of all.
+    pub fn time(&self) -> Option<String> {
+        let Intervals { taken, all, from_ns, to_ns, end_ns, longest_ns } = self.intervals?;
+        Some(format!(
+            "+{} to +{} of {}: {taken} of {}, each of at most {}",
+            nanoseconds(from_ns),
+            nanoseconds(to_ns),
+            nanoseconds(end_ns),
+            counted(all, "interval", "intervals"),
+            nanoseconds(longest_ns),
+        ))
+    }
+
     /// All that is to be said about it.
     pub fn messages(&self) -> Vec<String> {
         self.stored.as_ref().map_or_else(|| self.message().into_iter().collect(), About::messages)
@@ -109,9 +189,10 @@ impl LoadedFile {
             return None;
         }
         let name = self.path.display();
-        let shown = match self.profile.accounting().duration_ns {
+        let length = self.intervals.map_or(self.profile.accounting().duration_ns, |it| it.end_ns);
+        let shown = match length {
             0 => "it holds no sample".to_owned(),
-            ns => format!("its first {} are shown", nanoseconds(ns)),
+            ns => format!("its first {} can be read", nanoseconds(ns)),
         };
         match &self.recovery {
             Recovery::Cut { whole_records, bytes_used, why, .. } => {

@@ -1,10 +1,11 @@
 //! The flat profile.
 
+use ccsd_profile::query::By;
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{FlatView, Share};
 
 use super::Shown;
-use crate::format::{Scale, count, percent};
+use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
@@ -14,10 +15,12 @@ const IMAGE_WIDTH: usize = 20;
 /// The view of what is asked for.
 pub fn view(shown: &Shown<'_>) -> FlatView {
     let mut view = FlatView::new(shown.profile, &shown.selection);
-    if shown.inherited {
-        view.sort_by_inherited();
+    if let Some(column) = shown.sort {
+        view.sort(column);
     }
     view.rows.retain(|row| shown.wants(&row.name));
+    // What is too small to be shown comes last, whatever it adds up to.
+    view.rows.sort_by_key(|row| Some(row.function) == shown.other);
     if let Some(limit) = shown.limit {
         view.limit(limit);
     }
@@ -31,41 +34,46 @@ pub fn text(shown: &Shown<'_>) -> String {
         return shown.nothing();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let mut table = Table::new(vec![
+    let mut columns = vec![
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
         Column::number("95% interval"),
         Column::number(format!("inherited {}", scale.unit)),
         Column::number("%"),
-        Column::text("image").at_most(IMAGE_WIDTH),
-        Column::text("function"),
-    ]);
+    ];
+    // Of a module, a thread, a group the image is itself, or none.
+    let with_image = matches!(shown.by, By::Function | By::Lexical | By::File | By::Line);
+    if with_image {
+        columns.push(Column::text("image").at_most(IMAGE_WIDTH));
+    }
+    columns.push(Column::text(shown.by.nouns().0));
+    let mut table = Table::new(columns);
     for row in &view.rows {
-        table.row(vec![
+        let mut cells = vec![
             scale.weight(row.self_weight).into(),
             percent(row.self_share.fraction).into(),
             interval(&row.self_share),
             scale.weight(row.inherited_weight).into(),
             percent(row.inherited_share.fraction).into(),
-            Cell::toned(Tone::Faint, sanitise(&row.image)),
-            sanitise(&row.name).into(),
-        ]);
+        ];
+        if with_image {
+            cells.push(Cell::toned(Tone::Faint, sanitise(&row.image)));
+        }
+        cells.push(sanitise(&row.name).into());
+        table.row(cells);
     }
     if let Some(other) = view.other {
-        let more = if other.functions == 1 {
-            "1 more function".to_owned()
-        } else {
-            format!("{} more functions", count(other.functions as u64))
-        };
-        table.row(vec![
+        let more = shown.counted(other.functions, "more ");
+        let mut cells = vec![
             scale.weight(other.self_weight).into(),
             percent(other.self_share.fraction).into(),
             interval(&other.self_share),
             "".into(),
             "".into(),
-            "".into(),
-            Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
-        ]);
+        ];
+        cells.extend(with_image.then(Cell::default));
+        cells.push(Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())));
+        table.row(cells);
     }
     table.render(shown.layout)
 }

@@ -6,7 +6,7 @@ use ccsd_profile::view::{GraphArc, GraphNode, GraphView};
 use ccsd_profile::{CostCentreId, sanitise};
 
 use super::Shown;
-use crate::format::{Scale, counted, percent};
+use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
@@ -17,6 +17,9 @@ const ARCS_ON_TERMINAL: usize = 10;
 pub fn view(shown: &Shown<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
     let mut view = GraphView::new(shown.profile, &shown.selection);
     let numbers = view.nodes.iter().enumerate().map(|(i, node)| (node.function, i + 1)).collect();
+    if let Some(column) = shown.sort {
+        view.sort(column);
+    }
     view.nodes.retain(|node| shown.wants(&node.name));
     (view, numbers)
 }
@@ -34,7 +37,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         Column::number("%"),
         Column::number(format!("self {}", scale.unit)),
         Column::number(format!("child {}", scale.unit)),
-        Column::text("function"),
+        Column::text(shown.by.nouns().0),
     ]);
     let rows = shown.rows(view.nodes.len());
     for node in view.nodes.iter().take(rows) {
@@ -43,10 +46,8 @@ pub fn text(shown: &Shown<'_>) -> String {
     }
     let mut text = table.render(shown.layout);
     if let left @ 1.. = view.nodes.len() - rows {
-        let more = counted(left as u64, "more function", "more functions");
-        text.push_str(
-            &shown.layout.paint(Tone::Faint, &format!("[{more}, of smaller inherited weight{}]\n", shown.hint())),
-        );
+        let more = shown.counted(left, "more ");
+        text.push_str(&shown.layout.paint(Tone::Faint, &format!("[{more}{}]\n", shown.hint())));
     }
     text
 }

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
-    CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView, StatsView,
-    ThreadsView, Total,
+    Column, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
+    StatsView, ThreadsView, Total,
 };
-use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Recovery, Session, TruncationReason};
+use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, TruncationReason};
 use serde::Serialize;
 
+use super::choice::View;
 use super::file::LoadedFile;
-use super::{Shown, View, cycles, flat, graph, lines, stacks, stats, threads};
+use super::{Shown, cycles, flat, graph, lines, stacks, stats, threads};
 use crate::format::unit_name;
+use crate::query::Question;
 use crate::stored::About;
 
 /// Raised when a field changes its meaning or goes. New fields do not raise it.
@@ -30,6 +32,9 @@ struct Document<'a> {
     accounting: Counts,
     metric: Metric<'a>,
     view: &'static str,
+    /// What was asked of the profile, and how much of it is selected.
+    question: &'a Question,
+    sort: Option<Column>,
     #[serde(flatten)]
     data: Data,
 }
@@ -46,6 +51,9 @@ struct File {
     /// What part of a watch it is; then `path` is a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<About>,
+    /// Which of its intervals are shown, if not all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intervals: Option<Intervals>,
 }
 
 #[derive(Serialize)]
@@ -124,7 +132,12 @@ impl Counts {
 ///
 /// # Errors
 /// None that is known: everything in it has a JSON form.
-pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<String, serde_json::Error> {
+pub fn document(
+    view: View,
+    shown: &Shown<'_>,
+    file: &LoadedFile,
+    question: &Question,
+) -> Result<String, serde_json::Error> {
     let cut = match &file.recovery {
         Recovery::Whole => None,
         Recovery::Cut { whole_records, bytes_used, bytes_discarded, why } => Some(Cut {
@@ -145,12 +158,15 @@ pub fn document(view: View, shown: &Shown<'_>, file: &LoadedFile) -> Result<Stri
             finished: file.finished,
             cut,
             stored: file.stored.clone(),
+            intervals: file.intervals,
         }),
         daemon_session: file.session,
         session: shown.profile.session(),
         accounting: Counts::new(shown.profile.accounting()),
         metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
         view: view.name(),
+        question,
+        sort: shown.sort,
         data: data(view, shown),
     };
     to_text(&document)
@@ -197,6 +213,9 @@ struct Stacks {
     total: Total,
     rows: Vec<Row>,
     left_out: usize,
+    /// Weight of what is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_weight: Option<u64>,
     /// Names by number of function.
     names: Names,
 }
@@ -223,8 +242,9 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             Data::Graph(Graph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
         }
         View::Stacks => {
-            let StacksView { total, mut rows, names } = stacks::view(shown);
-            let left_out = cut(&mut rows, shown);
+            let mut view = stacks::view(shown);
+            let left_out = stacks::cut_rows(shown, &mut view);
+            let StacksView { total, rows, names } = view;
             let row = |StackRow { entries, weight, samples, share, approximate }| Row {
                 cycle: None,
                 stack: entries,
@@ -233,7 +253,9 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
                 share,
                 approximate,
             };
-            Data::Stacks(Stacks { total, rows: rows.into_iter().map(row).collect(), left_out, names })
+            let other_weight = left_out.iter().map(|row| row.weight).fold(0, u64::saturating_add);
+            let rows = rows.into_iter().map(row).collect();
+            Data::Stacks(Stacks { total, rows, left_out: left_out.len(), other_weight: Some(other_weight), names })
         }
         View::Cycles => {
             let CyclesView { total, mut rows, names } = cycles::view(shown);
@@ -246,11 +268,12 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
                 share,
                 approximate,
             };
-            Data::Cycles(Stacks { total, rows: rows.into_iter().map(row).collect(), left_out, names })
+            let rows = rows.into_iter().map(row).collect();
+            Data::Cycles(Stacks { total, rows, left_out, other_weight: None, names })
         }
         View::Lines => {
             let mut view = lines::view(shown);
-            let left_out = cut(&mut view.functions, shown);
+            let left_out = lines::kept(shown, &mut view).len();
             Data::Lines(Limited { view, left_out })
         }
         View::Threads => {

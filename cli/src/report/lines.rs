@@ -15,14 +15,27 @@ const LINES_ON_TERMINAL: usize = 10;
 /// The view of what is asked for.
 pub fn view(shown: &Shown<'_>) -> LinesView {
     let mut view = LinesView::new(shown.profile, &shown.selection);
+    if let Some(column) = shown.sort {
+        view.sort(column);
+    }
     view.functions.retain(|function| shown.wants(&function.name));
     view
 }
 
+/// Functions and lines that are shown, and the functions that are not.
+pub fn kept(shown: &Shown<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
+    let total = view.total;
+    let share = |function: &FunctionLines| Share::of(function.self_weight, total.weight, total.samples).fraction;
+    let (kept, left_out) = shown.keep(std::mem::take(&mut view.functions), share);
+    view.functions = kept;
+    left_out
+}
+
 /// As text.
 pub fn text(shown: &Shown<'_>) -> String {
-    let view = view(shown);
-    if view.functions.is_empty() {
+    let mut view = view(shown);
+    let left_out = kept(shown, &mut view);
+    if view.functions.is_empty() && left_out.is_empty() {
         return shown.nothing();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
@@ -42,11 +55,13 @@ pub fn text(shown: &Shown<'_>) -> String {
             Cell::toned(tone, what),
         ]);
     };
-    let functions = shown.rows(view.functions.len());
-    for function in view.functions.iter().take(functions) {
+    for function in &view.functions {
         row(&mut table, function.self_weight, Tone::Strong, sanitise(&function.name).into_owned());
-        let lines = if shown.layout.is_terminal() { LINES_ON_TERMINAL } else { usize::MAX };
-        for line in function.lines.iter().take(lines) {
+        let most = if shown.layout.is_terminal() { LINES_ON_TERMINAL } else { usize::MAX };
+        let (mut lines, mut rest): (Vec<_>, Vec<_>) =
+            function.lines.iter().partition(|line| line.share.fraction >= shown.min);
+        rest.splice(0..0, lines.drain(lines.len().min(most)..));
+        for line in lines {
             let place = match (line.file.as_str(), line.line) {
                 ("", _) => "[line not known]".to_owned(),
                 (file, 0) => sanitise(file).into_owned(),
@@ -54,15 +69,15 @@ pub fn text(shown: &Shown<'_>) -> String {
             };
             row(&mut table, line.weight, Tone::Plain, format!("    {place}"));
         }
-        if let Some(rest @ [_, ..]) = function.lines.get(lines..) {
+        if !rest.is_empty() {
             let weight = rest.iter().map(|line| line.weight).fold(0, u64::saturating_add);
             let more = counted(rest.len() as u64, "more line", "more lines");
             row(&mut table, weight, Tone::Faint, format!("    [{more}]"));
         }
     }
-    if let Some(rest @ [_, ..]) = view.functions.get(functions..) {
-        let weight = rest.iter().map(|function: &FunctionLines| function.self_weight).fold(0, u64::saturating_add);
-        let more = counted(rest.len() as u64, "more function", "more functions");
+    if !left_out.is_empty() {
+        let weight = left_out.iter().map(|function| function.self_weight).fold(0, u64::saturating_add);
+        let more = shown.counted(left_out.len(), "more ");
         row(&mut table, weight, Tone::Faint, format!("[{more}{}]", shown.hint()));
     }
     table.render(shown.layout)

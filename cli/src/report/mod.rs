@@ -4,6 +4,7 @@
 //! view alone.
 
 mod accounting;
+pub mod choice;
 mod cycles;
 pub mod file;
 mod flat;
@@ -16,68 +17,23 @@ mod threads;
 
 use std::io::{Write, stdout};
 
-use ccsd_profile::view::Selection;
+use anyhow::anyhow;
+use ccsd_profile::query::By;
+use ccsd_profile::view::{Column, Selection, Total};
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 
 use crate::args::ReportArgs;
 use crate::exit::{Exit, Failure};
-use crate::query::{self, Metric, metric};
-use crate::stored;
+use crate::format::{count, counted, ratio};
+use crate::query::{self, Asked, Metric, Question, metric};
 use crate::style::{ColorChoice, Layout};
 use crate::warn;
 
+use choice::View;
 pub use json::Counts;
 
 /// Rows of the report after a collection: what fits on a screen below the program's own last words.
 const SHORT_ROWS: usize = 15;
-
-/// What to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
-    Flat,
-    Graph,
-    Stacks,
-    Lines,
-    Threads,
-    Cycles,
-    Stats,
-}
-
-impl View {
-    fn of(args: &ReportArgs) -> View {
-        let chosen = [
-            (args.graph, View::Graph),
-            (args.stacks, View::Stacks),
-            (args.lines, View::Lines),
-            (args.threads, View::Threads),
-            (args.cycles, View::Cycles),
-            (args.stats, View::Stats),
-        ];
-        chosen.into_iter().find(|(given, _)| *given).map_or(View::Flat, |(_, view)| view)
-    }
-
-    /// Its name in JSON, and that of its option.
-    fn name(self) -> &'static str {
-        match self {
-            View::Flat => "flat",
-            View::Graph => "graph",
-            View::Stacks => "stacks",
-            View::Lines => "lines",
-            View::Threads => "threads",
-            View::Cycles => "cycles",
-            View::Stats => "stats",
-        }
-    }
-
-    /// Rows that are shown on a terminal: about a page.
-    fn rows_on_terminal(self) -> usize {
-        match self {
-            View::Flat | View::Stacks | View::Threads | View::Cycles | View::Stats => 40,
-            // Of these, each "row" is a block of lines.
-            View::Graph | View::Lines => 15,
-        }
-    }
-}
 
 /// What of a profile is shown, and how.
 struct Shown<'a> {
@@ -89,8 +45,14 @@ struct Shown<'a> {
     limit: Option<usize>,
     /// The functions that are asked for, if not all.
     function: Option<Pattern<'a>>,
-    /// Inherited time decides the order.
-    inherited: bool,
+    /// What decides the order, if not what is usual.
+    sort: Option<Column>,
+    /// Rows with a smaller share are summed up.
+    min: f64,
+    /// What all below that share is charged to.
+    other: Option<CostCentreId>,
+    /// What rows are.
+    by: By,
     /// This is the report after a collection.
     short: bool,
     /// Size of the file.
@@ -115,7 +77,41 @@ impl<'a> Pattern<'a> {
     }
 }
 
-impl Shown<'_> {
+impl<'a> Shown<'a> {
+    /// All of a profile by its first metric.
+    fn new(profile: &'a Profile, layout: Layout) -> Shown<'a> {
+        let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
+        Shown {
+            profile,
+            selection: Selection::all(),
+            metric,
+            layout,
+            limit: None,
+            function: None,
+            sort: None,
+            min: 0.0,
+            other: None,
+            by: By::Function,
+            short: false,
+            file_bytes: None,
+        }
+    }
+
+    /// So many of what rows are: `1 module`.
+    fn counted(&self, number: usize, more: &str) -> String {
+        let (one, several) = self.by.nouns();
+        counted(number as u64, &format!("{more}{one}"), &format!("{more}{several}"))
+    }
+
+    /// How many of rows that are in some order have at least the least share and are within the limit; and what is left out
+    /// then, if the light ones are not the last: nothing is said of an order here.
+    fn keep<T>(&self, rows: Vec<T>, share: impl Fn(&T) -> f64) -> (Vec<T>, Vec<T>) {
+        let (mut kept, mut rest): (Vec<T>, Vec<T>) = rows.into_iter().partition(|row| share(row) >= self.min);
+        let within = self.rows(kept.len());
+        let mut beyond = kept.split_off(within);
+        beyond.append(&mut rest);
+        (kept, beyond)
+    }
     /// Whether a function is asked for.
     fn wants(&self, name: &str) -> bool {
         self.function.is_none_or(|pattern| pattern.matches(name))
@@ -142,16 +138,24 @@ impl Shown<'_> {
 
 /// Runs the command.
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let mut loaded = match &args.stored {
-        stored if stored.is_given()? => stored::load(stored, stored.since.as_deref(), stored.until.as_deref())?.into(),
-        _ => file::load_any(&args.file, &args.socket)?,
-    };
+    let view = View::of(args);
+    let sort = args.query.sort.or(args.inherited.then_some(Column::Inherited));
+    if let Some(column) = sort.filter(|column| !view.columns().contains(column)) {
+        let columns: Vec<_> = view.columns().iter().map(|column| column.name()).collect();
+        let (view, column) = (view.name(), column.name());
+        let has = if columns.is_empty() {
+            "has an order of its own".to_owned()
+        } else {
+            format!("has {}", columns.join(", "))
+        };
+        return Err(Failure::bad_request(anyhow!("the view {view} has no column {column} to sort by: it {has}")));
+    }
+    let mut loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
-    let view = View::of(args);
     let layout = Layout::of(&stdout(), colour);
-    let (profile, selection, metric) = query::ask(&args.query, loaded.profile)?;
+    let Asked { profile, selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     let limit = match args.limit {
         Some(0) => None,
@@ -159,20 +163,21 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         None => (layout.is_terminal() && !args.json).then(|| view.rows_on_terminal()),
     };
     let shown = Shown {
-        profile: &loaded.profile,
         selection,
         metric,
-        layout,
         limit,
         function: args.function.as_deref().map(|text| Pattern::new(text, &loaded.profile)),
-        inherited: args.inherited,
-        short: false,
+        sort,
+        min: question.min_percent.unwrap_or(0.0) / 100.0,
+        other,
+        by: args.query.by,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
+        ..Shown::new(&loaded.profile, layout)
     };
     let text = if args.json {
-        json::document(view, &shown, &loaded).map_err(Failure::at_run_time)?
+        json::document(view, &shown, &loaded, &question).map_err(Failure::at_run_time)?
     } else {
-        let mut text = accounting::text(&loaded.profile, Some(&loaded), layout);
+        let mut text = accounting::text(&loaded.profile, Some(&loaded), head(view, &shown, &question), layout);
         text.push('\n');
         text.push_str(&view_text(view, &shown));
         text
@@ -182,37 +187,57 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
+/// What was asked, as lines of the head.
+fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str, String)> {
+    let Total { weight, samples, whole_weight, whole_samples } = question.selected;
+    let mut what = vec![view.name().to_owned()];
+    if let Some(pattern) = shown.function {
+        let or_part = if pattern.exact { "" } else { "*" };
+        what.push(format!("of {or_part}{}{or_part}", sanitise(pattern.text)));
+    }
+    if shown.by != By::Function {
+        what.push(format!("by {}", shown.by.name()));
+    }
+    if let Some(column) = shown.sort.or_else(|| view.columns().first().copied()) {
+        what.push(format!("in order of {}", column.name()));
+    }
+    let mut text = format!("{}; weighed by {}", what.join(" "), shown.metric.name);
+    if let Some(min) = question.min_percent {
+        text.push_str(&format!("; less than {min}% is summed up"));
+    }
+    let all = samples == whole_samples && weight == whole_weight;
+    if view.has_percentages() && all {
+        text.push_str(&format!("; % of all {}", counted(samples, "sample", "samples")));
+    }
+    let mut lines = vec![("view", text)];
+    if !question.selection.is_empty() {
+        let mut text = question.selection.join(" ");
+        if !all {
+            text.push_str(&format!(
+                ": {} of {}, {} of {}",
+                count(samples),
+                counted(whole_samples, "sample", "samples"),
+                ratio(weight, whole_weight),
+                shown.metric.name
+            ));
+            if view.has_percentages() {
+                text.push_str("; % of these");
+            }
+        }
+        lines.push(("selected", text));
+    }
+    lines
+}
+
 /// The report after a collection.
 pub fn short(profile: &Profile, file_bytes: Option<u64>, layout: Layout) -> String {
-    let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
-    let shown = Shown {
-        profile,
-        selection: Selection::all(),
-        metric,
-        layout,
-        limit: Some(SHORT_ROWS),
-        function: None,
-        inherited: false,
-        short: true,
-        file_bytes,
-    };
-    format!("{}\n{}", accounting::text(profile, None, layout), flat::text(&shown))
+    let shown = Shown { limit: Some(SHORT_ROWS), short: true, file_bytes, ..Shown::new(profile, layout) };
+    format!("{}\n{}", accounting::text(profile, None, Vec::new(), layout), flat::text(&shown))
 }
 
 /// The first rows of the flat profile, for a profile that grows.
 pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
-    let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
-    flat::text(&Shown {
-        profile,
-        selection: Selection::all(),
-        metric,
-        layout,
-        limit: (rows > 0).then_some(rows),
-        function: None,
-        inherited: false,
-        short: true,
-        file_bytes: None,
-    })
+    flat::text(&Shown { limit: (rows > 0).then_some(rows), short: true, ..Shown::new(profile, layout) })
 }
 
 fn view_text(view: View, shown: &Shown<'_>) -> String {

@@ -1,6 +1,6 @@
 //! Cost-centre stacks, one a line.
 
-use ccsd_profile::view::StacksView;
+use ccsd_profile::view::{StackRow, StacksView};
 
 use super::Shown;
 use crate::format::{counted, unit_name};
@@ -9,20 +9,31 @@ use crate::table::cut;
 
 /// The view.
 pub fn view(shown: &Shown<'_>) -> StacksView {
-    StacksView::new(shown.profile, &shown.selection)
+    let mut view = StacksView::new(shown.profile, &shown.selection);
+    if let Some(column) = shown.sort {
+        view.sort(column);
+    }
+    view
+}
+
+/// Takes out of the view what is not shown.
+pub fn cut_rows(shown: &Shown<'_>, view: &mut StacksView) -> Vec<StackRow> {
+    let (kept, left_out) = shown.keep(std::mem::take(&mut view.rows), |row| row.share.fraction);
+    view.rows = kept;
+    left_out
 }
 
 /// As text.
 pub fn text(shown: &Shown<'_>) -> String {
-    let view = view(shown);
-    if view.rows.is_empty() {
+    let mut view = view(shown);
+    let rest = cut_rows(shown, &mut view);
+    if view.rows.is_empty() && rest.is_empty() {
         return shown.nothing();
     }
     let head = format!("<leaf,...,root> weight in {} of {}", unit_name(shown.metric.unit), shown.metric.name);
     let mut text = shown.layout.paint(Tone::Faint, &format!("# {head}"));
     text.push('\n');
-    let rows = shown.rows(view.rows.len());
-    for row in view.rows.iter().take(rows) {
+    for row in &view.rows {
         let line = view.text(row);
         match shown.layout.width {
             Some(width) => text.push_str(&cut(&line, width)),
@@ -31,7 +42,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         text.push('\n');
     }
     // In the form of a stack, so that the weights still add up.
-    if let Some(rest @ [_, ..]) = view.rows.get(rows..) {
+    if !rest.is_empty() {
         let weight = rest.iter().map(|row| row.weight).fold(0, u64::saturating_add);
         let more = counted(rest.len() as u64, "more stack", "more stacks");
         text.push_str(&format!("<[{more}{}]> {weight}\n", shown.hint()));

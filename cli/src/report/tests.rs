@@ -34,18 +34,7 @@ fn example() -> Profile {
 }
 
 fn shown(profile: &Profile) -> Shown<'_> {
-    let (_, metric) = metric(profile, None).unwrap();
-    Shown {
-        profile,
-        selection: Selection::all(),
-        metric,
-        layout: Layout::PLAIN,
-        limit: None,
-        function: None,
-        inherited: false,
-        short: false,
-        file_bytes: Some(100),
-    }
+    Shown { file_bytes: Some(100), ..Shown::new(profile, Layout::PLAIN) }
 }
 
 fn text(view: View) -> String {
@@ -162,8 +151,10 @@ fn json_of_every_view_stands_under_its_name() {
             records: 3,
             bytes: 100,
             stored: None,
+            intervals: None,
         };
-        let text = json::document(view, &Shown { limit: Some(1), ..shown(&profile) }, &file).unwrap();
+        let text =
+            json::document(view, &Shown { limit: Some(1), ..shown(&profile) }, &file, &Question::default()).unwrap();
         assert!(!text.contains('\x1b'));
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["view"], view.name());

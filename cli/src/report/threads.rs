@@ -11,7 +11,11 @@ use crate::table::{Cell, Column, Table};
 
 /// The view.
 pub fn view(shown: &Shown<'_>) -> ThreadsView {
-    ThreadsView::new(shown.profile, &shown.selection)
+    let mut view = ThreadsView::new(shown.profile, &shown.selection);
+    if let Some(column) = shown.sort {
+        view.sort(column);
+    }
+    view
 }
 
 /// As text.
@@ -50,6 +54,10 @@ pub fn text(shown: &Shown<'_>) -> String {
             row(&mut table, Tone::Strong, process.weight, process.samples, process.pid.to_string(), name);
         }
         for thread in &process.threads {
+            if thread.share.fraction < shown.min {
+                other = (other.0 + 1, other.1.saturating_add(thread.weight), other.2.saturating_add(thread.samples));
+                continue;
+            }
             if left > 0 {
                 let name = format!("    {}", sanitise(&thread.name));
                 row(&mut table, Tone::Plain, thread.weight, thread.samples, thread.tid.to_string(), name);

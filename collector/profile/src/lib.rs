@@ -35,7 +35,9 @@ mod update_merge;
 pub mod view;
 
 pub use accounting::{Accounting, TruncationReason};
-pub use codec::{Decoded, Decoder, Encoder, Loaded, Recovery, read_profile, read_profile_with};
+pub use codec::{
+    Decoded, Decoder, Encoder, Intervals, Loaded, Recovery, Window, read_profile, read_profile_with, read_window,
+};
 pub use context::{ContextStats, ContextTable};
 pub use error::{DecodeError, EncodeError, MergeError, UpdateError};
 pub use fold::fold;

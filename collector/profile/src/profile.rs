@@ -179,7 +179,7 @@ impl Profile {
     }
 
     /// A cost centre of the profiler's own, such as `[truncated: ...]`.
-    fn add_special(&mut self, name: &str) -> CostCentreId {
+    pub(crate) fn add_special(&mut self, name: &str) -> CostCentreId {
         let image = ImageId::CCSD;
         let special =
             CostCentre { image, linkage_name: Some(name.into()), display_name: None, start: None, file: None, line: 0 };

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 fn export(profile: &Profile, selection: &Selection, format: Format) -> Vec<u8> {
     let mut out = Vec::new();
-    Export { profile, selection, max_bytes: DEFAULT_MAX_BYTES }.write(format, &mut out).unwrap();
+    Export::new(profile, selection).write(format, &mut out).unwrap();
     out
 }
 
@@ -191,7 +191,8 @@ fn a_page_keeps_to_its_size_and_its_total() {
     let sum = |html: &str| page(html)["weights"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum::<u64>();
     let made = |max_bytes| {
         let mut out = Vec::new();
-        let export = Export { profile: &maker.profile, selection: &Selection::all(), max_bytes };
+        let all = Selection::all();
+        let export = Export { max_bytes, ..Export::new(&maker.profile, &all) };
         export.write(Format::Html, &mut out).map(|()| String::from_utf8(out).unwrap())
     };
     let total = (1..=3000).sum::<u64>();
@@ -213,8 +214,7 @@ fn nothing() {
     let maker = Maker::new();
     for format in Format::ALL {
         let mut out = Vec::new();
-        let written = Export { profile: &maker.profile, selection: &Selection::all(), max_bytes: DEFAULT_MAX_BYTES }
-            .write(format, &mut out);
+        let written = Export::new(&maker.profile, &Selection::all()).write(format, &mut out);
         assert_eq!(written.is_err(), format == Format::Svg, "{}", format.name());
     }
 }

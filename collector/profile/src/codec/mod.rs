@@ -21,10 +21,12 @@ mod decode;
 mod encode;
 mod records;
 mod split;
+mod window;
 mod wire;
 
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;
+pub use window::{Intervals, Window, read_window};
 
 /// First bytes of every profile. The first is no ASCII and no UTF-8, the line ends and the control-Z are spoilt by
 /// every transfer that is not binary (as in PNG).

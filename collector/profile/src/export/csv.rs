@@ -11,7 +11,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let metric = export.metric();
     let unit = unit_name(metric.unit);
     write!(out, "function,image,self_{unit},inherited_{unit},self_samples,inherited_samples\r\n")?;
-    for row in FlatView::new(export.profile, export.selection).rows {
+    let mut view = FlatView::new(export.profile, export.selection);
+    if let Some(column) = export.sort {
+        view.sort(column);
+    }
+    for row in view.rows {
         let (name, image) = (sanitise(&row.name), sanitise(&row.image));
         write!(
             out,

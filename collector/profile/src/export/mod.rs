@@ -24,7 +24,7 @@ use std::str::FromStr;
 use crate::model::{Metric, Unit};
 use crate::profile::Profile;
 use crate::sanitise;
-use crate::view::Selection;
+use crate::view::{Column, Selection};
 
 /// A format to export to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +111,19 @@ pub struct Export<'a> {
     pub selection: &'a Selection,
     /// Largest size of an HTML file, in bytes; the least of the stacks are summed up where they do not fit.
     pub max_bytes: usize,
+    /// What orders the rows of a table, if not self weight.
+    pub sort: Option<Column>,
+    /// What was asked of the profile to get this one, for the remarks; empty if nothing.
+    pub question: &'a str,
 }
 
-impl Export<'_> {
+impl<'a> Export<'a> {
+    /// Of this part of a profile, with what is usual else.
+    #[must_use]
+    pub const fn new(profile: &'a Profile, selection: &'a Selection) -> Self {
+        Self { profile, selection, max_bytes: DEFAULT_MAX_BYTES, sort: None, question: "" }
+    }
+
     /// Writes it.
     ///
     /// # Errors
@@ -148,23 +158,35 @@ impl Export<'_> {
     }
 
     /// What a reader should know about the numbers.
-    fn remarks(&self) -> Vec<String> {
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
         let session = self.profile.session();
         let accounting = self.profile.accounting();
+        let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {expected} expected"));
         let mut remarks = vec![
             format!("ccsd {}: {} of {} at {} Hz", session.version, session.event, self.title(), session.rate_hz),
             format!(
-                "{} samples received, {} lost, {} throttled, {} dropped, {} truncated",
+                "{} samples received{expected}, {} lost, {} throttled, {} dropped, {} undelivered",
                 accounting.received,
                 accounting.lost,
                 accounting.throttled,
                 accounting.dropped_by_us,
-                accounting.truncated_total()
+                accounting.undelivered(),
+            ),
+            format!(
+                "{} stacks truncated, {} with a gap; {} samples unsymbolised, {} elided",
+                accounting.truncated_total(),
+                accounting.with_gap,
+                accounting.unsymbolised,
+                accounting.elided,
             ),
             "recursion is folded: each stack holds a function once for its latest activation, and once more where it is the \
              caller or callee of another; call counts are not known"
                 .to_owned(),
         ];
+        if !self.question.is_empty() {
+            remarks.push(format!("asked for: {}", sanitise(self.question)));
+        }
         remarks.extend(session.notes.iter().map(|note| sanitise(note).into_owned()));
         remarks
     }

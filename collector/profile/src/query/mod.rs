@@ -4,8 +4,10 @@
 mod filter;
 mod group;
 mod pattern;
+mod prune;
 mod regroup;
 
 pub use filter::{Filter, Preset, QueryError};
 pub use pattern::{Pattern, PatternError};
+pub use prune::Pruned;
 pub use regroup::By;

@@ -39,6 +39,20 @@ impl By {
     pub const ALL: [By; 8] =
         [By::Function, By::Lexical, By::Module, By::File, By::Line, By::Thread, By::Process, By::Group];
 
+    /// What one and what several of its cost centres are called.
+    #[must_use]
+    pub const fn nouns(self) -> (&'static str, &'static str) {
+        match self {
+            By::Function | By::Lexical => ("function", "functions"),
+            By::Module => ("module", "modules"),
+            By::File => ("file", "files"),
+            By::Line => ("line", "lines"),
+            By::Thread => ("thread", "threads"),
+            By::Process => ("process", "processes"),
+            By::Group => ("group", "groups"),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -160,12 +174,12 @@ impl Profile {
     }
 
     /// A line of this profile in another.
-    fn copied_line(&self, new: &mut Profile, id: LineId) -> LineId {
+    pub(super) fn copied_line(&self, new: &mut Profile, id: LineId) -> LineId {
         self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }
 
     /// A profile of the same session with its processes and threads, under the same ids, and nothing charged.
-    fn emptied(&self) -> Profile {
+    pub(super) fn emptied(&self) -> Profile {
         let mut new = Profile::new(self.session.clone(), Limits::reading());
         for process in self.processes() {
             new.add_process(process.clone());
@@ -177,7 +191,7 @@ impl Profile {
     }
 
     /// Charges everything to `new`, where `context` says.
-    fn charge_to(
+    pub(super) fn charge_to(
         &self,
         mut new: Profile,
         mut place: impl FnMut(&mut Profile, &Charge<'_>) -> Option<(ContextId, LineId)>,

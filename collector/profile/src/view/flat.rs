@@ -1,9 +1,11 @@
 //! The flat view: self and inherited weight of every function (I5).
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
 use super::walk::walk;
-use super::{Selection, Share, Total};
+use super::{Column, Selection, Share, Total};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
@@ -118,9 +120,20 @@ impl FlatView {
         self.rows.iter().find(|row| row.function == function)
     }
 
-    /// Orders by inherited weight instead of self weight.
-    pub fn sort_by_inherited(&mut self) {
-        self.rows.sort_by_key(|row| std::cmp::Reverse(row.inherited_weight));
+    /// What [`FlatView::sort`] can order by.
+    pub const COLUMNS: &[Column] =
+        &[Column::Own, Column::Inherited, Column::Child, Column::Samples, Column::Name, Column::Image];
+
+    /// Orders by a column instead of self weight.
+    pub fn sort(&mut self, by: Column) {
+        match by {
+            Column::Own | Column::Id => self.rows.sort_by_key(|row| Reverse(row.self_weight)),
+            Column::Inherited => self.rows.sort_by_key(|row| Reverse(row.inherited_weight)),
+            Column::Child => self.rows.sort_by_key(|row| Reverse(row.child_weight())),
+            Column::Samples => self.rows.sort_by_key(|row| Reverse(row.samples_self)),
+            Column::Name => self.rows.sort_by(|a, b| a.name.cmp(&b.name)),
+            Column::Image => self.rows.sort_by(|a, b| a.image.cmp(&b.image)),
+        }
     }
 
     /// Leaves out the functions whose inherited share is below `fraction`, and counts them as other.

@@ -8,11 +8,13 @@
 //! I9: a function's child weight is the sum over its outgoing arcs, and its incoming arcs and its time as a root add up to
 //! its inherited weight. Under mutual recursion, the outgoing and the incoming weight of one arc may differ.
 
+use std::cmp::Reverse;
+
 use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::{function, is_marked, walk};
-use super::{Selection, Share, Total};
+use super::{Column, Selection, Share, Total};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
@@ -158,6 +160,20 @@ impl GraphView {
             }
         }
         Self { total, nodes: finish(profile, total, nodes) }
+    }
+
+    /// What [`GraphView::sort`] can order by.
+    pub const COLUMNS: &[Column] = &[Column::Inherited, Column::Own, Column::Child, Column::Samples, Column::Name];
+
+    /// Orders the functions by a column instead of inherited weight.
+    pub fn sort(&mut self, by: Column) {
+        match by {
+            Column::Own => self.nodes.sort_by_key(|node| Reverse(node.self_weight)),
+            Column::Child => self.nodes.sort_by_key(|node| Reverse(node.child_weight)),
+            Column::Samples => self.nodes.sort_by_key(|node| Reverse(node.samples)),
+            Column::Name => self.nodes.sort_by(|a, b| a.name.cmp(&b.name)),
+            _ => self.nodes.sort_by_key(|node| Reverse(node.inherited_weight())),
+        }
     }
 
     /// A function with its callers and callees.

@@ -1,10 +1,12 @@
 //! The lines view: on which source lines each function spent its self weight.
 
+use std::cmp::Reverse;
+
 use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::walk_contexts;
-use super::{Selection, Share, Total};
+use super::{Column, Selection, Share, Total};
 use crate::ids::{CostCentreId, LineId};
 use crate::profile::Profile;
 
@@ -50,6 +52,25 @@ pub struct LinesView {
 }
 
 impl LinesView {
+    /// What [`LinesView::sort`] can order by.
+    pub const COLUMNS: &[Column] = &[Column::Own, Column::Samples, Column::Name];
+
+    /// Orders the functions by a column instead of self weight, and their lines: by name is by file and number.
+    pub fn sort(&mut self, by: Column) {
+        match by {
+            Column::Samples => self.functions.sort_by_key(|it| Reverse(it.samples)),
+            Column::Name => self.functions.sort_by(|a, b| a.name.cmp(&b.name)),
+            _ => self.functions.sort_by_key(|it| Reverse(it.self_weight)),
+        }
+        for function in &mut self.functions {
+            match by {
+                Column::Samples => function.lines.sort_by_key(|line| Reverse(line.samples)),
+                Column::Name => function.lines.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line))),
+                _ => function.lines.sort_by_key(|line| Reverse(line.weight)),
+            }
+        }
+    }
+
     /// Computes the view. What a hidden function spent counts for its innermost visible caller, without a line.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {

@@ -7,6 +7,7 @@
 //! Names in views are as the profiled program has them: pass them through [`sanitise`](crate::sanitise) before they go to
 //! a terminal.
 
+mod column;
 mod cycles;
 mod diff;
 mod flat;
@@ -28,6 +29,7 @@ use crate::history::Entry;
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
+pub use column::Column;
 pub use cycles::{CycleRow, CyclesView};
 pub use diff::{DiffRow, DiffSide, DiffView};
 pub use flat::{FlatRow, FlatView, OtherRows};
@@ -52,6 +54,14 @@ pub struct Total {
     pub whole_weight: u64,
     /// Samples of the whole profile.
     pub whole_samples: u64,
+}
+
+impl Total {
+    /// What is selected of a profile.
+    #[must_use]
+    pub fn of(profile: &Profile, selection: &Selection) -> Total {
+        walk::walk(profile, selection, |_| {})
+    }
 }
 
 /// Names of the functions that a view mentions.

@@ -1,10 +1,12 @@
 //! The stacks view: every cost-centre stack with its weight, as Morgan and Jarvis list them.
 
+use std::cmp::Reverse;
+
 use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::walk;
-use super::{Names, Selection, Share, Total, names, words};
+use super::{Column, Names, Selection, Share, Total, names, words};
 use crate::history::Entry;
 use crate::marked::to_entry;
 use crate::profile::Profile;
@@ -68,6 +70,27 @@ impl StacksView {
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
         let names = names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
         Self { total, rows, names }
+    }
+
+    /// What [`StacksView::sort`] can order by.
+    pub const COLUMNS: &[Column] = &[Column::Own, Column::Samples, Column::Name];
+
+    /// Orders by a column instead of weight; by name is by that of the innermost function, then of its callers.
+    pub fn sort(&mut self, by: Column) {
+        match by {
+            Column::Samples => self.rows.sort_by_key(|row| Reverse(row.samples)),
+            Column::Name => {
+                // By the place of each name in the order of names.
+                let mut order: Vec<_> = self.names.iter().collect();
+                order.sort_by(|a, b| a.1.cmp(b.1).then(a.0.cmp(b.0)));
+                let place: HashMap<_, usize> = order.into_iter().map(|(id, _)| *id).zip(0..).collect();
+                let key = |row: &StackRow| -> Vec<Option<usize>> {
+                    row.entries.iter().rev().map(|entry| place.get(&entry.function).copied()).collect()
+                };
+                self.rows.sort_by_cached_key(key);
+            }
+            _ => self.rows.sort_by_key(|row| Reverse(row.weight)),
+        }
     }
 
     /// A row as text, safe to print: `<leaf,...,root> weight`, unmarked entries in parentheses.

@@ -1,9 +1,11 @@
 //! The threads view: what each process and each of its threads spent.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
 use super::walk::walk_contexts;
-use super::{Selection, Share, Total};
+use super::{Column, Selection, Share, Total};
 use crate::ids::{ProcessId, ThreadId};
 use crate::profile::Profile;
 
@@ -57,6 +59,27 @@ pub struct ThreadsView {
 }
 
 impl ThreadsView {
+    /// What [`ThreadsView::sort`] can order by.
+    pub const COLUMNS: &[Column] = &[Column::Own, Column::Samples, Column::Name, Column::Id];
+
+    /// Orders the processes, and the threads of each, by a column instead of weight.
+    pub fn sort(&mut self, by: Column) {
+        match by {
+            Column::Samples => self.processes.sort_by_key(|it| Reverse(it.samples)),
+            Column::Name => self.processes.sort_by(|a, b| a.name.cmp(&b.name)),
+            Column::Id => self.processes.sort_by_key(|it| it.pid),
+            _ => self.processes.sort_by_key(|it| Reverse(it.weight)),
+        }
+        for process in &mut self.processes {
+            match by {
+                Column::Samples => process.threads.sort_by_key(|it| Reverse(it.samples)),
+                Column::Name => process.threads.sort_by(|a, b| a.name.cmp(&b.name)),
+                Column::Id => process.threads.sort_by_key(|it| it.tid),
+                _ => process.threads.sort_by_key(|it| Reverse(it.weight)),
+            }
+        }
+    }
+
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {

@@ -1,0 +1,87 @@
+//! A part of the time that a file is of.
+
+use std::io::Read;
+
+use serde::Serialize;
+
+use super::decode::{Loaded, read_profile_with};
+use crate::accounting::Accounting;
+use crate::error::DecodeError;
+use crate::limits::Limits;
+
+/// A part of the time of a session, nanoseconds since it began: after `from_ns`, up to and with `until_ns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The beginning.
+    pub from_ns: u64,
+    /// The end.
+    pub until_ns: u64,
+}
+
+impl Window {
+    /// Everything.
+    pub const ALL: Window = Window { from_ns: 0, until_ns: u64::MAX };
+
+    /// Whether an interval that ends then is of it. So adjacent windows share no interval and lack none.
+    #[must_use]
+    pub const fn holds(self, to_ns: u64) -> bool {
+        // What was charged at the very beginning belongs to a window from the beginning.
+        (to_ns > self.from_ns || self.from_ns == 0) && to_ns <= self.until_ns
+    }
+}
+
+/// The intervals of a file, and those of a window among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Intervals {
+    /// How many are of the window.
+    pub taken: u64,
+    /// How many the file has.
+    pub all: u64,
+    /// Start of the first of the window, nanoseconds since the session began.
+    pub from_ns: u64,
+    /// End of the last of the window.
+    pub to_ns: u64,
+    /// End of the last of the file.
+    pub end_ns: u64,
+    /// Length of the longest of the file: no question about time has an answer finer than that.
+    pub longest_ns: u64,
+}
+
+/// Reads the profile of a part of a file's time, as [`read_profile`](super::read_profile) does that of all: what was
+/// charged in the intervals that end within the window, with the accounting of these alone.
+///
+/// # Errors
+/// As `read_profile`.
+pub fn read_window<R: Read>(input: R, window: Window) -> Result<(Loaded, Intervals), DecodeError> {
+    let mut found = Intervals::default();
+    let mut last = None;
+    let (mut before, mut within) = (Accounting::default(), None);
+    let mut loaded = read_profile_with(input, Limits::reading(), |update| {
+        let (from, to) = (update.from_ns, update.to_ns);
+        // A very large update is written as several records of one interval.
+        let new = last.replace((from, to)) != Some((from, to)) && to > from;
+        found.all += u64::from(new);
+        found.end_ns = found.end_ns.max(to);
+        found.longest_ns = found.longest_ns.max(to.saturating_sub(from));
+        if window.holds(to) {
+            if found.taken == 0 {
+                found.from_ns = from;
+            }
+            found.taken += u64::from(new);
+            found.to_ns = to;
+            within = Some(update.accounting.clone());
+        } else {
+            update.clear_charges();
+            if within.is_none() {
+                before = update.accounting.clone();
+            }
+        }
+    })?;
+    // What the end says of all is the last word on a window that reaches up to it.
+    if found.to_ns < found.end_ns || within.is_none() {
+        *loaded.profile.accounting_mut() = within.unwrap_or_else(|| before.clone());
+    }
+    let accounting = loaded.profile.accounting().since(&before);
+    *loaded.profile.accounting_mut() = accounting;
+    Ok((loaded, found))
+}

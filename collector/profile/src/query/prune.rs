@@ -1,0 +1,67 @@
+//! The same profile with its small functions as one.
+
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId};
+use crate::profile::Profile;
+use crate::view::{FlatView, Selection};
+
+/// A profile whose small functions are one.
+#[derive(Debug)]
+pub struct Pruned {
+    /// The profile.
+    pub profile: Profile,
+    /// What stands for the small functions in it, if there are any.
+    pub other: Option<CostCentreId>,
+    /// How many it stands for.
+    pub functions: usize,
+}
+
+impl Profile {
+    /// The profile with all functions that have less than `percent` of the weight, inherited, as one, `[other: ...]`.
+    ///
+    /// Totals and the self and inherited weights of all other functions stay (I5), and so do the arcs between them where there
+    /// is no mutual recursion (I6). What ccsd says itself (`[truncated]` and the like) is kept however small.
+    #[must_use]
+    pub fn pruned(&self, metric: usize, percent: f64) -> Pruned {
+        let mut small = vec![false; self.cost_centres().len()];
+        let mut functions = 0;
+        let of_ccsd = |id| self.cost_centre(id).is_none_or(|it| it.image == ImageId::CCSD);
+        for row in FlatView::new(self, &Selection::all().metric(metric)).rows {
+            if row.inherited_share.fraction < percent / 100.0 && !of_ccsd(row.function) {
+                functions += 1;
+                if let Some(place) = small.get_mut(row.function.index()) {
+                    *place = true;
+                }
+            }
+        }
+        let mut new = self.emptied();
+        // In the same order, so under the same ids.
+        for image in self.images() {
+            new.add_image(image.clone());
+        }
+        for centre in self.cost_centres() {
+            new.add_cost_centre(centre.clone());
+        }
+        let other = (functions > 0).then(|| new.add_special(&format!("[other: {functions} below {percent}%]")));
+        let is_small = |id: CostCentreId| small.get(id.index()).copied().unwrap_or(false);
+        let shown = |id: CostCentreId| other.filter(|_| is_small(id)).unwrap_or(id);
+        // Callers come before callees, and a history does not depend on which of its paths it is reached by.
+        let named = self.named();
+        let table = named.contexts();
+        let mut contexts = vec![ContextId::ROOT];
+        for id in (1..table.len()).map(ContextId::at) {
+            let parent = table.parent(id).and_then(|parent| contexts.get(parent.index()).copied());
+            contexts.push(match (parent, table.leaf(id)) {
+                (Some(ContextId::ROOT), Some(CostCentreId::ELIDED)) | (None, _) | (_, None) => ContextId::ELIDED,
+                (Some(parent), Some(leaf)) => new.contexts_mut().push(parent, shown(leaf)),
+            });
+        }
+        let profile = self.charge_to(new, |new, charge| {
+            let context = named.context(charge.context);
+            let kept = table.leaf(context).is_none_or(|leaf| shown(leaf) == leaf);
+            // The line is one of the function that ran.
+            let line = if kept { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
+            Some((contexts.get(context.index()).copied()?, line))
+        });
+        Pruned { profile, other, functions }
+    }
+}

@@ -1,0 +1,138 @@
+//! Parts of a profile: what is below a least share, and what ran in a part of the time. Whatever is left out is summed up, so
+//! totals survive; and the parts of the time add up to the whole.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use ccsd_profile::export::{Export, Format};
+use ccsd_profile::view::{Column, FlatView, LinesView, Selection, StacksView};
+use ccsd_profile::{Encoder, LineId, Profile, Window, read_window};
+use common::Maker;
+use proptest::prelude::*;
+
+type Samples = Vec<(Vec<u32>, u64)>;
+
+fn samples() -> impl Strategy<Value = Samples> {
+    prop::collection::vec((prop::collection::vec(0..9u32, 1..12), 1..1000u64), 1..40)
+}
+
+fn charge(maker: &mut Maker, samples: &[(Vec<u32>, u64)]) {
+    let line = maker.profile.add_line("demo.c", 5);
+    for (stack, weight) in samples {
+        let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
+        maker.charge_at(7, &names.join(" "), line, *weight);
+    }
+}
+
+fn weights(profile: &Profile) -> BTreeMap<String, (u64, u64)> {
+    let rows = FlatView::new(profile, &Selection::all()).rows;
+    rows.into_iter().map(|row| (row.name, (row.self_weight, row.inherited_weight))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Pruned + other = total, and what is kept is as it was, in every view and export alike; against the raw stacks.
+    #[test]
+    fn what_is_below_the_least_share_is_one(samples in samples(), percent in 0..60u32) {
+        let mut maker = Maker::new();
+        charge(&mut maker, &samples);
+        let fraction = f64::from(percent) / 100.0;
+        let pruned = maker.profile.pruned(0, f64::from(percent));
+        let all = weights(&maker.profile);
+        let total: u64 = samples.iter().map(|it| it.1).sum();
+        let is_small = |name: &str| (all[name].1 as f64) / (total as f64) < fraction;
+        let mut expected: BTreeMap<String, (u64, u64)> =
+            all.iter().filter(|(name, _)| !is_small(name)).map(|(name, it)| (name.clone(), *it)).collect();
+        let small = all.keys().filter(|name| is_small(name)).count();
+        prop_assert_eq!(pruned.functions, small);
+        if small > 0 {
+            let on = |stack: &[u32]| stack.iter().any(|it| is_small(&format!("f{it}")));
+            let inherited = samples.iter().filter(|(stack, _)| on(stack)).map(|it| it.1).sum();
+            let own = samples.iter().filter(|(stack, _)| on(&stack[stack.len() - 1..])).map(|it| it.1).sum();
+            expected.insert(format!("[other: {small} below {percent}%]"), (own, inherited));
+        }
+        prop_assert_eq!(weights(&pruned.profile), expected.clone());
+        let stacks = StacksView::new(&pruned.profile, &Selection::all());
+        prop_assert_eq!(stacks.rows.iter().map(|row| row.weight).sum::<u64>(), total);
+        let mut folded = Vec::new();
+        Export::new(&pruned.profile, &Selection::all()).write(Format::Folded, &mut folded).unwrap();
+        let mut own: BTreeMap<String, u64> = BTreeMap::new();
+        for line in String::from_utf8(folded).unwrap().lines() {
+            let (stack, weight) = line.rsplit_once(' ').unwrap();
+            *own.entry(stack.rsplit(';').next().unwrap().to_owned()).or_default() += weight.parse::<u64>().unwrap();
+        }
+        let expected_own: BTreeMap<_, _> = expected.into_iter().map(|(name, it)| (name, it.0)).filter(|it| it.1 > 0).collect();
+        prop_assert_eq!(own, expected_own);
+    }
+
+    /// Every way to cut the time in two gives parts that merge to the whole, accounting included.
+    #[test]
+    fn parts_of_the_time_add_up(intervals in prop::collection::vec(samples(), 1..6), at in 0..7u64, inside in 0..2u64) {
+        let mut maker = Maker::new();
+        let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+        for (samples, second) in intervals.iter().zip(1..) {
+            charge(&mut maker, samples);
+            maker.profile.accounting_mut().duration_ns = second * 1_000;
+            encoder.write(&maker.profile.take_update()).unwrap();
+        }
+        let file = encoder.finish().unwrap();
+        let read = |from_ns, until_ns| read_window(&file[..], Window { from_ns, until_ns }).unwrap();
+        let cut = at * 1_000 + 300 * inside;
+        let (early, of_early) = read(0, cut);
+        let (late, of_late) = read(cut, u64::MAX);
+        prop_assert_eq!(of_early.taken + of_late.taken, intervals.len() as u64);
+        prop_assert_eq!((of_early.all, of_early.longest_ns), (intervals.len() as u64, 1_000));
+        prop_assert_eq!(of_early.taken, at.min(intervals.len() as u64));
+        if of_late.taken > 0 {
+            prop_assert_eq!((of_late.from_ns, of_late.to_ns), (at * 1_000, intervals.len() as u64 * 1_000));
+        }
+        let received = early.profile.accounting().received + late.profile.accounting().received;
+        prop_assert_eq!(received, maker.profile.accounting().received);
+        prop_assert_eq!(late.profile.accounting().duration_ns, of_late.taken * 1_000);
+        let mut both = early.profile;
+        both.merge(&late.profile).unwrap();
+        prop_assert_eq!(both.canonical(), maker.profile.canonical());
+    }
+
+    /// Whatever the order, the rows are the same.
+    #[test]
+    fn sorting_only_sorts(samples in samples()) {
+        let mut maker = Maker::new();
+        charge(&mut maker, &samples);
+        let usual = FlatView::new(&maker.profile, &Selection::all());
+        for &column in FlatView::COLUMNS {
+            let mut sorted = usual.clone();
+            sorted.sort(column);
+            let keys: Vec<_> = sorted.rows.iter().map(|row| match column {
+                Column::Inherited => u64::MAX - row.inherited_weight,
+                Column::Child => u64::MAX - row.child_weight(),
+                Column::Samples => u64::MAX - row.samples_self,
+                Column::Own => u64::MAX - row.self_weight,
+                _ => 0,
+            }).collect();
+            prop_assert!(keys.is_sorted(), "{:?}", column);
+            if column == Column::Name {
+                prop_assert!(sorted.rows.iter().map(|row| &row.name).is_sorted());
+            }
+            sorted.sort(Column::Own);
+            let mut again = usual.clone();
+            again.rows.sort_by(|a, b| (&a.name, a.function).cmp(&(&b.name, b.function)));
+            sorted.rows.sort_by(|a, b| (&a.name, a.function).cmp(&(&b.name, b.function)));
+            prop_assert_eq!(&again.rows, &sorted.rows);
+        }
+    }
+}
+
+#[test]
+fn the_lines_of_what_is_summed_up_are_gone() {
+    let mut maker = Maker::new();
+    let line = maker.profile.add_line("small.c", 3);
+    maker.charge_at(7, "main small", line, 1);
+    maker.charge_at(7, "main", LineId::UNKNOWN, 99);
+    let pruned = maker.profile.pruned(0, 2.0);
+    let lines = LinesView::new(&pruned.profile, &Selection::all());
+    assert!(lines.functions.iter().flat_map(|it| &it.lines).all(|line| line.file.is_empty()), "{lines:?}");
+}
