@@ -11,11 +11,12 @@ use ccsd_collector::child::ChildEnd;
 use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::service::socket::places;
-use ccsd_daemon::{By, Collection, Outcome, OutputFile, Request, Stop, Target};
+use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use crossbeam_channel::{Receiver, select, unbounded};
 
 use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
 use crate::dump;
+use crate::dump::crash::{self, Told};
 use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::job::{self, Job};
@@ -220,7 +221,16 @@ fn collect(
         _ => "",
     };
     let mut line = StatusLine::new(layout, args.quiet, hint);
-    let outcome = collection.run(&signals.stop, |status| line.show(status));
+    let mut told = Told::default();
+    let outcome = collection.run_with(&signals.stop, |progress, status| {
+        if let (Progress::Update(update), false) = (progress, args.quiet) {
+            for crash in told.news(update) {
+                line.erase();
+                say(&crash::text(crash, layout));
+            }
+        }
+        line.show(status);
+    });
     line.erase();
     signals.now_waiting();
     if let Some(why) = &outcome.early {

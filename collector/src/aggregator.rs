@@ -3,12 +3,13 @@
 //! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
-use ccsd_profile::{Accounting, ContextId, LineId, Process, ProcessId, Profile, Thread, ThreadId};
+use ccsd_profile::{Accounting, ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::batch::{Batch, Counts, Item, MAX_METRICS, Mark};
+use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
+use crate::crash::{self, WholeStack};
 use crate::layers::{Common, Layers, Reserve};
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
@@ -71,6 +72,17 @@ struct Outside {
     gap: Option<Gap>,
 }
 
+/// Where a sample is charged.
+struct Place {
+    thread: ThreadId,
+    context: ContextId,
+    line: LineId,
+    /// Whether the innermost function has a name.
+    named: bool,
+    /// Frames of the stack.
+    depth: u64,
+}
+
 /// The state of the aggregating thread.
 pub struct Aggregator {
     profile: Profile,
@@ -79,6 +91,8 @@ pub struct Aggregator {
     layout: Layout,
     own_process: bool,
     metrics: usize,
+    /// Processes that died and of which no stack is kept.
+    crashes_left_out: u64,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
 }
@@ -94,6 +108,7 @@ impl Aggregator {
             layout,
             own_process,
             metrics,
+            crashes_left_out: 0,
             processes: HashMap::default(),
             threads: HashMap::default(),
         }
@@ -156,6 +171,11 @@ impl Aggregator {
                     frames = rest;
                     self.sample(thread, time, stack, Outside { root, common, gap }, &weights);
                 }
+                Item::Crash { death, thread, time, frames: count, common, gap, root } => {
+                    let (stack, rest) = frames.split_at(frames.len().min(count as usize));
+                    frames = rest;
+                    self.crash(*death, thread, time, stack, Outside { root, common, gap });
+                }
                 Item::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
                 Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
                 Item::ImageClosed(index) => self.resolver.set_file(index, None),
@@ -205,8 +225,53 @@ impl Aggregator {
         outside: Outside,
         weights: &[u64; MAX_METRICS],
     ) {
+        let Some(at) = self.follow(thread, time, stack, outside) else { return };
+        let Outside { root, gap, .. } = outside;
+        self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics]);
+
+        let accounting = self.profile.accounting_mut();
+        accounting.frames += at.depth;
+        accounting.max_stack_depth = accounting.max_stack_depth.max(at.depth);
+        accounting.unsymbolised += u64::from(!at.named);
+        accounting.with_gap += u64::from(gap.is_some());
+        if !at.named
+            && let Some(&leaf) = stack.first()
+        {
+            self.resolver.count_nameless_leaf(leaf);
+        }
+        if let Root::Truncated(reason) = root {
+            accounting.count_truncated(reason);
+        }
+    }
+
+    /// Tells of a process that has died. It is charged nothing for that.
+    #[cold]
+    fn crash(&mut self, death: Death, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) {
         let Outside { root, common, gap } = outside;
-        let Some(thread) = self.threads.get_mut(&thread) else { return };
+        let Some(state) = self.threads.get(&thread) else { return };
+        if self.profile.crashes().len() >= MAX_SESSION_CRASHES {
+            self.crashes_left_out += 1;
+            return;
+        }
+        let reserve = state.steps.reserve().iter().take(common.shared as usize);
+        let outer: Vec<Frame> =
+            reserve.chain(state.steps.own().iter().take(common.own as usize)).map(|step| step.frame).collect();
+        let frames: Vec<Frame> = stack.iter().chain(outer.iter().rev()).copied().collect();
+        let gap = gap.map(|gap| (stack.len().saturating_sub(gap.outer as usize).max(1), gap.reason));
+        // The stacks that follow may have something in common with this one.
+        let _ = self.follow(thread, time, stack, outside);
+        self.resolver.look_for_names(&mut self.profile);
+        let crash = crash::tell(death, WholeStack { frames, gap, root }, time, &mut self.profile, &mut self.resolver);
+        if !self.profile.add_crash(crash) {
+            self.crashes_left_out += 1;
+        }
+    }
+
+    /// Makes `stack` the thread's, and finds its context.
+    #[inline]
+    fn follow(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) -> Option<Place> {
+        let Outside { root, common, gap } = outside;
+        let thread = self.threads.get_mut(&thread)?;
         let mut comparable = gap.is_none() && thread.root == Some(root);
         let shared = common.shared as usize;
         let unresolved = shared > thread.resolved;
@@ -263,20 +328,7 @@ impl Aggregator {
             let resolved = self.resolver.resolve(&mut self.profile, leaf, time);
             (thread.line, thread.named) = (resolved.line, resolved.named);
         }
-        let (id, line, named) = (thread.id, thread.line, thread.named);
-        self.profile.charge(id, context, line, &weights[..self.metrics]);
-
-        let accounting = self.profile.accounting_mut();
-        accounting.frames += depth;
-        accounting.max_stack_depth = accounting.max_stack_depth.max(depth);
-        accounting.unsymbolised += u64::from(!named);
-        accounting.with_gap += u64::from(gap.is_some());
-        if !named && let Some(&leaf) = stack.first() {
-            self.resolver.count_nameless_leaf(leaf);
-        }
-        if let Root::Truncated(reason) = root {
-            accounting.count_truncated(reason);
-        }
+        Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })
     }
 
     fn account(&mut self, counts: &Counts, last: bool) {
@@ -304,8 +356,16 @@ impl Aggregator {
         if last {
             let unseen = unseen(accounting, self.layout);
             let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
-            let notes: Vec<String> =
-                unseen.into_iter().chain(slow).chain(troubles(counts)).chain(self.resolver.notes()).collect();
+            let left_out = self.crashes_left_out;
+            let crashes =
+                (left_out > 0).then(|| format!("{left_out} more processes died of signals: their stacks are not kept"));
+            let notes: Vec<String> = crashes
+                .into_iter()
+                .chain(unseen)
+                .chain(slow)
+                .chain(troubles(counts))
+                .chain(self.resolver.notes())
+                .collect();
             let more = notes.len().saturating_sub(MAX_NOTES);
             notes.iter().take(MAX_NOTES).for_each(|note| self.profile.add_note(note));
             if more > 0 {

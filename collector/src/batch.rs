@@ -66,6 +66,23 @@ pub enum Item {
     },
     /// An announced thread has ended.
     ThreadEnd(ThreadKey),
+    /// A signal has killed a process: the stack of the thread that it was delivered to.
+    Crash {
+        /// What happened to whom.
+        death: Box<Death>,
+        /// The thread.
+        thread: ThreadKey,
+        /// When: `CLOCK_MONOTONIC`, nanoseconds.
+        time: u64,
+        /// How many of the batch's frames are its own, taken in order.
+        frames: u32,
+        /// What comes outside of these, from the thread's last stack.
+        common: Common,
+        /// Where frames may be missing.
+        gap: Option<Gap>,
+        /// Where the stack ends.
+        root: Root,
+    },
     /// A stack.
     Sample {
         /// Whose.
@@ -83,6 +100,23 @@ pub enum Item {
         /// Weight per metric.
         weights: [u64; MAX_METRICS],
     },
+}
+
+/// What killed a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The process.
+    pub pid: u32,
+    /// The thread that the signal was delivered to.
+    pub tid: u32,
+    /// The process's name.
+    pub process: String,
+    /// The thread's.
+    pub thread: String,
+    /// The signal.
+    pub signal: u32,
+    /// Its `si_code`.
+    pub code: i32,
 }
 
 /// What the sampler has counted, absolute values since the session began.

@@ -17,6 +17,7 @@
 mod aggregator;
 mod batch;
 pub mod child;
+mod crash;
 pub mod dump;
 mod error;
 mod jit;

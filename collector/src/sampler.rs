@@ -174,7 +174,7 @@ impl Sampler {
             if self.ends_with_target && self.state.table.is_empty() {
                 break;
             }
-            if now >= next_interval {
+            if now >= next_interval || std::mem::take(&mut self.state.died) {
                 // Intervals that were slept through are not made up for.
                 next_interval = now.saturating_add(interval);
                 self.read_counters();

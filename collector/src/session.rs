@@ -16,6 +16,7 @@ use crate::perf::attr::Event;
 use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machine};
 use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
 use crate::perf::set::EventSet;
+use crate::perf::signals::Unwatched;
 use crate::process::owner::Owner;
 use crate::process::procfs;
 use crate::promptness::become_favoured;
@@ -367,9 +368,15 @@ impl Prepared {
         command: Vec<String>,
         pids: Vec<u32>,
     ) -> Result<Prepared> {
-        let (events, sorter) = EventSet::new(choice.spec, layout, options.ring_bytes, &mut choice.notes)?;
+        let (mut events, mut sorter) = EventSet::new(choice.spec, layout, options.ring_bytes, &mut choice.notes)?;
         if !options.own_process {
             choice.notes.push(SHARED.to_owned());
+        }
+        // It may observe what it likes, and whoever asks may know all of it.
+        let trusted = options.owner.is_none() && options.whole_machine;
+        match if trusted { events.open_fatal_signals() } else { Err(Unwatched::Untrusted) } {
+            Ok(fatal) => sorter.expect_fatal(fatal),
+            Err(why) => choice.notes.push(format!("no stacks of fatal signals: {why}")),
         }
         let spec = *events.spec();
         let info = describe(&choice, target, command, pids);

@@ -21,6 +21,8 @@ pub enum Need {
     NewPython,
     /// To be run as root.
     Root,
+    /// The kernel's tracepoints, by tracefs.
+    Tracefs,
     /// That programs can be set-user-ID in the directory for temporary files.
     SetUserId,
 }
@@ -54,6 +56,9 @@ impl Need {
             ),
             Need::SetUserId if !can_set_user_id() => {
                 Some("needs a directory for temporary files without nosuid (TMPDIR), and no no_new_privs".to_owned())
+            }
+            Need::Tracefs if !Path::new("/sys/kernel/tracing/events").exists() => {
+                Some("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)".to_owned())
             }
             Need::Root if !nix::unistd::geteuid().is_root() => Some("needs root".to_owned()),
             _ => None,

@@ -29,6 +29,7 @@ pub fn all() -> Vec<Check> {
             tsc(kernel),
             rate(),
             locked_memory(),
+            fatal_signals(),
         ]);
     }
     checks.extend([open_files(), processes(capabilities), debug_files()]);
@@ -170,6 +171,18 @@ fn locked_memory() -> Check {
             }
         }
         Err(error) => Check::no(NAME, error.to_string()).command(command),
+    }
+}
+
+fn fatal_signals() -> Check {
+    const NAME: &str = "fatal signals";
+    let Ok(choice) = try_event(EventChoice::CpuClock, Scope::User) else { return Check::no(NAME, "no perf events") };
+    // The smallest rings: nothing is sampled.
+    let opened = EventSet::new(choice.spec, Layout::Threads, 0, &mut Vec::new());
+    match opened.map(|(mut events, _)| events.open_fatal_signals()) {
+        Ok(Ok(_)) => Check::ok(NAME, "the stack of a program that dies of a signal is shown and kept"),
+        Ok(Err(why)) => Check::limited(NAME, format!("no stacks of programs that die of a signal: {why}")),
+        Err(error) => Check::limited(NAME, error.to_string()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! A stack as the lines that are shown of it.
 
-use ccsd_collector::dump::{Dump, FrameInfo};
-use ccsd_profile::{CostCentreId, fold};
+use ccsd_profile::{CostCentreId, FrameInfo, fold};
 
 /// Stacks of fewer entries are shown as they are.
 const FOLD_FROM: usize = 48;
@@ -28,9 +27,9 @@ pub enum Line<'a> {
     LeftOut(usize),
 }
 
-/// The lines of a stack: with recursion folded if it is deep, unless `full`; no more than `limit` frames if that is not 0.
-pub fn lines<'a>(dump: &'a Dump, stack: &[u32], full: bool, limit: usize) -> Vec<Line<'a>> {
-    let entries: Vec<&FrameInfo> = stack.iter().filter_map(|&at| dump.frames.get(at as usize)).collect();
+/// The lines of a stack, of which `stack` has the positions in `frames`, innermost first: with recursion folded if it is deep, unless `full`; no more than `limit` frames if that is not 0.
+pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usize) -> Vec<Line<'a>> {
+    let entries: Vec<&FrameInfo> = stack.iter().filter_map(|&at| frames.get(at as usize)).collect();
     let all = 0..entries.len();
     let kept: Vec<usize> = match full || entries.len() < FOLD_FROM {
         true => all.collect(),
@@ -94,8 +93,8 @@ fn cut(lines: &mut Vec<Line<'_>>, limit: usize) {
 mod tests {
     use super::*;
 
-    /// A dump whose functions are letters, and a stack of them, innermost first.
-    fn dump(text: &str) -> (Dump, Vec<u32>) {
+    /// Frames whose functions are letters, and a stack of them, innermost first.
+    fn dump(text: &str) -> (Vec<FrameInfo>, Vec<u32>) {
         let frame = |letter: u8| FrameInfo {
             function: char::from(letter).to_string(),
             image: "x".to_owned(),
@@ -105,8 +104,7 @@ mod tests {
             address: 0,
             function_id: letter.into(),
         };
-        let frames = (0..128).map(frame).collect();
-        (Dump { frames, ..Dump::default() }, text.bytes().map(u32::from).collect())
+        ((0..128).map(frame).collect(), text.bytes().map(u32::from).collect())
     }
 
     fn shown(text: &str, full: bool, limit: usize) -> String {

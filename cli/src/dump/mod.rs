@@ -1,5 +1,6 @@
 //! `ccsd dump`: the stacks of all threads of running processes.
 
+pub mod crash;
 mod fold;
 mod json;
 mod text;

@@ -131,7 +131,7 @@ fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Sho
             remark(Tone::Faint, &format!("[kernel] {}", sanitise(function)));
         }
     }
-    for line in lines(dump, &first.stack, shown.full, shown.limit) {
+    for line in lines(&dump.frames, &first.stack, shown.full, shown.limit) {
         push_line(text, &line, layout);
     }
     let end = match &first.end {
@@ -144,7 +144,8 @@ fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Sho
     text.push('\n');
 }
 
-fn push_line(text: &mut String, line: &Line<'_>, layout: Layout) {
+/// Adds one line of a stack, indented.
+pub fn push_line(text: &mut String, line: &Line<'_>, layout: Layout) {
     let line = match line {
         Line::Frame(number, frame) => format!("    #{number:<3} {}", described(frame, layout)),
         Line::Recursion { count: all, listed, others } => {
@@ -169,7 +170,7 @@ fn push_line(text: &mut String, line: &Line<'_>, layout: Layout) {
 }
 
 /// `function at file:line (image)`
-fn described(frame: &FrameInfo, layout: Layout) -> String {
+pub fn described(frame: &FrameInfo, layout: Layout) -> String {
     let mut text = sanitise(&frame.function).into_owned();
     if let Some(file) = &frame.file {
         text.push_str(" at ");
@@ -177,6 +178,9 @@ fn described(frame: &FrameInfo, layout: Layout) -> String {
         if frame.line > 0 {
             text.push_str(&format!(":{}", frame.line));
         }
+    }
+    if frame.image.is_empty() {
+        return text;
     }
     let inlined = if frame.inlined { " [inlined]" } else { "" };
     text.push_str(&layout.paint(Tone::Faint, &format!(" ({}){inlined}", sanitise(&frame.image))));

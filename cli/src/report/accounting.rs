@@ -3,6 +3,7 @@
 use ccsd_profile::{Accounting, Profile, Session, TruncationReason, sanitise};
 
 use super::file::LoadedFile;
+use crate::dump::crash;
 use crate::format::{bytes, count, moment, nanoseconds, ratio, shell_word};
 use crate::style::{Layout, Tone};
 use crate::table::{cut, wrap};
@@ -46,7 +47,18 @@ pub fn text(
         lines.push(Line { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
     }
     lines.extend(question.into_iter().map(|(label, text)| Line { label, text, tone: Tone::Plain }));
-    lines.iter().map(|line| line.render(layout)).collect()
+    let mut text: String = lines.iter().map(|line| line.render(layout)).collect();
+    // Their stacks have been printed when it happened.
+    let stacks = file.is_some();
+    for (headline, stack) in crash::head(profile.crashes(), stacks, layout) {
+        text.push_str(&Line { label: "died", text: headline, tone: Tone::Warning }.render(layout));
+        for line in stack.lines() {
+            text.push_str(&layout.paint(Tone::Faint, "#"));
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
 }
 
 fn warn_if(warn: bool) -> Tone {

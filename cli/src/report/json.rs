@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::choice::View;
 use super::file::LoadedFile;
 use super::{Shown, cycles, flat, graph, lines, stacks, stats, threads};
+use crate::dump::crash;
 use crate::format::unit_name;
 use crate::query::Question;
 use crate::stored::About;
@@ -30,6 +31,8 @@ struct Document<'a> {
     daemon_session: Option<u32>,
     session: &'a Session,
     accounting: Counts,
+    /// Processes that signals have killed.
+    crashes: Vec<crash::Json<'a>>,
     metric: Metric<'a>,
     view: &'static str,
     /// What was asked of the profile, and how much of it is selected.
@@ -163,6 +166,7 @@ pub fn document(
         daemon_session: file.session,
         session: shown.profile.session(),
         accounting: Counts::new(shown.profile.accounting()),
+        crashes: crash::json(shown.profile.crashes()),
         metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
         view: view.name(),
         question,

@@ -13,6 +13,7 @@ mod accounting;
 mod charges;
 pub mod codec;
 mod context;
+mod crash;
 mod error;
 pub mod export;
 mod fold;
@@ -39,6 +40,10 @@ pub use codec::{
     Decoded, Decoder, Encoder, Intervals, Loaded, Recovery, Window, read_profile, read_profile_with, read_window,
 };
 pub use context::{ContextStats, ContextTable};
+pub use crash::{
+    CORE_SIGNALS, Crash, FrameInfo, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_SESSION_CRASHES,
+    signal_name, signal_reason,
+};
 pub use error::{DecodeError, EncodeError, MergeError, UpdateError};
 pub use fold::fold;
 pub use history::{Entry, History, Item};

@@ -48,6 +48,10 @@ impl Profile {
         for note in &theirs.notes {
             self.add_note(note);
         }
+        for crash in other.crashes() {
+            // Each is one of a watch's many; those that there is no room for are the latest.
+            let _ = self.add_crash(crash.clone());
+        }
         self.accounting.merge(&accounting);
         self.accounting.elided = elided;
         Ok(())
@@ -75,6 +79,7 @@ impl Profile {
             profile.add_cost_centre(CostCentre { image, ..group(real, cost_centre) })
         });
         grouped.accounting = self.accounting.clone();
+        grouped.crashes.clone_from(&self.crashes);
         grouped.collecting = false;
         grouped
     }

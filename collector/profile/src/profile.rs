@@ -3,6 +3,7 @@
 use crate::accounting::{Accounting, TruncationReason};
 use crate::charges::Charges;
 use crate::context::ContextTable;
+use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
@@ -42,6 +43,7 @@ pub struct Profile {
     pub(crate) contexts: ContextTable,
     pub(crate) namings: Namings,
     pub(crate) charges: Charges,
+    pub(crate) crashes: Vec<Crash>,
     pub(crate) accounting: Accounting,
     /// Accounting of the last update.
     pub(crate) settled_accounting: Accounting,
@@ -51,6 +53,7 @@ pub struct Profile {
     pub(crate) sent: Counts,
     pub(crate) sent_notes: usize,
     pub(crate) sent_namings: usize,
+    pub(crate) sent_crashes: usize,
     /// Nothing was applied or merged: the statistics of the context table are those of the collection.
     pub(crate) collecting: bool,
     /// Bytes of all names.
@@ -68,6 +71,8 @@ impl Profile {
             namings: Namings::default(),
             sent_notes: session.notes.len(),
             sent_namings: 0,
+            sent_crashes: 0,
+            crashes: Vec::new(),
             session,
             limits,
             images: Table::new(),
@@ -112,6 +117,26 @@ impl Profile {
         if !self.session.notes.iter().any(|known| known == note) {
             self.session.notes.push(note.to_owned());
         }
+    }
+
+    /// The processes that died of a signal, in the order in which they were told.
+    #[must_use]
+    pub fn crashes(&self) -> &[Crash] {
+        &self.crashes
+    }
+
+    /// Adds a process that died of a signal. False if it is larger than a crash may be, or there are too many already.
+    pub fn add_crash(&mut self, mut crash: Crash) -> bool {
+        crash.clip();
+        let bytes: usize = self.crashes.iter().map(Crash::approximate_bytes).sum();
+        let fits = self.crashes.len() < MAX_CRASHES
+            && bytes + crash.approximate_bytes() <= MAX_CRASHES_BYTES
+            && crash.frames.len() <= MAX_CRASH_FRAMES
+            && crash.stack.len() <= MAX_CRASH_INNER + MAX_CRASH_OUTER;
+        if fits {
+            self.crashes.push(crash);
+        }
+        fits
     }
 
     /// The budgets.

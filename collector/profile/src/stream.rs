@@ -47,6 +47,7 @@ impl Profile {
         });
         update.notes = self.session.notes.get(self.sent_notes..).unwrap_or(&[]).to_vec();
         update.namings = self.namings.list().get(self.sent_namings..).unwrap_or(&[]).to_vec();
+        update.crashes = self.crashes.get(self.sent_crashes..).unwrap_or(&[]).to_vec();
         update.from_ns = self.settled_accounting.duration_ns;
         update.to_ns = self.accounting.duration_ns;
         update.accounting = self.accounting.clone();
@@ -54,6 +55,7 @@ impl Profile {
         self.sent = now;
         self.sent_notes = self.session.notes.len();
         self.sent_namings = self.namings.list().len();
+        self.sent_crashes = self.crashes.len();
         update
     }
 
@@ -72,6 +74,7 @@ impl Profile {
         sort_charges(charges, weights, self.session.metrics.len());
         update.notes = self.session.notes.get(..self.sent_notes).unwrap_or(&[]).to_vec();
         update.namings = self.namings.list().get(..self.sent_namings).unwrap_or(&[]).to_vec();
+        update.crashes = self.crashes.get(..self.sent_crashes).unwrap_or(&[]).to_vec();
         update.to_ns = self.settled_accounting.duration_ns;
         update.accounting = self.settled_accounting.clone();
         update
@@ -160,6 +163,10 @@ impl Profile {
         for note in &update.notes {
             self.add_note(note);
         }
+        for crash in &update.crashes {
+            // Beyond what a profile may hold there is nothing to be done about it.
+            let _ = self.add_crash(crash.clone());
+        }
         self.accounting = update.accounting.clone();
         for (charge, weights) in update.charges_with_weights(self.session.metrics.len()) {
             let key = (charge.thread.0, charge.context.0, charge.line.0);
@@ -172,6 +179,7 @@ impl Profile {
         self.sent = self.counts();
         self.sent_notes = self.session.notes.len();
         self.sent_namings = self.namings.list().len();
+        self.sent_crashes = self.crashes.len();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What is new since the last update: the unit of which files and live streams are made.
 
 use crate::accounting::Accounting;
+use crate::crash::Crash;
 use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, ThreadId};
 use crate::model::{CostCentre, Image, Line, Process, Thread};
 
@@ -76,6 +77,8 @@ pub struct Update {
     pub weights: Vec<u64>,
     /// New notes of the session.
     pub notes: Vec<String>,
+    /// Processes that died of a signal.
+    pub crashes: Vec<Crash>,
     /// Absolute values at the end of the interval.
     pub accounting: Accounting,
 }
@@ -89,8 +92,9 @@ impl Update {
             .map(move |(i, charge)| (charge, self.weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[])))
     }
 
-    /// Forgets the charges and keeps the definitions: what follows refers to them.
+    /// Forgets what happened, charges and crashes, and keeps the definitions: what follows refers to them.
     pub fn clear_charges(&mut self) {
+        self.crashes.clear();
         self.charges.clear();
         self.weights.clear();
     }
@@ -109,5 +113,6 @@ impl Update {
             && self.namings.is_empty()
             && self.charges.is_empty()
             && self.notes.is_empty()
+            && self.crashes.is_empty()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::crash::Crash;
 use crate::error::UpdateError;
 use crate::update::{ChargeDelta, Counts, Update};
 
@@ -22,7 +23,7 @@ impl Update {
 
     /// Takes `later` in, so that applying this update is applying both, one after the other. Merging is associative, and
     /// what was charged in one place in both is charged there once: however many updates are merged, the result is no
-    /// larger than a snapshot that holds them all (but for notes, which the session bounds).
+    /// larger than a snapshot that holds them all (but for notes and crashes, which the session bounds).
     ///
     /// # Errors
     /// [`UpdateError::OutOfSequence`] if `later` is not what comes next, [`UpdateError::WeightCount`] if the two do not
@@ -42,6 +43,7 @@ impl Update {
         self.namings.extend_from_slice(&later.namings);
         self.add_charges(later, metrics);
         self.notes.extend_from_slice(&later.notes);
+        self.crashes.extend_from_slice(&later.crashes);
         self.accounting = later.accounting.clone();
         Ok(())
     }
@@ -69,6 +71,7 @@ impl Update {
             + named(0, self.contexts.len() + self.namings.len(), 8)
             + named(0, self.charges.len(), size_of::<ChargeDelta>())
             + named(0, self.weights.len(), 8)
+            + named(self.crashes.iter().map(Crash::approximate_bytes).sum(), 0, 0)
             + named(self.notes.iter().map(String::len).sum(), self.notes.len(), 24)
     }
 

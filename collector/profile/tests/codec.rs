@@ -438,3 +438,102 @@ fn an_update_too_large_for_a_record_becomes_several() {
     let (found, expected) = (merge_state::of(&loaded.profile), merge_state::of(&maker.profile));
     assert!(found == expected);
 }
+
+/// A process that died, with everything that can be said of one.
+fn crash(round: u32) -> Crash {
+    let frame = |function: &str, file: Option<&str>, line: u32| FrameInfo {
+        function: function.to_owned(),
+        image: "demo".to_owned(),
+        file: file.map(str::to_owned),
+        line,
+        inlined: line == 3,
+        address: u64::MAX - u64::from(line),
+        function_id: line,
+    };
+    Crash {
+        unix_ns: 5_000 + u64::from(round),
+        pid: 7,
+        tid: 8 + round,
+        process: "demo".to_owned(),
+        thread: "worker".to_owned(),
+        signal: 11,
+        code: -6,
+        frames: vec![frame("f", Some("demo.c"), 3), frame("main", None, 0)],
+        stack: vec![0, 0, 1],
+        left_out_after: 1,
+        left_out: 1_000,
+        truncated: (round == 1).then(|| "too deep".to_owned()),
+    }
+}
+
+#[test]
+fn crashes_come_with_their_update_or_not_at_all() {
+    let mut maker = Maker::new();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let mut ends = vec![(encoder.get_ref().len(), 0)];
+    for round in 0..3 {
+        maker.charge("main f", 1_001_001);
+        if round < 2 {
+            assert!(maker.profile.add_crash(crash(2 * round)) && maker.profile.add_crash(crash(2 * round + 1)));
+        }
+        let update = maker.profile.take_update();
+        assert_eq!(update.crashes.len(), if round < 2 { 2 } else { 0 });
+        encoder.write(&update).unwrap();
+        ends.push((encoder.get_ref().len(), maker.profile.crashes().len()));
+    }
+    let file = encoder.finish().unwrap();
+    let loaded = read_profile(&file[..]).unwrap();
+    assert_eq!(loaded.profile.crashes(), maker.profile.crashes());
+    assert_eq!(loaded.profile.crashes()[1], crash(1));
+    for cut in ends[0].0..ends[3].0 {
+        let loaded = read_profile(&file[..cut]).unwrap();
+        let (end, crashes) = *ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();
+        assert_eq!(loaded.profile.crashes().len(), crashes, "{cut}");
+        match loaded.recovery {
+            Recovery::Whole => assert_eq!(cut, end),
+            Recovery::Cut { bytes_used, .. } => assert_eq!(bytes_used, end as u64, "{cut}"),
+        }
+    }
+    // A reader that begins late has them all, and one that is slow, too (I7).
+    let mut late = Profile::new(maker.profile.session().clone(), Limits::reading());
+    late.apply(&maker.profile.snapshot()).unwrap();
+    assert_eq!(late.crashes(), maker.profile.crashes());
+    let mut decoder = Decoder::new(&file[..]).unwrap();
+    let mut merged: Option<Update> = None;
+    while let Some(decoded) = decoder.next_record().unwrap() {
+        let Decoded::Update(update) = decoded else { break };
+        match &mut merged {
+            Some(merged) => merged.merge(&update).unwrap(),
+            None => merged = Some(*update),
+        }
+    }
+    assert_eq!(merged.unwrap().crashes, maker.profile.crashes());
+    // Whoever merges or regroups profiles keeps them; whoever looks at other intervals does not.
+    let grouped = late.regrouped(|_, centre| centre.clone());
+    assert_eq!(grouped.crashes(), late.crashes());
+    late.merge(&grouped).unwrap();
+    assert_eq!(late.crashes().len(), 8);
+    let mut update = maker.profile.snapshot();
+    update.clear_charges();
+    assert!(update.crashes.is_empty());
+}
+
+#[test]
+fn crashes_are_bounded() {
+    let mut maker = Maker::new();
+    let long = Crash { stack: vec![0; MAX_CRASH_INNER + MAX_CRASH_OUTER + 1], ..crash(0) };
+    assert!(!maker.profile.add_crash(long));
+    let many = (0..2_000).filter(|&round| maker.profile.add_crash(crash(round))).count();
+    assert_eq!(many, 1 << 10);
+    // The largest that there may be is one record.
+    let frame = FrameInfo { function: "f".repeat(9_999), file: Some("x".repeat(999)), ..crash(0).frames[0].clone() };
+    let stack = (0..(MAX_CRASH_INNER + MAX_CRASH_OUTER) as u32).map(|at| at % MAX_CRASH_FRAMES as u32).collect();
+    let large = Crash { frames: vec![frame; MAX_CRASH_FRAMES], stack, ..crash(0) };
+    let mut maker = Maker::new();
+    assert!(maker.profile.add_crash(large));
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    encoder.write(&maker.profile.take_update()).unwrap();
+    let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
+    assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
+    assert_eq!(loaded.profile.crashes(), maker.profile.crashes());
+}

@@ -1,5 +1,6 @@
 //! What a dump says, as plain data: to be printed, sent or stored by whoever asked for it.
 
+pub use ccsd_profile::FrameInfo;
 use serde::{Deserialize, Serialize};
 
 /// The stacks of all threads of one process, taken one after the other.
@@ -130,23 +131,4 @@ pub enum Method {
         /// In words.
         why: String,
     },
-}
-
-/// One entry of a stack: a function, or a copy of one inlined into the next entry outwards.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrameInfo {
-    /// Its name, else `image+0x1234`. As the program gives it: not fit for a terminal as it is.
-    pub function: String,
-    /// File name of its image, or `[jit]`, `[vdso]` and the like.
-    pub image: String,
-    /// Source file of the instruction (or of the inlined call in it).
-    pub file: Option<String>,
-    /// The line there; 0 if unknown.
-    pub line: u32,
-    /// Whether it is inlined into the next entry.
-    pub inlined: bool,
-    /// Address in the image (SVMA); of a caller, inside the call instruction.
-    pub address: u64,
-    /// Entries with the same number are of the same function, whatever their lines and addresses.
-    pub function_id: u32,
 }

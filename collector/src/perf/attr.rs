@@ -144,6 +144,28 @@ impl EventSpec {
         (sampling, spec.tracking_attr())
     }
 
+    /// The attributes of an event on a CPU that tells, once it has its filter and is switched on, of every signal that kills
+    /// (`signal:signal_deliver`, whose number is `tracepoint`), with the user's registers and stack.
+    pub fn fatal_signal_attr(&self, tracepoint: u64) -> sys::perf_event_attr {
+        let mut attr = base_attr();
+        attr.type_ = sys::PERF_TYPE_TRACEPOINT;
+        attr.config = tracepoint;
+        attr.__bindgen_anon_1.sample_period = 1;
+        attr.sample_type |= u64::from(sys::PERF_SAMPLE_PERIOD)
+            | u64::from(sys::PERF_SAMPLE_CALLCHAIN)
+            | u64::from(sys::PERF_SAMPLE_RAW)
+            | u64::from(sys::PERF_SAMPLE_REGS_USER)
+            | u64::from(sys::PERF_SAMPLE_STACK_USER);
+        attr.sample_regs_user = USER_REGS;
+        attr.sample_stack_user = self.stack_bytes;
+        // How the kernel delivers signals is no part of the program.
+        attr.set_exclude_callchain_kernel(1);
+        attr.set_disabled(1);
+        // Whoever reads the ring is woken by each.
+        attr.__bindgen_anon_2.wakeup_events = 1;
+        attr
+    }
+
     /// The attributes of an event that only counts a thread's CPU time, and that of all that it starts.
     pub fn counting_attr(&self) -> sys::perf_event_attr {
         let mut attr = base_attr();

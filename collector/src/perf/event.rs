@@ -1,5 +1,6 @@
 //! The `perf_event_open` system call and the few controls on its descriptors.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -34,6 +35,26 @@ pub fn open(
 pub fn redirect(event: &OwnedFd, ring_owner: &OwnedFd) -> io::Result<()> {
     // SAFETY: PERF_EVENT_IOC_SET_OUTPUT takes a descriptor by value; both are open for the call.
     let result = unsafe { perf::ioctls::SET_OUTPUT(event.as_raw_fd(), ring_owner.as_raw_fd()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Switches an event on.
+///
+/// # Errors
+/// The errno of the ioctl; none is expected on an open event.
+pub fn enable(event: &OwnedFd) -> io::Result<()> {
+    // SAFETY: PERF_EVENT_IOC_ENABLE takes a flag word by value.
+    let result = unsafe { perf::ioctls::ENABLE(event.as_raw_fd(), 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets a tracepoint's event fire only where an expression on the tracepoint's fields is true.
+///
+/// # Errors
+/// EINVAL where the expression makes no sense.
+pub fn set_filter(event: &OwnedFd, filter: &CStr) -> io::Result<()> {
+    // SAFETY: PERF_EVENT_IOC_SET_FILTER reads a string that ends in NUL, which lives for the call; it does not write to it.
+    let result = unsafe { perf::ioctls::SET_FILTER(event.as_raw_fd(), filter.as_ptr().cast_mut()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -7,6 +7,7 @@
 use perf_event_open_sys::bindings as sys;
 
 use super::ring_buffer::Bytes;
+use super::signals::FatalSignals;
 
 /// `pid/tid, time, identifier` at the end of every record that is not a sample.
 const TRAILER: usize = 24;
@@ -21,6 +22,8 @@ const USER_CONTEXT: u64 = -512i64 as u64;
 pub struct SampleLayout {
     /// `PERF_SAMPLE_READ` with `PERF_FORMAT_GROUP`.
     pub group_read: bool,
+    /// Which of them tell of fatal signals.
+    pub fatal: Option<FatalSignals>,
 }
 
 /// The registers that unwinding starts from.
@@ -154,6 +157,15 @@ pub enum Change {
 pub enum Record<'a> {
     /// A stack sample.
     Sample(Sample<'a>),
+    /// A signal that kills has been delivered to a thread, which was there.
+    Fatal {
+        /// The thread's stack. It stands for no time.
+        sample: Sample<'a>,
+        /// Number of the signal.
+        signal: u32,
+        /// Its `si_code`.
+        code: i32,
+    },
     /// Anything else of interest, its time and the event it came from.
     Change {
         /// `CLOCK_MONOTONIC`, nanoseconds.
@@ -182,13 +194,13 @@ pub fn parse<'a>(record: Bytes<'a>, layout: SampleLayout) -> Record<'a> {
     let Some(header) = record.u64_at(0) else { return Record::Malformed };
     let kind = header as u32;
     if kind == sys::PERF_RECORD_SAMPLE {
-        return sample(record, layout).map_or(Record::Malformed, Record::Sample);
+        return sample(record, layout).unwrap_or(Record::Malformed);
     }
     let misc = (header >> 32) as u16;
     change(record, kind, misc).unwrap_or(Record::Malformed)
 }
 
-fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
+fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Record<'_>> {
     let mut at = HEADER;
     let mut next = || {
         let word = record.u64_at(at);
@@ -200,7 +212,8 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
     let time = next()?;
     let period = next()?;
     let mut group_value = None;
-    if layout.group_read {
+    let fatal = layout.fatal.filter(|fatal| fatal.has(id));
+    if layout.group_read && fatal.is_none() {
         for i in 0..next()?.min(8) {
             let value = next()?;
             if i == 1 {
@@ -214,6 +227,12 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
     let kernel_entries = (0..entries).find(|i| chain.u64_at(i * 8) == Some(USER_CONTEXT)).unwrap_or(entries);
     let (kernel_chain, user_chain) =
         (chain.slice(0, kernel_entries * 8), chain.slice((kernel_entries + 1) * 8, chain.len()));
+    let mut raw = Bytes::new(&[]);
+    if fatal.is_some() {
+        let size = usize::try_from(record.u32_at(at)?).ok()?;
+        raw = record.slice(at + 4, size);
+        at = at.checked_add(4)?.checked_add(size)?;
+    }
     let mut next = || {
         let word = record.u64_at(at);
         at += 8;
@@ -240,7 +259,7 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
         stack = record.slice(at, copied.min(asked));
         stack_full = copied >= asked;
     }
-    Some(Sample {
+    let sample = Sample {
         id,
         pid: pid_tid as u32,
         tid: (pid_tid >> 32) as u32,
@@ -254,6 +273,13 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Sample<'_>> {
         regs: regs.filter(|_| u32::try_from(abi) == Ok(sys::PERF_SAMPLE_REGS_ABI_64)),
         stack,
         stack_full,
+    };
+    Some(match fatal {
+        None => Record::Sample(sample),
+        Some(fatal) => {
+            let (signal, code) = fatal.signal(raw)?;
+            Record::Fatal { sample, signal, code }
+        }
     })
 }
 
@@ -343,7 +369,7 @@ mod tests {
             8, // 16 bytes asked, 8 copied
         ];
         let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &words);
-        let layout = SampleLayout { group_read: true };
+        let layout = SampleLayout { group_read: true, fatal: None };
         assert_eq!(time_of(Bytes::new(&bytes)), Some(99));
         let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
         assert_eq!((sample.id, sample.pid, sample.tid, sample.time, sample.period), (7, 10, 20, 99, 1_001_001));

@@ -15,6 +15,7 @@ use super::event;
 use super::layout::{Layout, files_per_target, room};
 use super::record::SampleLayout;
 use super::ring_buffer::{PAGE, RingBuffer};
+use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
 use crate::error::{Error, Result, doing};
 use crate::process::procfs;
@@ -118,7 +119,7 @@ impl EventSet {
             .map(|pair| Ok((pair[0].owner().try_clone()?, pair[1].owner().try_clone()?)))
             .collect::<io::Result<Vec<_>>>()
             .map_err(doing("duplicate a perf event"))?;
-        let sample_layout = SampleLayout { group_read: spec.reads_group() };
+        let sample_layout = SampleLayout { group_read: spec.reads_group(), fatal: None };
         let file_limit = system::raise_file_limit();
         let (counting, others) = (Vec::new(), Vec::new());
         let mut set = EventSet {
@@ -242,6 +243,27 @@ impl EventSet {
             self.uncounted = true;
         }
         Ok(())
+    }
+
+    /// Opens what tells of fatal signals: one event per CPU, whoever's process it is there, because one per thread would
+    /// cost the threads time at every switch. They write among the samples.
+    ///
+    /// # Errors
+    /// [`Unwatched`]: nothing will be told.
+    pub fn open_fatal_signals(&mut self) -> std::result::Result<FatalSignals, Unwatched> {
+        let point = SignalPoint::find()?;
+        let attr = self.spec.fatal_signal_attr(point.number());
+        let mut opened = Vec::with_capacity(self.cpus.len());
+        for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
+            let fd = event::open(&attr, -1, cpu, None)?;
+            event::set_filter(&fd, signals::FILTER)?;
+            event::redirect(&fd, owner)?;
+            opened.push(fd);
+        }
+        let ids = opened.iter().map(event::id).collect::<io::Result<Vec<u64>>>()?;
+        opened.iter().try_for_each(event::enable)?;
+        self.others.append(&mut opened);
+        Ok(point.of(&ids))
     }
 
     fn open_cpus(&mut self) -> io::Result<()> {

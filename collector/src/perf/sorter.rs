@@ -10,6 +10,7 @@ use std::collections::BinaryHeap;
 
 use super::record::{Record, SampleLayout, parse, time_of};
 use super::ring_buffer::{Bytes, RingBuffer};
+use super::signals::FatalSignals;
 
 /// How long a record may take from its time stamp to its publication, in nanoseconds. Copying 64 KiB of stack takes
 /// 10 to 30 us; a millisecond leaves room for an interrupt in between. A record that comes later than this is handled
@@ -29,6 +30,11 @@ impl EventSorter {
     /// Merges `rings`, whose samples all have the same layout.
     pub fn new(rings: Vec<RingBuffer>, layout: SampleLayout) -> EventSorter {
         EventSorter { heap: BinaryHeap::with_capacity(rings.len()), rings, layout, last_time: 0, late: 0 }
+    }
+
+    /// Says which samples tell of fatal signals.
+    pub fn expect_fatal(&mut self, fatal: FatalSignals) {
+        self.layout.fatal = Some(fatal);
     }
 
     /// The rings, to poll or to redirect events to.

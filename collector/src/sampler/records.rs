@@ -2,11 +2,12 @@
 //!
 //! Samples are unwound here, and mappings, forks and names entered, in the order in which they happened.
 
+use ccsd_profile::MAX_SESSION_CRASHES;
 use crossbeam_channel::TrySendError;
 use hashbrown::{HashMap, HashSet};
 
 use super::Channels;
-use crate::batch::{Batch, Counts, Item, MAX_METRICS};
+use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS};
 use crate::perf::attr::Event;
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
@@ -57,6 +58,10 @@ pub struct State {
     pub queue_full: bool,
     /// Records about mappings, forks or names were lost since the processes were last looked at.
     pub tracking_lost: bool,
+    /// Processes that signals have killed.
+    deaths: usize,
+    /// One has just been: somebody will want to know at once.
+    pub died: bool,
     /// CPU ticks, user and system, of the processes that were there at the beginning.
     pub cpu_before: HashMap<u32, (u64, u64)>,
     /// User time and all time of the target, in the same unit, as last known.
@@ -95,6 +100,8 @@ impl State {
             scanning: false,
             queue_full: false,
             tracking_lost: false,
+            deaths: 0,
+            died: false,
             cpu_before: HashMap::new(),
             user_share: None,
         }
@@ -182,7 +189,8 @@ impl State {
     pub fn handle(&mut self, ring: usize, record: Record<'_>) {
         match record {
             Record::Sample(sample) if self.is_foreign(sample.pid, sample.tid) => self.counts.others += 1,
-            Record::Sample(sample) => self.sample(ring, &sample),
+            Record::Sample(sample) => self.sample(ring, &sample, None),
+            Record::Fatal { sample, signal, code } => self.fatal(ring, &sample, (signal, code)),
             Record::Change { change, .. } if self.is_about_others(&change) => {}
             Record::Change { time, change, .. } => self.change(ring, time, change),
             Record::Other => {}
@@ -214,9 +222,24 @@ impl State {
         self.layout == Layout::Cpus && !self.table.knows_process(pid)
     }
 
+    /// A signal has killed a process, of the target or any other.
+    #[cold]
+    fn fatal(&mut self, ring: usize, sample: &Sample<'_>, signal: (u32, i32)) {
+        let known = match self.inherit {
+            true => self.table.knows_process(sample.pid),
+            false => self.table.knows_thread(sample.tid),
+        };
+        if known && self.waiting_child != Some(sample.pid) {
+            self.died |= self.deaths < MAX_SESSION_CRASHES;
+            self.deaths += 1;
+            self.sample(ring, sample, Some(signal));
+        }
+    }
+
+    /// A sample or, with a signal, the stack of a thread that dies of it.
     #[inline]
-    fn sample(&mut self, ring: usize, sample: &Sample<'_>) {
-        if !self.doubtful_threads.is_empty() && self.doubtful_threads.contains(&sample.tid) {
+    fn sample(&mut self, ring: usize, sample: &Sample<'_>, fatal: Option<(u32, i32)>) {
+        if fatal.is_none() && !self.doubtful_threads.is_empty() && self.doubtful_threads.contains(&sample.tid) {
             let believed = self.doubtful.entry((sample.tid, ring)).or_insert(sample.id);
             if *believed != sample.id {
                 // Two events sample the thread here. The one opened later has the higher identifier: all that have it
@@ -251,7 +274,7 @@ impl State {
             }
             return;
         }
-        self.counts.received += 1;
+        self.counts.received += u64::from(fatal.is_none());
         let mut weights = [0; MAX_METRICS];
         weights[0] = sample.period;
         if self.metrics > 1
@@ -264,7 +287,12 @@ impl State {
         let target =
             Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images: &self.images };
         let shadow = &mut thread.shadow;
-        let Unwound { root, common, gap } = self.unwinder.unwind(sample, target, shadow, may_reserve, &mut self.frames);
+        let unwound = self.unwinder.unwind(sample, target, shadow, may_reserve, &mut self.frames);
+        let Unwound { root, common, mut gap } = unwound;
+        if fatal.is_some() && sample.stack.is_empty() && matches!(root, Root::Truncated(_)) && gap.is_none() {
+            let (mappings, images) = (&mut process.mappings, &self.images);
+            gap = self.unwinder.follow_pointers(sample, mappings, images, &mut self.frames);
+        }
         self.reserved = (self.reserved + thread.shadow.reserved()).saturating_sub(reserved);
 
         let items = &mut self.batch.items;
@@ -299,7 +327,14 @@ impl State {
         self.batch.frames.extend_from_slice(&self.frames);
         // MAX_FRAMES and the kernel's chain limit are far below 2^32.
         let frames = self.frames.len() as u32;
-        items.push(Item::Sample { thread: thread.key, time: sample.time, frames, common, gap, root, weights });
+        let (key, time) = (thread.key, sample.time);
+        let Some((signal, code)) = fatal else {
+            items.push(Item::Sample { thread: key, time, frames, common, gap, root, weights });
+            return;
+        };
+        let (process, thread) = (process.name.clone(), thread.name.clone());
+        let death = Box::new(Death { pid: sample.pid, tid: sample.tid, process, thread, signal, code });
+        items.push(Item::Crash { death, thread: key, time, frames, common, gap, root });
     }
 
     fn change(&mut self, ring: usize, time: u64, change: Change) {

@@ -115,6 +115,31 @@ impl StackUnwinder {
         gap.is_some()
     }
 
+    /// Of a thread that dies with its stack pointer beyond its stack nothing is copied, and nothing can be read later. What the
+    /// kernel has found by frame pointers is taken then, as far as it is code that a call returns to, and after a gap:
+    /// whether the innermost function keeps a frame pointer is not known.
+    #[cold]
+    pub fn follow_pointers(
+        &mut self,
+        sample: &Sample<'_>,
+        mappings: &mut Mappings,
+        images: &Images,
+        frames: &mut Vec<Frame>,
+    ) -> Option<Gap> {
+        let before = frames.len();
+        for index in 1..sample.user_chain.len() / 8 {
+            let address = sample.user_chain.u64_at(index * 8)?;
+            if !self.return_addresses.contains(address, mappings, images) {
+                break;
+            }
+            let lookup = address.wrapping_sub(1);
+            let Some(mapping) = mappings.find(lookup) else { break };
+            frames.push(Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) });
+        }
+        let outer = u32::try_from(frames.len() - before).ok().filter(|&outer| outer > 0)?;
+        Some(Gap { outer, reason: TruncationReason::StackUnreadable })
+    }
+
     /// The gap among the frames of a stack.
     pub(super) fn gap(&self, frames: &[Frame]) -> Option<Gap> {
         let outer = frames.len().saturating_sub(self.gap?);

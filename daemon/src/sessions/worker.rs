@@ -274,6 +274,9 @@ impl Worker {
             self.stop(None);
             return;
         }
+        for crash in &update.crashes {
+            tracing::info!(session = self.summary.id, "session {}: {}", self.summary.id, crash.summary());
+        }
         self.readers.offer(&Arc::new(update));
         self.tell();
     }

@@ -332,6 +332,9 @@ impl Follower {
     }
 
     fn update(&mut self, update: &Update) {
+        for crash in &update.crashes {
+            tracing::warn!(watch = %self.watch.name.0, "watch {}: {}", self.watch.name.0, crash.summary());
+        }
         let Some(running) = &mut self.running else { return };
         let mut problem = None;
         if let Some(segment) = &mut running.segment

@@ -3,11 +3,13 @@
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
+use super::crash::{MAX_CRASH_BYTES, crash};
 use super::records;
 use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
-use super::{HEADER_BYTES, MAGIC, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
+use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
 use crate::accounting::Accounting;
+use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_RECORD_BYTES, MAX_STRING_BYTES};
@@ -35,6 +37,8 @@ pub struct Decoder<R> {
     bytes: u64,
     ended: bool,
     payload: Vec<u8>,
+    /// Of the update that comes next.
+    crashes: Vec<Crash>,
 }
 
 impl<R: Read> Decoder<R> {
@@ -53,6 +57,7 @@ impl<R: Read> Decoder<R> {
             bytes: 0,
             ended: false,
             payload: Vec::new(),
+            crashes: Vec::new(),
         };
         let header = decoder.read_header()?;
         let kind = match decoder.read_record(&header) {
@@ -99,7 +104,11 @@ impl<R: Read> Decoder<R> {
     /// [`DecodeError::CutOff`], [`DecodeError::Checksum`], [`DecodeError::Malformed`] where the readable part ends.
     pub fn next_record(&mut self) -> Result<Option<Decoded>, DecodeError> {
         loop {
-            let Some(kind) = self.read_record(&[])? else { return Ok(None) };
+            let Some(kind) = self.read_record(&[])? else {
+                // A crash without the update that it belongs to.
+                let cut = !self.crashes.is_empty();
+                return if cut { Err(DecodeError::CutOff { record: self.records }) } else { Ok(None) };
+            };
             if self.ended {
                 return Err(DecodeError::Malformed { record: self.records, what: "it comes after the end" });
             }
@@ -112,14 +121,30 @@ impl<R: Read> Decoder<R> {
                     if update.is_err() {
                         self.files.truncate(known);
                     }
-                    Some(Decoded::Update(Box::new(update?)))
+                    let update = Update { crashes: std::mem::take(&mut self.crashes), ..update? };
+                    Some(Decoded::Update(Box::new(update)))
                 }
                 TYPE_END => {
                     let accounting = self.parse(|from, _| records::accounting(from))?;
                     self.ended = true;
                     Some(Decoded::End(Box::new(accounting)))
                 }
-                TYPE_OPTIONAL.. => None,
+                TYPE_CRASH => {
+                    let taken: usize = self.crashes.iter().map(Crash::approximate_bytes).sum();
+                    if self.crashes.len() >= MAX_CRASHES
+                        || taken > MAX_CRASHES_BYTES
+                        || self.payload.len() > MAX_CRASH_BYTES
+                    {
+                        return Err(DecodeError::Malformed {
+                            record: self.records,
+                            what: "too many or too long crashes",
+                        });
+                    }
+                    let crash = self.parse(|from, _| crash(from))?;
+                    self.crashes.push(crash);
+                    None
+                }
+                kind if kind >= TYPE_OPTIONAL => None,
                 _ => return Err(DecodeError::Malformed { record: self.records, what: "unknown type" }),
             };
             self.accept();
@@ -316,6 +341,7 @@ fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, version: u32, metric
         charges,
         weights,
         notes: from.list(Cursor::string)?,
+        crashes: Vec::new(),
         accounting: records::accounting(from)?,
     })
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::crash::put_crash;
 use super::records::{put_accounting, put_session};
 use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
-use super::{HEADER_BYTES, MAGIC, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
+use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_METRICS, MAX_RECORD_BYTES};
@@ -71,6 +72,10 @@ impl<W: Write> Encoder<W> {
     }
 
     fn write_piece(&mut self, update: &Update) -> Result<(), EncodeError> {
+        for crash in &update.crashes {
+            put_crash(&mut self.payload, crash);
+            self.write_record(TYPE_CRASH)?;
+        }
         self.put_update(update);
         self.write_record(TYPE_UPDATE)?;
         self.accounting = update.accounting.clone();

@@ -16,7 +16,10 @@
 //! as distance to their parent and function, charges as differences to the charge before, in order of thread, context
 //! and line; the weight of a charge is left out where it is its number of samples times the usual weight of one, as
 //! with every fixed-period event.
+//!
+//! A death by a signal is a record of its own (128), before that of the update that it belongs to.
 
+mod crash;
 mod decode;
 mod encode;
 mod records;
@@ -44,6 +47,8 @@ const TYPE_UPDATE: u8 = 2;
 const TYPE_END: u8 = 3;
 /// Types from here on are skipped when unknown.
 const TYPE_OPTIONAL: u8 = 128;
+/// A crash.
+const TYPE_CRASH: u8 = 128;
 
 /// The checksum of a record.
 fn checksum(record: u64, header: &[u8], kind: u8, length: &[u8], payload: &[u8]) -> u32 {

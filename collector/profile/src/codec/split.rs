@@ -151,6 +151,9 @@ impl Iterator for Pieces<'_> {
             piece.weights = whole.weights.get(weights).unwrap_or(&[]).to_vec();
             self.charged = end;
             self.done = end == whole.charges.len();
+            if self.done {
+                piece.crashes.clone_from(&whole.crashes);
+            }
         }
         piece.accounting = if self.done { whole.accounting.clone() } else { self.before.clone() };
         let base = &mut self.base;

@@ -201,6 +201,7 @@ impl Profile {
             new.charge_many(charge.thread, context, line, charge.samples, charge.weights);
         });
         new.accounting = self.accounting.clone();
+        new.crashes.clone_from(&self.crashes);
         new.collecting = false;
         new
     }

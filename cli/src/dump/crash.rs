@@ -1,0 +1,224 @@
+//! Processes that signals have killed, as text and as JSON.
+
+use std::collections::HashSet;
+
+use ccsd_profile::{Crash, Update, sanitise, signal_name, signal_reason};
+use serde::Serialize;
+
+use super::fold::{Line, lines};
+use super::text::{LINES, push_line};
+use crate::format::{count, counted, moment};
+use crate::style::{Layout, Tone};
+
+/// Crashes whose stacks a report shows. Where more processes die, they mostly die of the same.
+const SHOWN: usize = 8;
+
+/// `prog (PID 7) of SIGSEGV (no memory at the address) in f at f.c:3`
+fn headline(crash: &Crash) -> String {
+    let mut text = format!("{} (PID {}) of {}", sanitise(&crash.process), crash.pid, signal(crash.signal));
+    if let Some(reason) = signal_reason(crash.signal, crash.code) {
+        text.push_str(&format!(" ({reason})"));
+    }
+    match crash.innermost() {
+        Some(frame) => {
+            text.push_str(&format!(" in {}", sanitise(&frame.function)));
+            if let Some(file) = &frame.file {
+                text.push_str(&format!(" at {}", sanitise(file)));
+                if frame.line > 0 {
+                    text.push_str(&format!(":{}", frame.line));
+                }
+            }
+        }
+        None => text.push_str(", its stack not known"),
+    }
+    text
+}
+
+fn signal(number: u32) -> String {
+    signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
+}
+
+/// The stack, indented, each line with its end.
+fn stack(crash: &Crash, layout: Layout) -> String {
+    let mut text = String::new();
+    // All in one piece, or what is innermost, what is not known, what is outermost.
+    let at =
+        if crash.left_out > 0 { (crash.left_out_after as usize).min(crash.stack.len()) } else { crash.stack.len() };
+    let (inner, outer) = crash.stack.split_at(at);
+    for line in lines(&crash.frames, inner, false, LINES) {
+        push_line(&mut text, &line, layout);
+    }
+    if crash.left_out > 0 {
+        let what = format!("    [{} not kept]\n", counted(crash.left_out, "frame", "frames"));
+        text.push_str(&layout.paint(Tone::Faint, &what));
+        let beyond = at + usize::try_from(crash.left_out).unwrap_or(usize::MAX / 2);
+        for line in lines(&crash.frames, outer, false, LINES) {
+            let line = match line {
+                Line::Frame(number, frame) => Line::Frame(number + beyond, frame),
+                other => other,
+            };
+            push_line(&mut text, &line, layout);
+        }
+    }
+    if let Some(why) = &crash.truncated {
+        text.push_str("    ");
+        text.push_str(&layout.paint(Tone::Warning, &format!("[truncated: {}]", sanitise(why))));
+        text.push('\n');
+    }
+    text
+}
+
+/// What is said at the moment when it happens.
+pub fn text(crash: &Crash, layout: Layout) -> String {
+    let title = layout.paint(Tone::Strong, &format!("Died: {}", headline(crash)));
+    let thread = format!("# thread {} \"{}\", {}", crash.tid, sanitise(&crash.thread), moment(crash.unix_ns));
+    format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
+}
+
+/// What a report's head has to say of them: each in a line, and its stack in others if `stacks` says so.
+pub fn head(crashes: &[Crash], stacks: bool, layout: Layout) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = crashes
+        .iter()
+        .take(SHOWN)
+        .map(|crash| {
+            let line = format!("{}, {}", headline(crash), moment(crash.unix_ns));
+            (line, if stacks { stack(crash, layout) } else { String::new() })
+        })
+        .collect();
+    if let Some(more @ 1..) = crashes.len().checked_sub(SHOWN) {
+        all.push((format!("and {} more (--json has all)", count(more as u64)), String::new()));
+    }
+    all
+}
+
+/// The crashes that have been told already: a stream that begins anew tells them again.
+#[derive(Default)]
+pub struct Told(HashSet<(u32, u64)>);
+
+impl Told {
+    /// Those of an update that are new.
+    pub fn news<'a>(&mut self, update: &'a Update) -> Vec<&'a Crash> {
+        update.crashes.iter().filter(|crash| self.0.insert((crash.pid, crash.unix_ns))).collect()
+    }
+}
+
+/// One of them, for programs to read.
+#[derive(Serialize)]
+pub struct Json<'a> {
+    pid: u32,
+    tid: u32,
+    process: &'a str,
+    thread: &'a str,
+    unix_ns: u64,
+    signal: String,
+    signal_number: u32,
+    code: i32,
+    reason: Option<&'static str>,
+    /// Innermost first.
+    frames: Vec<Frame<'a>>,
+    /// Frames after which some were not kept, and how many.
+    left_out_after: Option<u32>,
+    left_out: u64,
+    complete: bool,
+    truncated: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Frame<'a> {
+    function: &'a str,
+    image: &'a str,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    inlined: bool,
+    /// In the image, hexadecimal: JSON's numbers do not hold all of them.
+    address: String,
+}
+
+/// All of them.
+pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
+    crashes.iter().map(one).collect()
+}
+
+fn one(crash: &Crash) -> Json<'_> {
+    let frames = crash.stack.iter().filter_map(|&at| crash.frames.get(at as usize));
+    Json {
+        pid: crash.pid,
+        tid: crash.tid,
+        process: &crash.process,
+        thread: &crash.thread,
+        unix_ns: crash.unix_ns,
+        signal: signal(crash.signal),
+        signal_number: crash.signal,
+        code: crash.code,
+        reason: signal_reason(crash.signal, crash.code),
+        frames: frames
+            .map(|frame| Frame {
+                function: &frame.function,
+                image: &frame.image,
+                file: frame.file.as_deref(),
+                line: Some(frame.line).filter(|&line| line > 0),
+                inlined: frame.inlined,
+                address: format!("{:#x}", frame.address),
+            })
+            .collect(),
+        left_out_after: (crash.left_out > 0).then_some(crash.left_out_after),
+        left_out: crash.left_out,
+        complete: crash.truncated.is_none(),
+        truncated: crash.truncated.as_deref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccsd_profile::FrameInfo;
+
+    fn frame(function: &str, line: u32, function_id: u32) -> FrameInfo {
+        let (image, file) = ("prog".to_owned(), Some("f.c".to_owned()));
+        FrameInfo { function: function.to_owned(), image, file, line, function_id, ..FrameInfo::default() }
+    }
+
+    fn crash() -> Crash {
+        Crash {
+            pid: 7,
+            tid: 8,
+            process: "pr\x1bog".to_owned(),
+            thread: "worker".to_owned(),
+            signal: 11,
+            code: 1,
+            frames: vec![frame("f", 3, 1), frame("g", 5, 2), frame("main", 9, 3)],
+            stack: vec![0, 1, 2],
+            ..Crash::default()
+        }
+    }
+
+    #[test]
+    fn it_says_where_and_of_what() {
+        let text = text(&crash(), Layout::PLAIN);
+        let first = text.lines().next().unwrap();
+        assert!(first.ends_with("og (PID 7) of SIGSEGV (no memory at the address) in f at f.c:3"), "{first}");
+        assert!(!text.contains('\x1b'));
+        assert!(text.contains("\n    #2   main at f.c:9 (prog)\n"), "{text}");
+    }
+
+    #[test]
+    fn recursion_is_folded_on_both_sides_of_what_is_missing() {
+        let mut stack: Vec<u32> = vec![0];
+        stack.extend([1; 200]);
+        stack.push(2);
+        let crash =
+            Crash { stack, left_out_after: 101, left_out: 1_000, truncated: Some("too deep".to_owned()), ..crash() };
+        let text = super::stack(&crash, Layout::PLAIN);
+        assert!(text.lines().count() < 12, "{text}");
+        assert!(text.contains("[1,000 frames not kept]") && text.contains("#1201 main"), "{text}");
+        assert!(text.ends_with("[truncated: too deep]\n"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_told_twice() {
+        let update = Update { crashes: vec![crash()], ..Update::default() };
+        let mut told = Told::default();
+        assert_eq!(told.news(&update).len(), 1);
+        assert_eq!(told.news(&update).len(), 0);
+    }
+}
