@@ -18,7 +18,7 @@ pub mod watch;
 
 use service::{
     ByArgs, DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, METRICS_EXAMPLES, MetricsArgs, SAVE_EXAMPLES,
-    SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs, SocketArgs, StopArgs,
+    SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs, SocketArgs, StopArgs, TOP_EXAMPLES, TopArgs,
 };
 use watch::{DIFF_EXAMPLES, DiffArgs, StoredArgs, WATCHES_EXAMPLES, WatchesArgs};
 
@@ -106,6 +106,12 @@ pub enum Command {
     /// It runs until SIGTERM or SIGINT; then all sessions end, and their readers get what is due to them, within five seconds.
     #[command(after_long_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
+    /// Look at a profile as it grows, on the whole screen
+    ///
+    /// Functions, the tree of calls, callers and callees, and threads, each brought up to date about once a second: filter as
+    /// you type, unfold, compare with an earlier moment, take the stacks of all threads, save. The key ? tells all keys.
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Show a profile as it grows
     ///
     /// Prints the functions that take the most time, at once and then with every update, which come about once a second. On a

@@ -23,6 +23,7 @@ mod stored;
 mod style;
 mod table;
 mod times;
+mod top;
 
 use std::fmt;
 use std::io::{Write, stderr};
@@ -49,6 +50,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Dump(args) => dump::run(&args, cli.color),
         Command::Report(args) => report::run(&args, cli.color),
         Command::Daemon(args) => service::daemon::run(args),
+        Command::Top(args) => top::run(&args, cli.color),
         Command::Live(args) => service::live::run(&args, cli.color),
         Command::Sessions(args) => service::sessions(&args, cli.color),
         Command::Stop(args) => service::stop(&args),

@@ -167,3 +167,22 @@ Examples:
   ccsd live profile.ccsd                   a file that `record` is writing
   ccsd live --attach --interval $(pgrep -o nginx)
   ccsd live --json 3 | jq -r '.rows[0].name'";
+
+/// Arguments of `ccsd top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Number of a daemon's session, a process, or a profile file
+    ///
+    /// A number is a file if there is one of that name, else a session, else a process that a session is on, else a
+    /// process that is attached to for as long as this runs.
+    #[arg(value_name = "ID|PID|FILE")]
+    pub what: PathBuf,
+    #[command(flatten)]
+    pub by: ByArgs,
+}
+
+pub const TOP_EXAMPLES: &str = "\
+Examples:
+  ccsd top $(pgrep -o nginx)               until q; the key ? tells all others
+  ccsd top 3                               a session of the daemon
+  ccsd top profile.ccsd                    a file, finished or still being written";

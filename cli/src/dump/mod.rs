@@ -84,6 +84,13 @@ pub fn on_request(
     std::thread::Builder::new().name("ccsd-dumps".to_owned()).spawn(answer).map(drop)
 }
 
+/// Dumps as lines without colour, of any length.
+pub fn lines(dumps: &[Dump]) -> Vec<String> {
+    let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
+    let layout = Layout { width: None, colour: false };
+    dumps.iter().flat_map(|dump| text(dump, &shown, layout).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
 /// The dumps of processes and, if asked for, of their descendants; what could not be had of those that were named.
 pub fn take(pids: &[u32], children: bool) -> (Vec<Dump>, Vec<ccsd_collector::Error>) {
     let mut all: Vec<u32> = Vec::new();

@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use super::sources::{self, Event};
 use super::{find_session, session_number};
 use crate::args;
-use crate::args::service::LiveArgs;
+use crate::args::service::{ByArgs, LiveArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
 use crate::style::{ColorChoice, Layout, Tone};
@@ -68,7 +68,7 @@ fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, boo
     if args.attach {
         let pid = args.what.to_str().map(args::pid).unwrap_or_else(|| Err("not a process id".to_owned()));
         let pid = pid.map_err(|why| Failure::bad_request(anyhow!("{}: {why}", args.what.display())))?;
-        let collection = Collection::prepare(request(pid, args))?;
+        let collection = Collection::prepare(request(pid, &args.by))?;
         collection.passed_over().iter().for_each(|error| warn(format_args!("{error}; collecting in this process")));
         return Ok((sources::of_collection(collection, stop)?, true));
     }
@@ -77,10 +77,11 @@ fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, boo
     Ok((sources::of_session(session, client.subscribe(session, true)?)?, false))
 }
 
-fn request(pid: u32, args: &LiveArgs) -> Request {
-    let socket = args.by.socket.socket.as_deref();
-    let daemons = if args.by.no_daemon { Vec::new() } else { places(socket) };
-    let by = By { daemons, daemon_only: args.by.daemon || socket.is_some() };
+/// To attach to a process for as long as this runs.
+pub fn request(pid: u32, by: &ByArgs) -> Request {
+    let socket = by.socket.socket.as_deref();
+    let daemons = if by.no_daemon { Vec::new() } else { places(socket) };
+    let by = By { daemons, daemon_only: by.daemon || socket.is_some() };
     Request {
         target: Target::Pids(vec![pid]),
         options: Default::default(),

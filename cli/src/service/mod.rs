@@ -2,7 +2,7 @@
 
 pub mod daemon;
 pub mod live;
-mod sources;
+pub mod sources;
 
 use std::io::{Write, stdout};
 use std::path::Path;

@@ -1,0 +1,452 @@
+//! How it looks.
+
+use ccsd_profile::sanitise;
+use ratatui::Frame;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use unicode_width::UnicodeWidthStr;
+
+use super::model::Model;
+use super::rows::{Row, View};
+use super::state::{Page, Prompt, State};
+use crate::format::{Scale, count, nanoseconds, percent};
+use crate::style::Tone;
+use crate::table::cut;
+
+/// From this width on there is a bar beside the name.
+const WIDE: usize = 110;
+/// Columns of that bar.
+const BAR: usize = 10;
+/// Columns of an image's name.
+const IMAGE: usize = 14;
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Colours, beside bold and reverse.
+    pub colour: bool,
+    /// More than ASCII.
+    pub unicode: bool,
+}
+
+impl Look {
+    /// From none to full.
+    fn levels(self) -> &'static [char] {
+        if self.unicode {
+            &[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']
+        } else {
+            &[' ', '.', ':', '-', '=', '+', '*', '#']
+        }
+    }
+
+    fn fold(self, open: Option<bool>) -> &'static str {
+        match (open, self.unicode) {
+            (None, _) => "  ",
+            (Some(true), true) => "\u{25be} ",
+            (Some(false), true) => "\u{25b8} ",
+            (Some(true), false) => "- ",
+            (Some(false), false) => "+ ",
+        }
+    }
+
+    fn style(self, tone: Tone) -> Style {
+        let style = Style::new();
+        match tone {
+            Tone::Plain => style,
+            Tone::Strong => style.add_modifier(Modifier::BOLD),
+            Tone::Faint => style.add_modifier(Modifier::DIM),
+            Tone::Good if self.colour => style.fg(Color::Green),
+            Tone::Warning if self.colour => style.fg(Color::Yellow),
+            Tone::Bad if self.colour => style.fg(Color::Red),
+            Tone::Good | Tone::Warning | Tone::Bad => style.add_modifier(Modifier::BOLD),
+        }
+    }
+}
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, state: &mut State, model: &Model, look: Look) {
+    let area = frame.area();
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    let mut lines = Vec::with_capacity(height);
+    lines.push(head(model, look, width));
+    if let Some(page) = &mut state.page {
+        state.height = height.saturating_sub(3);
+        push_page(&mut lines, page, look, width, height);
+    } else {
+        lines.push(strip(model, look, width));
+        lines.push(tabs(state, model, look, width));
+        push_rows(&mut lines, state, model, look, (width, height));
+    }
+    lines.truncate(height.saturating_sub(1));
+    lines.resize(height.saturating_sub(1), Line::default());
+    lines.push(last_line(state, look, width));
+    for (y, line) in (area.y..area.y.saturating_add(area.height)).zip(lines) {
+        frame.render_widget(line, Rect { y, height: 1, ..area });
+    }
+    if let Some((prompt, text)) = &state.prompt {
+        let x = label(*prompt).width() + sanitise(text).width();
+        let x = u16::try_from(x.min(width.saturating_sub(1))).unwrap_or(0);
+        frame.set_cursor_position(Position { x: area.x + x, y: area.y + area.height.saturating_sub(1) });
+    }
+}
+
+fn head(model: &Model, look: Look, width: usize) -> Line<'static> {
+    let accounting = model.profile().accounting();
+    let lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
+    let state = match (model.is_paused(), model.has_ended()) {
+        (true, _) => "  PAUSED",
+        (false, true) => "  ENDED",
+        (false, false) => "",
+    };
+    let tail = format!(
+        "  {}  {} samples  {} lost",
+        nanoseconds(accounting.duration_ns),
+        count(accounting.received),
+        count(lost)
+    );
+    let begin = "ccsd top  ";
+    let room = width.saturating_sub(begin.width() + tail.width() + state.width());
+    let target = cut(&sanitise(&model.profile().session().target), room.max(8));
+    let tone = if lost > 0 { Tone::Warning } else { Tone::Plain };
+    Line::from(vec![
+        Span::styled(begin, look.style(Tone::Faint)),
+        Span::styled(target, look.style(Tone::Strong)),
+        Span::styled(tail, look.style(tone)),
+        Span::styled(state, look.style(Tone::Warning)),
+    ])
+}
+
+/// The last intervals, the newest on the right, as high as the highest of them.
+fn strip(model: &Model, look: Look, width: usize) -> Line<'static> {
+    let rate = |point: &super::model::Point| point.weight as f64 / point.length.max(1) as f64;
+    let points = model.points();
+    let (unit, now) = match points.last() {
+        Some(point) if model.weighs_time() => ("CPUs", format!("{:.2}", rate(point))),
+        _ => ("load", String::new()),
+    };
+    let label = format!("{unit} {now:>6} ");
+    let room = width.saturating_sub(label.width() + 8);
+    let shown = points.get(points.len().saturating_sub(room)..).unwrap_or(&[]);
+    let most = shown.iter().map(rate).fold(0.0, f64::max);
+    let levels = look.levels();
+    let full = levels.len() - 1;
+    let bar = |point: &super::model::Point| {
+        let part = if most > 0.0 { rate(point) / most } else { 0.0 };
+        // What is there at all is to be seen.
+        let level = ((part * full as f64).round() as usize).clamp(usize::from(point.weight > 0), full);
+        levels.get(level).copied().unwrap_or(' ')
+    };
+    let bars: String = shown.iter().map(bar).collect();
+    let most = if model.weighs_time() && !shown.is_empty() { format!(" {most:.2}") } else { String::new() };
+    Line::from(vec![
+        Span::styled(label, look.style(Tone::Faint)),
+        Span::styled(bars, look.style(Tone::Good)),
+        Span::styled(most, look.style(Tone::Faint)),
+    ])
+}
+
+fn tabs(state: &State, model: &Model, look: Look, width: usize) -> Line<'static> {
+    let question = &state.question;
+    let mut spans = Vec::new();
+    for (number, view) in (1..).zip(View::ALL) {
+        let chosen = view == question.view;
+        let style = if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+        spans.push(Span::styled(format!(" {number} {} ", view.name()), style));
+    }
+    let mut asked = Vec::new();
+    if question.view != View::Tree {
+        asked.push(format!("by {}", question.sort.name()));
+    }
+    if model.shows_last() {
+        asked.push("last interval".to_owned());
+    }
+    if let Some(frozen) = model.frozen() {
+        asked.push(format!("since {}", nanoseconds(frozen.at)));
+    }
+    if !question.filter.is_empty() {
+        asked.push(format!("/{}", sanitise(&question.filter)));
+    }
+    if let Some((_, name)) = &question.focus {
+        asked.push(format!("focus {}", cut(name, 24)));
+    }
+    if !question.hidden.is_empty() {
+        asked.push(format!("{} hidden", question.hidden.len()));
+    }
+    if let Some((_, name)) = &question.threads {
+        asked.push(format!("only {}", cut(name, 20)));
+    }
+    let used: usize = spans.iter().map(|span| span.width()).sum();
+    let text = cut(&asked.join("  "), width.saturating_sub(used + 2));
+    spans.push(Span::styled(format!("  {text}"), look.style(Tone::Faint)));
+    Line::from(spans)
+}
+
+fn push_rows(
+    lines: &mut Vec<Line<'static>>,
+    state: &mut State,
+    model: &Model,
+    look: Look,
+    (width, height): (usize, usize),
+) {
+    let unit = model.profile().session().metrics.first().map(|metric| metric.unit).unwrap_or_default();
+    let scale = Scale::new(unit, state.total.weight);
+    let compares = model.frozen().is_some() && state.question.view == View::Flat;
+    let bars = width >= WIDE && state.question.view != View::Threads;
+    let mut titles = format!("{:>6} ", "self%");
+    if compares {
+        titles.push_str(&format!("{:>8} ", "change"));
+    }
+    titles.push_str(&format!("{:>6} {:>9}  ", "inher%", format!("self {}", scale.unit)));
+    if bars {
+        titles.push_str(&" ".repeat(BAR + 1));
+    }
+    titles.push_str(match state.question.view {
+        View::Threads => "process, thread",
+        View::Flat | View::Callers => "function",
+        View::Tree => "calls",
+    });
+    lines.push(Line::styled(titles, look.style(Tone::Strong)));
+    let room = height.saturating_sub(lines.len() + 1);
+    let first = state.scroll(room);
+    if state.rows.is_empty() {
+        let why = match state.question.filter.is_empty() {
+            true if model.profile().accounting().received == 0 => "no samples yet",
+            true if compares => "no samples since then",
+            true if model.shows_last() => "nothing in this interval",
+            true => "nothing here",
+            false => "no name contains that",
+        };
+        lines.push(Line::styled(format!("       {why}"), look.style(Tone::Faint)));
+    }
+    let total = state.total.weight.max(1) as f64;
+    for (at, row) in state.rows.iter().enumerate().skip(first).take(room) {
+        let mut line = String::new();
+        let share = |weight: u64| percent(weight as f64 / total);
+        line.push_str(&format!("{:>6} ", share(row.own)));
+        if compares {
+            let change = row.change.map_or_else(String::new, |(change, significant)| {
+                format!("{:+.2}{}", change * 100.0, if significant { '*' } else { ' ' })
+            });
+            line.push_str(&format!("{change:>8} "));
+        }
+        line.push_str(&format!("{:>6} {:>9}  ", share(row.inherited), scale.weight(row.own)));
+        let mut spans = vec![Span::raw(line.clone())];
+        if bars {
+            let weight = if state.question.view == View::Tree { row.inherited } else { row.own };
+            spans.push(Span::styled(bar(weight as f64 / total, look), look.style(Tone::Good)));
+            line.push_str(&" ".repeat(BAR + 1));
+        }
+        spans.extend(name(row, state.question.view, look, width.saturating_sub(line.width())));
+        let mut line = Line::from(spans);
+        if at == state.cursor {
+            let used = line.width();
+            line.push_span(Span::raw(" ".repeat(width.saturating_sub(used))));
+            line = line.style(Style::new().add_modifier(Modifier::REVERSED));
+        }
+        lines.push(line);
+    }
+}
+
+fn bar(share: f64, look: Look) -> String {
+    let full = if look.unicode { '\u{2588}' } else { '#' };
+    let columns = ((share * BAR as f64).round() as usize).min(BAR);
+    let mut bar: String = std::iter::repeat_n(full, columns).collect();
+    bar.extend(std::iter::repeat_n(' ', BAR + 1 - columns));
+    bar
+}
+
+/// The name and where it is from, in `room` columns.
+fn name(row: &Row, view: View, look: Look, room: usize) -> Vec<Span<'static>> {
+    let deep = row.depth.min(room / 4);
+    let mut begin = match view {
+        View::Tree => format!("{}{}", " ".repeat(deep), look.fold(row.open)),
+        View::Callers | View::Threads => "  ".repeat(row.depth),
+        View::Flat => String::new(),
+    };
+    if row.depth > deep && view == View::Tree {
+        begin = format!("{}{}", row.depth, begin.get(row.depth.to_string().len()..).unwrap_or(" "));
+    }
+    let image = if row.image.is_empty() || view == View::Threads { String::new() } else { cut(&row.image, IMAGE) };
+    let room = room.saturating_sub(begin.width());
+    let beside = if image.is_empty() { 0 } else { image.width() + 2 };
+    let text = cut(&row.name, room.saturating_sub(beside).max(room / 2));
+    let left = room.saturating_sub(text.width());
+    let style = look.style(if row.strong { Tone::Strong } else { Tone::Plain });
+    let mut spans = vec![Span::raw(begin), Span::styled(text, style)];
+    if beside > 0 && beside <= left {
+        spans.push(Span::styled(format!("  {image}"), look.style(Tone::Faint)));
+    }
+    spans
+}
+
+fn push_page(lines: &mut Vec<Line<'static>>, page: &mut Page, look: Look, width: usize, height: usize) {
+    lines.push(Line::styled(cut(&page.title, width), look.style(Tone::Strong)));
+    let room = height.saturating_sub(lines.len() + 1);
+    page.top = page.top.min(page.lines.len().saturating_sub(room));
+    let shown = page.lines.iter().skip(page.top).take(room);
+    lines.extend(shown.map(|line| Line::raw(cut(line, width))));
+}
+
+fn label(prompt: Prompt) -> &'static str {
+    match prompt {
+        Prompt::Filter => "/",
+        Prompt::Save => "save as: ",
+    }
+}
+
+fn last_line(state: &State, look: Look, width: usize) -> Line<'static> {
+    if let Some((prompt, text)) = &state.prompt {
+        return Line::raw(format!("{}{}", label(*prompt), sanitise(text)));
+    }
+    if let Some(message) = &state.message {
+        return Line::styled(cut(&sanitise(message), width), look.style(Tone::Warning));
+    }
+    let hint = match &state.page {
+        Some(page) if page.lines.len() > state.height => "up, down: scroll  any other key: back",
+        Some(_) => "any key: back",
+        None => "?: help  /: filter  o: order  p: pause  f: freeze  d: dump  s: save  q: quit",
+    };
+    Line::styled(cut(hint, width), look.style(Tone::Faint))
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent};
+
+    use super::super::model::tests::Source;
+    use super::super::state::Wish;
+    use super::*;
+
+    const LOOK: Look = Look { colour: true, unicode: true };
+
+    fn screen(state: &mut State, model: &Model, look: Look, size: (u16, u16)) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
+        terminal.draw(|frame| draw(frame, state, model, look)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line = |y| (0..size.0).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..size.1).map(line).collect()
+    }
+
+    fn shown(source: &mut Source, update: u64) -> (State, Model) {
+        let (mut state, mut model) = (State::new(), Model::new());
+        model.begin(source.profile.session());
+        model.update(&source.update(update)).unwrap();
+        state.refresh(&model);
+        (state, model)
+    }
+
+    fn press(state: &mut State, model: &mut Model, keys: &str) {
+        for key in keys.chars() {
+            let code = if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) };
+            assert_eq!(state.key(KeyEvent::from(code), model), Wish::None, "{key}");
+        }
+    }
+
+    #[test]
+    fn every_view_at_80_columns() {
+        let mut source = Source::new();
+        source.charge(&["main", "parse", "read"], 60);
+        source.charge(&["main", "parse"], 30);
+        source.charge(&["main"], 10);
+        let (mut state, mut model) = shown(&mut source, 200_000_000);
+        let flat = screen(&mut state, &model, LOOK, (80, 10));
+        assert_eq!(
+            flat,
+            [
+                "ccsd top  ./prog  200 ms  0 samples  0 lost",
+                "CPUs   0.50 \u{2588} 0.50",
+                " 1 flat  2 tree  3 callers  4 threads   by self",
+                " self% inher%   self ms  function",
+                " 60.00  60.00     60.00  read  prog",
+                " 30.00  90.00     30.00  parse  prog",
+                " 10.00 100.00     10.00  main  prog",
+                "",
+                "",
+                "?: help  /: filter  o: order  p: pause  f: freeze  d: dump  s: save  q: quit",
+            ]
+        );
+        press(&mut state, &mut model, "2");
+        assert_eq!(
+            screen(&mut state, &model, LOOK, (80, 10))[4..7],
+            [
+                " 10.00 100.00     10.00  \u{25be} main  prog",
+                " 30.00  90.00     30.00   \u{25be} parse  prog",
+                " 60.00  60.00     60.00      read  prog",
+            ]
+        );
+        press(&mut state, &mut model, "jh");
+        assert_eq!(
+            screen(&mut state, &model, Look { colour: false, unicode: false }, (80, 10))[4..7],
+            [" 10.00 100.00     10.00  - main  prog", " 30.00  90.00     30.00   + parse  prog", ""]
+        );
+        press(&mut state, &mut model, "3");
+        assert_eq!(
+            screen(&mut state, &model, LOOK, (80, 10))[4..7],
+            [
+                " 30.00  90.00     30.00  main  prog",
+                " 30.00  90.00     30.00    parse  prog",
+                " 60.00  60.00     60.00      read  prog",
+            ]
+        );
+        press(&mut state, &mut model, "4\n/par\n");
+        let only = screen(&mut state, &model, LOOK, (80, 10));
+        assert_eq!(only[2], " 1 flat  2 tree  3 callers  4 threads   by self  /par  only 10 (prog)");
+        assert_eq!(only[4..6], [" 30.00  90.00     30.00  parse  prog", ""]);
+    }
+
+    #[test]
+    fn frozen_it_says_what_has_changed() {
+        let mut source = Source::new();
+        source.charge(&["main", "old"], 5_000);
+        source.charge(&["main", "same"], 5_000);
+        let (mut state, mut model) = shown(&mut source, 10_000_000_000);
+        press(&mut state, &mut model, "f");
+        source.charge(&["main", "new"], 5_000);
+        source.charge(&["main", "same"], 5_000);
+        model.update(&source.update(20_000_000_000)).unwrap();
+        state.refresh(&model);
+        press(&mut state, &mut model, "ooo");
+        let text = screen(&mut state, &model, LOOK, (80, 10));
+        assert!(text[2].ends_with("by change  since 10.0 s"), "{text:#?}");
+        let rows: Vec<Vec<&str>> = text[4..8].iter().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["50.00", "+50.00*", "50.00", "5.000", "new", "prog"]);
+        assert_eq!(rows[1], ["0.00", "-50.00*", "0.00", "0.000", "old", "prog"]);
+        assert!(rows[2..].iter().all(|row| row[1] == "+0.00"), "{text:#?}");
+        press(&mut state, &mut model, "f");
+        assert!(screen(&mut state, &model, LOOK, (80, 10))[2].ends_with("by self"));
+    }
+
+    #[test]
+    fn hostile_names_and_small_terminals_are_harmless() {
+        let mut source = Source::new();
+        let long = "x".repeat(100_000);
+        source.charge(&["\x1b[31mred\x07", "\u{202e}right", long.as_str(), "\u{1f600}wide\u{65e5}\u{672c}"], 1);
+        let (mut state, mut model) = shown(&mut source, 1_000_000_000);
+        for keys in ["1", "2", "3", "4", "f", "?", "q"] {
+            if keys != "q" {
+                press(&mut state, &mut model, keys);
+            }
+            for size in [(80, 24), (200, 50), (1, 1), (3, 2), (20, 5), (8, 40)] {
+                let text = screen(&mut state, &model, LOOK, size).concat();
+                assert!(!text.contains(['\x1b', '\x07', '\u{202e}']), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn deep_chains_stay_readable() {
+        let mut source = Source::new();
+        let names: Vec<String> = (0..5_000).map(|i| format!("f{i}")).collect();
+        source.charge(&names.iter().map(String::as_str).collect::<Vec<_>>(), 1);
+        let (mut state, mut model) = shown(&mut source, 1_000_000_000);
+        press(&mut state, &mut model, "2*G");
+        let text = screen(&mut state, &model, LOOK, (80, 24));
+        assert!(text.iter().any(|line| line.contains("f4999")), "{text:#?}");
+        press(&mut state, &mut model, "/f4998\n");
+        let text = screen(&mut state, &model, LOOK, (80, 24));
+        assert!(text.iter().any(|line| line.contains("f4998")), "{text:#?}");
+    }
+}

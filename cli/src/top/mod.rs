@@ -1,0 +1,228 @@
+//! `ccsd top`: a profile that grows, on the whole screen.
+//!
+//! [`model`] is what is known, [`rows`] what is asked of it and the answer, [`state`] what was chosen and what keys do,
+//! [`draw`] how it looks. This module waits: for keys, for updates, for what was asked of threads beside.
+
+mod draw;
+mod model;
+mod rows;
+mod state;
+mod terminal;
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, stdin, stdout};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use ccsd_daemon::{Collection, OutputFile, Stop};
+use ccsd_profile::Profile;
+use crossbeam_channel::{Receiver, Sender, bounded, never, select};
+use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::service::TopArgs;
+use crate::dump;
+use crate::exit::{Exit, Failure};
+use crate::service::live::request;
+use crate::service::sources::{self, Event};
+use crate::service::{connect, find_session, session_number};
+use crate::style::{ColorChoice, Layout};
+
+use draw::{Look, draw};
+use model::Model;
+use state::{Page, State, Wish};
+use terminal::Taken;
+
+/// How long the end of a collection of our own is waited for when the user leaves.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    if !stdout().is_terminal() || !stdin().is_terminal() {
+        let hint = "`ccsd live` prints the same as lines, `ccsd report` once";
+        return Err(Failure::bad_request(anyhow!("top needs a terminal for input and output; {hint}")));
+    }
+    let (stop, stopped) = bounded(1);
+    let (events, notes) = source(args, stopped)?;
+    let look = Look { colour: Layout::of(&stdout(), colour).colour, unicode: terminal::has_unicode() };
+    let (signals, keys) = (signals()?, keys()?);
+    let unusable = |error: std::io::Error| {
+        Failure::at_run_time(anyhow::Error::from(error).context("cannot use the terminal; `ccsd live` prints lines"))
+    };
+    let mut taken = Taken::take().map_err(unusable)?;
+    let mut top = Top { model: Model::new(), state: State::new(), dumps: bounded(1) };
+    top.state.message = notes;
+    let mut from: Receiver<Event> = events.clone();
+    let end = loop {
+        taken.0.draw(|frame| draw(frame, &mut top.state, &top.model, look)).map_err(unusable)?;
+        let wish = select! {
+            recv(from) -> event => match event {
+                Ok(Event::Failed(failure)) => break Err(failure),
+                Ok(event) => {
+                    top.take(event)?;
+                    // Of a file everything comes at once.
+                    while let Ok(event) = from.try_recv() {
+                        top.take(event)?;
+                    }
+                    Wish::None
+                }
+                Err(_) => {
+                    from = never();
+                    Wish::None
+                }
+            },
+            recv(keys) -> input => match input {
+                Ok(Ok(Input::Key(key))) if key.kind != KeyEventKind::Release => top.state.key(key, &mut top.model),
+                Ok(Ok(_)) => Wish::None,
+                // The terminal has gone.
+                Ok(Err(_)) | Err(_) => Wish::Quit,
+            },
+            recv(top.dumps.1) -> page => {
+                top.state.page = page.ok();
+                Wish::None
+            }
+            recv(signals) -> _ => Wish::Quit,
+        };
+        match wish {
+            Wish::None => {}
+            Wish::Quit => break Ok(()),
+            Wish::Redraw => taken.0.clear().map_err(unusable)?,
+            Wish::Suspend => taken.suspend().map_err(unusable)?,
+            Wish::Dump => top.dump(),
+            Wish::Save(path) => top.state.message = Some(save(&path, top.model.profile())),
+        }
+    };
+    drop(taken);
+    end?;
+    // The collection writes what it has and ends its session.
+    if stop.try_send(Stop).is_ok() {
+        while let Ok(event) = events.recv_timeout(GRACE) {
+            if matches!(event, Event::End(_) | Event::Failed(_)) {
+                break;
+            }
+        }
+    }
+    Ok(Exit::SUCCESS)
+}
+
+/// Where the profile comes from, and what is to be said of that. A process that no session is on is attached to.
+fn source(args: &TopArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, Option<String>), Failure> {
+    let Some(number) = session_number(&args.what) else { return Ok((sources::of_file(&args.what)?, None)) };
+    let session = match args.by.no_daemon {
+        true => None,
+        false => find_session(number, &args.by.socket).ok(),
+    };
+    if let Some((client, session)) = session {
+        return Ok((sources::of_session(session, client.subscribe(session, true)?)?, None));
+    }
+    let neither = |failure: Failure| {
+        let daemon = connect(&args.by.socket).is_ok();
+        let sessions = if daemon { format!("no session {number}") } else { "no daemon".to_owned() };
+        let error = failure.error.context(format!("there is no file {number}, {sessions}, and"));
+        Failure { status: failure.status, error }
+    };
+    let collection = Collection::prepare(request(number, &args.by)).map_err(|error| neither(error.into()))?;
+    let notes: Vec<String> = collection.passed_over().iter().map(ToString::to_string).collect();
+    let notes = (!notes.is_empty()).then(|| format!("{}; collecting in this process", notes.join("; ")));
+    Ok((sources::of_collection(collection, stop)?, notes))
+}
+
+struct Top {
+    model: Model,
+    state: State,
+    /// Where threads that take dumps put them.
+    dumps: (Sender<Page>, Receiver<Page>),
+}
+
+impl Top {
+    fn take(&mut self, event: Event) -> Result<(), Failure> {
+        let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
+        match event {
+            Event::Begin(session) => self.model.begin(&session),
+            Event::Update { update, latest } => {
+                self.model.update(&update).map_err(broken)?;
+                if latest && !self.model.is_paused() {
+                    self.state.refresh(&self.model);
+                }
+            }
+            Event::End(why) => {
+                self.model.end();
+                self.state.message = why;
+                self.state.refresh(&self.model);
+            }
+            Event::Failed(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Takes the stacks of all processes in a thread: of many threads it takes a while.
+    fn dump(&mut self) {
+        let pids: BTreeSet<u32> = self.model.profile().processes().iter().map(|process| process.pid).collect();
+        let pids: Vec<u32> =
+            pids.into_iter().filter(|&pid| Path::new("/proc").join(pid.to_string()).exists()).collect();
+        if pids.is_empty() {
+            self.state.message = Some("no process of this profile runs here any more".to_owned());
+            return;
+        }
+        self.state.message = Some("taking the stacks of all threads".to_owned());
+        let pages = self.dumps.0.clone();
+        let take = move || {
+            let (dumps, failures) = dump::take(&pids, false);
+            let mut lines = dump::lines(&dumps);
+            lines.extend(failures.iter().map(|failure| failure.to_string()));
+            let _ = pages.send(Page { title: "Stacks of all threads".to_owned(), lines, top: 0 });
+        };
+        if let Err(error) = thread::Builder::new().name("ccsd-dumps".to_owned()).spawn(take) {
+            self.state.message = Some(format!("cannot start a thread: {error}"));
+        }
+    }
+}
+
+/// Writes the profile so far, and says what has become of it.
+fn save(path: &Path, profile: &Profile) -> String {
+    let mut output = match OutputFile::create(path, profile.session()) {
+        Ok(output) => output,
+        Err(error) => return error.to_string(),
+    };
+    output.write(&profile.snapshot());
+    output.finish();
+    match output.error() {
+        Some(error) => error.to_string(),
+        None => format!("saved in {}; `ccsd report {0}` reads it", path.display()),
+    }
+}
+
+/// What is typed.
+fn keys() -> Result<Receiver<std::io::Result<Input>>, Failure> {
+    let (sender, receiver) = bounded(16);
+    let read = move || {
+        loop {
+            let input = event::read();
+            let failed = input.is_err();
+            if sender.send(input).is_err() || failed {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("ccsd-keys".to_owned());
+    thread.spawn(read).context("cannot start a thread").map_err(Failure::at_run_time)?;
+    Ok(receiver)
+}
+
+/// Says something at a signal that ends us.
+fn signals() -> Result<Receiver<()>, Failure> {
+    let caught = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
+    let mut caught = caught.map_err(Failure::at_run_time)?;
+    let (sender, receiver): (Sender<()>, _) = bounded(1);
+    let wait = move || {
+        for _ in caught.forever() {
+            let _ = sender.try_send(());
+        }
+    };
+    let thread = thread::Builder::new().name("ccsd-signals".to_owned());
+    thread.spawn(wait).context("cannot start a thread").map_err(Failure::at_run_time)?;
+    Ok(receiver)
+}

@@ -1,0 +1,342 @@
+//! What is looked at: a profile that grows, what of it is new, and an earlier moment to compare with.
+
+use ccsd_profile::{Limits, Profile, Session, Unit, Update, UpdateError};
+
+/// Intervals of the strip that are kept: wider is no terminal.
+const POINTS: usize = 512;
+
+/// One interval of the strip.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point {
+    /// Nanoseconds.
+    pub length: u64,
+    /// Weight of its samples.
+    pub weight: u64,
+}
+
+/// A moment to compare with.
+pub struct Frozen {
+    /// Everything up to then.
+    pub before: Profile,
+    /// Everything since.
+    pub since: Profile,
+    /// When it was, nanoseconds since the session began.
+    pub at: u64,
+}
+
+/// What is looked at.
+pub struct Model {
+    /// Everything so far.
+    profile: Profile,
+    /// The last interval by itself, while that is asked for.
+    last: Option<Profile>,
+    wants_last: bool,
+    frozen: Option<Frozen>,
+    /// What came while paused.
+    held: Option<Held>,
+    points: Vec<Point>,
+    /// The end of the strip, nanoseconds since the session began.
+    until: u64,
+    /// Whether nothing follows.
+    ended: bool,
+    /// How often a session began: ids of one mean nothing in another.
+    generation: u32,
+}
+
+/// What came while paused.
+#[derive(Default)]
+struct Held {
+    /// The session began anew.
+    begun: Option<Session>,
+    update: Option<Update>,
+}
+
+fn empty(session: &Session) -> Profile {
+    Profile::new(session.clone(), Limits::reading())
+}
+
+/// The names of a profile without what was charged: what later updates refer to.
+fn names(profile: &Profile) -> Result<Profile, UpdateError> {
+    let mut names = profile.snapshot();
+    names.clear_charges();
+    let mut copy = empty(profile.session());
+    copy.apply(&names)?;
+    Ok(copy)
+}
+
+impl Model {
+    /// Nothing yet.
+    pub fn new() -> Model {
+        Model {
+            profile: empty(&Session::default()),
+            last: None,
+            wants_last: false,
+            frozen: None,
+            held: None,
+            points: Vec::new(),
+            until: 0,
+            ended: false,
+            generation: 0,
+        }
+    }
+
+    /// A session begins, or begins anew. What was frozen has other names and is gone.
+    pub fn begin(&mut self, session: &Session) {
+        if let Some(held) = &mut self.held {
+            *held = Held { begun: Some(session.clone()), update: None };
+            return;
+        }
+        self.profile = empty(session);
+        (self.last, self.frozen, self.until) = (None, None, 0);
+        self.points.clear();
+        self.ended = false;
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// How often a session began: functions and threads of one have other numbers than those of another.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// What came since. Changes what is shown, unless paused.
+    ///
+    /// # Errors
+    /// The update does not fit to what came before.
+    pub fn update(&mut self, update: &Update) -> Result<(), UpdateError> {
+        match &mut self.held {
+            None => self.apply(update),
+            Some(Held { update: Some(held), .. }) => held.merge(update),
+            Some(held) => {
+                held.update = Some(update.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn apply(&mut self, update: &Update) -> Result<(), UpdateError> {
+        if self.wants_last {
+            let mut last = names(&self.profile)?;
+            last.apply(update)?;
+            self.last = Some(last);
+        }
+        self.profile.apply(update)?;
+        if let Some(frozen) = &mut self.frozen {
+            frozen.since.apply(update)?;
+        }
+        let metrics = self.profile.session().metrics.len();
+        let charged = |sum: u64, weights: &[u64]| sum.saturating_add(weights.first().copied().unwrap_or(0));
+        let weight = update.charges_with_weights(metrics).fold(0, |sum, (_, weights)| charged(sum, weights));
+        let (until, now) = (self.until, self.profile.accounting().duration_ns);
+        if now > until {
+            if self.points.len() == POINTS {
+                self.points.remove(0);
+            }
+            self.points.push(Point { length: now - until, weight });
+        }
+        self.until = now;
+        Ok(())
+    }
+
+    /// Nothing follows.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether nothing follows.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// What is to be shown: everything, or the last interval.
+    pub fn shown(&self) -> &Profile {
+        self.last.as_ref().filter(|_| self.wants_last).unwrap_or(&self.profile)
+    }
+
+    /// Everything so far.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Intervals, the oldest first.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// Whether weights are time on a CPU, so that a weight divided by a length is a number of CPUs.
+    pub fn weighs_time(&self) -> bool {
+        self.profile.session().metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds)
+    }
+
+    /// Whether updates are held back.
+    pub fn is_paused(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Holds updates back, or lets go those that were.
+    ///
+    /// # Errors
+    /// As [`Model::update`].
+    pub fn toggle_pause(&mut self) -> Result<(), UpdateError> {
+        let Some(held) = self.held.take() else {
+            self.held = Some(Held::default());
+            return Ok(());
+        };
+        if let Some(session) = held.begun {
+            self.begin(&session);
+        }
+        held.update.map_or(Ok(()), |update| self.apply(&update))
+    }
+
+    /// Whether only the last interval is shown; the first one that comes after this was asked for.
+    pub fn shows_last(&self) -> bool {
+        self.wants_last
+    }
+
+    /// Shows the last interval only, or everything again.
+    pub fn toggle_last(&mut self) {
+        self.wants_last = !self.wants_last;
+        self.last = None;
+    }
+
+    /// The moment that is compared with.
+    pub fn frozen(&self) -> Option<&Frozen> {
+        self.frozen.as_ref()
+    }
+
+    /// Compares what comes from now on with what came up to now, or no longer.
+    ///
+    /// # Errors
+    /// Never, unless the profile is broken.
+    pub fn toggle_frozen(&mut self) -> Result<(), UpdateError> {
+        if self.frozen.take().is_some() {
+            return Ok(());
+        }
+        let mut before = empty(self.profile.session());
+        before.apply(&self.profile.snapshot())?;
+        let at = self.profile.accounting().duration_ns;
+        self.frozen = Some(Frozen { before, since: names(&self.profile)?, at });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use ccsd_profile::view::{FlatView, Selection};
+    use ccsd_profile::{CostCentre, Image, LineId, Metric, Process, Thread};
+
+    use super::*;
+
+    /// A profile that is being collected, and what of it was sent.
+    pub struct Source {
+        pub profile: Profile,
+        thread: ccsd_profile::ThreadId,
+    }
+
+    impl Source {
+        pub fn new() -> Source {
+            let metric = Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds };
+            let session = Session { target: "./prog".into(), metrics: vec![metric], ..Session::default() };
+            let mut profile = empty(&session);
+            let process = Process { pid: 10, start_time: 1, exec_generation: 0, parent: None, name: "prog".into() };
+            let process = profile.add_process(process);
+            let thread = profile.add_thread(Thread { process, tid: 10, name: "prog".into() });
+            Source { profile, thread }
+        }
+
+        /// Charges samples of a millisecond to a stack, root first.
+        pub fn charge(&mut self, stack: &[&str], samples: u64) {
+            let image = self.profile.add_image(Image { name: "/bin/prog".into(), build_id: Vec::new() });
+            let mut context = ccsd_profile::ContextId::ROOT;
+            for name in stack {
+                let centre = self.profile.add_cost_centre(CostCentre {
+                    image,
+                    linkage_name: Some((*name).to_owned()),
+                    display_name: None,
+                    start: None,
+                    file: None,
+                    line: 0,
+                });
+                context = self.profile.contexts_mut().push(context, centre);
+            }
+            let weight = samples * 1_000_000;
+            self.profile.charge_many(self.thread, context, LineId::UNKNOWN, samples, &[weight]);
+        }
+
+        pub fn update(&mut self, duration_ns: u64) -> Update {
+            self.profile.accounting_mut().duration_ns = duration_ns;
+            self.profile.take_update()
+        }
+    }
+
+    fn weights(profile: &Profile) -> Vec<(String, u64)> {
+        let view = FlatView::new(profile, &Selection::all());
+        view.rows.into_iter().map(|row| (row.name, row.self_weight / 1_000_000)).collect()
+    }
+
+    fn pairs(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {
+        pairs.iter().map(|&(name, weight)| (name.to_owned(), weight)).collect()
+    }
+
+    fn model(source: &Source) -> Model {
+        let mut model = Model::new();
+        model.begin(source.profile.session());
+        model
+    }
+
+    #[test]
+    fn what_came_while_paused_comes_afterwards() {
+        let mut source = Source::new();
+        let mut model = model(&source);
+        source.charge(&["main", "a"], 3);
+        model.update(&source.update(1_000_000_000)).unwrap();
+        model.toggle_pause().unwrap();
+        for second in 2..5 {
+            source.charge(&["main", "b"], 1);
+            model.update(&source.update(second * 1_000_000_000)).unwrap();
+        }
+        assert_eq!(weights(model.shown()), pairs(&[("a", 3), ("main", 0)]));
+        model.toggle_pause().unwrap();
+        assert_eq!(weights(model.shown()), pairs(&[("a", 3), ("b", 3), ("main", 0)]));
+        assert_eq!(weights(model.shown()), weights(&source.profile));
+    }
+
+    #[test]
+    fn a_session_that_begins_anew_while_paused() {
+        let mut first = Source::new();
+        let mut model = model(&first);
+        first.charge(&["main", "a"], 3);
+        model.update(&first.update(1_000_000_000)).unwrap();
+        model.toggle_pause().unwrap();
+        first.charge(&["main", "a"], 3);
+        model.update(&first.update(2_000_000_000)).unwrap();
+        let mut second = Source::new();
+        model.begin(second.profile.session());
+        second.charge(&["other"], 7);
+        model.update(&second.update(1_000_000_000)).unwrap();
+        assert_eq!(weights(model.shown()), pairs(&[("a", 3), ("main", 0)]));
+        model.toggle_pause().unwrap();
+        assert_eq!(weights(model.shown()), pairs(&[("other", 7)]));
+    }
+
+    #[test]
+    fn the_last_interval_and_the_time_since_a_moment() {
+        let mut source = Source::new();
+        let mut model = model(&source);
+        source.charge(&["main", "a"], 3);
+        model.update(&source.update(1_000_000_000)).unwrap();
+        model.toggle_last();
+        model.toggle_frozen().unwrap();
+        source.charge(&["main", "b"], 2);
+        model.update(&source.update(2_000_000_000)).unwrap();
+        source.charge(&["main", "a"], 1);
+        model.update(&source.update(3_000_000_000)).unwrap();
+        assert_eq!(weights(model.shown()), pairs(&[("a", 1), ("main", 0)]));
+        let frozen = model.frozen().unwrap();
+        assert_eq!(weights(&frozen.before), pairs(&[("a", 3), ("main", 0)]));
+        assert_eq!(weights(&frozen.since), pairs(&[("b", 2), ("a", 1), ("main", 0)]));
+        let points: Vec<u64> = model.points().iter().map(|point| point.weight / 1_000_000).collect();
+        assert_eq!(points, [3, 2, 1]);
+        model.toggle_last();
+        assert_eq!(weights(model.shown()), weights(&source.profile));
+    }
+}

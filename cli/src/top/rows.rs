@@ -1,0 +1,382 @@
+//! The rows of each view, from a profile and what was asked.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ccsd_profile::view::{DiffView, FlatView, GraphView, Selection, ThreadsView, Total, TreeView};
+use ccsd_profile::{CostCentreId, ThreadId, sanitise};
+
+use super::model::Model;
+
+/// Chains deeper than this are not opened by themselves, nor all at once.
+const DEEPEST: usize = 200;
+/// A function of the tree is open by itself where it has at least this share of the whole.
+const OPEN: f64 = 0.05;
+/// Rows at most: who unfolds everything may mean a million.
+const MOST: usize = 20_000;
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Functions.
+    Flat,
+    /// Calls from the root down.
+    Tree,
+    /// A function between its callers and callees.
+    Callers,
+    /// Processes and threads.
+    Threads,
+}
+
+impl View {
+    /// All, in the order of their keys.
+    pub const ALL: [View; 4] = [View::Flat, View::Tree, View::Callers, View::Threads];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            View::Flat => "flat",
+            View::Tree => "tree",
+            View::Callers => "callers",
+            View::Threads => "threads",
+        }
+    }
+}
+
+/// By what rows are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Self weight.
+    Own,
+    /// Inherited weight.
+    Inherited,
+    /// Name.
+    Name,
+    /// By how much the share of self weight has changed, while a moment is compared with.
+    Change,
+}
+
+impl Sort {
+    /// The next one.
+    pub fn next(self, compares: bool) -> Sort {
+        match self {
+            Sort::Own => Sort::Inherited,
+            Sort::Inherited => Sort::Name,
+            Sort::Name if compares => Sort::Change,
+            Sort::Name | Sort::Change => Sort::Own,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sort::Own => "self",
+            Sort::Inherited => "inherited",
+            Sort::Name => "name",
+            Sort::Change => "change",
+        }
+    }
+}
+
+/// A chain of calls, root first, by the hash of its functions and whether each is marked: a chain may be thousands long.
+pub type Chain = u64;
+
+fn chain(above: Chain, function: CostCentreId, marked: bool) -> Chain {
+    let mut hasher = DefaultHasher::new();
+    (above, function, marked).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a row is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A function.
+    Function(CostCentreId),
+    /// A chain of calls that ends with this function.
+    Chain(Chain, CostCentreId),
+    /// A function above (`true`) or below the one that is looked at.
+    Neighbour(CostCentreId, bool),
+    /// A thread, or all of a process.
+    Threads(Vec<ThreadId>),
+    /// Nothing that can be chosen.
+    None,
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What it is of.
+    pub key: Key,
+    /// Self weight.
+    pub own: u64,
+    /// Inherited weight.
+    pub inherited: u64,
+    /// By how much the share of self weight has changed since the moment that is compared with, from -1 to 1, and whether
+    /// chance hardly explains it.
+    pub change: Option<(f64, bool)>,
+    /// How deep in the tree.
+    pub depth: usize,
+    /// Whether it is unfolded; `None` where there is nothing below.
+    pub open: Option<bool>,
+    /// Safe to print.
+    pub name: String,
+    /// Safe to print.
+    pub image: String,
+    /// The function that the others are around.
+    pub strong: bool,
+}
+
+impl Row {
+    fn new(key: Key, own: u64, inherited: u64, name: &str, image: &str) -> Row {
+        Row {
+            key,
+            own,
+            inherited,
+            change: None,
+            depth: 0,
+            open: None,
+            name: sanitise(name).into_owned(),
+            image: sanitise(image).into_owned(),
+            strong: false,
+        }
+    }
+
+    /// The function of the row.
+    pub fn function(&self) -> Option<CostCentreId> {
+        match &self.key {
+            Key::Function(function) | Key::Neighbour(function, _) | Key::Chain(_, function) => Some(*function),
+            Key::Threads(_) | Key::None => None,
+        }
+    }
+}
+
+/// What was asked.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// What is shown.
+    pub view: View,
+    /// In which order.
+    pub sort: Sort,
+    /// Only rows whose names contain this, whatever its case, and in the tree those above them.
+    pub filter: String,
+    /// Only these threads, and what they are called.
+    pub threads: Option<(Vec<ThreadId>, String)>,
+    /// Only stacks with this function, and its name.
+    pub focus: Option<(CostCentreId, String)>,
+    /// Functions whose own time counts for their callers.
+    pub hidden: Vec<CostCentreId>,
+    /// The function between its callers and callees.
+    pub looked_at: Option<CostCentreId>,
+    /// What was folded or unfolded.
+    pub open: HashMap<Chain, bool>,
+}
+
+impl Default for Question {
+    fn default() -> Question {
+        Question {
+            view: View::Flat,
+            sort: Sort::Own,
+            filter: String::new(),
+            threads: None,
+            focus: None,
+            hidden: Vec::new(),
+            looked_at: None,
+            open: HashMap::new(),
+        }
+    }
+}
+
+impl Question {
+    fn selection(&self) -> Selection {
+        let mut selection = Selection::all().hide(self.hidden.iter().copied());
+        if let Some((threads, _)) = &self.threads {
+            selection = selection.threads(threads.iter().copied());
+        }
+        if let Some((function, _)) = self.focus {
+            selection = selection.focus([function]);
+        }
+        selection
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.filter.is_empty() || name.to_lowercase().contains(&self.filter.to_lowercase())
+    }
+
+    /// The rows, and what all of it is.
+    pub fn answer(&self, model: &Model) -> (Vec<Row>, Total) {
+        let (mut rows, total) = match self.view {
+            View::Flat => self.flat(model),
+            View::Tree => self.tree(model),
+            View::Callers => self.callers(model),
+            View::Threads => self.processes(model),
+        };
+        rows.truncate(MOST);
+        (rows, total)
+    }
+
+    fn flat(&self, model: &Model) -> (Vec<Row>, Total) {
+        let selection = self.selection();
+        let (profile, mut changes) = match model.frozen() {
+            None => (model.shown(), HashMap::new()),
+            // Nothing has changed as long as nothing is known.
+            Some(frozen) if frozen.since.charge_count() == 0 => return (Vec::new(), Total::default()),
+            Some(frozen) => {
+                let view = DiffView::new((&frozen.before, &selection), (&frozen.since, &selection));
+                let changes = view.rows.into_iter();
+                let changes = changes.map(|row| ((row.name, row.image), (row.self_change, row.self_significant)));
+                (&frozen.since, changes.collect())
+            }
+        };
+        let view = FlatView::new(profile, &selection);
+        let rows = view.rows.into_iter().map(|row| {
+            let change = changes.remove(&(row.name.clone(), row.image.clone()));
+            let shown =
+                Row::new(Key::Function(row.function), row.self_weight, row.inherited_weight, &row.name, &row.image);
+            Row { change, ..shown }
+        });
+        let mut rows: Vec<Row> = rows.collect();
+        // Those that are seen no more.
+        if let Some(frozen) = model.frozen().filter(|_| !changes.is_empty()) {
+            rows.extend(FlatView::new(&frozen.before, &selection).rows.into_iter().filter_map(|row| {
+                let change = changes.remove(&(row.name.clone(), row.image.clone()))?;
+                let shown = Row::new(Key::Function(row.function), 0, 0, &row.name, &row.image);
+                Some(Row { change: Some(change), ..shown })
+            }));
+        }
+        rows.retain(|row| self.matches(&row.name));
+        self.order(&mut rows);
+        (rows, view.total)
+    }
+
+    fn order(&self, rows: &mut [Row]) {
+        let by = |key: fn(&Row) -> u64| {
+            move |a: &Row, b: &Row| key(b).cmp(&key(a)).then(b.inherited.cmp(&a.inherited)).then(a.name.cmp(&b.name))
+        };
+        let size = |row: &Row| row.change.map_or(0.0, |(change, _)| change.abs());
+        match self.sort {
+            Sort::Own => rows.sort_by(by(|row| row.own)),
+            Sort::Inherited => rows.sort_by(by(|row| row.inherited)),
+            Sort::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+            Sort::Change => rows.sort_by(|a, b| size(b).total_cmp(&size(a)).then(a.name.cmp(&b.name))),
+        }
+    }
+
+    fn tree(&self, model: &Model) -> (Vec<Row>, Total) {
+        let profile = model.shown();
+        let view = TreeView::new(profile, &self.selection());
+        let name = |at: usize| {
+            let node = view.nodes.get(at);
+            node.and_then(|node| view.names.get(&node.function)).map_or("[unknown]", String::as_str)
+        };
+        // Which chains lead to a name that is looked for.
+        let mut leads = vec![self.filter.is_empty(); view.nodes.len()];
+        if !self.filter.is_empty() {
+            for (at, node) in view.nodes.iter().enumerate().rev() {
+                if leads.get(at).copied().unwrap_or(false) || self.matches(name(at)) {
+                    if let Some(own) = leads.get_mut(at) {
+                        *own = true;
+                    }
+                    // Callers come before callees.
+                    if let Some(caller) = node.parent.and_then(|parent| leads.get_mut(parent)) {
+                        *caller = true;
+                    }
+                }
+            }
+        }
+        let mut rows = Vec::new();
+        let mut next: Vec<(usize, usize, Chain)> = view.roots.iter().rev().map(|&root| (root, 0, 0)).collect();
+        while let Some((at, depth, above)) = next.pop() {
+            let Some(node) = view.nodes.get(at).filter(|_| leads.get(at).copied().unwrap_or(false)) else { continue };
+            if rows.len() == MOST {
+                break;
+            }
+            let chain = chain(above, node.function, node.marked);
+            let by_itself = node.weight as f64 >= OPEN * view.total.weight as f64 && depth < DEEPEST;
+            // What is looked for is shown, folded away or not.
+            let open = !self.filter.is_empty() || self.open.get(&chain).copied().unwrap_or(by_itself);
+            let text = if node.marked { name(at).to_owned() } else { format!("({})", name(at)) };
+            let image = profile.image_name(node.function);
+            let mut row = Row::new(Key::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
+            row.depth = depth;
+            let below = node.children.iter().any(|&child| leads.get(child).copied().unwrap_or(false));
+            row.open = below.then_some(open);
+            rows.push(row);
+            if open {
+                next.extend(node.children.iter().rev().map(|&child| (child, depth + 1, chain)));
+            }
+        }
+        (rows, view.total)
+    }
+
+    fn callers(&self, model: &Model) -> (Vec<Row>, Total) {
+        let profile = model.shown();
+        let view = GraphView::new(profile, &self.selection());
+        // The most expensive one where none was chosen.
+        let function = self.looked_at.map(|function| profile.real(function));
+        let node = function.and_then(|function| view.node(function));
+        let Some(node) = node.or_else(|| view.nodes.first().filter(|_| function.is_none())) else {
+            return (Vec::new(), view.total);
+        };
+        let image = |function| profile.image_name(function);
+        let arcs = |arcs: &[ccsd_profile::view::GraphArc], above| -> Vec<Row> {
+            let row = |arc: &ccsd_profile::view::GraphArc| Row {
+                depth: if above { 0 } else { 2 },
+                ..Row::new(
+                    Key::Neighbour(arc.function, above),
+                    arc.self_weight,
+                    arc.self_weight.saturating_add(arc.child_weight),
+                    &arc.name,
+                    image(arc.function),
+                )
+            };
+            let mut rows: Vec<Row> = arcs.iter().map(row).filter(|row| self.matches(&row.name)).collect();
+            if self.sort == Sort::Name {
+                self.order(&mut rows);
+            }
+            rows
+        };
+        let mut rows = arcs(&node.callers, true);
+        let as_root = node.root_self_weight.saturating_add(node.root_child_weight);
+        if as_root > 0 {
+            rows.push(Row::new(Key::None, node.root_self_weight, as_root, "[nothing above]", ""));
+        }
+        let own = Row::new(
+            Key::Function(node.function),
+            node.self_weight,
+            node.inherited_weight(),
+            &node.name,
+            image(node.function),
+        );
+        rows.push(Row { depth: 1, strong: true, ..own });
+        rows.extend(arcs(&node.callees, false));
+        (rows, view.total)
+    }
+
+    fn processes(&self, model: &Model) -> (Vec<Row>, Total) {
+        let view = ThreadsView::new(model.shown(), &Question { threads: None, ..self.clone() }.selection());
+        let mut rows = Vec::new();
+        for process in &view.processes {
+            let name = format!("{} ({})", process.pid, process.name);
+            let mut threads: Vec<Row> = process
+                .threads
+                .iter()
+                .filter(|thread| thread.weight > 0)
+                .map(|thread| {
+                    let name = format!("{} {}", thread.tid, thread.name);
+                    Row { depth: 1, ..Row::new(Key::Threads(vec![thread.id]), thread.weight, thread.weight, &name, "") }
+                })
+                .filter(|row| self.matches(&row.name))
+                .collect();
+            if threads.is_empty() && (process.weight == 0 || !self.matches(&name)) {
+                continue;
+            }
+            if self.sort == Sort::Name {
+                self.order(&mut threads);
+            }
+            let key = Key::Threads(process.threads.iter().map(|thread| thread.id).collect());
+            rows.push(Row { strong: true, ..Row::new(key, process.weight, process.weight, &name, "") });
+            rows.append(&mut threads);
+        }
+        (rows, view.total)
+    }
+}

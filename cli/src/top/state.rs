@@ -1,0 +1,364 @@
+//! What the user has chosen, and what each key does.
+
+use std::path::PathBuf;
+
+use ccsd_profile::view::Total;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::model::Model;
+use super::rows::{Key, Question, Row, View};
+
+/// Longest text that is typed: a name of a function or a file.
+const LONGEST_INPUT: usize = 200;
+
+/// What a key asks of the program around.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    None,
+    /// To end.
+    Quit,
+    /// To be put in the background.
+    Suspend,
+    /// To have everything drawn anew.
+    Redraw,
+    /// The stacks of all threads.
+    Dump,
+    /// The profile in this file.
+    Save(PathBuf),
+}
+
+/// What is being typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// A part of a name.
+    Filter,
+    /// The name of a file.
+    Save,
+}
+
+/// A text over everything.
+pub struct Page {
+    /// Its head.
+    pub title: String,
+    /// Its lines, safe to print.
+    pub lines: Vec<String>,
+    /// The first one shown.
+    pub top: usize,
+}
+
+/// What is on the screen.
+pub struct State {
+    /// What was asked.
+    pub question: Question,
+    /// The answer.
+    pub rows: Vec<Row>,
+    /// All of it.
+    pub total: Total,
+    /// The row that is chosen.
+    pub cursor: usize,
+    /// The first row shown.
+    pub top: usize,
+    /// Rows on a page, as last drawn.
+    pub height: usize,
+    /// What is being typed, and what was.
+    pub prompt: Option<(Prompt, String)>,
+    /// A text over everything.
+    pub page: Option<Page>,
+    /// Said on the last line until the next key.
+    pub message: Option<String>,
+    /// Whether the cursor was moved: then it stays with what it is on.
+    moved: bool,
+    /// What the file of a saved profile is called if nothing else is typed.
+    file: String,
+    /// Of the session that the question is about; see [`Model::generation`].
+    generation: u32,
+}
+
+impl State {
+    /// At the beginning.
+    pub fn new() -> State {
+        State {
+            question: Question::default(),
+            rows: Vec::new(),
+            total: Total::default(),
+            cursor: 0,
+            top: 0,
+            height: 1,
+            prompt: None,
+            page: None,
+            message: None,
+            moved: false,
+            file: "top.ccsd".to_owned(),
+            generation: 0,
+        }
+    }
+
+    /// Answers again.
+    pub fn refresh(&mut self, model: &Model) {
+        if self.generation != model.generation() {
+            self.generation = model.generation();
+            let Question { view, sort, filter, .. } = std::mem::take(&mut self.question);
+            self.question = Question { view, sort, filter, ..Question::default() };
+            (self.cursor, self.top, self.moved) = (0, 0, false);
+        }
+        let chosen = self.rows.get(self.cursor).map(|row| row.key.clone()).filter(|key| *key != Key::None);
+        (self.rows, self.total) = self.question.answer(model);
+        let found = chosen.filter(|_| self.moved).and_then(|key| self.rows.iter().position(|row| row.key == key));
+        self.cursor = found.unwrap_or(self.cursor).min(self.rows.len().saturating_sub(1));
+    }
+
+    /// The first row to be shown, so that the cursor is on a page of `height` rows.
+    pub fn scroll(&mut self, height: usize) -> usize {
+        self.height = height.max(1);
+        if self.cursor < self.top {
+            self.top = self.cursor;
+        }
+        if self.cursor >= self.top.saturating_add(self.height) {
+            self.top = self.cursor + 1 - self.height;
+        }
+        // No empty lines below while there is something above.
+        self.top = self.top.min(self.rows.len().saturating_sub(self.height));
+        self.top
+    }
+
+    /// Does what a key means.
+    pub fn key(&mut self, key: KeyEvent, model: &mut Model) -> Wish {
+        self.message = None;
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return Wish::Quit,
+            KeyCode::Char('z') if control => return Wish::Suspend,
+            KeyCode::Char('l') if control => return Wish::Redraw,
+            _ => {}
+        }
+        if self.prompt.is_some() {
+            return self.typed(key.code, control, model);
+        }
+        if self.page.is_some() {
+            return self.turned(key.code);
+        }
+        let wish = self.command(key.code, control, model);
+        if let Err(error) = wish.as_ref() {
+            self.message = Some(format!("the profile is broken: {error}"));
+        }
+        self.refresh(model);
+        wish.unwrap_or(Wish::None)
+    }
+
+    fn typed(&mut self, code: KeyCode, control: bool, model: &Model) -> Wish {
+        let Some((prompt, mut text)) = self.prompt.take() else { return Wish::None };
+        match code {
+            KeyCode::Esc => {
+                text.clear();
+                if prompt == Prompt::Save {
+                    return Wish::None;
+                }
+            }
+            KeyCode::Enter if prompt == Prompt::Save => {
+                return if text.is_empty() { Wish::None } else { Wish::Save(PathBuf::from(text)) };
+            }
+            KeyCode::Backspace => {
+                text.pop();
+            }
+            KeyCode::Char('u') if control => text.clear(),
+            KeyCode::Char(c) if !control && text.len() < LONGEST_INPUT => text.push(c),
+            _ => {}
+        }
+        let goes_on = !matches!(code, KeyCode::Esc | KeyCode::Enter);
+        if prompt == Prompt::Filter {
+            self.question.filter.clone_from(&text);
+            self.refresh(model);
+        }
+        self.prompt = goes_on.then_some((prompt, text));
+        Wish::None
+    }
+
+    fn turned(&mut self, code: KeyCode) -> Wish {
+        let Some(page) = &mut self.page else { return Wish::None };
+        let last = page.lines.len().saturating_sub(self.height);
+        page.top = match code {
+            KeyCode::Up | KeyCode::Char('k') => page.top.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => page.top + 1,
+            KeyCode::PageUp => page.top.saturating_sub(self.height),
+            KeyCode::PageDown | KeyCode::Char(' ') => page.top + self.height,
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => last,
+            _ => {
+                self.page = None;
+                return Wish::None;
+            }
+        }
+        .min(last);
+        Wish::None
+    }
+
+    fn command(&mut self, code: KeyCode, control: bool, model: &mut Model) -> Result<Wish, ccsd_profile::UpdateError> {
+        let last = self.rows.len().saturating_sub(1);
+        match code {
+            KeyCode::Char('q') => return Ok(Wish::Quit),
+            KeyCode::Up | KeyCode::Char('k') => self.go(self.cursor.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.go(self.cursor + 1),
+            KeyCode::PageUp => self.go(self.cursor.saturating_sub(self.height)),
+            KeyCode::PageDown => self.go(self.cursor + self.height),
+            KeyCode::Home | KeyCode::Char('g') => {
+                self.go(0);
+                self.moved = false;
+            }
+            KeyCode::End | KeyCode::Char('G') => self.go(last),
+            KeyCode::Char(digit @ '1'..='4') => {
+                let at = digit.to_digit(10).map_or(0, |digit| digit as usize - 1);
+                self.show(View::ALL.get(at).copied().unwrap_or(View::Flat));
+            }
+            KeyCode::Tab => self.turn(1),
+            KeyCode::BackTab => self.turn(View::ALL.len() - 1),
+            KeyCode::Right | KeyCode::Char('l' | '+') => self.fold(Some(true)),
+            KeyCode::Left | KeyCode::Char('h' | '-') => self.fold(Some(false)),
+            KeyCode::Char('*') => self.unfold_below(model),
+            KeyCode::Enter => self.enter(),
+            KeyCode::Esc => self.back(),
+            KeyCode::Char('o') => {
+                self.question.sort = self.question.sort.next(model.frozen().is_some());
+                self.go(0);
+                self.moved = false;
+            }
+            KeyCode::Char('/') => self.prompt = Some((Prompt::Filter, self.question.filter.clone())),
+            KeyCode::Char('F') => {
+                let row = self.rows.get(self.cursor);
+                self.question.focus = row.and_then(|row| Some((row.function()?, row.name.clone())));
+            }
+            KeyCode::Char('H') => {
+                self.question.hidden.extend(self.rows.get(self.cursor).and_then(Row::function));
+            }
+            KeyCode::Char('p' | ' ') => model.toggle_pause()?,
+            KeyCode::Char('i') => model.toggle_last(),
+            KeyCode::Char('f') => {
+                model.toggle_frozen()?;
+                if model.frozen().is_some() {
+                    self.show(View::Flat);
+                } else if self.question.sort == super::rows::Sort::Change {
+                    self.question.sort = super::rows::Sort::Own;
+                }
+            }
+            KeyCode::Char('d') => return Ok(Wish::Dump),
+            KeyCode::Char('s') if !control => self.prompt = Some((Prompt::Save, self.file.clone())),
+            KeyCode::Char('?') => self.page = Some(help()),
+            _ => {}
+        }
+        Ok(Wish::None)
+    }
+
+    fn go(&mut self, to: usize) {
+        self.cursor = to.min(self.rows.len().saturating_sub(1));
+        self.moved = true;
+    }
+
+    fn show(&mut self, view: View) {
+        if view == View::Callers {
+            let function = self.rows.get(self.cursor).and_then(Row::function);
+            self.question.looked_at = function.or(self.question.looked_at);
+        }
+        self.question.view = view;
+        (self.cursor, self.top, self.moved) = (0, 0, false);
+    }
+
+    fn turn(&mut self, by: usize) {
+        let at = View::ALL.iter().position(|view| *view == self.question.view).unwrap_or(0);
+        self.show(View::ALL.get((at + by) % View::ALL.len()).copied().unwrap_or(View::Flat));
+    }
+
+    /// Folds or unfolds; folding what has nothing unfolded goes to the caller.
+    fn fold(&mut self, open: Option<bool>) {
+        let Some(&Row { key: Key::Chain(chain, _), open: is, depth, .. }) = self.rows.get(self.cursor) else { return };
+        let wanted = open.unwrap_or(is != Some(true));
+        match is {
+            Some(is) if is != wanted => {
+                self.moved = true;
+                self.question.open.insert(chain, wanted);
+            }
+            _ if wanted => self.go(self.cursor + 1),
+            _ => {
+                let above = self.rows.iter().take(self.cursor).rposition(|row| row.depth < depth);
+                self.go(above.unwrap_or(self.cursor));
+            }
+        }
+    }
+
+    /// Unfolds everything below, level by level as long as there is something to unfold.
+    fn unfold_below(&mut self, model: &Model) {
+        let Some(&Row { depth, .. }) = self.rows.get(self.cursor) else { return };
+        self.moved = true;
+        loop {
+            let below = self.rows.iter().enumerate().skip(self.cursor);
+            let below = below.take_while(|(at, row)| *at == self.cursor || row.depth > depth);
+            let folded = below.filter_map(|(_, row)| match (&row.key, row.open) {
+                (Key::Chain(chain, _), Some(false)) => Some((*chain, true)),
+                _ => None,
+            });
+            let folded: Vec<_> = folded.collect();
+            let before = self.rows.len();
+            if folded.is_empty() {
+                return;
+            }
+            self.question.open.extend(folded);
+            self.refresh(model);
+            // There are no more rows than may be.
+            if self.rows.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn enter(&mut self) {
+        match self.rows.get(self.cursor).map(|row| (row.key.clone(), row.name.clone())) {
+            Some((Key::Chain(..), _)) => self.fold(None),
+            Some((Key::Function(_) | Key::Neighbour(..), _)) => self.show(View::Callers),
+            Some((Key::Threads(threads), name)) => {
+                self.question.threads = Some((threads, name));
+                self.show(View::Flat);
+            }
+            Some((Key::None, _)) | None => {}
+        }
+    }
+
+    /// Takes back what was asked last, one thing at a time.
+    fn back(&mut self) {
+        let question = &mut self.question;
+        if !question.filter.is_empty() {
+            question.filter.clear();
+        } else if question.view == View::Callers {
+            self.show(View::Flat);
+        } else if question.focus.is_some() {
+            question.focus = None;
+        } else if question.hidden.pop().is_none() {
+            question.threads = None;
+        }
+    }
+}
+
+fn help() -> Page {
+    let lines = "\
+1 2 3 4, Tab      functions; tree of calls; callers and callees; threads
+up down j k       choose a row (also PgUp, PgDn, Home, End)
+right left l h    unfold, fold; * unfolds all below; Enter does either
+Enter             on a function: its callers and callees; on a thread or process: only that
+/                 only names that contain what is typed
+F                 only stacks with the chosen function
+H                 hide the chosen function: its time counts for its callers
+Esc               back: take the last of these back
+o                 order by self, inherited, name, change
+p, space          pause: what comes meanwhile is shown afterwards
+i                 the last interval only, or everything so far
+f                 freeze: compare what comes from now on with what came before
+d                 stacks of all threads, now
+s                 save the profile so far
+Ctrl-L, Ctrl-Z    draw anew; go to the background
+q, Ctrl-C         end
+
+self              on top of the stack there: it was running
+inherited         it, or anything that it called
+(name)            not active any more: named because it called the next one
+change            in points of percent of self; * where chance hardly explains it
+line at the top   how many CPUs were busy, interval by interval";
+    Page { title: "Keys".to_owned(), lines: lines.lines().map(str::to_owned).collect(), top: 0 }
+}

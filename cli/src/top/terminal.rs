@@ -1,0 +1,67 @@
+//! The terminal: taken at the beginning, given back however it ends.
+
+use std::env;
+use std::io::{self, Stdout, stdout};
+use std::panic;
+
+use nix::sys::signal::{Signal, raise};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+
+/// The terminal while it is ours.
+pub struct Taken(pub Terminal<CrosstermBackend<Stdout>>);
+
+impl Taken {
+    /// Takes it: no line editing, no echo, another screen.
+    ///
+    /// # Errors
+    /// It is none, or has gone.
+    pub fn take() -> io::Result<Taken> {
+        enter()?;
+        let before = panic::take_hook();
+        // What is said of a panic must be seen.
+        panic::set_hook(Box::new(move |info| {
+            leave();
+            before(info);
+        }));
+        Ok(Taken(Terminal::new(CrosstermBackend::new(stdout()))?))
+    }
+
+    /// Stops this process, as Ctrl-Z does, and takes the terminal again when it goes on.
+    ///
+    /// # Errors
+    /// As [`Taken::take`].
+    pub fn suspend(&mut self) -> io::Result<()> {
+        leave();
+        raise(Signal::SIGTSTP)?;
+        enter()?;
+        self.0.clear()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen)
+}
+
+fn leave() {
+    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+    let _ = disable_raw_mode();
+}
+
+/// Whether the locale has more than ASCII: `LC_ALL`, `LC_CTYPE`, `LANG`, the first that is set (locale(7)).
+pub fn has_unicode() -> bool {
+    let set = |name: &&str| env::var_os(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set);
+    let locale = locale.map(|locale| locale.to_string_lossy().to_ascii_lowercase());
+    locale.is_some_and(|locale| locale.contains("utf-8") || locale.contains("utf8"))
+}

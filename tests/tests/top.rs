@@ -1,0 +1,177 @@
+//! `ccsd top` on a real terminal: tmux, which understands what is drawn and says what stands where.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ccsd_tests::ccsd::{Ended, Record, binary, ccsd};
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite};
+use tempfile::TempDir;
+
+const TMUX: Need = Need::Program("tmux", "tmux");
+
+/// How long a screen may take to show what it must: for a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A terminal of tmux with one program in it, then a shell that says how it ended.
+struct Tmux {
+    dir: TempDir,
+}
+
+impl Tmux {
+    fn start(size: (u16, u16), environment: &str, arguments: &str) -> Tmux {
+        let tmux = Tmux { dir: scratch() };
+        let command = format!(
+            "cd {} && env CCSD_SOCKET= {environment} {} top {arguments}; echo ended with $?; exec sleep 1000",
+            tmux.dir.path().display(),
+            binary().display()
+        );
+        let (columns, lines) = (size.0.to_string(), size.1.to_string());
+        tmux.run(&["-f", "/dev/null", "-u", "new-session", "-d", "-x", &columns, "-y", &lines, &command]);
+        tmux
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        // Of tmux itself: it asks nobody else where to be, and draws everything.
+        command.arg("-S").arg(self.dir.path().join("socket")).args(arguments);
+        let ended = Ended::of(command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR"));
+        assert!(ended.status.success(), "{arguments:?}: {ended:?}");
+        ended.stdout
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        for key in keys {
+            self.run(&["send-keys", key]);
+        }
+    }
+
+    fn screen(&self) -> String {
+        self.run(&["capture-pane", "-p"])
+    }
+
+    /// Waits until a screen is as it should be, and returns it.
+    fn until(&self, what: &str, good: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let screen = self.screen();
+            if good(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < end, "{what} never comes: {screen}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn until_shown(&self, text: &str) -> String {
+        self.until(text, |screen| screen.contains(text))
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").arg("-S").arg(self.dir.path().join("socket")).arg("kill-server").status();
+    }
+}
+
+fn recorded() -> Recorded {
+    Record::new(build("weights.c", &["-O1", "-g"]), &["1000"]).run()
+}
+
+/// The row of a function, in words.
+fn row<'a>(screen: &'a str, function: &str) -> Option<Vec<&'a str>> {
+    let mut rows = screen.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.find(|words| words.contains(&function))
+}
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("a_file_in_every_view_at_80_columns", &[CC, TMUX], || {
+            let recorded = recorded();
+            let tmux = Tmux::start((80, 24), "", recorded.file.to_str().unwrap());
+            let flat = tmux.until_shown("ENDED");
+            assert!(flat.lines().count() <= 24, "{flat}");
+            // As the report has it.
+            let own = recorded.samples("weight_12").own as f64 / recorded.profile.accounting().received as f64;
+            let shown: f64 = row(&flat, "weight_12").unwrap_or_else(|| panic!("{flat}"))[0].parse().unwrap();
+            assert!((shown - own * 100.0).abs() < 1.0, "{shown} of {own}: {flat}");
+            tmux.keys(&["2"]);
+            let tree = tmux.until("the tree", |screen| screen.contains("\u{25be} main"));
+            assert!(tree.contains("weight_12"), "{tree}");
+            tmux.keys(&["Left", "Left"]);
+            tmux.keys(&["/", "weight_0", "Enter"]);
+            tmux.until("the filter", |screen| screen.contains("weight_09") && !screen.contains("weight_12"));
+            tmux.keys(&["Escape", "1"]);
+            tmux.until("no filter", |screen| screen.contains("weight_12"));
+            tmux.keys(&["Enter"]);
+            let callers = tmux.until("the callers", |screen| screen.contains("main") && !screen.contains("weight_11"));
+            assert!(callers.contains("weight_12"), "{callers}");
+            tmux.keys(&["4"]);
+            tmux.until_shown("process, thread");
+            tmux.keys(&["?"]);
+            tmux.until_shown("stacks of all threads, now");
+            tmux.keys(&["q", "d"]);
+            tmux.until_shown("runs here any more");
+            tmux.keys(&["q"]);
+            tmux.until_shown("ended with 0");
+        })
+        .test("it_resizes_and_needs_no_colour", &[CC, TMUX], || {
+            let recorded = recorded();
+            let tmux = Tmux::start((200, 50), "NO_COLOR=1 LC_ALL=C", recorded.file.to_str().unwrap());
+            let wide = tmux.until_shown("ENDED");
+            assert!(wide.is_ascii(), "{wide}");
+            let has_bar = |screen: &str| row(screen, "weight_12").is_some_and(|words| words[3].starts_with('#'));
+            assert!(has_bar(&wide), "{wide}");
+            let coloured = tmux.run(&["capture-pane", "-p", "-e"]);
+            let codes = coloured.split("\x1b[").skip(1).flat_map(|part| part.split('m').next().unwrap().split(';'));
+            // 39 and 49 are what the terminal has by itself.
+            let own = ["0", "1", "2", "7", "22", "27", "39", "49"];
+            assert_eq!(codes.filter(|code| !own.contains(code)).collect::<Vec<_>>(), [""; 0]);
+            tmux.run(&["resize-window", "-x", "60", "-y", "12"]);
+            tmux.until("the smaller screen", |screen| {
+                screen.lines().all(|line| line.chars().count() <= 60)
+                    && screen.contains("?: help")
+                    && !screen.contains("##")
+            });
+            tmux.keys(&["C-c"]);
+            tmux.until_shown("ended with 0");
+        })
+        .test("a_process_live_frozen_paused_dumped_and_saved", &[CC, TMUX], || {
+            let mut fixture = Running::start(&build("forever.c", &["-O1", "-g"]), &[]);
+            let tmux = Tmux::start((100, 30), "", &format!("--no-daemon {}", fixture.pid()));
+            let first = tmux.until("samples", |screen| row(screen, "forever").is_some());
+            assert!(first.contains("CPUs"), "{first}");
+            tmux.keys(&["p"]);
+            let paused = tmux.until_shown("PAUSED");
+            tmux.keys(&["p"]);
+            let line = |screen: &str| screen.lines().next().map(str::to_owned);
+            let now = tmux.until("more", |screen| !screen.contains("PAUSED") && line(screen) != line(&paused));
+            assert!(row(&now, "forever").is_some(), "{now}");
+            tmux.keys(&["f"]);
+            tmux.until("the comparison", |screen| {
+                screen.contains("since ")
+                    && row(screen, "forever").is_some_and(|words| words[1].starts_with(['+', '-']))
+            });
+            tmux.keys(&["d"]);
+            let dump = tmux.until_shown(&format!("Process {} (", fixture.pid()));
+            assert!(dump.contains("forever at "), "{dump}");
+            tmux.keys(&["q", "s"]);
+            tmux.until_shown("save as: top.ccsd");
+            tmux.keys(&["Enter"]);
+            tmux.until_shown("saved in top.ccsd");
+            tmux.keys(&["q"]);
+            tmux.until_shown("ended with 0");
+            assert!(fixture.is_alive());
+            let report = Ended::of(&mut ccsd([Path::new("report"), &tmux.dir.path().join("top.ccsd")]));
+            assert!(report.status.success() && report.stdout.contains("forever"), "{report:?}");
+        })
+        .test("what_is_no_terminal_is_refused", &[], || {
+            Ended::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd live"]);
+        })
+        .run()
+}
