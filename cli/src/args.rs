@@ -331,7 +331,11 @@ pub struct ReportArgs {
     pub file: PathBuf,
     #[command(flatten)]
     pub stored: StoredArgs,
-    /// Which view, by its name
+    /// Which view: flat, graph, stacks, lines, threads, cycles, stats, tree, bottom-up, butterfly or hot
+    ///
+    /// tree: calls from the root down; bottom-up: the functions that ran, each above its callers; butterfly: one --function, with its
+    /// callers and its callees as trees; hot: the most expensive chains of calls (-n: how many), and what they leave aside
+    /// where they fork. A function in parentheses has been entered again, further in.
     #[arg(long = "view", value_name = "VIEW", group = "which view", hide_possible_values = true)]
     pub view: Option<View>,
     /// Functions by the time they spent themselves (default)
@@ -367,7 +371,7 @@ pub struct ReportArgs {
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Only functions of this name (with --flat, --graph, --lines)
+    /// Only functions of this name (with --flat, --graph, --lines, --view butterfly)
     ///
     /// If there is none of exactly this name, those whose names contain it.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
@@ -385,6 +389,9 @@ const REPORT_EXAMPLES: &str = "\
 Examples:
   ccsd report                              the flat profile of profile.ccsd
   ccsd report --graph --function parse     its callers and callees
+  ccsd report --view hot                   the most expensive chains of calls
+  ccsd report --view tree --min 2          calls from the root down, without what has less than 2%
+  ccsd report --view butterfly --function parse
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --graph 3                    of the daemon's session 3, up to now
   ccsd report --watch nginx --since 03:10 --until 03:12

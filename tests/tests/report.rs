@@ -15,7 +15,18 @@ use ccsd_tests::recorded::{Recorded, with_commas};
 use ccsd_tests::suite::{CC, Suite};
 use serde_json::Value;
 
-const VIEWS: [&str; 7] = ["--flat", "--graph", "--stacks", "--lines", "--threads", "--cycles", "--stats"];
+const VIEWS: [&str; 10] = [
+    "--flat",
+    "--graph",
+    "--stacks",
+    "--lines",
+    "--threads",
+    "--cycles",
+    "--stats",
+    "--view=tree",
+    "--view=bottom-up",
+    "--view=hot",
+];
 
 /// A name that sets a colour and the window's title, rings, and begins a line.
 const EVIL: &str = "evil\x1b[31m\x1b]0;title\x07\nforged!!!!";
@@ -73,7 +84,7 @@ fn main() -> ExitCode {
                 let document = json(recorded, view);
                 assert_eq!(document["accounting"]["received"], samples, "{view}");
                 assert_eq!(document["file"]["finished"], true);
-                let name = &view[2..];
+                let name = view.trim_start_matches("--view=").trim_start_matches("--");
                 assert_eq!(document["view"], name);
                 let data = &document[name];
                 let sum = |rows: &str, field: &str| -> u64 {
@@ -86,6 +97,14 @@ fn main() -> ExitCode {
                     "lines" => assert_eq!(sum("functions", "self_weight"), weight),
                     "threads" => assert_eq!(sum("processes", "weight"), weight),
                     "stats" => assert_eq!(data["samples"], samples),
+                    "tree" | "bottom-up" => {
+                        let roots = data["roots"].as_array().unwrap().iter();
+                        let shown: u64 = roots
+                            .map(|at| data["nodes"][at.as_u64().unwrap() as usize]["weight"].as_u64().unwrap())
+                            .sum();
+                        assert_eq!(shown + data["other"]["weight"].as_u64().unwrap_or(0), weight, "{view}");
+                    }
+                    "hot" => assert!(data["paths"][0]["steps"][0]["weight"].as_u64().unwrap() <= weight),
                     // Nothing here is recursive.
                     _ => assert_eq!(data["rows"].as_array().map(Vec::len), Some(0)),
                 }
@@ -155,6 +174,40 @@ fn main() -> ExitCode {
             let stacks = &stacks["stacks"];
             let shown: u64 = stacks["rows"].as_array().unwrap().iter().map(|row| row["weight"].as_u64().unwrap()).sum();
             assert_eq!(shown + stacks["other_weight"].as_u64().unwrap(), total["weight"]);
+        })
+        .test("trees", &[CC], || {
+            let recorded = shared();
+            let rows = |options: &[&str]| -> Vec<String> {
+                let text = report(recorded, options).stdout;
+                text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(str::to_owned).collect()
+            };
+            let depth = |line: &str, name: &str| line.find(name).unwrap_or_else(|| panic!("{name} is not in {line}"));
+            let find = |rows: &[String], name: &str| {
+                rows.iter()
+                    .position(|row| row.trim_end().ends_with(name))
+                    .unwrap_or_else(|| panic!("{name}: {rows:#?}"))
+            };
+            let tree = rows(&["--view", "tree"]);
+            let (main, heavy) = (find(&tree, " main"), find(&tree, " weight_12"));
+            assert!(main < heavy && depth(&tree[main], "main") < depth(&tree[heavy], "weight_12"), "{tree:#?}");
+            // The function that ran stands above its caller.
+            let up = rows(&["--view", "bottom-up"]);
+            let heavy = find(&up, " weight_12");
+            assert!(up[heavy + 1].trim_end().ends_with(" main"), "{up:#?}");
+            assert!(depth(&up[heavy], "weight_12") < depth(&up[heavy + 1], "main"), "{up:#?}");
+            let butterfly = rows(&["--view", "butterfly", "--function", "main"]);
+            let sections = [find(&butterfly, "was for"), find(&butterfly, "it went"), find(&butterfly, " weight_12")];
+            assert!(butterfly[0].starts_with("main (") && sections.is_sorted(), "{butterfly:#?}");
+            let hot = rows(&["--view", "hot", "-n", "2"]);
+            assert!(find(&hot, " weight_12") < find(&hot, " main") + 2, "{hot:#?}");
+            assert!(hot.iter().any(|row| row.contains("or weight_11")) && hot.iter().any(|row| row.starts_with("2. ")));
+            let document = json_of(recorded, &["--view", "butterfly", "--function", "weight_12"]);
+            let found = &document["butterfly"]["functions"];
+            assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
+            assert_eq!(found[0]["callers"]["nodes"][0]["weight"], found[0]["inherited_weight"]);
+            let refuse = |options: &[&str]| Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+            refuse(&["--view", "butterfly"]).assert_refused(2, &["--function NAME"]);
+            refuse(&["--view", "tree", "--function", "main"]).assert_refused(2, &["--focus"]);
         })
         .test("columns_to_sort_by", &[CC], || {
             let recorded = shared();

@@ -1,8 +1,12 @@
 //! Which view is asked for.
 
-use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView};
+use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TreeView};
 
 use crate::args::ReportArgs;
+
+/// Chains that the view of the most expensive ones shows, if nothing else is asked for, and at most.
+const HOT_CHAINS: usize = 3;
+const MOST_HOT_CHAINS: usize = 100;
 
 /// What to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -21,6 +25,15 @@ pub enum View {
     Cycles,
     /// Size and cost of the profile itself
     Stats,
+    /// Calls from the root down
+    Tree,
+    /// From the functions that ran up to their callers
+    BottomUp,
+    /// One function with its callers and callees, each as a tree
+    #[value(alias = "callers")]
+    Butterfly,
+    /// The most expensive chains of calls
+    Hot,
 }
 
 impl View {
@@ -48,6 +61,10 @@ impl View {
             View::Threads => "threads",
             View::Cycles => "cycles",
             View::Stats => "stats",
+            View::Tree => "tree",
+            View::BottomUp => "bottom-up",
+            View::Butterfly => "butterfly",
+            View::Hot => "hot",
         }
     }
 
@@ -59,7 +76,8 @@ impl View {
             View::Stacks => StacksView::COLUMNS,
             View::Lines => LinesView::COLUMNS,
             View::Threads => ThreadsView::COLUMNS,
-            View::Cycles | View::Stats => &[],
+            View::Tree | View::BottomUp | View::Butterfly => TreeView::COLUMNS,
+            View::Cycles | View::Stats | View::Hot => &[],
         }
     }
 
@@ -68,10 +86,37 @@ impl View {
         !matches!(self, View::Stacks | View::Stats)
     }
 
+    /// The share in percent below which rows are summed up if nothing else is asked for: whole trees have as many lines as the
+    /// profile has contexts.
+    pub fn usual_min(self) -> f64 {
+        if matches!(self, View::Tree | View::BottomUp | View::Butterfly | View::Hot) { 0.5 } else { 0.0 }
+    }
+
+    /// Whether it can be had of one function.
+    pub fn takes_function(self) -> bool {
+        matches!(self, View::Flat | View::Graph | View::Lines | View::Butterfly)
+    }
+
+    /// Rows that are shown, given `-n`.
+    pub fn limit(self, asked: Option<usize>, on_terminal: bool) -> Option<usize> {
+        match (self, asked) {
+            // Each chain takes a look at the whole tree.
+            (View::Hot, None) => Some(HOT_CHAINS),
+            (View::Hot, Some(0)) => Some(MOST_HOT_CHAINS),
+            (View::Hot, Some(chains)) => Some(chains.min(MOST_HOT_CHAINS)),
+            (_, Some(0)) => None,
+            (_, Some(limit)) => Some(limit),
+            (_, None) => on_terminal.then(|| self.rows_on_terminal()),
+        }
+    }
+
     /// Rows that are shown on a terminal: about a page.
-    pub fn rows_on_terminal(self) -> usize {
+    fn rows_on_terminal(self) -> usize {
         match self {
             View::Flat | View::Stacks | View::Threads | View::Cycles | View::Stats => 40,
+            View::Tree | View::BottomUp => 40,
+            View::Butterfly => 15,
+            View::Hot => HOT_CHAINS,
             // Of these, each "row" is a block of lines.
             View::Graph | View::Lines => 15,
         }

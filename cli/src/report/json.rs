@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
     Column, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
-    StatsView, ThreadsView, Total,
+    StatsView, ThreadsView, Total, TreeView,
 };
 use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, TruncationReason};
 use serde::Serialize;
 
 use super::choice::View;
 use super::file::LoadedFile;
-use super::{Shown, cycles, flat, graph, lines, stacks, stats, threads};
+use super::hot::Hot;
+use super::tree::Butterflies;
+use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, threads, tree};
 use crate::dump::crash;
 use crate::format::unit_name;
 use crate::query::Question;
@@ -187,6 +189,11 @@ enum Data {
     Threads(Limited<ThreadsView>),
     Cycles(Stacks),
     Stats(StatsView),
+    Tree(TreeView),
+    #[serde(rename = "bottom-up")]
+    BottomUp(TreeView),
+    Butterfly(Butterflies),
+    Hot(Hot),
 }
 
 /// A view of which rows may have been left out. (The flat view says so itself.)
@@ -286,6 +293,10 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             Data::Threads(Limited { view, left_out })
         }
         View::Stats => Data::Stats(stats::view(shown)),
+        View::Tree => Data::Tree(tree::top_down(shown)),
+        View::BottomUp => Data::BottomUp(tree::bottom_up(shown)),
+        View::Butterfly => Data::Butterfly(tree::butterflies(shown)),
+        View::Hot => Data::Hot(hot::view(shown)),
     }
 }
 

@@ -9,11 +9,13 @@ mod cycles;
 pub mod file;
 mod flat;
 mod graph;
+mod hot;
 mod json;
 mod lines;
 mod stacks;
 mod stats;
 mod threads;
+mod tree;
 
 use std::io::{Write, stdout};
 
@@ -150,6 +152,12 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         };
         return Err(Failure::bad_request(anyhow!("the view {view} has no column {column} to sort by: it {has}")));
     }
+    if args.function.is_some() && !view.takes_function() {
+        return Err(Failure::bad_request(anyhow!("--function does not go with {}: use --focus", view.name())));
+    }
+    if args.function.is_none() && view == View::Butterfly {
+        return Err(Failure::bad_request(anyhow!("of which function? Name it with --function NAME")));
+    }
     let mut loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
@@ -157,18 +165,15 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = Layout::of(&stdout(), colour);
     let Asked { profile, selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
-    let limit = match args.limit {
-        Some(0) => None,
-        Some(limit) => Some(limit),
-        None => (layout.is_terminal() && !args.json).then(|| view.rows_on_terminal()),
-    };
+    let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
+    let min = args.query.min.unwrap_or(view.usual_min());
     let shown = Shown {
         selection,
         metric,
         limit,
         function: args.function.as_deref().map(|text| Pattern::new(text, &loaded.profile)),
         sort,
-        min: question.min_percent.unwrap_or(0.0) / 100.0,
+        min: min / 100.0,
         other,
         by: args.query.by,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
@@ -202,8 +207,10 @@ fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str
         what.push(format!("in order of {}", column.name()));
     }
     let mut text = format!("{}; weighed by {}", what.join(" "), shown.metric.name);
-    if let Some(min) = question.min_percent {
-        text.push_str(&format!("; less than {min}% is summed up"));
+    let min = question.min_percent.unwrap_or(view.usual_min());
+    if min > 0.0 {
+        let what = if view == View::Hot { "not shown beside the chains" } else { "summed up" };
+        text.push_str(&format!("; less than {min}% is {what}"));
     }
     let all = samples == whole_samples && weight == whole_weight;
     if view.has_percentages() && all {
@@ -249,6 +256,10 @@ fn view_text(view: View, shown: &Shown<'_>) -> String {
         View::Threads => threads::text(shown),
         View::Cycles => cycles::text(shown),
         View::Stats => stats::text(shown),
+        View::Tree => tree::top_down_text(shown),
+        View::BottomUp => tree::bottom_up_text(shown),
+        View::Butterfly => tree::butterflies_text(shown),
+        View::Hot => hot::text(shown),
     }
 }
 

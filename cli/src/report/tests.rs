@@ -2,6 +2,8 @@
 //! unit being a sample of one millisecond.
 
 use super::*;
+use clap::ValueEnum;
+
 use ccsd_profile::{CostCentre, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread};
 
 fn example() -> Profile {
@@ -133,7 +135,7 @@ fn nothing_was_sampled() {
 
 #[test]
 fn no_view_shows_raw_escapes() {
-    for view in [View::Flat, View::Graph, View::Stacks, View::Lines, View::Threads, View::Cycles, View::Stats] {
+    for &view in View::value_variants() {
         assert!(!text(view).contains('\x1b'), "{view:?}");
     }
 }
@@ -141,7 +143,7 @@ fn no_view_shows_raw_escapes() {
 #[test]
 fn json_of_every_view_stands_under_its_name() {
     let profile = example();
-    for view in [View::Flat, View::Graph, View::Stacks, View::Lines, View::Threads, View::Cycles, View::Stats] {
+    for &view in View::value_variants() {
         let file = file::LoadedFile {
             session: None,
             path: "x.ccsd".into(),
@@ -179,6 +181,12 @@ fn json_of_every_view_stands_under_its_name() {
             View::Threads => assert_eq!(data["processes"][0]["threads"][0]["tid"], 7),
             View::Cycles => assert_eq!(data["rows"].as_array().map(Vec::len), Some(0)),
             View::Stats => assert_eq!(data["states"], 4),
+            View::Tree => assert_eq!((&data["nodes"][0]["weight"], &data["roots"][0]), (&90_000_000.into(), &0.into())),
+            View::BottomUp => {
+                assert_eq!((&data["nodes"][0]["weight"], &data["other"]["nodes"]), (&60_000_000.into(), &2.into()))
+            }
+            View::Butterfly => assert_eq!(data["functions"][0]["callers"]["roots"][0], 0),
+            View::Hot => assert_eq!(data["paths"][0]["steps"][0]["name"], "a"),
         }
     }
 }

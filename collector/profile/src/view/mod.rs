@@ -12,6 +12,7 @@ mod cycles;
 mod diff;
 mod flat;
 mod graph;
+mod grow;
 mod interval;
 mod lines;
 mod selection;
@@ -40,7 +41,7 @@ pub use selection::Selection;
 pub use stacks::{StackRow, StacksView};
 pub use stats::StatsView;
 pub use threads::{ProcessRow, ThreadRow, ThreadsView};
-pub use tree::{TreeNode, TreeView};
+pub use tree::{OtherChains, TreeNode, TreeView};
 pub(crate) use walk::walk_contexts;
 
 /// What a view is made of in all.

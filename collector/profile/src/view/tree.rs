@@ -1,92 +1,235 @@
-//! The tree view: calls from the root down, histories that begin alike joined. What flame graphs and hot paths are made of.
+//! The tree views: calls from the root down, joined where they begin alike; from the leaves up; and those of one function up
+//! and down. What flame graphs and hot paths are made of.
 
-use hashbrown::HashMap;
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
-use super::walk::{function, is_marked, walk};
-use super::{Names, Selection, Total, names};
+use super::grow::{Amount, Chains, Forest, Grown, grow};
+use super::walk::{Visible, function, is_marked, walk};
+use super::{Column, Names, Selection, Total, names};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
-/// One function below a chain of callers.
+/// One function in a chain of others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TreeNode {
-    /// Position of the caller in [`TreeView::nodes`], which is before this one; `None` for a root.
+    /// Position of the node that this one is below in [`TreeView::nodes`], which is before it; `None` for a root.
     pub parent: Option<usize>,
     /// The function.
     pub function: CostCentreId,
     /// Whether this entry is the function's most recent activation; see [`History`](crate::History).
     pub marked: bool,
-    /// Weight charged to exactly this chain.
+    /// Weight of exactly this chain; from the root down that is self weight.
     pub self_weight: u64,
     /// Weight of this chain and all that go on from it. A function that is in a chain twice, unmarked and marked, has this
     /// weight at both places: sums over a function are the flat view's business.
     pub weight: u64,
     /// Samples of `weight`.
     pub samples: u64,
-    /// Callees, the heaviest first, as positions in [`TreeView::nodes`].
+    /// What goes on from here, the heaviest first, as positions in [`TreeView::nodes`].
     pub children: Vec<usize>,
+    /// What goes on from here and is too light to be there.
+    #[serde(skip_serializing_if = "OtherChains::is_none")]
+    pub other: OtherChains,
+}
+
+/// Chains left out, so that totals survive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OtherChains {
+    /// How many nodes would be in their place; more may be below them.
+    pub nodes: usize,
+    /// Weight.
+    pub weight: u64,
+    /// Samples.
+    pub samples: u64,
+}
+
+impl OtherChains {
+    /// Whether nothing was left out.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.nodes == 0
+    }
 }
 
 /// All chains of calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TreeView {
-    /// All of it: the sum of the roots.
+    /// All of it. From the root down and from the leaves up it is the sum of the roots, with `other`.
     pub total: Total,
-    /// The nodes, callers before callees.
+    /// The nodes, those above before those below.
     pub nodes: Vec<TreeNode>,
-    /// Those without a caller, the heaviest first.
+    /// Those with nothing above, the heaviest first.
     pub roots: Vec<usize>,
+    /// Roots that are too light to be there.
+    #[serde(skip_serializing_if = "OtherChains::is_none")]
+    pub other: OtherChains,
     /// Names of the functions.
     pub names: Names,
 }
 
+/// Weight and samples.
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    weight: u64,
+    samples: u64,
+}
+
+impl Amount for Weight {
+    fn add(&mut self, other: &Self) {
+        self.weight = self.weight.saturating_add(other.weight);
+        self.samples = self.samples.saturating_add(other.samples);
+    }
+
+    fn order(&self) -> u64 {
+        self.weight
+    }
+}
+
 impl TreeView {
-    /// Computes the view.
+    /// Callers above callees.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let mut nodes: Vec<TreeNode> = Vec::new();
-        let mut index: HashMap<(Option<usize>, u32), usize> = HashMap::new();
+        Self::top_down(profile, selection, 0.0)
+    }
+
+    /// Callers above callees, without what has less than `least` of the total.
+    #[must_use]
+    pub fn top_down(profile: &Profile, selection: &Selection, least: f64) -> Self {
+        Self::grown(profile, selection, least, |context, chains, amount| {
+            chains.push(context.entries().iter().copied(), amount);
+        })
+    }
+
+    /// Callees above callers: the roots are the functions that ran, with their self weight.
+    #[must_use]
+    pub fn bottom_up(profile: &Profile, selection: &Selection, least: f64) -> Self {
+        Self::grown(profile, selection, least, |context, chains, amount| {
+            chains.push(context.entries().iter().rev().copied(), amount);
+        })
+    }
+
+    /// What a function called: the one root is its latest activation, with its inherited and its self weight. (No root if it
+    /// was never active.)
+    #[must_use]
+    pub fn callees(profile: &Profile, selection: &Selection, of: CostCentreId, least: f64) -> Self {
+        Self::grown(profile, selection, least, |context, chains, amount| {
+            if let Some(at) = latest(context, of) {
+                chains.push(context.entries().iter().skip(at).copied(), amount);
+            }
+        })
+    }
+
+    /// Who called a function: the one root is its latest activation, with its inherited weight, and below it are its callers
+    /// with their parts of that.
+    #[must_use]
+    pub fn callers(profile: &Profile, selection: &Selection, of: CostCentreId, least: f64) -> Self {
+        Self::grown(profile, selection, least, |context, chains, amount| {
+            if let Some(at) = latest(context, of) {
+                chains.push(context.entries().iter().take(at + 1).rev().copied(), amount);
+            }
+        })
+    }
+
+    fn grown(
+        profile: &Profile,
+        selection: &Selection,
+        least: f64,
+        mut chain: impl FnMut(&Visible<'_>, &mut Chains<Weight>, Weight),
+    ) -> Self {
+        let mut chains = Chains::new();
         let total = walk(profile, selection, |context| {
-            let mut parent = None;
-            for &entry in context.entries() {
-                let at = *index.entry((parent, entry)).or_insert_with(|| {
-                    nodes.push(TreeNode {
-                        parent,
-                        function: function(entry),
-                        marked: is_marked(entry),
-                        self_weight: 0,
-                        weight: 0,
-                        samples: 0,
-                        children: Vec::new(),
-                    });
-                    nodes.len() - 1
-                });
-                if let Some(node) = nodes.get_mut(at) {
-                    node.weight = node.weight.saturating_add(context.weight);
-                    node.samples = node.samples.saturating_add(context.samples);
-                }
-                parent = Some(at);
-            }
-            if let Some(leaf) = parent.and_then(|at| nodes.get_mut(at)) {
-                leaf.self_weight = leaf.self_weight.saturating_add(context.weight);
-            }
+            chain(context, &mut chains, Weight { weight: context.weight, samples: context.samples });
         });
-        let mut order: Vec<usize> = (0..nodes.len()).collect();
-        let key = |nodes: &[TreeNode], i: usize| nodes.get(i).map(|node| (node.weight, node.function, node.marked));
-        order.sort_by(|&a, &b| {
-            let (a, b) = (key(&nodes, a), key(&nodes, b));
-            b.map(|b| b.0).cmp(&a.map(|a| a.0)).then_with(|| a.cmp(&b))
-        });
-        let mut roots = Vec::new();
-        for i in order {
-            match nodes.get(i).and_then(|node| node.parent).and_then(|parent| nodes.get_mut(parent)) {
-                Some(parent) => parent.children.push(i),
-                None => roots.push(i),
+        // Of nothing, everything is shown.
+        let share = |weight: u64| if total.weight == 0 { 1.0 } else { weight as f64 / total.weight as f64 };
+        let Forest { nodes, roots, rest } = grow(&chains, |amount| share(amount.weight) >= least);
+        let other = |nodes, amount: Weight| OtherChains { nodes, weight: amount.weight, samples: amount.samples };
+        let node = |it: Grown<Weight>| TreeNode {
+            parent: it.parent,
+            function: function(it.entry),
+            marked: is_marked(it.entry),
+            self_weight: it.own.weight,
+            weight: it.all.weight,
+            samples: it.all.samples,
+            children: it.children,
+            other: other(it.rest.subtrees, it.rest.amount),
+        };
+        let nodes: Vec<TreeNode> = nodes.into_iter().map(node).collect();
+        let names = names(profile, nodes.iter().map(|node| node.function));
+        Self { total, nodes, roots, other: other(rest.subtrees, rest.amount), names }
+    }
+
+    /// What [`TreeView::sort`] can order by.
+    pub const COLUMNS: &[Column] = &[Column::Inherited, Column::Own, Column::Samples, Column::Name];
+
+    /// Orders what is below each node by a column instead of weight.
+    pub fn sort(&mut self, by: Column) {
+        let mut lists: Vec<Vec<usize>> = self.nodes.iter_mut().map(|node| std::mem::take(&mut node.children)).collect();
+        lists.push(std::mem::take(&mut self.roots));
+        for list in &mut lists {
+            let node = |i: &usize| self.nodes.get(*i);
+            match by {
+                Column::Own => list.sort_by_key(|i| Reverse(node(i).map(|it| it.self_weight))),
+                Column::Samples => list.sort_by_key(|i| Reverse(node(i).map(|it| it.samples))),
+                Column::Name => list.sort_by_key(|i| node(i).and_then(|it| self.names.get(&it.function))),
+                _ => list.sort_by_key(|i| Reverse(node(i).map(|it| it.weight))),
             }
         }
-        let names = names(profile, nodes.iter().map(|node| node.function));
-        Self { total, nodes, roots, names }
+        self.roots = lists.pop().unwrap_or_default();
+        for (node, list) in self.nodes.iter_mut().zip(lists) {
+            node.children = list;
+        }
+    }
+
+    /// Leaves out all but the `most` heaviest nodes.
+    pub fn limit(&mut self, most: usize) {
+        if self.nodes.len() <= most {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        // What is above is at least as heavy, and comes first among equals: it is kept, too.
+        order.sort_by_key(|&i| (Reverse(self.nodes.get(i).map(|node| node.weight)), i));
+        order.truncate(most);
+        order.sort_unstable();
+        let mut place = vec![None; self.nodes.len()];
+        for (new, &old) in order.iter().enumerate() {
+            if let Some(place) = place.get_mut(old) {
+                *place = Some(new);
+            }
+        }
+        let nodes = std::mem::take(&mut self.nodes);
+        let keep = |list: &mut Vec<usize>, other: &mut OtherChains| {
+            list.retain_mut(|i| match place.get(*i).copied().flatten() {
+                Some(new) => {
+                    *i = new;
+                    true
+                }
+                None => {
+                    let (weight, samples) = nodes.get(*i).map_or((0, 0), |node| (node.weight, node.samples));
+                    other.nodes += 1;
+                    other.weight = other.weight.saturating_add(weight);
+                    other.samples = other.samples.saturating_add(samples);
+                    false
+                }
+            });
+        };
+        keep(&mut self.roots, &mut self.other);
+        for mut node in order.iter().filter_map(|&i| nodes.get(i).cloned()) {
+            keep(&mut node.children, &mut node.other);
+            node.parent = node.parent.and_then(|parent| place.get(parent).copied().flatten());
+            self.nodes.push(node);
+        }
+        let used: std::collections::HashSet<CostCentreId> = self.nodes.iter().map(|node| node.function).collect();
+        self.names.retain(|function, _| used.contains(function));
+    }
+
+    /// Name of a node's function; in parentheses where the function has been entered again since, further in.
+    #[must_use]
+    pub fn label(&self, node: &TreeNode) -> String {
+        let name = self.names.get(&node.function).map_or("[unknown]", String::as_str);
+        if node.marked { name.to_owned() } else { format!("({name})") }
     }
 
     /// The heaviest chain: from the heaviest root always on to the heaviest callee, as long as that is heavier than what
@@ -150,4 +293,9 @@ impl TreeView {
         }
         path
     }
+}
+
+/// Where the latest activation of a function is in a history.
+fn latest(context: &Visible<'_>, of: CostCentreId) -> Option<usize> {
+    context.entries().iter().position(|&entry| is_marked(entry) && function(entry) == of)
 }

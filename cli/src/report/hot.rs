@@ -1,0 +1,151 @@
+//! The most expensive chains of calls, and where they fork.
+
+use ccsd_profile::sanitise;
+use ccsd_profile::view::{Share, Total, TreeNode, TreeView};
+use serde::Serialize;
+
+use super::Shown;
+use super::tree::indent;
+use crate::format::{Scale, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// What a chain did not take is shown one by one up to here.
+const ASIDES: usize = 2;
+
+/// The chains, the heaviest first.
+#[derive(Serialize)]
+pub struct Hot {
+    total: Total,
+    paths: Vec<Path>,
+}
+
+/// One chain, from a root on.
+#[derive(Serialize)]
+struct Path {
+    /// How many of its first steps are those of a chain before.
+    shared: usize,
+    steps: Vec<Step>,
+}
+
+#[derive(Serialize)]
+struct Step {
+    name: String,
+    marked: bool,
+    self_weight: u64,
+    weight: u64,
+    samples: u64,
+    share: Share,
+    /// What else its caller called in these stacks, the heaviest first.
+    aside: Vec<Aside>,
+    /// How much more there is of that.
+    more: u64,
+    more_weight: u64,
+}
+
+#[derive(Serialize)]
+struct Aside {
+    name: String,
+    weight: u64,
+    share: Share,
+}
+
+/// The view.
+pub fn view(shown: &Shown<'_>) -> Hot {
+    let tree = TreeView::new(shown.profile, &shown.selection);
+    let total = tree.total;
+    let share = |weight| Share::of(weight, total.weight, total.samples);
+    let mut seen = vec![false; tree.nodes.len()];
+    let step = |at: usize, node: &TreeNode| {
+        let caller = node.parent.and_then(|parent| tree.nodes.get(parent));
+        let siblings = caller.map_or(tree.roots.as_slice(), |caller| caller.children.as_slice());
+        let mut others = siblings.iter().filter(|&&other| other != at).filter_map(|&other| tree.nodes.get(other));
+        let aside = |node: &TreeNode| Aside { name: tree.label(node), weight: node.weight, share: share(node.weight) };
+        let first: Vec<Aside> = others.by_ref().take(ASIDES).map(aside).collect();
+        let (more, more_weight) = others.fold((0, 0u64), |(n, sum), node| (n + 1, sum.saturating_add(node.weight)));
+        Step {
+            name: tree.label(node),
+            marked: node.marked,
+            self_weight: node.self_weight,
+            weight: node.weight,
+            samples: node.samples,
+            share: share(node.weight),
+            aside: first,
+            more,
+            more_weight,
+        }
+    };
+    let mut path = |nodes: Vec<usize>| {
+        let shared = nodes.iter().take_while(|&&at| seen.get(at).copied().unwrap_or(false)).count();
+        for &at in &nodes {
+            if let Some(seen) = seen.get_mut(at) {
+                *seen = true;
+            }
+        }
+        let steps = nodes.iter().filter_map(|&at| Some(step(at, tree.nodes.get(at)?))).collect();
+        Path { shared, steps }
+    };
+    let count = shown.limit.unwrap_or(1);
+    Hot { total, paths: tree.hot_paths(count).into_iter().map(&mut path).collect() }
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let Hot { total, paths } = view(shown);
+    if paths.is_empty() {
+        return shown.nothing();
+    }
+    let scale = Scale::new(shown.metric.unit, total.weight);
+    let mut text = String::new();
+    for (number, path) in (1..).zip(&paths) {
+        let mut table = Table::new(vec![
+            Column::number(format!("inherited {}", scale.unit)),
+            Column::number("%"),
+            Column::number(format!("self {}", scale.unit)),
+            Column::number("%"),
+            Column::text(shown.by.nouns().0),
+        ]);
+        let fork = path.shared.checked_sub(1).and_then(|at| path.steps.get(at));
+        let head = match (fork, path.steps.get(path.shared)) {
+            (Some(fork), Some(_)) => format!("{number}. leaves a chain before this at {}", sanitise(&fork.name)),
+            _ => format!("{number}. the heaviest chain"),
+        };
+        if number > 1 {
+            text.push('\n');
+        }
+        text.push_str(&shown.layout.paint(Tone::Strong, &head));
+        text.push('\n');
+        for (depth, step) in path.steps.iter().enumerate().skip(path.shared) {
+            let own = Share::of(step.self_weight, total.weight, total.samples);
+            table.row(vec![
+                scale.weight(step.weight).into(),
+                percent(step.share.fraction).into(),
+                scale.weight(step.self_weight).into(),
+                percent(own.fraction).into(),
+                format!("{}{}", indent(depth), sanitise(&step.name)).into(),
+            ]);
+            // Where a later chain begins, its siblings have been seen at the fork.
+            if depth == path.shared && path.shared > 0 {
+                continue;
+            }
+            let mut aside = |weight: u64, name: String| {
+                let share = Share::of(weight, total.weight, total.samples);
+                if weight > 0 && share.fraction >= shown.min {
+                    table.row(vec![
+                        Cell::toned(Tone::Faint, scale.weight(weight)),
+                        Cell::toned(Tone::Faint, percent(share.fraction)),
+                        Cell::default(),
+                        Cell::default(),
+                        Cell::toned(Tone::Faint, format!("{}or {name}", indent(depth))),
+                    ]);
+                }
+            };
+            for other in &step.aside {
+                aside(other.weight, sanitise(&other.name).into_owned());
+            }
+            aside(step.more_weight, format!("[{} others]", step.more));
+        }
+        text.push_str(&table.render(shown.layout));
+    }
+    text
+}

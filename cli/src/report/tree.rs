@@ -1,0 +1,221 @@
+//! Trees of calls: from the root down, from the functions that ran up to their callers, and both of one function.
+
+use ccsd_profile::view::{FlatRow, FlatView, OtherChains, Share, Total, TreeView};
+use ccsd_profile::{CostCentreId, sanitise};
+use serde::Serialize;
+
+use super::Shown;
+use crate::format::{Scale, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// Deeper than this, depth is told by a number.
+const DEEPEST_INDENT: usize = 40;
+/// Functions that a butterfly shows on a terminal.
+const FUNCTIONS_ON_TERMINAL: usize = 3;
+
+/// From the root down.
+pub fn top_down(shown: &Shown<'_>) -> TreeView {
+    finish(shown, TreeView::top_down(shown.profile, &shown.selection, shown.min))
+}
+
+/// From the functions that ran up.
+pub fn bottom_up(shown: &Shown<'_>) -> TreeView {
+    finish(shown, TreeView::bottom_up(shown.profile, &shown.selection, shown.min))
+}
+
+fn finish(shown: &Shown<'_>, mut view: TreeView) -> TreeView {
+    if let Some(limit) = shown.limit {
+        view.limit(limit);
+    }
+    if let Some(column) = shown.sort {
+        view.sort(column);
+    }
+    view
+}
+
+/// One function between those above and those below it.
+#[derive(Serialize)]
+pub struct Butterfly {
+    /// The function, with its self and inherited weight.
+    #[serde(flatten)]
+    row: FlatRow,
+    /// Who called it.
+    callers: TreeView,
+    /// Whom it called.
+    callees: TreeView,
+}
+
+/// The functions that are asked for, the one with most inherited weight first.
+#[derive(Serialize)]
+pub struct Butterflies {
+    total: Total,
+    functions: Vec<Butterfly>,
+}
+
+/// The functions that are asked for.
+pub fn butterflies(shown: &Shown<'_>) -> Butterflies {
+    let mut flat = FlatView::new(shown.profile, &shown.selection);
+    flat.sort(ccsd_profile::view::Column::Inherited);
+    let butterfly = |row: FlatRow| {
+        let of: CostCentreId = row.function;
+        let callers = finish(shown, TreeView::callers(shown.profile, &shown.selection, of, shown.min));
+        let callees = finish(shown, TreeView::callees(shown.profile, &shown.selection, of, shown.min));
+        Butterfly { row, callers, callees }
+    };
+    let most = if shown.layout.is_terminal() { FUNCTIONS_ON_TERMINAL } else { usize::MAX };
+    let rows = flat.rows.into_iter().filter(|row| shown.wants(&row.name)).take(most);
+    Butterflies { total: flat.total, functions: rows.map(butterfly).collect() }
+}
+
+/// A tree from the root down as text.
+pub fn top_down_text(shown: &Shown<'_>) -> String {
+    let view = top_down(shown);
+    if view.total.samples == 0 { shown.nothing() } else { both_weights(shown, &view) }
+}
+
+/// A tree from the leaves up as text.
+pub fn bottom_up_text(shown: &Shown<'_>) -> String {
+    let view = bottom_up(shown);
+    if view.total.samples == 0 { shown.nothing() } else { one_weight(shown, &view, "self") }
+}
+
+/// Butterflies as text.
+pub fn butterflies_text(shown: &Shown<'_>) -> String {
+    let Butterflies { total, functions } = butterflies(shown);
+    if functions.is_empty() {
+        return shown.nothing();
+    }
+    let scale = Scale::new(shown.metric.unit, total.weight);
+    let mut text = String::new();
+    for Butterfly { row, callers, callees } in functions {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let head = format!(
+            "{} ({}): inherited {} {} ({}%), self {} {} ({}%)",
+            sanitise(&row.name),
+            sanitise(&row.image),
+            scale.weight(row.inherited_weight),
+            scale.unit,
+            percent(row.inherited_share.fraction),
+            scale.weight(row.self_weight),
+            scale.unit,
+            percent(row.self_share.fraction),
+        );
+        text.push_str(&shown.layout.paint(Tone::Strong, &head));
+        text.push_str("\n\ncallers: who its inherited time was for\n");
+        text.push_str(&one_weight(shown, &callers, "inherited"));
+        text.push_str("\ncallees: where it went\n");
+        text.push_str(&both_weights(shown, &callees));
+    }
+    text
+}
+
+fn both_weights(shown: &Shown<'_>, view: &TreeView) -> String {
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let share = |weight| percent(Share::of(weight, view.total.weight, view.total.samples).fraction);
+    let mut table = Table::new(vec![
+        Column::number(format!("inherited {}", scale.unit)),
+        Column::number("%"),
+        Column::number(format!("self {}", scale.unit)),
+        Column::number("%"),
+        Column::text(shown.by.nouns().0),
+    ]);
+    for line in lines(view) {
+        let tone = line.tone();
+        let mut cells = vec![Cell::toned(tone, scale.weight(line.weight)), Cell::toned(tone, share(line.weight))];
+        match line.own {
+            Some(own) => cells.extend([scale.weight(own).into(), share(own).into()]),
+            None => cells.extend([Cell::default(), Cell::default()]),
+        }
+        cells.push(Cell::toned(tone, line.text()));
+        table.row(cells);
+    }
+    table.render(shown.layout)
+}
+
+fn one_weight(shown: &Shown<'_>, view: &TreeView, what: &str) -> String {
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let mut table = Table::new(vec![
+        Column::number(format!("{what} {}", scale.unit)),
+        Column::number("%"),
+        Column::text(shown.by.nouns().0),
+    ]);
+    for line in lines(view) {
+        let share = Share::of(line.weight, view.total.weight, view.total.samples);
+        let tone = line.tone();
+        table.row(vec![
+            Cell::toned(tone, scale.weight(line.weight)),
+            Cell::toned(tone, percent(share.fraction)),
+            Cell::toned(tone, line.text()),
+        ]);
+    }
+    table.render(shown.layout)
+}
+
+/// One line of a tree.
+struct Line {
+    depth: usize,
+    weight: u64,
+    /// `None` of what is summed up.
+    own: Option<u64>,
+    what: Result<String, usize>,
+}
+
+impl Line {
+    fn tone(&self) -> Tone {
+        if self.what.is_ok() { Tone::Plain } else { Tone::Faint }
+    }
+
+    fn text(&self) -> String {
+        let indent = indent(self.depth);
+        match &self.what {
+            Ok(label) => format!("{indent}{}", sanitise(label)),
+            Err(nodes) => format!("{indent}[{nodes} more]"),
+        }
+    }
+}
+
+/// A blank a level.
+pub fn indent(depth: usize) -> String {
+    match depth.checked_sub(DEEPEST_INDENT) {
+        None | Some(0) => " ".repeat(depth),
+        Some(more) => format!("{}+{more} ", " ".repeat(DEEPEST_INDENT)),
+    }
+}
+
+/// The lines of a tree from above. (No recursion: a chain may have thousands of entries.)
+fn lines(view: &TreeView) -> Vec<Line> {
+    enum Step {
+        Node(usize, usize),
+        Other(OtherChains, usize),
+    }
+    let mut lines = Vec::new();
+    let mut steps = Vec::new();
+    let push = |steps: &mut Vec<Step>, list: &[usize], other: OtherChains, depth: usize| {
+        if !other.is_none() {
+            steps.push(Step::Other(other, depth));
+        }
+        steps.extend(list.iter().rev().map(|&node| Step::Node(node, depth)));
+    };
+    push(&mut steps, &view.roots, view.other, 0);
+    while let Some(step) = steps.pop() {
+        match step {
+            Step::Other(other, depth) => {
+                lines.push(Line { depth, weight: other.weight, own: None, what: Err(other.nodes) });
+            }
+            Step::Node(at, depth) => {
+                let Some(node) = view.nodes.get(at) else { continue };
+                lines.push(Line {
+                    depth,
+                    weight: node.weight,
+                    own: Some(node.self_weight),
+                    what: Ok(view.label(node)),
+                });
+                push(&mut steps, &node.children, node.other, depth + 1);
+            }
+        }
+    }
+    lines
+}

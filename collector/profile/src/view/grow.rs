@@ -1,0 +1,126 @@
+//! Trees grown from chains of entries: all chains together first, then what goes on alike, and so on.
+//!
+//! A subtree that is too light to be shown is never grown, so a tree of few nodes costs little however many chains there are.
+
+/// What is charged to chains.
+pub(super) trait Amount: Copy + Default {
+    /// Adds another.
+    fn add(&mut self, other: &Self);
+    /// By what nodes are ordered, largest first.
+    fn order(&self) -> u64;
+}
+
+/// Chains, each with what is charged to it.
+pub(super) struct Chains<A> {
+    entries: Vec<u32>,
+    /// Of each chain, where it begins in `entries`; and the end of the last.
+    starts: Vec<usize>,
+    amounts: Vec<A>,
+}
+
+impl<A: Amount> Chains<A> {
+    pub(super) fn new() -> Self {
+        Self { entries: Vec::new(), starts: vec![0], amounts: Vec::new() }
+    }
+
+    /// Adds a chain, from where the tree is to have its root.
+    pub(super) fn push(&mut self, chain: impl IntoIterator<Item = u32>, amount: A) {
+        self.entries.extend(chain);
+        self.starts.push(self.entries.len());
+        self.amounts.push(amount);
+    }
+
+    /// The entry of a chain at a depth, `None` where it has ended.
+    fn at(&self, chain: u32, depth: usize) -> Option<u32> {
+        let start = self.starts.get(chain as usize)?;
+        let end = self.starts.get(chain as usize + 1)?;
+        let at = start.checked_add(depth).filter(|at| at < end)?;
+        self.entries.get(at).copied()
+    }
+
+    fn sum(&self, chains: &[u32]) -> A {
+        let mut sum = A::default();
+        for amount in chains.iter().filter_map(|&chain| self.amounts.get(chain as usize)) {
+            sum.add(amount);
+        }
+        sum
+    }
+}
+
+/// Subtrees that were not grown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest<A> {
+    pub(super) subtrees: usize,
+    pub(super) amount: A,
+}
+
+/// A node.
+pub(super) struct Grown<A> {
+    /// Before this one.
+    pub(super) parent: Option<usize>,
+    pub(super) entry: u32,
+    /// Of the chains that end here.
+    pub(super) own: A,
+    /// Of all that come through here.
+    pub(super) all: A,
+    /// In their order.
+    pub(super) children: Vec<usize>,
+    pub(super) rest: Rest<A>,
+}
+
+/// A tree.
+pub(super) struct Forest<A> {
+    /// Parents before children.
+    pub(super) nodes: Vec<Grown<A>>,
+    /// In their order.
+    pub(super) roots: Vec<usize>,
+    pub(super) rest: Rest<A>,
+}
+
+/// Chains from `first` to `end` in the order of the growing tree, which are alike up to `depth`.
+struct Task {
+    node: Option<usize>,
+    first: usize,
+    end: usize,
+    depth: usize,
+}
+
+/// Grows a tree of the nodes that `keep` wants. It must want every node above one that it wants.
+pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> Forest<A> {
+    let mut order: Vec<u32> = (0..chains.amounts.len() as u32).collect();
+    let mut forest = Forest { nodes: Vec::new(), roots: Vec::new(), rest: Rest::default() };
+    let mut tasks = vec![Task { node: None, first: 0, end: order.len(), depth: 0 }];
+    while let Some(Task { node, first, end, depth }) = tasks.pop() {
+        let Some(part) = order.get_mut(first..end) else { continue };
+        part.sort_unstable_by_key(|&chain| (chains.at(chain, depth), chain));
+        let mut at = first;
+        let mut own = A::default();
+        let (mut children, mut rest) = (Vec::new(), Rest::<A>::default());
+        for group in part.chunk_by(|&a, &b| chains.at(a, depth) == chains.at(b, depth)) {
+            let (from, to) = (at, at + group.len());
+            at = to;
+            let all = chains.sum(group);
+            let Some(entry) = group.first().and_then(|&chain| chains.at(chain, depth)) else {
+                own = all;
+                continue;
+            };
+            if !keep(&all) {
+                rest.subtrees += 1;
+                rest.amount.add(&all);
+                continue;
+            }
+            let id = forest.nodes.len();
+            let none = Rest::default();
+            forest.nodes.push(Grown { parent: node, entry, own: A::default(), all, children: Vec::new(), rest: none });
+            tasks.push(Task { node: Some(id), first: from, end: to, depth: depth + 1 });
+            children.push(id);
+        }
+        let key = |id: &usize| forest.nodes.get(*id).map(|node| (std::cmp::Reverse(node.all.order()), node.entry));
+        children.sort_by_key(key);
+        match node.and_then(|node| forest.nodes.get_mut(node)) {
+            Some(node) => (node.own, node.children, node.rest) = (own, children, rest),
+            None => (forest.roots, forest.rest) = (children, rest),
+        }
+    }
+    forest
+}

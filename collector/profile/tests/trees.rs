@@ -1,0 +1,138 @@
+//! The trees: each has the weights of the flat view and the arcs of the graph, whatever is too light to be shown.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use ccsd_profile::view::{FlatView, GraphView, Selection, TreeView};
+use ccsd_profile::{CostCentreId, Profile};
+use common::Maker;
+use proptest::prelude::*;
+
+fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
+    prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
+}
+
+fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
+    let mut maker = Maker::new();
+    for (stack, weight) in samples {
+        let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
+        maker.charge(&names.join(" "), *weight);
+    }
+    maker
+}
+
+/// What there is below and at every node adds up, and nodes point at each other.
+fn assert_sound(view: &TreeView, total: u64) {
+    let roots: u64 = view.roots.iter().map(|&i| view.nodes[i].weight).sum();
+    assert_eq!(roots + view.other.weight, total);
+    for (i, node) in view.nodes.iter().enumerate() {
+        let below: u64 = node.children.iter().map(|&child| view.nodes[child].weight).sum();
+        assert_eq!(node.self_weight + below + node.other.weight, node.weight);
+        assert!(node.children.iter().all(|&child| child > i && view.nodes[child].parent == Some(i)));
+        assert!(node.children.iter().map(|&child| u64::MAX - view.nodes[child].weight).is_sorted());
+        assert!(view.names.contains_key(&node.function));
+    }
+    assert_eq!(view.nodes.iter().filter(|node| node.parent.is_none()).count(), view.roots.len());
+}
+
+fn functions(profile: &Profile) -> Vec<CostCentreId> {
+    FlatView::new(profile, &Selection::all()).rows.iter().map(|row| row.function).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn trees_agree_with_the_flat_view_and_the_graph(samples in samples(), hide in prop::option::of(0..6u32), percent in 0..40u32) {
+        let maker = made(&samples);
+        let profile = &maker.profile;
+        let hidden = hide.filter(|it| samples.iter().any(|(stack, _)| stack.contains(it)));
+        let all = Selection::all().hide(hidden.map(|it| maker.find(&format!("f{it}"))));
+        let least = f64::from(percent) / 100.0;
+        let flat = FlatView::new(profile, &all);
+        let total = flat.total.weight;
+        let whole = TreeView::new(profile, &all);
+        assert_sound(&whole, total);
+        let mut own: BTreeMap<CostCentreId, u64> = BTreeMap::new();
+        let mut inherited = own.clone();
+        for node in &whole.nodes {
+            *own.entry(node.function).or_default() += node.self_weight;
+            // Every stack has the marked entry of a function once.
+            *inherited.entry(node.function).or_default() += if node.marked { node.weight } else { 0 };
+        }
+        let up = TreeView::bottom_up(profile, &all, 0.0);
+        assert_sound(&up, total);
+        for row in &flat.rows {
+            prop_assert_eq!((own[&row.function], inherited[&row.function]), (row.self_weight, row.inherited_weight));
+            let root = up.roots.iter().map(|&i| &up.nodes[i]).find(|node| node.function == row.function);
+            prop_assert_eq!(root.map_or(0, |node| node.weight), row.self_weight);
+        }
+        let graph = GraphView::new(profile, &all);
+        for node in &graph.nodes {
+            let callers = TreeView::callers(profile, &all, node.function, 0.0);
+            let callees = TreeView::callees(profile, &all, node.function, 0.0);
+            for view in [&callers, &callees] {
+                assert_sound(view, node.inherited_weight());
+                prop_assert_eq!(view.roots.len(), 1);
+            }
+            prop_assert_eq!(callees.nodes[0].self_weight, node.self_weight);
+            // Its arcs, whatever the marks of what is at their ends.
+            let arcs = |view: &TreeView| {
+                let mut arcs: BTreeMap<CostCentreId, u64> = BTreeMap::new();
+                for &child in &view.nodes[view.roots[0]].children {
+                    *arcs.entry(view.nodes[child].function).or_default() += view.nodes[child].weight;
+                }
+                arcs
+            };
+            let sum = |arcs: &[ccsd_profile::view::GraphArc]| -> BTreeMap<CostCentreId, u64> {
+                arcs.iter().map(|arc| (arc.function, arc.self_weight + arc.child_weight)).collect()
+            };
+            prop_assert_eq!(arcs(&callees), sum(&node.callees));
+            prop_assert_eq!(arcs(&callers), sum(&node.callers));
+        }
+        // What is too light is summed up where it would be, and all else is as in the whole tree.
+        for view in [TreeView::top_down(profile, &all, least), TreeView::bottom_up(profile, &all, least)] {
+            assert_sound(&view, total);
+            prop_assert!(view.nodes.iter().all(|node| node.weight as f64 >= least * total as f64));
+        }
+        let heavy = whole.nodes.iter().filter(|node| node.weight as f64 / total as f64 >= least).count();
+        prop_assert_eq!(TreeView::top_down(profile, &all, least).nodes.len(), heavy);
+        let mut few = whole.clone();
+        few.limit(5);
+        assert_sound(&few, total);
+        prop_assert_eq!(few.nodes.len(), whole.nodes.len().min(5));
+        let heaviest = whole.nodes.iter().map(|node| node.weight).max();
+        prop_assert_eq!(few.nodes.iter().map(|node| node.weight).max(), heaviest);
+        // The heaviest chains: every next one no heavier, and together no node twice but at forks.
+        let paths = whole.hot_paths(usize::MAX);
+        let mut seen = vec![false; whole.nodes.len()];
+        let mut last = u64::MAX;
+        for path in paths {
+            let new = path.iter().find(|&&i| !seen[i]).unwrap();
+            prop_assert!(whole.nodes[*new].weight <= last);
+            last = whole.nodes[*new].weight;
+            path.iter().for_each(|&i| seen[i] = true);
+        }
+        prop_assert!(seen.iter().all(|&seen| seen));
+    }
+}
+
+#[test]
+fn a_function_that_is_not_there_has_no_tree() {
+    let mut maker = made(&[(vec![0, 1], 5)]);
+    let other = maker.function("other");
+    let all = Selection::all();
+    assert!(TreeView::callers(&maker.profile, &all, other, 0.0).nodes.is_empty());
+    assert_eq!(functions(&maker.profile).len(), 2);
+}
+
+#[test]
+fn recursion_is_seen_in_the_tree() {
+    let mut maker = Maker::new();
+    maker.charge("main p q p q p", 3);
+    let view = TreeView::new(&maker.profile, &Selection::all());
+    let labels: Vec<String> = view.nodes.iter().map(|node| view.label(node)).collect();
+    assert_eq!(labels, ["main", "(p)", "q", "p"]);
+}
