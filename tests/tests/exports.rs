@@ -4,18 +4,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
-use ccsd_tests::fixture::build;
+use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, GO, Need, Suite};
+use ccsd_tests::suite::{CC, GO, Need, Suite, find_program};
 use serde_json::Value;
 
 const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
 const DOT: Need = Need::Program("dot", "graphviz");
+const BROWSER: Need = Need::Program("chromium", "chromium");
+const SPEEDSCOPE: Need = Need::Program("speedscope", "npm; npm install -g speedscope");
 const GPROF2DOT: Need = Need::Program("gprof2dot", "pipx; pipx install gprof2dot");
 
 const FORMATS: [&str; 9] = ["pprof", "callgrind", "folded", "svg", "speedscope", "dot", "gprof", "json", "csv"];
@@ -49,6 +52,21 @@ fn main() -> ExitCode {
                 assert!(raw.stdout.contains("recursion is folded"), "{}", raw.stdout);
                 let build_id: String = program.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
                 assert!(raw.stdout.contains(&build_id), "{build_id} is not in {}", raw.stdout);
+            }
+        })
+        .test("speedscope_shows_it", &[CC, SPEEDSCOPE, BROWSER], || {
+            for recorded in [plain(), recursive()] {
+                let mut found = sandwich(&export(recorded, "speedscope", &[]));
+                let expected = reported(recorded, &[]);
+                found.retain(|name, _| expected.contains_key(name));
+                assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+                for (name, (own, inherited)) in expected {
+                    for (exact, (shown, unit)) in [(own, found[&name].0), (inherited, found[&name].1)] {
+                        // It prints two decimals.
+                        let off = (shown - exact as f64 / unit).abs();
+                        assert!(off <= 0.005_001, "{name}: {shown} of {unit} ns, and {exact} ns in the report");
+                    }
+                }
             }
         })
         .test("callgrind_annotate_reads_it", &[CC, ANNOTATE], || {
@@ -262,4 +280,60 @@ fn total(recorded: &Recorded, options: &[&str]) -> u64 {
     let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     document["flat"]["total"]["weight"].as_u64().unwrap()
+}
+
+/// A weight as speedscope shows it: a number, and of how many nanoseconds.
+type Rounded = (f64, f64);
+
+/// Self and inherited weight by name in speedscope's table of functions, which it calls sandwich.
+fn sandwich(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
+    // Its command line writes such a script, and opens its page with it.
+    let page = find_program("speedscope").unwrap().canonicalize().unwrap();
+    let page = page.parent().unwrap().join("../dist/release/index.html").canonicalize().unwrap();
+    let dir = scratch();
+    let script = dir.path().join("load.js");
+    let encoded = Ended::of(Command::new("base64").arg("--wrap=0").arg(file)).stdout;
+    fs::write(&script, format!("speedscope.loadFileFromBase64(\"profile.json\", \"{encoded}\")")).unwrap();
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--allow-file-access-from-files"]);
+    // It draws by WebGL, and only the rows that are in the window.
+    browser.args([
+        "--enable-unsafe-swiftshader",
+        "--window-size=1200,8000",
+        "--virtual-time-budget=20000",
+        "--dump-dom",
+    ]);
+    browser.arg(format!("--user-data-dir={}", dir.path().join("browser").display()));
+    browser.arg(format!("file://{}#localProfilePath={}&view=sandwich", page.display(), script.display()));
+    let document = Ended::of(&mut browser).stdout;
+    let text = |cell: &str| -> String {
+        let cell = cell.split("</td>").next().unwrap();
+        let parts = cell.split('<').map(|part| part.split_once('>').map_or("", |(_, text)| text));
+        parts.collect::<String>().replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    };
+    let weight = |cell: &str| -> Rounded {
+        let shown = text(cell);
+        let shown = shown.split(' ').next().unwrap();
+        let at = shown.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap();
+        let unit = match &shown[at..] {
+            "ns" => 1.0,
+            "\u{b5}s" | "\u{3bc}s" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            other => panic!("{other} is no unit"),
+        };
+        (shown[..at].parse().unwrap(), unit)
+    };
+    let rows = document.split("<tr").skip(1).map(|row| row.split("<td").skip(1).collect::<Vec<_>>());
+    let rows = rows.filter(|cells| cells.len() == 3);
+    let found: BTreeMap<_, _> = rows
+        .map(|cells| {
+            (
+                text(&format!("<td{}", cells[2])),
+                (weight(&format!("<td{}", cells[1])), weight(&format!("<td{}", cells[0]))),
+            )
+        })
+        .collect();
+    assert!(!found.is_empty(), "{document}");
+    found
 }
