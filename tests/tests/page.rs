@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
@@ -11,7 +12,7 @@ use std::sync::OnceLock;
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, CXX, Need, Suite};
 use serde_json::Value;
 
 const BROWSER: Need = Need::Program("chromium", "chromium");
@@ -73,6 +74,26 @@ fn main() -> ExitCode {
             let document = open(&page, "hide=no_such_function");
             assert!(document.contains("nothing is called no_such_function"), "{document}");
         })
+        .test("its_picture_is_drawn", &[CXX, BROWSER], || {
+            // A compiler: the picture in the README is this one.
+            let recorded = Record::new("c++", &["-O2", "-c", "-o", "/dev/null", "fixtures/languages.cpp"]).run();
+            let page = page(&recorded, &[]);
+            for theme in ["light", "dark"] {
+                let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{theme}.png"));
+                let _ = fs::remove_file(&picture);
+                let shot = format!("--screenshot={}", picture.display());
+                browse(
+                    &page,
+                    &format!("view=flame&theme={theme}"),
+                    &["--window-size=1280,720", "--hide-scrollbars", &shot],
+                );
+                let png = fs::read(&picture).unwrap();
+                assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
+                // IHDR: width and height (RFC 2083, 4.1.1). An empty page has 4 kB.
+                assert_eq!((&png[16..20], &png[20..24]), (&1280u32.to_be_bytes()[..], &720u32.to_be_bytes()[..]));
+                assert!(png.len() > 30_000, "{} bytes in {}", png.len(), picture.display());
+            }
+        })
         .test("hostile_names_are_text", &[CC, BROWSER], || {
             let mut program = std::fs::read(build("escape.c", &["-O1"])).unwrap();
             let evil: &[u8; 30] = b"<script>window.evil=1</script>";
@@ -124,17 +145,21 @@ fn page(recorded: &Recorded, options: &[&str]) -> PathBuf {
 
 /// The document that a browser makes of the page at an address, without its own scripts and data.
 fn open(page: &Path, address: &str) -> String {
-    let dir = scratch();
-    let mut browser = Command::new("chromium");
-    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]);
-    browser.arg("--virtual-time-budget=10000").arg(format!("--user-data-dir={}", dir.path().display()));
-    let ended = Ended::of(browser.arg(format!("file://{}#{address}", page.display())));
+    let ended = browse(page, address, &["--dump-dom"]);
     let document = ended.stdout;
     assert!(document.contains("data-ready=\"1\""), "{address}: {document} {}", ended.stderr);
     let (before, rest) = document.split_once("<script type=\"application/json\"").unwrap();
     let (_, after) = rest.rsplit_once("</script>").unwrap();
     assert!(document.contains("default-src 'none'"), "nothing may be fetched");
     format!("{before}{after}")
+}
+
+fn browse(page: &Path, address: &str, options: &[&str]) -> Ended {
+    let dir = scratch();
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]).args(options);
+    browser.arg("--virtual-time-budget=10000").arg(format!("--user-data-dir={}", dir.path().display()));
+    Ended::of(browser.arg(format!("file://{}#{address}", page.display())))
 }
 
 /// Rows of tables: their weights, and the name.
