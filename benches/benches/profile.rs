@@ -8,7 +8,7 @@
 
 use std::hint::black_box;
 
-use ccsd_profile::view::{CyclesView, FlatView, GraphView, LinesView, Selection, StacksView};
+use ccsd_profile::view::{CyclesView, FlatView, GraphView, LinesView, Selection, StacksView, TreeView};
 use ccsd_profile::{
     ContextId, ContextTable, CostCentre, CostCentreId, Encoder, Image, Limits, LineId, Metric, Process, Profile,
     Session, Thread, Unit, read_profile,
@@ -246,6 +246,15 @@ fn views(c: &mut Criterion) {
     group.bench_function("graph", |b| b.iter(|| GraphView::new(black_box(&profile), &all)));
     group.bench_function("stacks", |b| b.iter(|| StacksView::new(black_box(&profile), &all)));
     group.bench_function("cycles", |b| b.iter(|| CyclesView::new(black_box(&profile), &all)));
+    group.bench_function("tree", |b| b.iter(|| TreeView::new(black_box(&profile), &all)));
+    group.bench_function("tree, 0.5% and more", |b| b.iter(|| TreeView::top_down(black_box(&profile), &all, 0.005)));
+    group.bench_function("bottom-up, 0.5% and more", |b| {
+        b.iter(|| TreeView::bottom_up(black_box(&profile), &all, 0.005));
+    });
+    group.bench_function("bottom-up, 0.01% and more", |b| {
+        b.iter(|| TreeView::bottom_up(black_box(&profile), &all, 0.0001));
+    });
+    group.bench_function("least share", |b| b.iter(|| black_box(&profile).pruned(0, 0.5)));
     group.bench_function("lines", |b| b.iter(|| LinesView::new(black_box(&profile), &all)));
     group.finish();
 }

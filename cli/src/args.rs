@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
+use crate::annotate::{self, AnnotateArgs};
 use crate::duration;
 use crate::export::{self, ExportArgs};
 use crate::query::QueryArgs;
@@ -146,6 +147,15 @@ pub enum Command {
     /// Lists the watches of /etc/ccsd/ccsd.toml that have stored profiles, and since when.
     #[command(after_long_help = WATCHES_EXAMPLES)]
     Watches(WatchesArgs),
+    /// Show source with what each line cost
+    ///
+    /// Shows the source of a function with what each of its lines spent itself.
+    ///
+    /// Source files are read from where the debug information says that they were compiled, or from where --source-root and
+    /// --substitute say. Where a file is not there, or was changed after the profile was begun, that is said. Lines are
+    /// those of the innermost function of each sample; a profile keeps neither the lines of calls nor addresses.
+    #[command(after_long_help = annotate::EXAMPLES)]
+    Annotate(AnnotateArgs),
     /// Write a profile in another tool's format
     ///
     /// Writes a profile for pprof, KCachegrind, flame graphs, speedscope, Graphviz, gprof's readers, or as JSON or CSV.
@@ -331,11 +341,12 @@ pub struct ReportArgs {
     pub file: PathBuf,
     #[command(flatten)]
     pub stored: StoredArgs,
-    /// Which view: flat, graph, stacks, lines, threads, cycles, stats, tree, bottom-up, butterfly or hot
+    /// Which view: flat, graph, stacks, lines, threads, cycles, stats, tree, bottom-up, butterfly, hot or timeline
     ///
     /// tree: calls from the root down; bottom-up: the functions that ran, each above its callers; butterfly: one --function, with its
     /// callers and its callees as trees; hot: the most expensive chains of calls (-n: how many), and what they leave aside
-    /// where they fork. A function in parentheses has been entered again, further in.
+    /// where they fork; timeline: what each function spent when (--sort inherited: with what it called). A function in
+    /// parentheses has been entered again, further in.
     #[arg(long = "view", value_name = "VIEW", group = "which view", hide_possible_values = true)]
     pub view: Option<View>,
     /// Functions by the time they spent themselves (default)
@@ -392,6 +403,7 @@ Examples:
   ccsd report --view hot                   the most expensive chains of calls
   ccsd report --view tree --min 2          calls from the root down, without what has less than 2%
   ccsd report --view butterfly --function parse
+  ccsd report --view timeline --by module  what each module spent when
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --graph 3                    of the daemon's session 3, up to now
   ccsd report --watch nginx --since 03:10 --until 03:12

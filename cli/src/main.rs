@@ -3,6 +3,7 @@
 //! `args` holds what was typed; each command's module makes of it what is meant, does it, and returns how to exit. What
 //! the numbers are is decided in the libraries; here is only how they look.
 
+mod annotate;
 mod args;
 mod diff;
 mod doctor;
@@ -57,6 +58,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Save(args) => service::save(&args),
         Command::Diff(args) => diff::run(&args, cli.color),
         Command::Watches(args) => stored::watches(&args, cli.color),
+        Command::Annotate(args) => annotate::run(&args, cli.color),
         Command::Export(args) => export::run(&args),
         Command::Metrics(args) => service::metrics(&args),
         Command::Doctor(args) => doctor::run(&args, cli.color),

@@ -209,6 +209,77 @@ fn main() -> ExitCode {
             refuse(&["--view", "butterfly"]).assert_refused(2, &["--function NAME"]);
             refuse(&["--view", "tree", "--function", "main"]).assert_refused(2, &["--focus"]);
         })
+        .test("time_in_columns", &[CC], || {
+            let recorded = shared();
+            let flat = json_of(recorded, &["--flat"]);
+            let document = json_of(recorded, &["--view", "timeline", "-n", "3"]);
+            let view = &document["timeline"];
+            let sum = |list: &Value| list.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum::<u64>();
+            assert_eq!(sum(&view["weights"]), recorded.flat().total.weight);
+            let bands = view["bands"].as_array().unwrap();
+            for (band, row) in bands.iter().zip(flat["flat"]["rows"].as_array().unwrap()) {
+                assert_eq!(
+                    (&band["name"], sum(&band["weights"])),
+                    (&row["name"], row["self_weight"].as_u64().unwrap())
+                );
+            }
+            let shown: u64 = bands.iter().map(|band| sum(&band["weights"])).sum();
+            assert_eq!(shown + sum(&view["other"]), recorded.flat().total.weight);
+            // That of the columns; they are none themselves.
+            assert_eq!(document["session"]["metrics"].as_array().map(Vec::len), Some(1));
+            for (locale, block) in [("C", '@'), ("C.UTF-8", '\u{2588}')] {
+                let ended = Ended::of(ccsd(["report", "--view", "timeline"]).arg(&recorded.file).env("LC_ALL", locale));
+                assert!(ended.stdout.contains(block) && ended.stdout.contains(" weight_12"), "{ended:?}");
+                assert_eq!(ended.stdout.is_ascii(), locale == "C");
+            }
+            Ended::of(&mut ccsd(["report", "--view", "timeline", "77777"])).assert_refused(2, &["intervals of a file"]);
+        })
+        .test("source_with_costs", &[CC], || {
+            let recorded = shared();
+            let annotate = |options: &[&str]| {
+                let ended = Ended::of(ccsd(["annotate", "weight_12"]).arg(&recorded.file).args(options));
+                assert!(ended.status.success() && ended.stderr.is_empty(), "{options:?}: {ended:?}");
+                ended.stdout
+            };
+            let document: Value = serde_json::from_str(&annotate(&["--json"])).unwrap();
+            let function = &document["functions"][0];
+            assert_eq!(function["samples"], recorded.samples("weight_12").own);
+            let file = &function["files"][0];
+            let path = file["path"].as_str().unwrap();
+            let source: Vec<String> =
+                fs::read_to_string(path).unwrap().lines().map(|line| line.replace('\t', "        ")).collect();
+            let lines = file["lines"].as_array().unwrap();
+            let mut sum = function["without_line"].as_u64().unwrap();
+            for line in function["files"].as_array().unwrap().iter().flat_map(|it| it["lines"].as_array().unwrap()) {
+                sum += line["weight"].as_u64().unwrap();
+            }
+            assert_eq!(sum, function["self_weight"].as_u64().unwrap());
+            for line in lines {
+                let number = line["line"].as_u64().unwrap() as usize;
+                assert_eq!(line["text"], source[number - 1].trim_end(), "{number}");
+            }
+            assert!(lines.iter().any(|line| line["weight"].as_u64() == Some(0)), "no context: {lines:?}");
+            // Elsewhere, newer, and nowhere.
+            let name = path.rsplit('/').next().unwrap();
+            let elsewhere = scratch();
+            let copy = elsewhere.path().join(name);
+            fs::copy(path, &copy).unwrap();
+            let root = elsewhere.path().to_str().unwrap();
+            let text = annotate(&["--source-root", root]);
+            assert!(text.contains(&format!("# read from {}", copy.display())), "{text}");
+            assert!(text.contains("was changed after the profile was begun"), "{text}");
+            assert!(text.contains("no addresses"), "{text}");
+            let from = format!("{}=/nowhere", path.strip_suffix(name).unwrap().trim_end_matches('/'));
+            let substituted = format!("{}={root}", path.strip_suffix(name).unwrap().trim_end_matches('/'));
+            let text = annotate(&["--substitute", &substituted]);
+            assert!(text.contains(&format!("# read from {}", copy.display())), "{text}");
+            // What is not there is looked for where it was compiled.
+            assert!(!annotate(&["--substitute", &from]).contains("read from"));
+            let refused = Ended::of(ccsd(["annotate", "no_such_function"]).arg(&recorded.file));
+            refused.assert_refused(2, &["no_such_function"]);
+            let refused = Ended::of(ccsd(["annotate", "main", "--by", "module"]).arg(&recorded.file));
+            refused.assert_refused(2, &["--by"]);
+        })
         .test("columns_to_sort_by", &[CC], || {
             let recorded = shared();
             for (column, field) in

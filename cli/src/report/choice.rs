@@ -1,12 +1,14 @@
 //! Which view is asked for.
 
-use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TreeView};
+use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TimelineView, TreeView};
 
 use crate::args::ReportArgs;
 
 /// Chains that the view of the most expensive ones shows, if nothing else is asked for, and at most.
 const HOT_CHAINS: usize = 3;
 const MOST_HOT_CHAINS: usize = 100;
+/// Bands of a timeline, if nothing else is asked for.
+const BANDS: usize = 15;
 
 /// What to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -34,6 +36,8 @@ pub enum View {
     Butterfly,
     /// The most expensive chains of calls
     Hot,
+    /// Functions over time
+    Timeline,
 }
 
 impl View {
@@ -65,6 +69,7 @@ impl View {
             View::BottomUp => "bottom-up",
             View::Butterfly => "butterfly",
             View::Hot => "hot",
+            View::Timeline => "timeline",
         }
     }
 
@@ -77,6 +82,7 @@ impl View {
             View::Lines => LinesView::COLUMNS,
             View::Threads => ThreadsView::COLUMNS,
             View::Tree | View::BottomUp | View::Butterfly => TreeView::COLUMNS,
+            View::Timeline => TimelineView::COLUMNS,
             View::Cycles | View::Stats | View::Hot => &[],
         }
     }
@@ -94,7 +100,7 @@ impl View {
 
     /// Whether it can be had of one function.
     pub fn takes_function(self) -> bool {
-        matches!(self, View::Flat | View::Graph | View::Lines | View::Butterfly)
+        matches!(self, View::Flat | View::Graph | View::Lines | View::Butterfly | View::Timeline)
     }
 
     /// Rows that are shown, given `-n`.
@@ -104,6 +110,7 @@ impl View {
             (View::Hot, None) => Some(HOT_CHAINS),
             (View::Hot, Some(0)) => Some(MOST_HOT_CHAINS),
             (View::Hot, Some(chains)) => Some(chains.min(MOST_HOT_CHAINS)),
+            (View::Timeline, None) => Some(BANDS),
             (_, Some(0)) => None,
             (_, Some(limit)) => Some(limit),
             (_, None) => on_terminal.then(|| self.rows_on_terminal()),
@@ -117,6 +124,7 @@ impl View {
             View::Tree | View::BottomUp => 40,
             View::Butterfly => 15,
             View::Hot => HOT_CHAINS,
+            View::Timeline => BANDS,
             // Of these, each "row" is a block of lines.
             View::Graph | View::Lines => 15,
         }

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use ccsd_profile::codec::{Columns, TimeColumn, columns, read_columns, read_window_with};
 use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, Window, read_profile, read_window};
 use jiff::Zoned;
 use nix::fcntl::OFlag;
@@ -78,31 +79,89 @@ pub fn load_asked(name: &Path, stored: &StoredArgs, socket: &SocketArgs) -> Resu
     load_part(name, stored.since.as_deref(), stored.until.as_deref())
 }
 
+/// A file with its time in columns.
+pub struct LoadedColumns {
+    /// Its first metric is the one asked for, the others are of the columns.
+    pub file: LoadedFile,
+    /// The columns.
+    pub columns: Vec<TimeColumn>,
+}
+
+/// A time of a file, or all of it, in at most `most` columns.
+///
+/// # Errors
+/// As [`load_asked`]; that there is no such metric; that there are no intervals, because it is no file.
+pub fn load_columns(
+    path: &Path,
+    stored: &StoredArgs,
+    metric: Option<&str>,
+    most: usize,
+) -> Result<LoadedColumns, Failure> {
+    if stored.is_given()? || service::session_number(path).is_some() {
+        return Err(Failure::bad_request(anyhow!(
+            "a timeline is made from the intervals of a file; `ccsd record` and `ccsd attach` write one"
+        )));
+    }
+    let (mut file, window) = open_part(path, stored.since.as_deref(), stored.until.as_deref())?;
+    let mut list = Vec::new();
+    let (whole, intervals) = read_window_with(reader(&file), window, |from, to| list.push((from, to)))
+        .map_err(|error| failure(path, error))?;
+    rewind(&mut file, path)?;
+    none_of(path, &intervals)?;
+    let (number, _) = crate::query::metric(&whole.profile, metric)?;
+    let columns = columns(&list, whole.profile.charge_count(), most);
+    drop(whole);
+    let Columns { loaded, columns } =
+        read_columns(reader(&file), number, columns).map_err(|error| failure(path, error))?;
+    let Loaded { profile, recovery, finished, records, bytes } = loaded;
+    let intervals = stored.is_part().then_some(intervals);
+    let (path, session, stored) = (path.to_owned(), None, None);
+    let file = LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals };
+    Ok(LoadedColumns { file, columns })
+}
+
+fn reader(file: &File) -> BufReader<&File> {
+    BufReader::with_capacity(1 << 18, file)
+}
+
+fn rewind(file: &mut File, path: &Path) -> Result<(), Failure> {
+    let rewound = file.rewind().with_context(|| format!("cannot read {}", path.display()));
+    rewound.map_err(Failure::at_run_time)
+}
+
+/// Opens a file and finds out which window a time is in it.
+fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(File, Window), Failure> {
+    let mut file = open(path)?;
+    // How long it is, is in its last record.
+    let (whole, all) = read_window(reader(&file), Window::ALL).map_err(|error| failure(path, error))?;
+    let session = whole.profile.session();
+    let window = times::window(since, until, (session.started_unix_ns, all.end_ns), &Zoned::now());
+    rewind(&mut file, path)?;
+    Ok((file, window.map_err(|error| Failure::bad_request(anyhow!(error)))?))
+}
+
+fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
+    if intervals.taken > 0 {
+        return Ok(());
+    }
+    Err(Failure::bad_request(anyhow!(
+        "{} has no interval that ends in that time: it has {} of at most {}, up to +{}",
+        path.display(),
+        counted(intervals.all, "interval", "intervals"),
+        nanoseconds(intervals.longest_ns),
+        nanoseconds(intervals.end_ns),
+    )))
+}
+
 /// The profile of a part of a file's time.
 ///
 /// # Errors
 /// As [`load`], and that there is nothing of the time asked for.
 pub fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
-    let name = path.display();
-    let mut file = open(path)?;
-    let read = |file: &File, window| {
-        read_window(BufReader::with_capacity(1 << 18, file), window).map_err(|error| failure(path, error))
-    };
-    // How long it is, is in its last record.
-    let (whole, all) = read(&file, Window::ALL)?;
-    let session = whole.profile.session();
-    let window = times::window(since, until, (session.started_unix_ns, all.end_ns), &Zoned::now());
-    let window = window.map_err(|error| Failure::bad_request(anyhow!(error)))?;
-    file.rewind().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
-    let (Loaded { profile, recovery, finished, records, bytes }, intervals) = read(&file, window)?;
-    if intervals.taken == 0 {
-        return Err(Failure::bad_request(anyhow!(
-            "{name} has no interval that ends in that time: it has {} of at most {}, up to +{}",
-            counted(all.all, "interval", "intervals"),
-            nanoseconds(all.longest_ns),
-            nanoseconds(all.end_ns),
-        )));
-    }
+    let (file, window) = open_part(path, since, until)?;
+    let (loaded, intervals) = read_window(reader(&file), window).map_err(|error| failure(path, error))?;
+    none_of(path, &intervals)?;
+    let Loaded { profile, recovery, finished, records, bytes } = loaded;
     let (path, session, stored) = (path.to_owned(), None, None);
     Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals: Some(intervals) })
 }
@@ -138,7 +197,7 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
 /// Whatever makes it no profile is a bad request; only failing to read an open file is not.
 pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let file = open(path)?;
-    let loaded = read_profile(BufReader::with_capacity(1 << 18, file)).map_err(|error| failure(path, error))?;
+    let loaded = read_profile(reader(&file)).map_err(|error| failure(path, error))?;
     let Loaded { profile, recovery, finished, records, bytes } = loaded;
     let (path, session, stored, intervals) = (path.to_owned(), None, None, None);
     Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
     Column, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
-    StatsView, ThreadsView, Total, TreeView,
+    StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, TruncationReason};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use super::choice::View;
 use super::file::LoadedFile;
 use super::hot::Hot;
 use super::tree::Butterflies;
-use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, threads, tree};
+use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, threads, timeline, tree};
 use crate::dump::crash;
 use crate::format::unit_name;
 use crate::query::Question;
@@ -153,6 +153,9 @@ pub fn document(
             message: file.message(),
         }),
     };
+    let mut session = shown.profile.session().clone();
+    // The columns of a timeline are metrics to nobody else.
+    session.metrics.truncate(session.metrics.len().saturating_sub(shown.columns.len()));
     let document = Document {
         schema: SCHEMA,
         ccsd_version: env!("CARGO_PKG_VERSION"),
@@ -166,7 +169,7 @@ pub fn document(
             intervals: file.intervals,
         }),
         daemon_session: file.session,
-        session: shown.profile.session(),
+        session: &session,
         accounting: Counts::new(shown.profile.accounting()),
         crashes: crash::json(shown.profile.crashes()),
         metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
@@ -194,6 +197,7 @@ enum Data {
     BottomUp(TreeView),
     Butterfly(Butterflies),
     Hot(Hot),
+    Timeline(TimelineView),
 }
 
 /// A view of which rows may have been left out. (The flat view says so itself.)
@@ -297,6 +301,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
         View::BottomUp => Data::BottomUp(tree::bottom_up(shown)),
         View::Butterfly => Data::Butterfly(tree::butterflies(shown)),
         View::Hot => Data::Hot(hot::view(shown)),
+        View::Timeline => Data::Timeline(timeline::view(shown)),
     }
 }
 

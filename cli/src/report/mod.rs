@@ -3,7 +3,7 @@
 //! Every text is the accounting, in lines that begin with `#`, an empty line, and the view. `grep -v '^#'` leaves the
 //! view alone.
 
-mod accounting;
+pub mod accounting;
 pub mod choice;
 mod cycles;
 pub mod file;
@@ -15,11 +15,13 @@ mod lines;
 mod stacks;
 mod stats;
 mod threads;
+mod timeline;
 mod tree;
 
 use std::io::{Write, stdout};
 
 use anyhow::anyhow;
+use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::query::By;
 use ccsd_profile::view::{Column, Selection, Total};
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
@@ -59,22 +61,26 @@ struct Shown<'a> {
     short: bool,
     /// Size of the file.
     file_bytes: Option<u64>,
+    /// What the metrics after the first are of, if time is in columns.
+    columns: &'a [TimeColumn],
 }
 
 /// Which functions are asked for: those of this name or, if there is none, those whose name contains it.
 #[derive(Clone, Copy, Debug)]
-struct Pattern<'a> {
+pub struct Pattern<'a> {
     text: &'a str,
     exact: bool,
 }
 
 impl<'a> Pattern<'a> {
-    fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
+    /// What `text` means in a profile.
+    pub fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
         let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
         Pattern { text, exact: ids.any(|id| profile.name(id) == text) }
     }
 
-    fn matches(&self, name: &str) -> bool {
+    /// Whether a function of this name is one.
+    pub fn matches(&self, name: &str) -> bool {
         if self.exact { name == self.text } else { name.contains(self.text) }
     }
 }
@@ -96,6 +102,7 @@ impl<'a> Shown<'a> {
             by: By::Function,
             short: false,
             file_bytes: None,
+            columns: &[],
         }
     }
 
@@ -158,11 +165,19 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.function.is_none() && view == View::Butterfly {
         return Err(Failure::bad_request(anyhow!("of which function? Name it with --function NAME")));
     }
-    let mut loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    let layout = Layout::of(&stdout(), colour);
+    let mut columns = Vec::new();
+    let mut loaded = if view == View::Timeline {
+        let width = timeline::width(layout.width);
+        let loaded = file::load_columns(&args.file, &args.stored, args.query.metric.as_deref(), width)?;
+        columns = loaded.columns;
+        loaded.file
+    } else {
+        file::load_asked(&args.file, &args.stored, &args.socket)?
+    };
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
-    let layout = Layout::of(&stdout(), colour);
     let Asked { profile, selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
@@ -177,6 +192,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         other,
         by: args.query.by,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
+        columns: &columns,
         ..Shown::new(&loaded.profile, layout)
     };
     let text = if args.json {
@@ -260,6 +276,7 @@ fn view_text(view: View, shown: &Shown<'_>) -> String {
         View::BottomUp => tree::bottom_up_text(shown),
         View::Butterfly => tree::butterflies_text(shown),
         View::Hot => hot::text(shown),
+        View::Timeline => timeline::text(shown),
     }
 }
 

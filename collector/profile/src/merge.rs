@@ -66,7 +66,7 @@ impl Profile {
     /// those of the stacks with every function replaced (I6); a module, a file, the function that defines a closure.
     #[must_use]
     pub fn regrouped(&self, mut group: impl FnMut(CostCentreId, &CostCentre) -> CostCentre) -> Self {
-        let mut grouped = Self::new(self.session.clone(), Limits::reading());
+        let mut grouped = Self::with_all_metrics(self.session.clone(), Limits::reading());
         grouped.add_charges(self, |profile, id, image, cost_centre| {
             let real = self.real(id);
             let (cost_centre, image) = match self.cost_centre(real).filter(|_| real != id) {

@@ -65,6 +65,11 @@ impl Profile {
     #[must_use]
     pub fn new(mut session: Session, limits: Limits) -> Self {
         session.metrics.truncate(MAX_METRICS);
+        Self::with_all_metrics(session, limits)
+    }
+
+    /// The same however many metrics there are; it cannot be written.
+    pub(crate) fn with_all_metrics(session: Session, limits: Limits) -> Self {
         let mut profile = Self {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),

@@ -6,9 +6,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use ccsd_profile::codec::{columns, read_columns};
 use ccsd_profile::export::{Export, Format};
-use ccsd_profile::view::{Column, FlatView, LinesView, Selection, StacksView};
-use ccsd_profile::{Encoder, LineId, Profile, Window, read_window};
+use ccsd_profile::query::By;
+use ccsd_profile::view::{Column, FlatView, LinesView, Selection, StacksView, TimelineView};
+use ccsd_profile::{CostCentreId, Encoder, LineId, Profile, Window, read_window};
 use common::Maker;
 use proptest::prelude::*;
 
@@ -96,6 +98,68 @@ proptest! {
         both.merge(&late.profile).unwrap();
         prop_assert_eq!(both.canonical(), maker.profile.canonical());
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A timeline has each function's weight in the intervals in which it was charged, with functions hidden, for other cost
+    /// centres and in few columns alike.
+    #[test]
+    fn a_timeline_is_the_flat_views_of_its_columns(
+        intervals in prop::collection::vec(samples(), 1..9),
+        most in 1..12usize,
+        inherited: bool,
+        hide in prop::option::of(0..9u32),
+    ) {
+        let mut maker = Maker::new();
+        let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+        let mut list = Vec::new();
+        for (samples, second) in intervals.iter().zip(1..) {
+            charge(&mut maker, samples);
+            maker.profile.accounting_mut().duration_ns = second * 1_000;
+            let update = maker.profile.take_update();
+            list.push((update.from_ns, update.to_ns));
+            encoder.write(&update).unwrap();
+        }
+        let file = encoder.finish().unwrap();
+        let columns = columns(&list, maker.profile.charge_count(), most);
+        prop_assert!(columns.len() <= most && columns.len() == most.min(list.len()), "{:?}", columns);
+        prop_assert_eq!((columns[0].from_ns, columns[columns.len() - 1].to_ns), (0, list.len() as u64 * 1_000));
+        prop_assert!(columns.windows(2).all(|it| it[0].to_ns == it[1].from_ns));
+        let read = read_columns(&file[..], 0, columns.clone()).unwrap();
+        let hidden = |profile: &Profile| {
+            let name = hide.map(|it| format!("f{it}"));
+            let at = profile.cost_centres().iter().position(|it| it.linkage_name == name);
+            Selection::all().hide(at.map(|at| CostCentreId::new(at as u32)))
+        };
+        let lexical = read.loaded.profile.selected(&hidden(&read.loaded.profile)).by(By::Lexical);
+        for profile in [&read.loaded.profile, &lexical] {
+            let view = TimelineView::new(profile, &hidden(profile), &columns, inherited, usize::MAX, |_| true);
+            prop_assert_eq!(view.weights.iter().sum::<u64>(), view.total.weight);
+            for (at, column) in columns.iter().enumerate() {
+                let window = Window { from_ns: column.from_ns, until_ns: column.to_ns };
+                let part = read_window(&file[..], window).unwrap().0.profile;
+                let flat = FlatView::new(&part, &hidden(&part));
+                prop_assert_eq!(view.weights[at], flat.total.weight);
+                let found: BTreeMap<String, u64> = view.bands.iter().map(|it| (it.name.clone(), it.weights[at])).filter(|it| it.1 > 0).collect();
+                let weight = |row: &ccsd_profile::view::FlatRow| if inherited { row.inherited_weight } else { row.self_weight };
+                let expected: BTreeMap<String, u64> = flat.rows.iter().map(|row| (row.name.clone(), weight(row))).filter(|it| it.1 > 0).collect();
+                prop_assert_eq!(found, expected);
+            }
+            let few = TimelineView::new(profile, &hidden(profile), &columns, false, 2, |_| true);
+            let other = few.other.clone().unwrap();
+            for (at, other) in other.iter().enumerate() {
+                prop_assert_eq!(few.bands.iter().map(|it| it.weights[at]).sum::<u64>() + other, few.weights[at]);
+            }
+        }
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Whatever the order, the rows are the same.
     #[test]

@@ -460,8 +460,17 @@ pub fn read_profile_with<R: Read>(
     limits: Limits,
     mut filter: impl FnMut(&mut Update),
 ) -> Result<Loaded, DecodeError> {
+    read_profile_as(input, |session| Profile::new(session.clone(), limits), |_, update| filter(update))
+}
+
+/// The same into a profile that `make` makes of the session, and with updates made to fit it.
+pub(super) fn read_profile_as<R: Read>(
+    input: R,
+    make: impl FnOnce(&Session) -> Profile,
+    mut filter: impl FnMut(&Session, &mut Update),
+) -> Result<Loaded, DecodeError> {
     let mut decoder = Decoder::new(input)?;
-    let mut profile = Profile::new(decoder.session().clone(), limits);
+    let mut profile = make(decoder.session());
     let mut finished = false;
     let mut good = (decoder.whole_records(), decoder.bytes_used());
     let why = loop {
@@ -472,7 +481,7 @@ pub fn read_profile_with<R: Read>(
                 finished = true;
             }
             Ok(Some(Decoded::Update(mut update))) => {
-                filter(&mut update);
+                filter(decoder.session(), &mut update);
                 if let Err(source) = profile.apply(&update) {
                     break Some(DecodeError::Update { record: good.0, source });
                 }

@@ -19,6 +19,7 @@
 //!
 //! A death by a signal is a record of its own (128), before that of the update that it belongs to.
 
+mod columns;
 mod crash;
 mod decode;
 mod encode;
@@ -27,9 +28,10 @@ mod split;
 mod window;
 mod wire;
 
+pub use columns::{Columns, TimeColumn, columns, read_columns};
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;
-pub use window::{Intervals, Window, read_window};
+pub use window::{Intervals, Window, read_window, read_window_with};
 
 /// First bytes of every profile. The first is no ASCII and no UTF-8, the line ends and the control-Z are spoilt by
 /// every transfer that is not binary (as in PNG).

@@ -53,6 +53,18 @@ pub struct Intervals {
 /// # Errors
 /// As `read_profile`.
 pub fn read_window<R: Read>(input: R, window: Window) -> Result<(Loaded, Intervals), DecodeError> {
+    read_window_with(input, window, |_, _| {})
+}
+
+/// The same, and tells every interval of the window in order: from and to.
+///
+/// # Errors
+/// As `read_profile`.
+pub fn read_window_with<R: Read>(
+    input: R,
+    window: Window,
+    mut interval: impl FnMut(u64, u64),
+) -> Result<(Loaded, Intervals), DecodeError> {
     let mut found = Intervals::default();
     let mut last = None;
     let (mut before, mut within) = (Accounting::default(), None);
@@ -68,6 +80,9 @@ pub fn read_window<R: Read>(input: R, window: Window) -> Result<(Loaded, Interva
                 found.from_ns = from;
             }
             found.taken += u64::from(new);
+            if new {
+                interval(from, to);
+            }
             found.to_ns = to;
             within = Some(update.accounting.clone());
         } else {

@@ -180,7 +180,7 @@ impl Profile {
 
     /// A profile of the same session with its processes and threads, under the same ids, and nothing charged.
     pub(super) fn emptied(&self) -> Profile {
-        let mut new = Profile::new(self.session.clone(), Limits::reading());
+        let mut new = Profile::with_all_metrics(self.session.clone(), Limits::reading());
         for process in self.processes() {
             new.add_process(process.clone());
         }

@@ -19,6 +19,7 @@ mod selection;
 mod stacks;
 mod stats;
 mod threads;
+mod timeline;
 mod tree;
 mod walk;
 
@@ -41,6 +42,7 @@ pub use selection::Selection;
 pub use stacks::{StackRow, StacksView};
 pub use stats::StatsView;
 pub use threads::{ProcessRow, ThreadRow, ThreadsView};
+pub use timeline::{Band, TimelineView};
 pub use tree::{OtherChains, TreeNode, TreeView};
 pub(crate) use walk::walk_contexts;
 

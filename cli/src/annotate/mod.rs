@@ -1,0 +1,316 @@
+//! `ccsd annotate`: source with what each line cost.
+
+mod source;
+
+use std::collections::BTreeMap;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use ccsd_profile::json::to_text;
+use ccsd_profile::query::By;
+use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Share, Total};
+use ccsd_profile::{Profile, sanitise};
+use clap::Args;
+use serde::Serialize;
+
+use crate::args::DEFAULT_FILE;
+use crate::args::service::SocketArgs;
+use crate::args::watch::StoredArgs;
+use crate::exit::{Exit, Failure};
+use crate::format::{Scale, counted, percent, unit_name};
+use crate::query::{self, Asked, QueryArgs, Question};
+use crate::report::{Counts, Pattern, accounting, file};
+use crate::style::{ColorChoice, Layout, Tone};
+use crate::table::{Cell, Column, Table};
+use crate::warn;
+
+use source::{Found, Places};
+
+/// Functions that are shown on a terminal, if a name means several.
+const FUNCTIONS_ON_TERMINAL: usize = 3;
+
+/// What is said where one would look for instructions.
+const NO_ADDRESSES: &str =
+    "source lines only: a profile keeps no addresses within functions, so instructions have no costs of their own";
+
+/// Arguments of `ccsd annotate`.
+#[derive(Debug, Args)]
+pub struct AnnotateArgs {
+    /// The function, or a part of the names of several
+    #[arg(value_name = "FUNCTION")]
+    pub function: String,
+    /// The profile: a file, or a session of a daemon by its number
+    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
+    pub file: PathBuf,
+    /// Look for source files here: under the whole path of the debug information, then under ever shorter ends of it
+    #[arg(long, value_name = "DIR")]
+    pub source_root: Vec<PathBuf>,
+    /// Look for what begins with FROM under TO instead
+    #[arg(long, value_name = "FROM=TO", value_parser = source::substitution)]
+    pub substitute: Vec<(String, String)>,
+    /// So many lines around each that cost something
+    #[arg(long, value_name = "LINES", default_value = "5")]
+    pub context: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub stored: StoredArgs,
+    #[command(flatten)]
+    pub query: QueryArgs,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+/// Examples of `ccsd annotate --help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  ccsd annotate parse
+  ccsd annotate parse old.ccsd --source-root ~/src/parser-1.2
+  ccsd annotate --substitute /build/parser=/home/me/parser --context 20 parse
+  ccsd annotate parse --json | jq '.functions[].files[].lines[] | select(.weight > 0)'";
+
+/// A function as it is shown.
+#[derive(Serialize)]
+struct Annotated {
+    name: String,
+    image: String,
+    self_weight: u64,
+    samples: u64,
+    share: Share,
+    /// The heaviest first.
+    files: Vec<AnnotatedFile>,
+    /// What ran where no line is known.
+    without_line: u64,
+}
+
+#[derive(Serialize)]
+struct AnnotatedFile {
+    /// As in the debug information.
+    path: String,
+    /// Where it was found, if it was.
+    source: Option<String>,
+    /// What is to be known about that.
+    remarks: Vec<String>,
+    weight: u64,
+    lines: Vec<AnnotatedLine>,
+}
+
+#[derive(Serialize)]
+struct AnnotatedLine {
+    line: u32,
+    weight: u64,
+    samples: u64,
+    share: Share,
+    /// `null` if the file, or the line in it, is not there.
+    text: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    if args.query.by != By::Function || args.query.min.is_some() || args.query.sort.is_some() {
+        return Err(Failure::bad_request(anyhow!(
+            "lines are those of functions, in the order of the source: no --by, --min or --sort"
+        )));
+    }
+    let mut loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    for message in loaded.messages() {
+        warn(format_args!("{message}"));
+    }
+    let Asked { profile, selection, metric, question, .. } = query::ask(&args.query, loaded.profile)?;
+    loaded.profile = profile;
+    let profile = &loaded.profile;
+    let LinesView { total, functions } = LinesView::new(profile, &selection);
+    let pattern = Pattern::new(&args.function, profile);
+    let layout = Layout::of(&stdout(), colour);
+    let mut wanted: Vec<&FunctionLines> = functions.iter().filter(|it| pattern.matches(&it.name)).collect();
+    if wanted.is_empty() {
+        let name = sanitise(&args.function);
+        return Err(Failure::bad_request(anyhow!(
+            "no sample was taken in a function whose name contains {name:?}; what it called is in `ccsd report --view butterfly`"
+        )));
+    }
+    let left_out =
+        if layout.is_terminal() && !args.json { wanted.len().saturating_sub(FUNCTIONS_ON_TERMINAL) } else { 0 };
+    wanted.truncate(wanted.len() - left_out);
+    let places = Places { roots: &args.source_root, substitutions: &args.substitute };
+    let taken_unix_ns = profile.session().started_unix_ns;
+    let mut shown: Vec<Annotated> = Vec::new();
+    for function in wanted {
+        shown.push(annotated(profile, function, total, &places, taken_unix_ns, args.context));
+    }
+    let text = if args.json {
+        let document = Document {
+            schema: 1,
+            ccsd_version: env!("CARGO_PKG_VERSION"),
+            session: profile.session(),
+            accounting: Counts::new(profile.accounting()),
+            question: &question,
+            metric: &metric.name,
+            unit: unit_name(metric.unit),
+            total,
+            instructions: NO_ADDRESSES,
+            functions: shown,
+        };
+        to_text(&document).map_err(Failure::at_run_time)?
+    } else {
+        let what = format!("annotate {}; weighed by {}; {NO_ADDRESSES}", sanitise(&args.function), metric.name);
+        let mut head = vec![("view", what)];
+        head.extend(question.text().map(|text| ("selected", text)));
+        let mut text = accounting::text(profile, Some(&loaded), head, layout);
+        let scale = Scale::new(metric.unit, total.weight);
+        for function in &shown {
+            text.push('\n');
+            text.push_str(&function_text(function, total, scale, layout));
+        }
+        if left_out > 0 {
+            let more = counted(left_out as u64, "more function", "more functions");
+            text.push_str(&format!("\n[{more} of such a name, with less self time: name one]\n"));
+        }
+        text
+    };
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    ccsd_version: &'static str,
+    session: &'a ccsd_profile::Session,
+    accounting: Counts,
+    question: &'a Question,
+    metric: &'a str,
+    unit: &'static str,
+    total: Total,
+    /// Why there are none.
+    instructions: &'static str,
+    functions: Vec<Annotated>,
+}
+
+fn annotated(
+    profile: &Profile,
+    function: &FunctionLines,
+    total: Total,
+    places: &Places<'_>,
+    taken_unix_ns: u64,
+    context: u32,
+) -> Annotated {
+    let mut files: BTreeMap<&str, Vec<&LineRow>> = BTreeMap::new();
+    let mut without_line = 0u64;
+    for row in &function.lines {
+        if row.file.is_empty() || row.line == 0 {
+            without_line = without_line.saturating_add(row.weight);
+        } else {
+            files.entry(&row.file).or_default().push(row);
+        }
+    }
+    let centre = profile.cost_centre(function.function);
+    let declared = |path: &str| centre.filter(|it| it.file.as_deref() == Some(path) && it.line > 0).map(|it| it.line);
+    let mut files: Vec<AnnotatedFile> = files
+        .into_iter()
+        .map(|(path, rows)| {
+            let Found { source, lines, remarks } = places.find(path, taken_unix_ns);
+            let costs: BTreeMap<u32, &LineRow> = rows.iter().map(|row| (row.line, *row)).collect();
+            let mut numbers: Vec<u32> = costs.keys().copied().collect();
+            if let Some(all) = &lines {
+                let last = u32::try_from(all.len()).unwrap_or(u32::MAX);
+                // A declaration after what costs, or far before it, is not where this code is.
+                let first = costs.keys().next().copied().unwrap_or(0);
+                numbers.extend(declared(path).filter(|&line| line <= first));
+                let around = |line: &u32| line.saturating_sub(context).max(1)..=line.saturating_add(context).min(last);
+                let near: Vec<u32> = costs.keys().flat_map(around).collect();
+                numbers.extend(near);
+                numbers.sort_unstable();
+                numbers.dedup();
+            }
+            let text = |line: u32| lines.as_ref().and_then(|all| all.get(line as usize - 1)).cloned();
+            AnnotatedFile {
+                path: path.to_owned(),
+                source: source.map(|path| path.to_string_lossy().into_owned()),
+                remarks,
+                weight: rows.iter().map(|row| row.weight).fold(0, u64::saturating_add),
+                lines: numbers
+                    .into_iter()
+                    .map(|line| {
+                        let (weight, samples) = costs.get(&line).map_or((0, 0), |row| (row.weight, row.samples));
+                        let share = Share::of(weight, total.weight, total.samples);
+                        AnnotatedLine { line, weight, samples, share, text: text(line) }
+                    })
+                    .collect(),
+            }
+        })
+        .collect();
+    files.sort_by_key(|file| std::cmp::Reverse(file.weight));
+    Annotated {
+        name: function.name.clone(),
+        image: profile.image_name(function.function).to_owned(),
+        self_weight: function.self_weight,
+        samples: function.samples,
+        share: Share::of(function.self_weight, total.weight, total.samples),
+        files,
+        without_line,
+    }
+}
+
+fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layout) -> String {
+    let head = format!(
+        "{} ({}): self {} {} ({}%), {}",
+        sanitise(&function.name),
+        sanitise(&function.image),
+        scale.weight(function.self_weight),
+        scale.unit,
+        percent(function.share.fraction),
+        counted(function.samples, "sample", "samples"),
+    );
+    let mut text = layout.paint(Tone::Strong, &head);
+    text.push('\n');
+    if function.files.is_empty() {
+        text.push_str("no line of it is known: there is no debug information with line numbers for this code\n");
+        return text;
+    }
+    for file in &function.files {
+        text.push_str(&format!("\n{}\n", sanitise(&file.path)));
+        if let Some(found) = file.source.as_ref().filter(|found| **found != file.path) {
+            text.push_str(&layout.paint(Tone::Faint, &format!("# read from {}\n", sanitise(found))));
+        }
+        for remark in &file.remarks {
+            text.push_str(&layout.paint(Tone::Warning, &format!("# {}\n", sanitise(remark))));
+        }
+        let mut table = Table::new(vec![
+            Column::number(format!("self {}", scale.unit)),
+            Column::number("%"),
+            Column::number("line"),
+            Column::text("source"),
+        ]);
+        let mut before: Option<u32> = None;
+        for line in &file.lines {
+            if before.is_some_and(|before| before + 1 < line.line) && file.source.is_some() {
+                table.row(vec![Cell::default(), Cell::default(), Cell::toned(Tone::Faint, "...")]);
+            }
+            before = Some(line.line);
+            let source = line.text.as_deref().unwrap_or_default();
+            let number = line.line.to_string();
+            if line.samples == 0 {
+                let faint = |text: String| Cell::toned(Tone::Faint, text);
+                table.row(vec![Cell::default(), Cell::default(), faint(number), faint(source.to_owned())]);
+            } else {
+                let share = percent(line.share.fraction);
+                table.row(vec![scale.weight(line.weight).into(), share.into(), number.into(), source.into()]);
+            }
+        }
+        text.push_str(&table.render(layout));
+    }
+    if function.without_line > 0 {
+        let share = Share::of(function.without_line, total.weight, total.samples).fraction;
+        text.push_str(&format!(
+            "\n{} {} ({}%) ran where no line is known\n",
+            scale.weight(function.without_line),
+            scale.unit,
+            percent(share)
+        ));
+    }
+    text
+}

@@ -1,0 +1,184 @@
+//! Functions over time, as bands of blocks.
+
+use std::env;
+
+use ccsd_profile::codec::TimeColumn;
+use ccsd_profile::view::{Column as SortColumn, TimelineView};
+use ccsd_profile::{Unit, sanitise};
+
+use super::Shown;
+use crate::format::{Scale, nanoseconds, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table};
+
+/// Columns of a band where there is no terminal to fill.
+pub const WIDTH: usize = 60;
+/// On a terminal, columns for all that is not the band.
+const BESIDE: usize = 45;
+/// Narrowest band.
+const LEAST_WIDTH: usize = 20;
+
+/// Columns of a band on a terminal of this width.
+pub fn width(terminal: Option<usize>) -> usize {
+    terminal.map_or(WIDTH, |columns| columns.saturating_sub(BESIDE).max(LEAST_WIDTH))
+}
+
+/// The view.
+pub fn view(shown: &Shown<'_>) -> TimelineView {
+    let inherited = shown.sort == Some(SortColumn::Inherited);
+    let most = shown.limit.unwrap_or(usize::MAX);
+    TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(&row.name))
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let view = view(shown);
+    let (Some(first), Some(last)) = (view.columns.first(), view.columns.last()) else { return shown.nothing() };
+    if view.bands.is_empty() {
+        return shown.nothing();
+    }
+    let width = width(shown.layout.width);
+    let blocks = Blocks::of_locale();
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let heights = |weights: &[u64]| spread(&view.columns, weights, width);
+    let all = heights(&view.weights);
+    let bands: Vec<Vec<f64>> = view.bands.iter().map(|band| heights(&band.weights)).collect();
+    let other = view.other.as_deref().filter(|_| view.left_out > 0).map(heights);
+    let most = |rows: &mut dyn Iterator<Item = &Vec<f64>>| rows.flatten().copied().fold(0.0, f64::max);
+    let (most_all, most_band) = (most(&mut [&all].into_iter()), most(&mut bands.iter().chain(&other)));
+    let which = if view.inherited { "inherited" } else { "self" };
+    let mut head = format!(
+        "# each band goes from +{} to +{} in {} of at most {}; a full block is {}, in the first row {}\n",
+        nanoseconds(first.from_ns),
+        nanoseconds(last.to_ns),
+        crate::format::counted(view.columns.len() as u64, "part", "parts"),
+        nanoseconds(view.columns.iter().map(|column| column.to_ns - column.from_ns).max().unwrap_or(0)),
+        rate(shown.metric.unit, most_band),
+        rate(shown.metric.unit, most_all),
+    );
+    head = shown.layout.paint(Tone::Faint, &head);
+    let mut table = Table::new(vec![
+        Column::number(format!("{which} {}", scale.unit)),
+        Column::number("%"),
+        Column::text("over time"),
+        Column::text(shown.by.nouns().0),
+    ]);
+    let everything = if view.total.weight == 0 { 0.0 } else { 1.0 };
+    table.row(vec![
+        Cell::toned(Tone::Strong, scale.weight(view.total.weight)),
+        Cell::toned(Tone::Strong, percent(everything)),
+        Cell::toned(Tone::Strong, blocks.draw(&all, most_all)),
+        Cell::toned(Tone::Strong, "[all]"),
+    ]);
+    for (band, heights) in view.bands.iter().zip(&bands) {
+        table.row(vec![
+            scale.weight(band.weight).into(),
+            percent(band.share.fraction).into(),
+            blocks.draw(heights, most_band).into(),
+            sanitise(&band.name).into(),
+        ]);
+    }
+    let more = shown.counted(view.left_out, "more ");
+    if let (Some(weights), Some(heights)) = (&view.other, &other) {
+        let weight = weights.iter().copied().fold(0, u64::saturating_add);
+        let share = if view.total.weight == 0 { 0.0 } else { weight as f64 / view.total.weight as f64 };
+        table.row(vec![
+            Cell::toned(Tone::Faint, scale.weight(weight)),
+            Cell::toned(Tone::Faint, percent(share)),
+            Cell::toned(Tone::Faint, blocks.draw(heights, most_band)),
+            Cell::toned(Tone::Faint, format!("[{more}; -n 0 shows all]")),
+        ]);
+    } else if view.left_out > 0 {
+        table.row(vec![Cell::default(), Cell::default(), Cell::default(), format!("[{more}; -n 0 shows all]").into()]);
+    }
+    format!("{head}\n{}", table.render(shown.layout))
+}
+
+/// Weight a nanosecond, in words.
+fn rate(unit: Unit, rate: f64) -> String {
+    match unit {
+        Unit::Nanoseconds => format!("{rate:.2} CPUs"),
+        Unit::Cycles => format!("{rate:.2} cycles/ns"),
+        Unit::Count => format!("{:.0}/s", rate * 1e9),
+    }
+}
+
+/// Weight a nanosecond in each of `width` equal parts of the time of all columns. What was spent within a column is taken to
+/// have been spent evenly: nothing finer is known.
+fn spread(columns: &[TimeColumn], weights: &[u64], width: usize) -> Vec<f64> {
+    let start = columns.first().map_or(0, |column| column.from_ns) as f64;
+    let end = columns.last().map_or(0, |column| column.to_ns) as f64;
+    let part = (end - start) / width as f64;
+    let mut heights = vec![0.0; width];
+    for (column, &weight) in columns.iter().zip(weights) {
+        let (from, to) = (column.from_ns as f64 - start, column.to_ns as f64 - start);
+        if weight == 0 || to <= from || part <= 0.0 {
+            continue;
+        }
+        let rate = weight as f64 / (to - from);
+        let (first, last) = ((from / part) as usize, ((to / part).ceil() as usize).min(width));
+        for (at, height) in heights.iter_mut().enumerate().take(last).skip(first) {
+            let overlap = (to.min((at + 1) as f64 * part) - from.max(at as f64 * part)).max(0.0);
+            *height += rate * overlap / part;
+        }
+    }
+    heights
+}
+
+/// Characters of growing height.
+#[derive(Clone, Copy)]
+struct Blocks(&'static [char]);
+
+impl Blocks {
+    const UNICODE: Blocks =
+        Blocks(&[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']);
+    const ASCII: Blocks = Blocks(&[' ', '.', ':', '-', '=', '+', '*', '#', '@']);
+
+    /// ASCII where the locale knows no other characters.
+    fn of_locale() -> Blocks {
+        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
+        let locale = locale.to_ascii_lowercase();
+        if locale.contains("utf-8") || locale.contains("utf8") { Self::UNICODE } else { Self::ASCII }
+    }
+
+    /// What is more than nothing is seen.
+    fn draw(self, heights: &[f64], most: f64) -> String {
+        let steps = self.0.len() - 1;
+        let level = |height: f64| match height {
+            h if h <= 0.0 || most <= 0.0 => 0,
+            h => ((h / most * steps as f64).round() as usize).clamp(1, steps),
+        };
+        heights.iter().filter_map(|&height| self.0.get(level(height))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(ends: &[u64]) -> Vec<TimeColumn> {
+        let from = [0].iter().chain(ends);
+        from.zip(ends).map(|(&from_ns, &to_ns)| TimeColumn { from_ns, to_ns }).collect()
+    }
+
+    #[test]
+    fn bands_keep_their_weight_whatever_their_width() {
+        let columns = columns(&[10, 15, 40]);
+        let weights = [10, 20, 5];
+        for width in [1, 3, 7, 40, 111] {
+            let heights = spread(&columns, &weights, width);
+            let sum: f64 = heights.iter().sum::<f64>() * 40.0 / width as f64;
+            assert!((sum - 35.0).abs() < 1e-6, "{width}: {heights:?}");
+        }
+        assert_eq!(spread(&columns, &weights, 8), [1.0, 1.0, 4.0, 0.2, 0.2, 0.2, 0.2, 0.2]);
+        assert_eq!(spread(&[], &[], 2), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn blocks_show_what_is_not_nothing() {
+        assert_eq!(Blocks::ASCII.draw(&[0.0, 0.001, 0.5, 1.0], 1.0), " .=@");
+        assert_eq!(Blocks::UNICODE.draw(&[0.0, 0.001, 0.5, 1.0], 1.0), " \u{2581}\u{2584}\u{2588}");
+        assert_eq!(Blocks::ASCII.draw(&[0.0], 0.0), " ");
+    }
+}
