@@ -8,7 +8,7 @@ use ccsd_profile::TruncationReason;
 use ccsd_tests::ccsd::Record;
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, CXX, Suite};
+use ccsd_tests::suite::{CC, CXX, Need, Suite};
 
 const ASSEMBLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/code.S");
 /// As a system without unwind tables is built.
@@ -83,6 +83,20 @@ fn main() -> ExitCode {
             assert!(rooted + unreadable >= interrupted, "{rooted} + {unreadable} of {interrupted}");
             // The handler runs for half a millisecond, and is mostly still there when its stack is read.
             assert!(rooted * 2 > interrupted, "{rooted} of {interrupted}");
+        })
+        .test("parents_in_vfork", &[CC, Need::Root], || {
+            // Most of their time is the kernel's, so nobody else sees them there.
+            let recorded = Record::new(build("vfork.c", &["-O1"]), &["1500"]).options(&["-F", "9999"]).run();
+            recorded.assert_whole().assert_complete();
+            let samples = recorded.samples("vfork").inherited;
+            assert!(samples > 100, "{samples} samples of vfork in {:?}", recorded.names());
+            recorded.assert_only_caller("one_child", "vfork");
+            recorded.assert_only_caller("main", "one_child");
+        })
+        .test("shells_in_vfork", &[Need::Root], || {
+            let script = "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done";
+            let recorded = Record::new("sh", &["-c", script]).options(&["-F", "9999"]).run();
+            recorded.assert_whole().assert_complete();
         })
         .test("coroutines", &[CC], || {
             let recorded = record("coroutines", &[]);

@@ -17,8 +17,9 @@ use gimli::X86_64;
 use hashbrown::HashSet;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
-use super::careful::{CALLEE_SAVED, Caller, Registers, Stuck, follow_frame_pointer};
+use super::careful::{Caller, Stuck, follow_frame_pointer};
 use super::plain::{self, Plain};
+use super::registers::{CALLEE_SAVED, Registers};
 
 /// Instructions followed for one address. `__gmpn_mul_basecase`, unrolled by hand, has 500; one of a compiler may have
 /// more, but its exits are not far apart. A thousand take some 50 us.
@@ -35,6 +36,8 @@ const CHUNK: u64 = 1024;
 const MAX_INSTRUCTION_BYTES: usize = 15;
 /// Bytes of the longest call, without a prefix: `ff /2` with a SIB byte and a displacement of four bytes.
 const LONGEST_CALL: u64 = 7;
+/// Bytes of a direct call: `e8` and a distance.
+const DIRECT_CALL: u64 = 5;
 
 /// General registers, in the order of their encoding.
 const GENERAL: usize = 16;
@@ -215,29 +218,6 @@ pub fn leave(
 
 /// Whether the instruction before an address is a call. `code` reads the image that the address is in.
 pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
-    is_call(address, code, |_| true)
-}
-
-/// Whether it is a direct call of what is at `target`.
-pub fn is_call_of(target: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
-    call_target_before(address, code) == Some(target)
-}
-
-/// What it calls, if it is a direct call.
-pub fn call_target_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<u64> {
-    let mut target = None;
-    is_call(address, code, |call| {
-        target = call.is_call_near().then(|| call.near_branch_target());
-        target.is_some()
-    });
-    target
-}
-
-fn is_call(
-    address: u64,
-    code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
-    mut is_right: impl FnMut(&Instruction) -> bool,
-) -> bool {
     let Some(start) = address.checked_sub(LONGEST_CALL) else { return false };
     let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {
         return false;
@@ -247,8 +227,15 @@ fn is_call(
         let mut decoder = Decoder::with_ip(64, tail, address - length as u64, DecoderOptions::NONE);
         let instruction = decoder.decode();
         let call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        call && instruction.mnemonic() == Mnemonic::Call && instruction.len() == length && is_right(&instruction)
+        call && instruction.mnemonic() == Mnemonic::Call && instruction.len() == length
     })
+}
+
+/// What it calls, if it is a direct call. (Any five bytes that would be one are taken for one.)
+pub fn call_target_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<u64> {
+    let bytes = code(address.checked_sub(DIRECT_CALL)?, DIRECT_CALL)?;
+    let &[0xe8, a, b, c, d] = &*bytes else { return None };
+    Some(address.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()))
 }
 
 /// The instructions of an image, read piece by piece.

@@ -30,6 +30,8 @@ const SIGNAL_HANDLERS: [&[u8]; 3] = [b"runtime.sigtramp", b"runtime.cgoSigtramp"
 const PROLOGUE: usize = 16;
 /// Bytes of code that those take at most.
 const PROLOGUE_BYTES: u64 = 128;
+/// Bytes of code in which a function goes back to the stack that it has left.
+const RETURN_BYTES: u64 = 64;
 /// Bytes of the largest function that is searched for calls.
 const MAX_FUNCTION_BYTES: u64 = 256 << 10;
 /// Answers kept of each kind, some 30 bytes each: one per function met.
@@ -55,6 +57,23 @@ pub enum Calls {
     Many,
 }
 
+/// What a function that calls others on the thread's stack has noted there, to find back to where it came from. Distances
+/// are from the stack pointer as what it called has left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// Where the stack pointer is.
+    StackPointer(i64),
+    /// How far the stack pointer was from the end of the goroutine's stack: that may be moved, should C call Go.
+    Depth {
+        /// Where the address of the goroutine's record is.
+        record: i64,
+        /// Where in this the end of its stack is.
+        end: i64,
+        /// Where the depth is.
+        depth: i64,
+    },
+}
+
 /// How a stack was followed by its frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Followed {
@@ -72,13 +91,30 @@ pub struct GoCode {
     elf: Arc<ElfFile>,
     frame_pointers: HashMap<u64, bool, FxBuildHasher>,
     calls: HashMap<(u64, u64), Calls, FxBuildHasher>,
+    noted: HashMap<u64, Option<Noted>, FxBuildHasher>,
+    before: HashMap<u64, Before, FxBuildHasher>,
+}
+
+/// What is before an address.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    /// Whether it is a call.
+    is_call: bool,
+    /// Of what, if it is a direct one.
+    target: Option<u64>,
 }
 
 impl GoCode {
     /// `None` where there is no code of Go.
     pub fn new(elf: &Arc<ElfFile>) -> Option<GoCode> {
         elf.go_functions()?;
-        Some(GoCode { elf: Arc::clone(elf), frame_pointers: HashMap::default(), calls: HashMap::default() })
+        Some(GoCode {
+            elf: Arc::clone(elf),
+            frame_pointers: HashMap::default(),
+            calls: HashMap::default(),
+            noted: HashMap::default(),
+            before: HashMap::default(),
+        })
     }
 
     /// The function that contains an address.
@@ -114,10 +150,8 @@ impl GoCode {
     }
 
     /// Whether an address may be a return address: behind a call, or where a goroutine returns to without one.
-    fn is_returned_to(&self, address: u64) -> bool {
-        let code = |address: u64, len| self.elf.code(address, len);
-        code::is_call_before(address, &code)
-            || self.function(address.wrapping_sub(1)).is_some_and(|function| function.is_top)
+    fn is_returned_to(&mut self, address: u64) -> bool {
+        self.before(address).is_call || self.function(address.wrapping_sub(1)).is_some_and(|function| function.is_top)
     }
 
     /// Whether a function has set its frame pointer by the time that it calls others.
@@ -148,15 +182,45 @@ impl GoCode {
         known
     }
 
+    /// What the function at a return address has noted of the stack that it has left, if it is one that has.
+    pub fn noted(&mut self, address: u64) -> Option<Noted> {
+        if let Some(&known) = self.noted.get(&address) {
+            return known;
+        }
+        let noted = self.elf.code(address, RETURN_BYTES).and_then(|code| find_note(&code, address));
+        if self.noted.len() >= MAX_ANSWERS {
+            self.noted.clear();
+        }
+        self.noted.insert(address, noted);
+        noted
+    }
+
     /// Whether an address is behind a direct call of what begins at `callee`.
-    pub fn is_call_of(&self, callee: u64, address: u64) -> bool {
-        code::is_call_of(callee, address, &|address, len| self.elf.code(address, len))
+    pub fn is_call_of(&mut self, callee: u64, address: u64) -> bool {
+        self.before(address).target == Some(callee)
+    }
+
+    fn before(&mut self, address: u64) -> Before {
+        // Most words of a stack are none, and nothing is kept of them.
+        if self.function(address.wrapping_sub(1)).is_none() {
+            return Before { is_call: false, target: None };
+        }
+        if let Some(&known) = self.before.get(&address) {
+            return known;
+        }
+        let code = |address: u64, len| self.elf.code(address, len);
+        let is_call = code::is_call_before(address, &code);
+        let before = Before { is_call, target: code::call_target_before(address, &code) };
+        if self.before.len() >= MAX_ANSWERS {
+            self.before.clear();
+        }
+        self.before.insert(address, before);
+        before
     }
 
     /// The function that is called directly before an address, if it keeps a frame pointer and calls `callee`.
     pub fn caller_between(&mut self, callee: u64, address: u64) -> Option<(u64, Calls)> {
-        let elf = Arc::clone(&self.elf);
-        let target = code::call_target_before(address, &|address, len| elf.code(address, len))?;
+        let target = self.before(address).target?;
         let begins = self.function(target).is_some_and(|function| function.start == target);
         if !begins || !self.keeps_frame_pointer(target) {
             return None;
@@ -232,6 +296,58 @@ fn sets_frame_pointer(code: &[u8], address: u64) -> bool {
     false
 }
 
+/// What the code behind a call finds back by to the stack that it returns on: `mov rdi, [rsp + 48]; mov rsi, [rdi + 8];
+/// sub rsi, [rsp + 40]; mov rsp, rsi; ret`, as `asmcgocall` does, or `mov rsi, [rsp + 40]; mov rsp, rsi; ret`.
+fn find_note(code: &[u8], address: u64) -> Option<Noted> {
+    #[derive(Clone, Copy)]
+    enum Value {
+        Unknown,
+        Slot(i64),
+        Field(i64, i64),
+        Note(Noted),
+    }
+    let mut values = [Value::Unknown; 16];
+    let mut found = None;
+    for instruction in Decoder::with_ip(64, code, address, DecoderOptions::NONE) {
+        match instruction.flow_control() {
+            FlowControl::Next => {}
+            FlowControl::Return => return found,
+            _ => return None,
+        }
+        let (to, from) = (instruction.op0_register(), instruction.memory_base());
+        if instruction.op0_kind() != OpKind::Register {
+            // A store.
+            continue;
+        }
+        let loads = instruction.op1_kind() == OpKind::Memory
+            && instruction.memory_index() == Register::None
+            && instruction.segment_prefix() == Register::None;
+        let distance = instruction.memory_displacement64().cast_signed();
+        let base = values.get(from.number()).copied().filter(|_| from.is_gpr64()).unwrap_or(Value::Unknown);
+        let old = values.get(to.number()).copied().filter(|_| to.is_gpr64()).unwrap_or(Value::Unknown);
+        let new = match (instruction.mnemonic(), base, old) {
+            (Mnemonic::Mov, ..) if loads && from == Register::RSP => Value::Slot(distance),
+            (Mnemonic::Mov, Value::Slot(record), _) if loads => Value::Field(record, distance),
+            (Mnemonic::Sub, _, Value::Field(record, end)) if loads && from == Register::RSP => {
+                Value::Note(Noted::Depth { record, end, depth: distance })
+            }
+            _ => Value::Unknown,
+        };
+        if to == Register::RSP {
+            let source = instruction.op1_register();
+            let moved = instruction.mnemonic() == Mnemonic::Mov && source.is_gpr64() && found.is_none();
+            found = match values.get(source.number()).filter(|_| moved)? {
+                Value::Slot(slot) => Some(Noted::StackPointer(*slot)),
+                Value::Note(noted) => Some(*noted),
+                Value::Unknown | Value::Field(..) => return None,
+            };
+        } else if let Some(value) = values.get_mut(to.full_register().number()).filter(|_| to.is_gpr()) {
+            *value = new;
+        }
+    }
+    None
+}
+
 /// The direct calls of `callee` in a function's code. (Any five bytes that would be one are taken for one: others than
 /// real ones will hardly name the address.)
 fn find_calls(code: &[u8], start: u64, callee: u64) -> Calls {
@@ -266,6 +382,26 @@ mod tests {
         assert!(!sets_frame_pointer(&[&[0xe8, 0, 0, 0, 0], now].concat(), 0x1000));
         assert!(!sets_frame_pointer(&[&[0xc3], now].concat(), 0x1000));
         assert!(!sets_frame_pointer(&[0x90; 128], 0x1000));
+    }
+
+    #[test]
+    fn notes_of_the_stack_that_was_left() {
+        // mov rdi, [rsp + 48]; mov rsi, [rdi + 8]; sub rsi, [rsp + 40]; mov fs:[-8], rdi; mov rsp, rsi; mov [rsp + 24],
+        // eax; ret: asmcgocall of Go 1.19, for a goroutine
+        let depth: &[u8] = &[
+            0x48, 0x8b, 0x7c, 0x24, 0x30, 0x48, 0x8b, 0x77, 0x08, 0x48, 0x2b, 0x74, 0x24, 0x28, 0x64, 0x48, 0x89, 0x3c,
+            0x25, 0xf8, 0xff, 0xff, 0xff, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3,
+        ];
+        assert_eq!(find_note(depth, 0x1000), Some(Noted::Depth { record: 48, end: 8, depth: 40 }));
+        // mov rsi, [rsp + 40]; mov rsp, rsi; mov [rsp + 24], eax; ret: on the thread's stack already
+        let plain: &[u8] = &[0x48, 0x8b, 0x74, 0x24, 0x28, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3];
+        assert_eq!(find_note(plain, 0x1000), Some(Noted::StackPointer(40)));
+        // Cut off before it returns; a call on the way; rsp from somewhere else; pop rsp.
+        assert!((0..depth.len()).all(|end| find_note(&depth[..end], 0x1000).is_none()));
+        assert_eq!(find_note(&[&[0xe8, 0, 0, 0, 0], depth].concat(), 0x1000), None);
+        assert_eq!(find_note(&depth[5..], 0x1000), None);
+        assert_eq!(find_note(&[0x5c, 0xc3], 0x1000), None);
+        assert_eq!(find_note(&[0xc3], 0x1000), None);
     }
 
     #[test]

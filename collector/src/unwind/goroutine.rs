@@ -11,18 +11,25 @@
 //!   the next is its own ([`GoCode::follow`](super::go::GoCode::follow)); up to one that nothing calls.
 //! - A function without a frame is known by the direct call of it; if it is not, there is a gap.
 //!
+//! C code that a Go program calls runs on the thread's stack, too, and keeps no frame pointers. If it does not use the
+//! register at all, the chain begins on the goroutine's stack. If it does, the chain is nonsense; but `asmcgocall`, which
+//! has called it, has noted beside its return address whose stack it has left, and how far from its end
+//! ([`Noted`]). The goroutine waits there for the call to return, and nobody moves its stack. So there is where to read,
+//! and what is read is believed while the note is the same, if it begins with a return address of a call of that function.
+//!
 //! The kernel's chain ends after 127 frames. If the goroutine's memory holds the same chain now, link by link, unwinding
 //! goes on from its end.
 
 use ccsd_profile::TruncationReason;
 use gimli::X86_64 as R;
 
-use super::careful::Registers;
 use super::chain::FrameChain;
-use super::go::{Calls, GoCode};
+use super::go::{Calls, GoCode, Noted};
 use super::memory::UserStack;
+use super::outcome::{Careful, Pointers, Stop};
+use super::registers::Registers;
 use super::roots::ImageRoots;
-use super::{Careful, Frame, Pointers, Root, StackUnwinder, Stop};
+use super::{Frame, Root, StackUnwinder};
 use crate::process::images::{ImageIndex, Images};
 
 /// A function that was called on a goroutine's stack and goes on on another.
@@ -48,26 +55,45 @@ pub enum Way {
 }
 
 impl Switch<'_> {
+    /// The frame pointer of what called the function, the chain from there on, and whether that is sure. `bp` is the register
+    /// as what the function called has left it.
+    fn caller_in_chain(
+        &self,
+        bp: Option<u64>,
+        stack: &UserStack<'_>,
+    ) -> Option<(u64, impl Iterator<Item = u64> + Clone + use<'_>, bool)> {
+        // A function of Go has saved the register first.
+        let saved = self.sp.checked_sub(16).and_then(|slot| {
+            let saved_bp = stack.copied(slot)?;
+            let mut addresses = self.chain.from(slot, stack);
+            let behind = self.frame.address.wrapping_add(1);
+            // That which has been left.
+            (addresses.next()?.wrapping_add(self.to_svma) == behind).then_some((saved_bp, addresses, true))
+        });
+        // One of C may have left it alone.
+        saved.or_else(|| bp.map(|bp| (bp, self.chain.from(bp, stack), false)))
+    }
+
     /// Follows the goroutine's stack outwards and enters its frames. `gap` becomes the number of those before the place where
-    /// some are missing. `None` if the chain says nothing.
+    /// some are missing. `None` if the chain says nothing. `bp` is as for the function before.
     pub fn follow(
         &self,
+        bp: Option<u64>,
         roots: &mut ImageRoots,
         stack: &UserStack<'_>,
         frames: &mut Vec<Frame>,
         gap: &mut Option<usize>,
     ) -> Option<Way> {
-        let slot = self.sp.checked_sub(16)?;
-        let saved_bp = stack.copied(slot)?;
-        let mut addresses = self.chain.from(slot, stack);
-        // That which has been left.
-        if addresses.next()?.wrapping_add(self.to_svma) != self.frame.address.wrapping_add(1) {
-            return None;
-        }
+        let (saved_bp, addresses, sure) = self.caller_in_chain(bp, stack)?;
         let before = frames.len();
         let first = addresses.clone().next()?;
         stack.expect((saved_bp.checked_add(8)?, first));
-        *gap = (!self.enter_caller(roots, first, saved_bp, stack, frames)?).then_some(before);
+        let known = self.enter_caller(roots, first, saved_bp, stack, frames)?;
+        if !known && !sure {
+            // Nothing says that the two belong together.
+            return None;
+        }
+        *gap = (!known).then_some(before);
         let image = self.frame.image;
         let own = addresses.clone().map(|address| address.wrapping_add(self.to_svma));
         let inner = frames.len();
@@ -88,6 +114,30 @@ impl Switch<'_> {
             frames.pop();
             Way::On(pointers)
         }))
+    }
+
+    /// The registers of what called the function, by what the function has noted. `bp` is as above.
+    fn by_note(&self, noted: Noted, bp: Option<u64>, go: &mut GoCode, stack: &UserStack<'_>) -> Option<Registers> {
+        let word = |distance: i64| stack.read(self.sp.checked_add_signed(distance)?);
+        let slot = match noted {
+            Noted::StackPointer(slot) => word(slot)?,
+            Noted::Depth { record, end, depth } => {
+                // Of the two words is believed what is read later.
+                let (record, depth) = (word(record)?, word(depth)?);
+                let [end, _] = stack.peek(record.checked_add_signed(end)?)?;
+                end.checked_sub(depth)?
+            }
+        };
+        let address = stack.read(slot)?;
+        let start = go.function(self.frame.address)?.start;
+        if !go.is_call_of(start, address.wrapping_add(self.to_svma)) {
+            return None;
+        }
+        let mut caller = Registers::default();
+        caller.set(R::RA, address);
+        caller.set(R::RSP, slot.checked_add(8)?);
+        caller.set(R::RBP, bp?);
+        Some(caller)
     }
 
     /// Enters what called the function, which has `saved_bp` for its frame pointer and returns to `first`. Whether all is
@@ -193,7 +243,9 @@ impl StackUnwinder {
             return Ok(Careful::Ended(Root::Complete));
         }
         let start = go.function(address).map_or(0, |function| function.start);
-        let registers = match switch.follow(&mut image.roots, stack, frames, &mut self.gap) {
+        let noted = go.noted(address.wrapping_add(1));
+        let bp = registers.get(R::RBP);
+        let registers = match switch.follow(bp, &mut image.roots, stack, frames, &mut self.gap) {
             Some(Way::Root) => return Ok(Careful::Ended(Root::Complete)),
             Some(Way::Lost(address)) => {
                 stack.begin_late();
@@ -204,15 +256,18 @@ impl StackUnwinder {
                 stack.begin_late();
                 return Ok(Careful::Left(pointers));
             }
-            None => {
-                // What a function of C has found in the register, and left there; or what one of Go has saved first.
-                let saved = stack.read(switch.sp.wrapping_sub(16));
-                let read = |address: u64| stack.read(address);
-                [saved, registers.get(R::RBP)]
-                    .into_iter()
-                    .flatten()
-                    .find_map(|saved_bp| image.roots.caller_of_switch(start, switch.to_svma, saved_bp, &read))
-            }
+            None => match (noted, image.roots.go()) {
+                (Some(noted), Some(go)) => switch.by_note(noted, bp, go, stack),
+                _ => {
+                    // What a function of C has found in the register, and left there; or what one of Go has saved first.
+                    let saved = stack.read(switch.sp.wrapping_sub(16));
+                    let read = |address: u64| stack.read(address);
+                    [saved, bp]
+                        .into_iter()
+                        .flatten()
+                        .find_map(|saved_bp| image.roots.caller_of_switch(start, switch.to_svma, saved_bp, &read))
+                }
+            },
         };
         registers.and_then(|registers| Pointers::of(&registers, true)).map(Careful::Left).ok_or(unreadable)
     }

@@ -4,8 +4,9 @@ use ccsd_profile::TruncationReason;
 
 use super::chain::FrameChain;
 use super::memory::UserStack;
+use super::outcome::{Stop, late_reason};
 use super::shadow::{Join, ShadowStack};
-use super::{Frame, Gap, Root, StackUnwinder, Stop, Target, Unwound, goroutine, late_reason};
+use super::{Frame, Gap, Root, StackUnwinder, Target, Unwound, goroutine};
 use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::Images;

@@ -8,8 +8,9 @@ use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
+use super::Root;
+use super::outcome::Stop;
 use super::roots::{Covered, ImageRoots};
-use super::{Root, Stop};
 use crate::process::images::{ImageIndex, Images};
 
 /// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.

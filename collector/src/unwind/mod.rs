@@ -17,6 +17,7 @@ mod allowance;
 mod careful;
 mod chain;
 mod code;
+mod fast;
 mod fde_index;
 mod go;
 mod goroutine;
@@ -24,39 +25,40 @@ pub mod goroutines;
 mod join;
 mod loaded;
 pub mod memory;
+mod outcome;
 mod pages;
 mod plain;
 mod realigned;
 #[cfg(test)]
 mod recorded;
+mod registers;
 mod return_addresses;
 mod roots;
 pub mod shadow;
+mod slow;
 mod switch;
+mod tables;
 
 use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
+use framehop::FrameAddress;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{FrameAddress, Unwinder};
-use gimli::X86_64;
 
 use crate::layers::Common;
-use crate::perf::record::{Sample, UserRegs};
+use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use allowance::Allowance;
-use careful::{Caller, Registers, Stuck, Table};
 use chain::FrameChain;
-use go::GoFrame;
-use goroutine::Switch;
 use goroutines::Goroutines;
-use loaded::{DEBUG_FRAME_SPAN, LoadedImages};
-use memory::{BELOW_STACK, Memory, Refusals, UserStack};
+use loaded::LoadedImages;
+use memory::{Memory, Refusals, UserStack};
+use outcome::{Careful, Found, Pointers, Stop};
 use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
-use shadow::{Check, Known, ShadowStack, State};
+use shadow::{Known, ShadowStack};
 
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
 /// make. More is taken for a loop.
@@ -66,9 +68,6 @@ const CACHES: usize = 64;
 /// Times that a stack is begun anew for a frame that framehop cannot leave. Signal frames and the like come one or two to a
 /// stack; where there are more, all that is left is unwound with every register.
 const MAX_PASSES: usize = 4;
-/// Times that one stack may move to another by what is no return address, and so downwards. Goroutines are left for the
-/// thread's stack and the signals' stack.
-const MAX_SWITCHES: usize = 16;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
@@ -138,13 +137,6 @@ pub struct Unwound {
     pub common: Common,
     /// Where frames may be missing.
     pub gap: Option<Gap>,
-}
-
-/// A frame that has been found in the mappings.
-enum Located {
-    At(Frame),
-    /// The address is not code of the process.
-    Nowhere,
 }
 
 impl Default for StackUnwinder {
@@ -303,330 +295,6 @@ impl StackUnwinder {
             self.generated.forget(index);
         }
     }
-
-    /// With framehop and its caches.
-    fn fast(
-        &mut self,
-        from: Pointers,
-        stack: &UserStack<'_>,
-        mappings: &mut Mappings,
-        images: &Images,
-        shadow: &mut ShadowStack,
-        frames: &mut Vec<Frame>,
-    ) -> Result<Found, Stop> {
-        self.first_known = frames.len() + 1;
-        let mut search = shadow.search(mappings.generation());
-        let mut read_stack = |address: u64| stack.read(address).ok_or(());
-        let Pointers { mut at, mut regs } = from;
-        loop {
-            let frame = match locate(at.address_for_lookup(), mappings, frames)? {
-                Located::At(frame) => frame,
-                Located::Nowhere => return Err(Stop::Nowhere),
-            };
-            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
-                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
-            };
-            if image.roots.is_bare_entry(frame.address) {
-                return Ok(Found::WHOLE);
-            }
-            let callee_sp = regs.sp();
-            let needs_care = image.roots.needs_care(frame.address);
-            if needs_care && image.roots.is_top(frame.address) {
-                return Ok(Found::WHOLE);
-            }
-            // Where the frame's own address was stored.
-            let mut cfa_slot = None;
-            let return_address = if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
-                // The next instruction; of a caller it comes after the call.
-                let next = frame.address.wrapping_add(u64::from(matches!(at, FrameAddress::ReturnAddress(_))));
-                let (known, read) = (&mut self.return_addresses, |address: u64| stack.read(address));
-                let believed = |address| known.contains(address, mappings, images);
-                let pointers = (regs.sp(), regs.bp());
-                let caller = if image.generated {
-                    let code = |address, len| stack.code(address, len);
-                    let left = self.generated.leave((frame.image, next), pointers, &read, &code, believed);
-                    left.map_err(|address| address.map_or_else(|| image.no_way(frame.address), Stop::Unreadable))?
-                } else {
-                    image.roots.leave_plainly(next, pointers, &read, believed).ok_or(Stop::NeedsCare)?
-                };
-                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
-                caller.ip
-            } else if needs_care {
-                let realigned = image.roots.realigned(frame.address).ok_or(Stop::NeedsCare)?;
-                let left = realigned.leave(regs.sp(), regs.bp(), &|address: u64| stack.read(address));
-                let (caller, slot) = left.map_err(|address| address.map_or(Stop::NeedsCare, Stop::Unreadable))?;
-                if caller.ip == 0 {
-                    return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE });
-                }
-                cfa_slot = Some(slot);
-                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
-                caller.ip
-            } else {
-                let mut own = frame.address.wrapping_add(image.to_own);
-                if image.roots.table(frame.address) == Table::DebugFrame {
-                    own = own.wrapping_add(DEBUG_FRAME_SPAN);
-                }
-                let here = match at {
-                    FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
-                    FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
-                };
-                let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
-                let cache = &mut self.caches[cache_of(frame.address)];
-                let hits = cache.stats().hits();
-                let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
-                // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
-                if cache.stats().hits() == hits {
-                    if image.roots.examine(frame.address) {
-                        return Err(Stop::NeedsCare);
-                    }
-                    if !self.allowance.step() {
-                        return Err(Stop::Because(TruncationReason::TooDeep));
-                    }
-                }
-                match result {
-                    Ok(Some(address)) => address,
-                    Ok(None) => return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE }),
-                    Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
-                    Err(_) => return Err(image.no_way(frame.address)),
-                }
-            };
-            let state = State { return_address, sp: regs.sp(), bp: regs.bp() };
-            while let Some(common) = shadow.find(&mut search, &state) {
-                match shadow.check(common, &mut search, stack) {
-                    Check::Same => return Ok(Found { common: Some(common), ..Found::WHOLE }),
-                    // What has been searched is now less; the same state may be in the reserve too.
-                    Check::Changed => {}
-                }
-            }
-            self.known.push(Known::new(state, callee_sp, stack.recent(), cfa_slot));
-            at = FrameAddress::from_return_address(return_address)
-                .ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
-        }
-    }
-
-    /// With every register, frame by frame, until `met` frames have been left.
-    #[cold]
-    fn careful(
-        &mut self,
-        (start, chain): (&UserRegs, FrameChain<'_>),
-        met: usize,
-        stack: &UserStack<'_>,
-        mappings: &mut Mappings,
-        images: &Images,
-        frames: &mut Vec<Frame>,
-    ) -> Result<Careful, Stop> {
-        let read = |address: u64| stack.read(address);
-        let mut registers = Registers::default();
-        for (register, value) in start.dwarf() {
-            registers.set(register, value);
-        }
-        let mut lookup = start.ip;
-        let mut called = false;
-        // The last frame was one that had moved to another stack.
-        let mut switched = false;
-        let mut switches = 0;
-        let mut late = false;
-        stack.begin_late();
-        self.allowance.start();
-        loop {
-            if !self.allowance.step() {
-                return Err(Stop::Because(TruncationReason::TooDeep));
-            }
-            let mut frame = match locate(lookup, mappings, frames)? {
-                Located::At(frame) => frame,
-                Located::Nowhere => return Err(Stop::Nowhere),
-            };
-            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
-                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
-            };
-            if image.roots.is_bare_entry(frame.address) {
-                return Ok(Careful::Ended(Root::Complete));
-            }
-            // (Of Go's functions each is taken to go on up to the next.)
-            let restores = switched && image.roots.restores_signal(frame.address.wrapping_add(1));
-            switched = match image.roots.go_frame(frame.address) {
-                _ if restores => false,
-                Some(GoFrame::Top) => return Ok(Careful::Ended(Root::Complete)),
-                Some(GoFrame::Switch) => called,
-                None => false,
-            };
-            switches += usize::from(switched);
-            if switches > MAX_SWITCHES {
-                return Err(Stop::Because(TruncationReason::BadUnwindInfo));
-            }
-            let table = match switched {
-                _ if restores => Err(Stuck::NotCovered),
-                false => careful::leave(image.roots.unwind(), frame.address, &mut registers, &read),
-                true => {
-                    let to_svma = frame.address.wrapping_sub(lookup);
-                    let known = &mut self.return_addresses;
-                    let returns_to = |address| known.contains(address, mappings, images);
-                    match image.roots.leave_switch(frame.address, to_svma, &mut registers, &read, returns_to) {
-                        Err(Stuck::NotCovered) => {
-                            let sp = registers.get(X86_64::RSP).unwrap_or(0);
-                            let switch = Switch { frame, to_svma, sp, chain };
-                            return self.leave_thread(&switch, &registers, stack, images, frames);
-                        }
-                        left => left,
-                    }
-                }
-            };
-            let caller = match table {
-                Err(Stuck::NotCovered) if called && image.roots.restores_signal(frame.address.wrapping_add(1)) => {
-                    if let Some(frame) = frames.last_mut() {
-                        frame.address = frame.address.wrapping_add(1);
-                    }
-                    switch::interrupted(&registers, &read).map(|interrupted| {
-                        registers = interrupted;
-                        Caller::Interrupted
-                    })
-                }
-                Err(Stuck::NotCovered) if called && image.roots.begins(frame.address.wrapping_add(1)) => {
-                    frame.address = frame.address.wrapping_add(1);
-                    frames.pop();
-                    frames.push(frame);
-                    let known = &mut self.return_addresses;
-                    let returns_to = |address| known.contains(address, mappings, images);
-                    roots::leave_beginning(&image.roots, frame.address, &mut registers, &read, returns_to)
-                }
-                Err(Stuck::NotCovered) => {
-                    let known = &mut self.return_addresses;
-                    let next = frame.address.wrapping_add(u64::from(called));
-                    let generated = image
-                        .generated
-                        .then(|| self.generated.rows((frame.image, next), &|address, len| stack.code(address, len)));
-                    let rows = generated.as_deref().unwrap_or_else(|| image.roots.rows(next));
-                    code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
-                }
-                result => result,
-            };
-            let pc = registers.get(X86_64::RA).unwrap_or(0);
-            called = caller == Ok(Caller::Called);
-            lookup = match caller {
-                Ok(Caller::Called) => pc.wrapping_sub(1),
-                Ok(Caller::Interrupted) => pc,
-                Ok(Caller::None) => return image.judge(frame.address).map(Careful::Ended),
-                Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
-                Err(_) => return Err(image.no_way(frame.address)),
-            };
-            if !late && stack.first_late().is_some() {
-                // What comes now may be of another call.
-                (late, self.first_known) = (true, frames.len());
-            }
-            // What has moved to another stack is told from the frame after it, too.
-            if frames.len() >= met
-                && !switched
-                && let Some(pointers) = Pointers::of(&registers, called)
-            {
-                return Ok(Careful::Left(pointers));
-            }
-        }
-    }
-}
-
-/// What framehop goes on from.
-struct Pointers {
-    at: FrameAddress,
-    regs: UnwindRegsX86_64,
-}
-
-impl Pointers {
-    /// Of a frame that waits for a call to return, or was interrupted; `None` where not all that it takes is known.
-    fn of(registers: &Registers, called: bool) -> Option<Pointers> {
-        let [ip, sp, bp] = [X86_64::RA, X86_64::RSP, X86_64::RBP].map(|register| registers.get(register));
-        let (ip, regs) = (ip?, UnwindRegsX86_64::new(ip?, sp?, bp?));
-        let at = if called { FrameAddress::from_return_address(ip)? } else { FrameAddress::InstructionPointer(ip) };
-        Some(Pointers { at, regs })
-    }
-}
-
-/// How far a stack was followed with every register.
-enum Careful {
-    /// To its end.
-    Ended(Root),
-    /// To a frame from which on it may go faster.
-    Left(Pointers),
-}
-
-/// Why unwinding stopped short of a root.
-enum Stop {
-    /// framehop cannot leave this frame.
-    NeedsCare,
-    /// The address is not code of the process.
-    Nowhere,
-    /// A value is needed that the copy of the stack does not hold.
-    Unreadable(u64),
-    Because(TruncationReason),
-}
-
-impl Stop {
-    /// The address that was needed, if it is not among those that the sample copied.
-    fn outside_copy(&self, sample: &Sample<'_>) -> Option<u64> {
-        let Stop::Unreadable(address) = *self else { return None };
-        let sp = sample.regs?.sp;
-        let end = sp.checked_add(sample.stack.len() as u64)?;
-        (address.checked_add(8)? > end || address < sp).then_some(address)
-    }
-
-    fn reason(&self, sample: &Sample<'_>) -> TruncationReason {
-        match *self {
-            Stop::NeedsCare => TruncationReason::BadUnwindInfo,
-            Stop::Nowhere => TruncationReason::UnknownMapping,
-            // The stack goes on where the copy ends.
-            Stop::Unreadable(address) => match sample.regs.map_or(0, |regs| regs.sp) {
-                sp if address >= sp => late_reason(sample),
-                // Another stack.
-                sp if address < sp.saturating_sub(BELOW_STACK) => TruncationReason::StackUnreadable,
-                _ => TruncationReason::BadUnwindInfo,
-            },
-            Stop::Because(reason) => reason,
-        }
-    }
-}
-
-/// Why the copy of a stack does not hold what comes next.
-fn late_reason(sample: &Sample<'_>) -> TruncationReason {
-    if sample.stack_full { TruncationReason::StackCopyTooSmall } else { TruncationReason::StackUnreadable }
-}
-
-/// A stack that was followed to its root.
-struct Found {
-    root: Root,
-    /// Where the thread's last stack goes on.
-    common: Option<Common>,
-    /// Whether the frames are such as the shadow stack knows.
-    in_shadow: bool,
-}
-
-impl Found {
-    /// Complete, found by framehop.
-    const WHOLE: Found = Found { root: Root::Complete, common: None, in_shadow: true };
-    /// Complete, found otherwise.
-    const COMPLETE: Found = Found { root: Root::Complete, common: None, in_shadow: false };
-}
-
-/// Enters the frame of an address. An address that is no code can only be the first, a jump gone wrong: it is kept, as
-/// unknown. One read from the stack says that the frame before was not unwound rightly, and is dropped.
-#[inline]
-fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Result<Located, Stop> {
-    let Some(mapping) = mappings.find(lookup) else {
-        if frames.is_empty() {
-            frames.push(Frame { image: ImageIndex::UNKNOWN, address: lookup });
-        }
-        return Ok(Located::Nowhere);
-    };
-    if frames.len() >= MAX_FRAMES {
-        return Err(Stop::Because(TruncationReason::TooDeep));
-    }
-    let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
-    frames.push(frame);
-    Ok(Located::At(frame))
-}
-
-/// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.
-#[inline]
-fn cache_of(address: u64) -> usize {
-    ((address ^ (address >> 9) ^ (address >> 17)) as usize) % CACHES
 }
 
 fn kernel_frames(chain: Bytes<'_>, frames: &mut Vec<Frame>) {

@@ -7,8 +7,8 @@
 
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression, X86_64};
 
-use super::careful::{Table, Tables, expression, with_row};
 use super::plain::CallerPointers;
+use super::tables::{Table, Tables, expression, with_row};
 
 /// How such a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use gimli::X86_64 as R;
 
 use super::fde_index::tests::{push_cie, push_fde};
 use super::*;
-use crate::perf::record::OTHERS;
+use crate::perf::record::{OTHERS, UserRegs};
 use crate::process::mappings::Mapping;
 
 #[path = "recorded_go.rs"]
@@ -335,6 +335,43 @@ fn frames_in_any_register() {
     let words = [1, 2, 3, module.address(1, 5)];
     let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete);
     assert_eq!(module.unwind((0, 0), &words, &[(R::R9, SP + 16)]), expected);
+}
+
+/// pop rdi; mov eax, 58; syscall; push rdi; ret: `vfork` of glibc and of musl. Its child runs on the same stack, and would
+/// overwrite the return address.
+const VFORK: &[u8] = &[0x5f, 0xb8, 0x3a, 0, 0, 0, 0x0f, 0x05, 0x57, 0xc3];
+/// glibc's table for it: the frame is at rsp + 8; from the second instruction on at rsp, with rip in rdi; behind the
+/// system call and the push at rsp + 8.
+const VFORK_TABLE: &[u8] = &[0x41, 0x0e, 0, 0x09, 16, 5, 0x48, 0x0e, 8];
+
+#[test]
+fn return_addresses_in_registers() {
+    // call; add rsp, 16; ret
+    let middle: &[u8] = &[0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x10, 0xc3];
+    let module = Module::new(&[(VFORK, Some(VFORK_TABLE)), (middle, Some(&[0x0e, 24])), (CALLER, Some(OUTERMOST))]);
+    let (back, outer) = (module.address(1, 5), module.address(2, 5));
+    for offset in [0, 1, 6, 8, 9] {
+        let on_stack = offset == 0 || offset == 9;
+        let words: Vec<u64> = on_stack.then_some(back).into_iter().chain([1, 2, outer]).collect();
+        let rdi = (R::RDI, if offset == 0 { 7 } else { back });
+        let expected = (vec![(0, offset), (1, IN_CALL), (2, IN_CALL)], Root::Complete);
+        assert_eq!(module.unwind((0, offset), &words, &[rdi]), expected, "{offset}");
+    }
+}
+
+#[test]
+fn return_addresses_in_registers_lead_nowhere_twice() {
+    // A caller has lost the register.
+    let functions = [(VFORK, Some(VFORK_TABLE)), (CALLER, Some(&[0x0e, 0, 0x09, 16, 5][..]))];
+    let module = Module::new(&functions);
+    let bad = Root::Truncated(TruncationReason::BadUnwindInfo);
+    let words = [module.address(1, 5); 8];
+    let rdi = (R::RDI, module.address(1, 5));
+    assert_eq!(module.unwind((0, 8), &words, &[rdi]), (vec![(0, 8), (1, IN_CALL)], bad));
+    // One that is kept for callers could be followed for ever: DW_CFA_def_cfa_offset 0; DW_CFA_register rip, rbx
+    let module = Module::new(&[(CALLER, Some(&[0x0e, 0, 0x09, 16, 3]))]);
+    let rbx = (R::RBX, module.address(0, 5));
+    assert_eq!(module.unwind((0, 5), &[0; 8], &[rbx]), (vec![(0, 5)], bad));
 }
 
 /// A module with a signal trampoline at function 1, described as the C library does it: an augmentation `S`, and each

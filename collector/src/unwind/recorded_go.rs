@@ -1,5 +1,6 @@
 //! Stacks of Go programs: see [`super`].
 
+use super::super::slow::MAX_SWITCHES;
 use super::*;
 
 /// Flags of functions.
@@ -75,6 +76,36 @@ fn go_keeps_the_other_stack_in_a_register() {
     // Not in the sample.
     let cut = (vec![(0, 0), (1, 5)], Root::Truncated(TruncationReason::StackUnreadable));
     assert_eq!(module.unwind((0, 0), &words, &[(R::R12, 0xc000_0000)]), cut);
+}
+
+#[test]
+fn stacks_that_move_too_often_are_cut() {
+    // As above, and between two of these one that saves the register: call; pop r12; ret
+    let switch: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x4c, 0x89, 0xe4, 0xc3];
+    let between: &[u8] = &[0xe8, 0, 0, 0, 0, 0x41, 0x5c, 0xc3];
+    let table: &[u8] = &[0x0e, 16, 0x8c, 2];
+    let functions =
+        [(&[0xc3][..], Some(LEAF)), (switch, Some(LEAF)), (between, Some(table)), (CALLER, Some(OUTERMOST))];
+    let module = Module::new(&functions);
+    let table = go_table(&module, &[0, WRITES_SP, 0, 0]);
+    let module = module.with(".gopclntab", 0x9000, table);
+    let mut unwinder = StackUnwinder::default();
+    let mut unwind = |switches: usize| {
+        let mut words = vec![module.address(1, SWITCHED)];
+        for _ in 1..switches {
+            let next = SP + 8 * (words.len() as u64 + 3);
+            words.extend([module.address(2, 5), next, module.address(1, SWITCHED)]);
+        }
+        words.push(module.address(3, 5));
+        // Later than in the first moment, when there is no time for so many frames.
+        let later = 1_000_000_000;
+        let (frames, root, _) = module.unwind_by(&mut unwinder, later, (0, 0), &words, &[(R::R12, SP + 8)]);
+        assert_eq!(unwinder.cut_stacks(), 0);
+        (frames.len(), root)
+    };
+    assert_eq!(unwind(MAX_SWITCHES), (2 * MAX_SWITCHES + 1, Root::Complete));
+    // The frame that moves once too often is the last.
+    assert_eq!(unwind(MAX_SWITCHES + 1), (2 * MAX_SWITCHES + 2, Root::Truncated(TruncationReason::TooDeep)));
 }
 
 /// A function of Go: its code, its flags, the offsets of its calls and which function each of them calls.
@@ -167,6 +198,49 @@ fn a_chain_that_is_not_of_frame_pointers_is_not_followed() {
     let words = [1, GOROUTINE, module.address(1, SWITCHED), 0, 0];
     module.chain = vec![module.address(1, SWITCHED) + 1, behind_3, root];
     assert_eq!(module.unwind((0, CALLED), &words, &[(R::RBP, SP + 8)]), (ON_THREAD.to_vec(), UNREADABLE));
+}
+
+#[test]
+fn c_that_leaves_the_frame_pointer_alone() {
+    let mut module = program(&[
+        (&[0xc3], 0, &[]),
+        (SWITCH, WRITES_SP, &[]),
+        (FUNCTION, 0, &[(8, 1)]),
+        (FUNCTION, 0, &[(8, 2)]),
+        (EXIT, TOP, &[]),
+    ]);
+    let (behind_3, root) = (module.address(3, CALLED), module.address(4, 1));
+    let words = [module.address(1, SWITCHED), 0, 0, 0];
+    let mut unwind = |bp: u64, chain: &[u64]| {
+        module.chain = chain.to_vec();
+        module.unwind((0, 0), &words, &[(R::RBP, bp)])
+    };
+    let inner = vec![(0, 0), (1, SWITCHED - 1)];
+    let whole = [&inner[..], &[(2, CALLED - 1), (3, CALLED - 1), ROOT]].concat();
+    assert_eq!(unwind(GOROUTINE, &[behind_3, root]), (whole, Root::Complete));
+    // It does not go on from what calls the switch: then the register was used for something else.
+    for chain in [&[root][..], &[behind_3 + 1, root], &[7]] {
+        assert_eq!(unwind(GOROUTINE, chain), (inner.clone(), UNREADABLE), "{chain:x?}");
+    }
+}
+
+#[test]
+fn stack_pointers_that_are_noted() {
+    // nop; call; mov rsi, [rsp + 16]; mov rsp, rsi; ret: as asmcgocall finds back where it need not leave the stack.
+    let switch: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x74, 0x24, 0x10, 0x48, 0x89, 0xf4, 0xc3];
+    let module =
+        program(&[(&[0xc3], 0, &[]), (switch, WRITES_SP, &[(1, 0)]), (FUNCTION, 0, &[(8, 1)]), (EXIT, TOP, &[])]);
+    let behind_2 = module.address(2, CALLED);
+    let words = [module.address(1, SWITCHED), 0, 0, SP + 40, 0, behind_2, 1, 0xb, module.address(3, 1)];
+    let expected = (vec![(0, 0), (1, SWITCHED - 1), (2, CALLED - 1), (3, 0)], Root::Complete);
+    assert_eq!(module.unwind((0, 0), &words, &[]), expected);
+    // There is no return address of a call of the function, or nothing.
+    for wrong in [module.address(3, 1), behind_2 + 1, 0] {
+        let mut words = words;
+        words[5] = wrong;
+        assert_eq!(module.unwind((0, 0), &words, &[]), (expected.0[..2].to_vec(), UNREADABLE), "{wrong:#x}");
+    }
+    assert_eq!(module.unwind((0, 0), &words[..4], &[]), (expected.0[..2].to_vec(), UNREADABLE));
 }
 
 #[test]

@@ -16,12 +16,14 @@ use ccsd_symbolizer::{ElfFile, UnwindSections};
 use gimli::X86_64;
 use hashbrown::{HashMap, HashSet};
 
-use super::careful::{self, Caller, Registers, Stuck, Table, Tables};
+use super::careful::{self, Caller, Stuck};
 use super::code::{self, Row};
 use super::go::{GoCode, GoFrame};
 use super::plain::{CallerPointers, Plain};
 use super::realigned::Realigned;
+use super::registers::Registers;
 use super::switch;
+use super::tables::{self, Table, Tables};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -118,7 +120,7 @@ impl ImageRoots {
     pub fn examine(&mut self, address: u64) -> bool {
         // Without its bytes there is only the frame pointer, and framehop follows it.
         let careful =
-            self.elf.is_some() && (careful::needs_care(&self.unwind, address) || self.go_frame(address).is_some());
+            self.elf.is_some() && (tables::needs_care(&self.unwind, address) || self.go_frame(address).is_some());
         if careful {
             if self.careful.len() >= MAX_CAREFUL {
                 // They cannot be forgotten: framehop has its guess in the cache now, and would not be examined again.
@@ -208,7 +210,7 @@ impl ImageRoots {
         if let Some(&table) = self.tables.get(&address) {
             return table;
         }
-        let table = careful::covers(&self.unwind, address).map_or(Table::EhFrame, |(table, _)| table);
+        let table = tables::covers(&self.unwind, address).map_or(Table::EhFrame, |(table, _)| table);
         if self.tables.len() >= MAX_TABLE_ANSWERS {
             self.tables.clear();
         }
@@ -277,9 +279,9 @@ impl ImageRoots {
         saved_bp: u64,
         read: &impl Fn(u64) -> Option<u64>,
     ) -> Option<Registers> {
-        let elf = self.elf.clone()?;
-        let code = |address: u64, len| elf.code(address, len);
-        let calls = |address: u64| code::is_call_of(start, address.wrapping_add(to_own), &code);
+        // For as long as both are asked.
+        let mut go = self.go.take()?;
+        let calls = |address: u64| go.is_call_of(start, address.wrapping_add(to_own));
         let frame_end = |caller: &Registers| {
             let own = caller.get(X86_64::RA)?.wrapping_add(to_own);
             let mut after = *caller;
@@ -289,7 +291,9 @@ impl ImageRoots {
                 Err(_) => None,
             }
         };
-        switch::caller_of_systemstack(saved_bp, read, calls, frame_end)
+        let caller = switch::caller_of_systemstack(saved_bp, read, calls, frame_end);
+        self.go = Some(go);
+        caller
     }
 
     /// What unwind information says of an address.
@@ -297,7 +301,7 @@ impl ImageRoots {
         if let Some(&answer) = self.covered.get(&address) {
             return answer;
         }
-        let answer = match careful::covers(&self.unwind, address) {
+        let answer = match tables::covers(&self.unwind, address) {
             Some((_, true)) => Covered::NoCaller,
             Some((_, false)) => Covered::Yes,
             None => Covered::No,

@@ -1,0 +1,122 @@
+//! Following a stack with framehop and its caches: nearly all frames of nearly all stacks.
+
+use ccsd_profile::TruncationReason;
+use framehop::x86_64::UnwindRegsX86_64;
+use framehop::{FrameAddress, Unwinder};
+
+use super::loaded::DEBUG_FRAME_SPAN;
+use super::memory::UserStack;
+use super::outcome::{Found, Located, Pointers, Stop, locate};
+use super::shadow::{Check, Known, ShadowStack, State};
+use super::tables::Table;
+use super::{CACHES, Frame, StackUnwinder};
+use crate::process::images::Images;
+use crate::process::mappings::Mappings;
+
+impl StackUnwinder {
+    /// Follows a stack up to where it ends, goes on as the thread's last one, or comes to a frame that framehop cannot leave.
+    pub(super) fn fast(
+        &mut self,
+        from: Pointers,
+        stack: &UserStack<'_>,
+        mappings: &mut Mappings,
+        images: &Images,
+        shadow: &mut ShadowStack,
+        frames: &mut Vec<Frame>,
+    ) -> Result<Found, Stop> {
+        self.first_known = frames.len() + 1;
+        let mut search = shadow.search(mappings.generation());
+        let mut read_stack = |address: u64| stack.read(address).ok_or(());
+        let Pointers { mut at, mut regs } = from;
+        loop {
+            let frame = match locate(at.address_for_lookup(), mappings, frames)? {
+                Located::At(frame) => frame,
+                Located::Nowhere => return Err(Stop::Nowhere),
+            };
+            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
+                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            };
+            if image.roots.is_bare_entry(frame.address) {
+                return Ok(Found::WHOLE);
+            }
+            let callee_sp = regs.sp();
+            let needs_care = image.roots.needs_care(frame.address);
+            if needs_care && image.roots.is_top(frame.address) {
+                return Ok(Found::WHOLE);
+            }
+            // Where the frame's own address was stored.
+            let mut cfa_slot = None;
+            let return_address = if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
+                // The next instruction; of a caller it comes after the call.
+                let next = frame.address.wrapping_add(u64::from(matches!(at, FrameAddress::ReturnAddress(_))));
+                let (known, read) = (&mut self.return_addresses, |address: u64| stack.read(address));
+                let believed = |address| known.contains(address, mappings, images);
+                let pointers = (regs.sp(), regs.bp());
+                let caller = if image.generated {
+                    let code = |address, len| stack.code(address, len);
+                    let left = self.generated.leave((frame.image, next), pointers, &read, &code, believed);
+                    left.map_err(|address| address.map_or_else(|| image.no_way(frame.address), Stop::Unreadable))?
+                } else {
+                    image.roots.leave_plainly(next, pointers, &read, believed).ok_or(Stop::NeedsCare)?
+                };
+                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                caller.ip
+            } else if needs_care {
+                let realigned = image.roots.realigned(frame.address).ok_or(Stop::NeedsCare)?;
+                let left = realigned.leave(regs.sp(), regs.bp(), &|address: u64| stack.read(address));
+                let (caller, slot) = left.map_err(|address| address.map_or(Stop::NeedsCare, Stop::Unreadable))?;
+                if caller.ip == 0 {
+                    return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE });
+                }
+                cfa_slot = Some(slot);
+                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                caller.ip
+            } else {
+                let mut own = frame.address.wrapping_add(image.to_own);
+                if image.roots.table(frame.address) == Table::DebugFrame {
+                    own = own.wrapping_add(DEBUG_FRAME_SPAN);
+                }
+                let here = match at {
+                    FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
+                    FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
+                };
+                let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
+                let cache = &mut self.caches[cache_of(frame.address)];
+                let hits = cache.stats().hits();
+                let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
+                // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
+                if cache.stats().hits() == hits {
+                    if image.roots.examine(frame.address) {
+                        return Err(Stop::NeedsCare);
+                    }
+                    if !self.allowance.step() {
+                        return Err(Stop::Because(TruncationReason::TooDeep));
+                    }
+                }
+                match result {
+                    Ok(Some(address)) => address,
+                    Ok(None) => return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE }),
+                    Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
+                    Err(_) => return Err(image.no_way(frame.address)),
+                }
+            };
+            let state = State { return_address, sp: regs.sp(), bp: regs.bp() };
+            while let Some(common) = shadow.find(&mut search, &state) {
+                match shadow.check(common, &mut search, stack) {
+                    Check::Same => return Ok(Found { common: Some(common), ..Found::WHOLE }),
+                    // What has been searched is now less; the same state may be in the reserve too.
+                    Check::Changed => {}
+                }
+            }
+            self.known.push(Known::new(state, callee_sp, stack.recent(), cfa_slot));
+            at = FrameAddress::from_return_address(return_address)
+                .ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
+        }
+    }
+}
+
+/// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.
+#[inline]
+fn cache_of(address: u64) -> usize {
+    ((address ^ (address >> 9) ^ (address >> 17)) as usize) % CACHES
+}

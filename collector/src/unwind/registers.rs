@@ -1,0 +1,68 @@
+//! The registers that are followed from frame to frame.
+
+use gimli::Register;
+
+/// DWARF numbers 0 to 15 are general registers, 16 is the return address; psABI for x86-64, figure 3.36.
+pub const REGISTERS: usize = 17;
+/// Registers that a function leaves as it found them: rbx, rbp, r12 to r15. Unless the table says otherwise these, and
+/// only these, are the caller's too.
+pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
+
+/// Register values by DWARF number, as far as they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    values: [Option<u64>; REGISTERS],
+}
+
+impl Registers {
+    /// The value of a register.
+    pub fn get(&self, register: Register) -> Option<u64> {
+        self.values.get(usize::from(register.0)).copied().flatten()
+    }
+
+    /// Sets a register; one that is not followed is ignored.
+    ///
+    /// All ones in a callee-saved register leave it unknown: that is what the kernel reports where a non-maskable
+    /// interrupt found the thread in a system call, for registers that the system call's entry has not saved
+    /// (`perf_get_regs_user` in arch/x86/kernel/perf_regs.c). Should a program hold the value itself, nothing is lost,
+    /// because no frame is there.
+    pub fn set(&mut self, register: Register, value: u64) {
+        let number = usize::from(register.0);
+        if let Some(slot) = self.values.get_mut(number) {
+            *slot = (value != u64::MAX || !CALLEE_SAVED.contains(&number)).then_some(value);
+        }
+    }
+
+    /// Takes over what is known of the register with a DWARF number.
+    pub fn copy(&mut self, number: usize, from: &Registers) {
+        if let (Some(slot), Some(value)) = (self.values.get_mut(number), from.values.get(number)) {
+            *slot = *value;
+        }
+    }
+
+    /// Leaves a register unknown.
+    pub fn forget(&mut self, register: Register) {
+        if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
+            *slot = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimli::X86_64 as R;
+
+    use super::*;
+
+    #[test]
+    fn all_ones_are_what_a_system_call_has_not_saved() {
+        let mut registers = Registers::default();
+        for register in [R::RBX, R::RA] {
+            registers.set(register, u64::MAX);
+        }
+        assert_eq!([R::RBX, R::RA].map(|register| registers.get(register)), [None, Some(u64::MAX)]);
+        // One that is not followed.
+        registers.set(gimli::Register(17), 1);
+        assert_eq!(registers.get(gimli::Register(17)), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Following a stack frame by frame with every register, for the part of it that framehop cannot follow.
+
+use ccsd_profile::TruncationReason;
+use gimli::X86_64;
+
+use super::careful::{self, Caller, Stuck};
+use super::chain::FrameChain;
+use super::go::GoFrame;
+use super::goroutine::Switch;
+use super::memory::UserStack;
+use super::outcome::{Careful, Located, Pointers, Stop, locate};
+use super::registers::Registers;
+use super::{Frame, Root, StackUnwinder, code, roots, switch};
+use crate::perf::record::UserRegs;
+use crate::process::images::Images;
+use crate::process::mappings::Mappings;
+
+/// Times that one stack may move to another by what is no return address, and so downwards. Goroutines are left for the
+/// thread's stack and the signals' stack.
+pub const MAX_SWITCHES: usize = 16;
+
+impl StackUnwinder {
+    /// With every register, frame by frame, until `met` frames have been left.
+    #[cold]
+    pub(super) fn careful(
+        &mut self,
+        (start, chain): (&UserRegs, FrameChain<'_>),
+        met: usize,
+        stack: &UserStack<'_>,
+        mappings: &mut Mappings,
+        images: &Images,
+        frames: &mut Vec<Frame>,
+    ) -> Result<Careful, Stop> {
+        let read = |address: u64| stack.read(address);
+        let mut registers = Registers::default();
+        for (register, value) in start.dwarf() {
+            registers.set(register, value);
+        }
+        let mut lookup = start.ip;
+        let mut called = false;
+        // The last frame was one that had moved to another stack.
+        let mut switched = false;
+        let mut switches = 0;
+        let mut late = false;
+        stack.begin_late();
+        self.allowance.start();
+        loop {
+            if !self.allowance.step() {
+                return Err(Stop::Because(TruncationReason::TooDeep));
+            }
+            let mut frame = match locate(lookup, mappings, frames)? {
+                Located::At(frame) => frame,
+                Located::Nowhere => return Err(Stop::Nowhere),
+            };
+            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
+                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            };
+            if image.roots.is_bare_entry(frame.address) {
+                return Ok(Careful::Ended(Root::Complete));
+            }
+            // (Of Go's functions each is taken to go on up to the next.)
+            let restores = switched && image.roots.restores_signal(frame.address.wrapping_add(1));
+            switched = match image.roots.go_frame(frame.address) {
+                _ if restores => false,
+                Some(GoFrame::Top) => return Ok(Careful::Ended(Root::Complete)),
+                Some(GoFrame::Switch) => called,
+                None => false,
+            };
+            switches += usize::from(switched);
+            if switches > MAX_SWITCHES {
+                return Err(Stop::Because(TruncationReason::TooDeep));
+            }
+            let table = match switched {
+                _ if restores => Err(Stuck::NotCovered),
+                false => careful::leave(image.roots.unwind(), frame.address, &mut registers, &read),
+                true => {
+                    let to_svma = frame.address.wrapping_sub(lookup);
+                    let known = &mut self.return_addresses;
+                    let returns_to = |address| known.contains(address, mappings, images);
+                    match image.roots.leave_switch(frame.address, to_svma, &mut registers, &read, returns_to) {
+                        Err(Stuck::NotCovered) => {
+                            let sp = registers.get(X86_64::RSP).unwrap_or(0);
+                            let switch = Switch { frame, to_svma, sp, chain };
+                            return self.leave_thread(&switch, &registers, stack, images, frames);
+                        }
+                        left => left,
+                    }
+                }
+            };
+            let caller = match table {
+                Err(Stuck::NotCovered) if called && image.roots.restores_signal(frame.address.wrapping_add(1)) => {
+                    if let Some(frame) = frames.last_mut() {
+                        frame.address = frame.address.wrapping_add(1);
+                    }
+                    switch::interrupted(&registers, &read).map(|interrupted| {
+                        registers = interrupted;
+                        Caller::Interrupted
+                    })
+                }
+                Err(Stuck::NotCovered) if called && image.roots.begins(frame.address.wrapping_add(1)) => {
+                    frame.address = frame.address.wrapping_add(1);
+                    frames.pop();
+                    frames.push(frame);
+                    let known = &mut self.return_addresses;
+                    let returns_to = |address| known.contains(address, mappings, images);
+                    roots::leave_beginning(&image.roots, frame.address, &mut registers, &read, returns_to)
+                }
+                Err(Stuck::NotCovered) => {
+                    let known = &mut self.return_addresses;
+                    let next = frame.address.wrapping_add(u64::from(called));
+                    let generated = image
+                        .generated
+                        .then(|| self.generated.rows((frame.image, next), &|address, len| stack.code(address, len)));
+                    let rows = generated.as_deref().unwrap_or_else(|| image.roots.rows(next));
+                    code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
+                }
+                result => result,
+            };
+            let pc = registers.get(X86_64::RA).unwrap_or(0);
+            called = caller == Ok(Caller::Called);
+            lookup = match caller {
+                Ok(Caller::Called) => pc.wrapping_sub(1),
+                Ok(Caller::Interrupted) => pc,
+                Ok(Caller::None) => return image.judge(frame.address).map(Careful::Ended),
+                Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
+                Err(_) => return Err(image.no_way(frame.address)),
+            };
+            if !late && stack.first_late().is_some() {
+                // What comes now may be of another call.
+                (late, self.first_known) = (true, frames.len());
+            }
+            // What has moved to another stack is told from the frame after it, too.
+            if frames.len() >= met
+                && !switched
+                && let Some(pointers) = Pointers::of(&registers, called)
+            {
+                return Ok(Careful::Left(pointers));
+            }
+        }
+    }
+}
