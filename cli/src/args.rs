@@ -203,7 +203,7 @@ pub struct CollectArgs {
     /// `cycles` counts hardware cycles and is missing in most virtual machines; `cpu-clock` is a timer that runs while
     /// the program runs; `cpu-clock+tsc` is the same and weighs every sample in cycles of the time stamp counter, too.
     #[arg(short, long, value_name = "EVENT", hide_default_value = true, default_value = "auto",
-        value_parser = PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock"]))]
+        value_parser = PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock", "tick"]))]
     pub event: String,
     /// The profile file [default: profile.ccsd]
     ///

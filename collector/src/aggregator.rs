@@ -93,6 +93,8 @@ pub struct Aggregator {
     metrics: usize,
     /// Processes that died and of which no stack is kept.
     crashes_left_out: u64,
+    /// Sum of the samples' first weights.
+    weighed: u64,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
 }
@@ -109,6 +111,7 @@ impl Aggregator {
             own_process,
             metrics,
             crashes_left_out: 0,
+            weighed: 0,
             processes: HashMap::default(),
             threads: HashMap::default(),
         }
@@ -227,6 +230,7 @@ impl Aggregator {
     ) {
         let Some(at) = self.follow(thread, time, stack, outside) else { return };
         let Outside { root, gap, .. } = outside;
+        self.weighed = self.weighed.saturating_add(weights[0]);
         self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics]);
 
         let accounting = self.profile.accounting_mut();
@@ -349,12 +353,18 @@ impl Aggregator {
         };
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
-            let event_count = counts.event_count;
-            accounting.target_cpu_ns = event_count;
-            accounting.expected = expected(&spec, event_count, counts.user_share);
+            let used = counts.counted.map(|counted| counted.used);
+            accounting.target_cpu_ns = used;
+            accounting.expected = match spec.event {
+                Event::Tick { .. } => counts.counted.map(|counted| counted.ticks),
+                _ => expected(&spec, used, counts.user_share),
+            };
         }
         if last {
-            let unseen = unseen(accounting, self.layout);
+            let unseen = match spec.event {
+                Event::Tick { .. } => between_ticks(accounting, self.weighed),
+                _ => unseen(accounting, self.layout),
+            };
             let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
             let left_out = self.crashes_left_out;
             let crashes =
@@ -373,6 +383,19 @@ impl Aggregator {
             }
         }
     }
+}
+
+/// Of a target that was sampled by the tick, how much of its CPU time no sample has, if that is worth a word.
+fn between_ticks(accounting: &Accounting, weighed: u64) -> Option<String> {
+    let used = accounting.target_cpu_ns.filter(|&used| used > 0)?;
+    let missing = used.saturating_sub(weighed);
+    let percent = u128::from(missing) * 100 / u128::from(used);
+    (percent >= UNSEEN_PERCENT.into()).then(|| {
+        format!(
+            "{percent}% of the CPU time is in no sample: the threads that spent it ended, or went to another CPU, before \
+             the next tick; -e cpu-clock sees more"
+        )
+    })
 }
 
 /// Where the sampling thread has gone without a word.
@@ -442,8 +465,8 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
 
 /// Samples that a clock event should have given: the CPU time that it counted over its period. The clock counts kernel
 /// time too; where only user code is sampled, the kernel's own accounts say which part of it was that.
-fn expected(spec: &EventSpec, event_count: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
-    let all = event_count?;
+fn expected(spec: &EventSpec, used: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
+    let all = used?;
     let sampled = match (spec.kernel, user_share) {
         (true, _) => all,
         (false, Some((user, total))) if total > 0 => {

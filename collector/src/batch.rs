@@ -4,6 +4,7 @@
 //! so that in the steady state nothing is allocated.
 
 use crate::layers::Common;
+use crate::perf::set::Counted;
 use crate::process::images::{Image, ImageIndex};
 use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
@@ -156,8 +157,8 @@ pub struct Counts {
     pub duration_ns: u64,
     /// CPU time of the sampling thread, nanoseconds.
     pub sampler_cpu_ns: u64,
-    /// Sum of the events' counters (nanoseconds or cycles), where it has been read.
-    pub event_count: Option<u64>,
+    /// Sum of the events' counters, where it has been read.
+    pub counted: Option<Counted>,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
 }

@@ -197,7 +197,7 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         self.state.counts.sampler_cpu_ns = thread_cpu_ns();
-        self.state.counts.event_count = self.events.count();
+        self.state.counts.counted = self.events.count();
         if self.attached {
             let mut sum = (0u64, 0u64);
             self.state.forget_the_dead();

@@ -336,7 +336,7 @@ fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
         return Err(Error::WholeMachineRefused);
     }
     if !can_be_per_cpu(&choice.spec) {
-        let why = "with --per-cpu its cycles would be those of whatever ran in between";
+        let why = "with --per-cpu its cycles, or its time, would be those of whatever ran in between";
         if options.event != EventChoice::Auto {
             return Err(Error::EventUnavailable { event: choice.spec.event.name().to_owned(), why: why.to_owned() });
         }
@@ -428,7 +428,8 @@ fn describe(choice: &Choice, target: String, command: Vec<String>, pids: Vec<u32
     let clock = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
     let metrics = match choice.spec.event {
         Event::Cycles { .. } => vec![Metric { name: "cycles".to_owned(), unit: Unit::Cycles }],
-        Event::CpuClock => vec![clock],
+        // The same metric, however it is sampled.
+        Event::CpuClock | Event::Tick { .. } => vec![clock],
         Event::CpuClockTsc { .. } => vec![clock, Metric { name: "tsc".to_owned(), unit: Unit::Cycles }],
     };
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

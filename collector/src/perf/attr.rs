@@ -5,6 +5,8 @@
 
 use perf_event_open_sys::bindings as sys;
 
+use super::record::SampleLayout;
+
 /// Bytes of user stack that the kernel copies with every sample.
 ///
 /// The kernel's own limit is 65,528 (`sample_stack_user` is a multiple of 8 below 64 KiB, and a record's size is a
@@ -34,6 +36,16 @@ pub enum Event {
         /// `perf_event_attr.config` of its `tsc` event.
         config: u64,
     },
+    /// The scheduler's tick as group leader with the thread's own clock, so that each sample also carries the CPU time since
+    /// the one before; see [`super::tick`].
+    Tick {
+        /// `perf_event_attr.config`: the tracepoint's number.
+        id: u64,
+        /// Ticks per second.
+        rate_hz: u32,
+        /// Where the kernel's part of a stack has the return address of the interrupt itself.
+        entry: u64,
+    },
 }
 
 impl Event {
@@ -43,6 +55,7 @@ impl Event {
             Event::Cycles { .. } => "cycles",
             Event::CpuClock => "cpu-clock",
             Event::CpuClockTsc { .. } => "cpu-clock+tsc",
+            Event::Tick { .. } => "tick",
         }
     }
 }
@@ -72,12 +85,21 @@ impl EventSpec {
 
     /// How many weights a sample has: that of the event, and the TSC's where it is read.
     pub fn metrics(&self) -> usize {
-        1 + usize::from(self.reads_group())
+        1 + usize::from(matches!(self.event, Event::CpuClockTsc { .. }))
     }
 
     /// Whether samples carry the values of the event group (`PERF_SAMPLE_READ`).
     pub fn reads_group(&self) -> bool {
-        matches!(self.event, Event::CpuClockTsc { .. })
+        matches!(self.event, Event::CpuClockTsc { .. } | Event::Tick { .. })
+    }
+
+    /// What samples carry.
+    pub fn sample_layout(&self) -> SampleLayout {
+        let interrupt = match self.event {
+            Event::Tick { entry, .. } => Some(entry),
+            _ => None,
+        };
+        SampleLayout { group_read: self.reads_group(), interrupt, ..SampleLayout::default() }
     }
 
     /// The attributes of the sampling event itself.
@@ -95,6 +117,11 @@ impl EventSpec {
                 attr.type_ = sys::PERF_TYPE_SOFTWARE;
                 attr.config = sys::PERF_COUNT_SW_CPU_CLOCK.into();
                 attr.__bindgen_anon_1.sample_period = self.period_ns();
+            }
+            Event::Tick { id, .. } => {
+                attr.type_ = sys::PERF_TYPE_TRACEPOINT;
+                attr.config = id;
+                attr.__bindgen_anon_1.sample_period = 1;
             }
         }
         attr.sample_type |= u64::from(sys::PERF_SAMPLE_PERIOD)
@@ -114,11 +141,15 @@ impl EventSpec {
         attr
     }
 
-    /// The attributes of the TSC event that rides in the sampling event's group, if there is one.
+    /// The attributes of the event that rides in the sampling event's group, if there is one: the TSC, or a clock.
     pub fn group_member_attr(&self) -> Option<sys::perf_event_attr> {
-        let Event::CpuClockTsc { pmu_type, config } = self.event else { return None };
+        let (type_, config) = match self.event {
+            Event::CpuClockTsc { pmu_type, config } => (pmu_type, config),
+            Event::Tick { .. } => (sys::PERF_TYPE_SOFTWARE, sys::PERF_COUNT_SW_TASK_CLOCK.into()),
+            Event::Cycles { .. } | Event::CpuClock => return None,
+        };
         let mut attr = base_attr();
-        attr.type_ = pmu_type;
+        attr.type_ = type_;
         attr.config = config;
         attr.read_format = sys::PERF_FORMAT_GROUP.into();
         attr.set_inherit(self.inherit.into());

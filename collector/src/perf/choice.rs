@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES};
 use super::event::open;
+use super::tick;
 use crate::error::{Error, Result};
 use crate::system;
 
@@ -23,6 +24,8 @@ pub enum EventChoice {
     CpuClockTsc,
     /// The CPU clock alone.
     CpuClock,
+    /// The scheduler's tick or nothing.
+    Tick,
 }
 
 impl EventChoice {
@@ -34,6 +37,7 @@ impl EventChoice {
             EventChoice::Cycles => "cycles",
             EventChoice::CpuClockTsc => "cpu-clock+tsc",
             EventChoice::CpuClock => "cpu-clock",
+            EventChoice::Tick => "tick",
         }
     }
 }
@@ -47,9 +51,10 @@ impl FromStr for EventChoice {
             "cycles" => Ok(EventChoice::Cycles),
             "cpu-clock+tsc" => Ok(EventChoice::CpuClockTsc),
             "cpu-clock" => Ok(EventChoice::CpuClock),
+            "tick" => Ok(EventChoice::Tick),
             _ => Err(Error::EventUnavailable {
                 event: text.to_owned(),
-                why: "it is none of auto, cycles, cpu-clock+tsc, cpu-clock".to_owned(),
+                why: "it is none of auto, cycles, cpu-clock+tsc, cpu-clock, tick".to_owned(),
             }),
         }
     }
@@ -112,6 +117,9 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
     // The least that every kernel with perf events gives to everybody below paranoid 3.
     probe(&base).map_err(|source| refusal(source, system::perf_event_paranoid()))?;
 
+    if event == EventChoice::Tick {
+        return tick(&base, scope);
+    }
     let mut notes = Vec::new();
     let kernel = match scope {
         Scope::User => false,
@@ -180,6 +188,24 @@ fn tsc(base: &EventSpec) -> std::result::Result<EventSpec, &'static str> {
     Ok(spec)
 }
 
+/// The tick comes as often as it comes, in user code and in the kernel.
+fn tick(base: &EventSpec, scope: Scope) -> Result<Choice> {
+    let unavailable = |why: &str| Error::EventUnavailable { event: "tick".to_owned(), why: why.to_owned() };
+    if scope == Scope::User {
+        return Err(unavailable("it is an event of the kernel, and user code alone is to be sampled"));
+    }
+    let event = tick::find().map_err(|why| unavailable(&why))?;
+    let rate_hz = if let Event::Tick { rate_hz, .. } = event { rate_hz } else { base.rate_hz };
+    let spec = EventSpec { event, rate_hz, kernel: true, ..*base };
+    // Inherited events whose samples read a group exist since Linux 6.12.
+    probe(&spec)
+        .map_err(|_| unavailable("this kernel does not read event groups of child threads (Linux 6.12 does)"))?;
+    let note = format!(
+        "sampled by the scheduler's tick, {rate_hz} times a second: what runs in step with it is seen always or never"
+    );
+    Ok(Choice { spec, notes: vec![note] })
+}
+
 fn probe(spec: &EventSpec) -> io::Result<()> {
     let leader = open(&spec.sampling_attr(), 0, -1, None)?;
     if let Some(member) = spec.group_member_attr() {
@@ -211,7 +237,9 @@ mod tests {
 
     #[test]
     fn names_of_events() {
-        for choice in [EventChoice::Auto, EventChoice::Cycles, EventChoice::CpuClockTsc, EventChoice::CpuClock] {
+        for choice in
+            [EventChoice::Auto, EventChoice::Cycles, EventChoice::CpuClockTsc, EventChoice::CpuClock, EventChoice::Tick]
+        {
             assert_eq!(choice.name().parse::<EventChoice>().unwrap(), choice);
         }
         assert!("cyclse".parse::<EventChoice>().unwrap_err().to_string().contains("cyclse"));

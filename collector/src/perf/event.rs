@@ -79,17 +79,16 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
 }
 
-/// The event's count with that of everything that inherited it: nanoseconds for a clock, cycles for cycles.
-/// `grouped` says whether it was opened with `PERF_FORMAT_GROUP`.
+/// The event's count with that of everything that inherited it: nanoseconds for a clock, cycles for cycles. `grouped` says
+/// whether it was opened with `PERF_FORMAT_GROUP`; the second is then that of the other event of its group.
 ///
 /// # Errors
 /// The errno of `read(2)`, or `UnexpectedEof` for a short answer.
-pub fn count(event: &OwnedFd, grouped: bool) -> io::Result<u64> {
+pub fn count(event: &OwnedFd, grouped: bool) -> io::Result<[u64; 2]> {
     let mut buffer = [0u8; 64];
     let n = nix::unistd::read(event, &mut buffer)?;
     let at = if grouped { 8 } else { 0 };
-    match buffer.get(at..at + 8).filter(|_| n >= at + 8) {
-        Some(bytes) => Ok(bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()),
-        None => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+    let word = |at: usize| buffer.get(at..at + 8).filter(|_| n >= at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+    let first = word(at).ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok([first, word(at + 8).unwrap_or(0)])
 }

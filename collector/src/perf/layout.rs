@@ -88,10 +88,10 @@ pub fn files_per_target(layout: Layout, spec: &EventSpec) -> u64 {
     }
 }
 
-/// Whether an event makes sense on a CPU: the TSC read at a sample says what went by since the sample before, which there
-/// may be another program's, or sleep.
+/// Whether an event makes sense on a CPU: what is read at a sample, the TSC or a clock, says what went by since the sample
+/// before, which there may be another program's, or sleep.
 pub fn can_be_per_cpu(spec: &EventSpec) -> bool {
-    !matches!(spec.event, Event::CpuClockTsc { .. })
+    !spec.reads_group()
 }
 
 #[cfg(test)]

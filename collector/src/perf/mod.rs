@@ -1,7 +1,7 @@
 //! Perf events: which are chosen, how they are opened, and the records they write.
 //!
 //! `attr` says what is wanted, `choice` finds out what the kernel takes, `event` is the system call, `ring_buffer` the
-//! shared memory, `record` its contents, `layout` how events are spread, `set` all events of a session, `signals` those that kill, and `sorter` turns the rings of all CPUs into one stream in order of time.
+//! shared memory, `record` its contents, `layout` how events are spread, `set` all events of a session, `signals` those that kill, `tick` what the scheduler's tick needs, and `sorter` turns the rings of all CPUs into one stream in order of time.
 
 pub mod attr;
 pub mod choice;
@@ -12,6 +12,7 @@ pub mod ring_buffer;
 pub mod set;
 pub mod signals;
 pub mod sorter;
+pub mod tick;
 
 use nix::time::{ClockId, clock_gettime};
 

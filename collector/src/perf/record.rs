@@ -24,6 +24,9 @@ pub struct SampleLayout {
     pub group_read: bool,
     /// Which of them tell of fatal signals.
     pub fatal: Option<FatalSignals>,
+    /// Where samples are taken in an interrupt: the return address of its outermost frame. The kernel's part of the stack
+    /// begins with it and those further in, which are not the target's.
+    pub interrupt: Option<u64>,
 }
 
 /// The registers that unwinding starts from.
@@ -225,8 +228,12 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Record<'_>> {
     let chain = record.slice(at, entries * 8);
     at += entries * 8;
     let kernel_entries = (0..entries).find(|i| chain.u64_at(i * 8) == Some(USER_CONTEXT)).unwrap_or(entries);
-    let (kernel_chain, user_chain) =
-        (chain.slice(0, kernel_entries * 8), chain.slice((kernel_entries + 1) * 8, chain.len()));
+    // (A signal may be delivered where an interrupt returns; that is no frame of the sampling's.)
+    let interrupt = layout.interrupt.filter(|_| fatal.is_none());
+    let interrupt = interrupt.and_then(|entry| (0..kernel_entries).find(|i| chain.u64_at(i * 8) == Some(entry)));
+    let from = interrupt.map_or(0, |interrupt| interrupt + 1);
+    let kernel_chain = chain.slice(from * 8, (kernel_entries - from) * 8);
+    let user_chain = chain.slice((kernel_entries + 1) * 8, chain.len());
     let mut raw = Bytes::new(&[]);
     if fatal.is_some() {
         let size = usize::try_from(record.u32_at(at)?).ok()?;
@@ -369,7 +376,7 @@ mod tests {
             8, // 16 bytes asked, 8 copied
         ];
         let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &words);
-        let layout = SampleLayout { group_read: true, fatal: None };
+        let layout = SampleLayout { group_read: true, ..SampleLayout::default() };
         assert_eq!(time_of(Bytes::new(&bytes)), Some(99));
         let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
         assert_eq!((sample.id, sample.pid, sample.tid, sample.time, sample.period), (7, 10, 20, 99, 1_001_001));
@@ -390,6 +397,25 @@ mod tests {
             // Whatever is cut off, the parser answers.
             let _ = parse(Bytes::new(&bytes[..cut]), layout);
         }
+    }
+
+    #[test]
+    fn the_frames_of_an_interrupt_are_left_out() {
+        // Context, two frames of the interrupt, its entry, what it interrupted; the user's part.
+        let chain = [0xffff_ffff_ffff_ff80, 0xa1, 0xa2, 0xe, 0xb1, 0xe, 0xffff_ffff_ffff_fe00, 0x40];
+        let head = [7, 0, 99, 1, chain.len() as u64];
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &[&head[..], &chain, &[0, 0]].concat());
+        let kernel = |interrupt| {
+            let layout = SampleLayout { interrupt, ..SampleLayout::default() };
+            let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
+            assert_eq!(sample.user_chain.u64_at(0), Some(0x40));
+            (0..sample.kernel_chain.len() / 8).filter_map(|i| sample.kernel_chain.u64_at(i * 8)).collect::<Vec<_>>()
+        };
+        assert_eq!(kernel(None), chain[..6]);
+        // Up to the innermost; the other is that of one before.
+        assert_eq!(kernel(Some(0xe)), chain[4..6]);
+        assert_eq!(kernel(Some(0xf)), chain[..6]);
+        assert_eq!(kernel(Some(0x40)), chain[..6]);
     }
 
     #[test]

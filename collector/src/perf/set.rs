@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use hashbrown::HashMap;
 
-use super::attr::{EventSpec, MAX_STACK_BYTES, ring_owner_attr};
+use super::attr::{Event, EventSpec, MAX_STACK_BYTES, ring_owner_attr};
 use super::event;
 use super::layout::{Layout, files_per_target, room};
-use super::record::SampleLayout;
 use super::ring_buffer::{PAGE, RingBuffer};
 use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
@@ -56,6 +55,15 @@ struct LateEvents {
     sampling: OwnedFd,
     /// What tells of mappings, and the TSC.
     others: Vec<OwnedFd>,
+}
+
+/// What the events of a session counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Nanoseconds of CPU time, or cycles.
+    pub used: u64,
+    /// Ticks, where they sample.
+    pub ticks: u64,
 }
 
 /// What opening events on a thread came to.
@@ -119,7 +127,7 @@ impl EventSet {
             .map(|pair| Ok((pair[0].owner().try_clone()?, pair[1].owner().try_clone()?)))
             .collect::<io::Result<Vec<_>>>()
             .map_err(doing("duplicate a perf event"))?;
-        let sample_layout = SampleLayout { group_read: spec.reads_group(), fatal: None };
+        let sample_layout = spec.sample_layout();
         let file_limit = system::raise_file_limit();
         let (counting, others) = (Vec::new(), Vec::new());
         let mut set = EventSet {
@@ -293,17 +301,24 @@ impl EventSet {
         }
     }
 
-    /// The target's nanoseconds of CPU time, or cycles, so far: the sum of what its events counted. An event that cannot
+    /// What the target's events counted so far: nanoseconds of CPU time, or cycles, and for the tick how often it came. An
+    /// event that cannot
     /// be read (the kernel says ECHILD where a thread was forked while its group was being made) is left out; `None` if
     /// none can, or if there were too many threads to count them all.
-    pub fn count(&self) -> Option<u64> {
+    pub fn count(&self) -> Option<Counted> {
         if self.uncounted {
             return None;
         }
         let grouped = self.spec.reads_group();
+        let by_tick = matches!(self.spec.event, Event::Tick { .. });
         let late = self.late.values().map(|late| &late.sampling);
-        let counts = self.counting.iter().chain(late).filter_map(|fd| event::count(fd, grouped).ok());
-        counts.fold(None, |sum, count| Some(sum.unwrap_or(0).saturating_add(count)))
+        let mut sum = None;
+        for [first, second] in self.counting.iter().chain(late).filter_map(|fd| event::count(fd, grouped).ok()) {
+            let Counted { used, ticks } = sum.unwrap_or_default();
+            let (more, tick) = if by_tick { (second, first) } else { (first, 0) };
+            sum = Some(Counted { used: used.saturating_add(more), ticks: ticks.saturating_add(tick) });
+        }
+        sum
     }
 }
 

@@ -38,6 +38,8 @@ pub struct State {
     pub batch: Batch,
     pub counts: Counts,
     metrics: usize,
+    /// Whether samples weigh what is read with them.
+    by_tick: bool,
     inherit: bool,
     layout: Layout,
     /// A child that is still ccsd, and no target before it has called `execve`. (Events on threads wait for that
@@ -87,6 +89,7 @@ impl State {
             batch: Batch::default(),
             counts: Counts::default(),
             metrics,
+            by_tick: matches!(events.spec().event, Event::Tick { .. }),
             inherit: events.spec().inherit,
             layout: events.layout(),
             waiting_child: None,
@@ -276,11 +279,12 @@ impl State {
         }
         self.counts.received += u64::from(fatal.is_none());
         let mut weights = [0; MAX_METRICS];
-        weights[0] = sample.period;
-        if self.metrics > 1
-            && let Some(value) = sample.group_value
-        {
-            weights[1] = thread.group_values.advance(ring, value);
+        let gained = sample.group_value.map_or(0, |value| thread.group_values.advance(ring, value));
+        match self.metrics {
+            // By the tick: what the thread has run since the last one.
+            1 if self.by_tick => weights[0] = gained,
+            1 => weights[0] = sample.period,
+            _ => (weights[0], weights[1]) = (sample.period, gained),
         }
         let may_reserve = self.reserved < MAX_RESERVED;
         let reserved = thread.shadow.reserved();

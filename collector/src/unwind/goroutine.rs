@@ -116,18 +116,23 @@ impl Switch<'_> {
         }))
     }
 
-    /// The registers of what called the function, by what the function has noted. `bp` is as above.
-    fn by_note(&self, noted: Noted, bp: Option<u64>, go: &mut GoCode, stack: &UserStack<'_>) -> Option<Registers> {
+    /// Where on the goroutine's stack the function returns to, by what it has noted, and the goroutine's record if the note
+    /// has it. (Of the record only what does not change while the goroutine waits is looked at.)
+    fn noted_slot(&self, noted: Noted, stack: &UserStack<'_>) -> Option<(u64, Option<u64>)> {
         let word = |distance: i64| stack.read(self.sp.checked_add_signed(distance)?);
-        let slot = match noted {
-            Noted::StackPointer(slot) => word(slot)?,
+        match noted {
+            Noted::StackPointer(slot) => Some((word(slot)?, None)),
             Noted::Depth { record, end, depth } => {
-                // Of the two words is believed what is read later.
+                // What is read later is believed if these two are still the same.
                 let (record, depth) = (word(record)?, word(depth)?);
                 let [end, _] = stack.peek(record.checked_add_signed(end)?)?;
-                end.checked_sub(depth)?
+                Some((end.checked_sub(depth)?, Some(record)))
             }
-        };
+        }
+    }
+
+    /// The registers of what called the function, which returns to what is in `slot`. `bp` is as above.
+    fn by_note(&self, slot: u64, bp: Option<u64>, go: &mut GoCode, stack: &UserStack<'_>) -> Option<Registers> {
         let address = stack.read(slot)?;
         let start = go.function(self.frame.address)?.start;
         if !go.is_call_of(start, address.wrapping_add(self.to_svma)) {
@@ -228,11 +233,11 @@ impl StackUnwinder {
         images: &Images,
         frames: &mut Vec<Frame>,
     ) -> Result<Careful, Stop> {
-        let unreadable = Stop::Because(TruncationReason::StackUnreadable);
+        let unreadable = || Stop::Because(TruncationReason::StackUnreadable);
         let address = switch.frame.address;
         let image = self.images.get(&mut self.unwinder, switch.frame.image, images);
-        let Some(image) = image else { return Err(unreadable) };
-        let Some(go) = image.roots.go() else { return Err(unreadable) };
+        let image = image.ok_or_else(unreadable)?;
+        let go = image.roots.go().ok_or_else(unreadable)?;
         // From Go 1.23 on `morestack` clears the frame pointer, "as caller may execute on another M".
         let cleared = || stack.copied(switch.sp.wrapping_sub(16)) == Some(0);
         let scheduled = |frames: &[Frame]| {
@@ -257,7 +262,13 @@ impl StackUnwinder {
                 return Ok(Careful::Left(pointers));
             }
             None => match (noted, image.roots.go()) {
-                (Some(noted), Some(go)) => switch.by_note(noted, bp, go, stack),
+                (Some(noted), Some(go)) => {
+                    let (slot, record) = switch.noted_slot(noted, stack).ok_or_else(unreadable)?;
+                    self.goroutine = record.map(|record| (record, slot));
+                    let caller = switch.by_note(slot, bp, go, stack);
+                    // What is further out may be known.
+                    Some(caller.ok_or(Stop::Unreadable(slot))?)
+                }
                 _ => {
                     // What a function of C has found in the register, and left there; or what one of Go has saved first.
                     let saved = stack.read(switch.sp.wrapping_sub(16));
@@ -269,6 +280,7 @@ impl StackUnwinder {
                 }
             },
         };
-        registers.and_then(|registers| Pointers::of(&registers, true)).map(Careful::Left).ok_or(unreadable)
+        let pointers = registers.and_then(|registers| Pointers::of(&registers, true));
+        pointers.map(Careful::Left).ok_or_else(unreadable)
     }
 }

@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
-use crate::perf::record::{OTHERS, Sample};
+use crate::perf::record::OTHERS;
 
 /// Frames kept of each: all can be compared at once, with the two words of the record.
 const FRAMES: usize = MAX_PROBES - 2;
@@ -30,7 +30,7 @@ const FRESH_NS: u64 = 10_000_000;
 /// Goroutines of which it is looked up whether their stacks have been moved, for one sample: a microsecond each.
 const MAX_LOOKS: usize = 64;
 /// Of the general registers that a sample has, that in which Go keeps the goroutine's record; see [`OTHERS`].
-const R14: usize = 12;
+pub const R14: usize = 12;
 const _: () = assert!(OTHERS[R14] == 14);
 /// Bytes of the largest stack that Go allows.
 const MAX_STACK: u64 = 1 << 30;
@@ -93,20 +93,20 @@ impl Goroutine {
 }
 
 impl Goroutines {
-    /// Remembers the outermost frames of a sample's stack: `slots` are their return addresses, outermost first.
+    /// Remembers the outermost frames of a goroutine's stack: `slots` are their return addresses, outermost first. The
+    /// goroutine is given by the address of its record (or what may be one) and one of its stack.
     #[inline]
     pub fn remember(
         &mut self,
         slots: impl Iterator<Item = Slot>,
-        sample: &Sample<'_>,
+        (record, sp): (u64, u64),
+        time: u64,
         generation: u32,
         stack: &UserStack<'_>,
     ) {
-        let Some(regs) = sample.regs else { return };
-        let record = regs.others[R14];
-        let fresh = |known: &Goroutine| sample.time.saturating_sub(known.time) < FRESH_NS && known.has(regs.sp);
+        let fresh = |known: &Goroutine| time.saturating_sub(known.time) < FRESH_NS && known.has(sp);
         if self.generation != generation || !self.known.get(&record).is_some_and(fresh) {
-            self.renew(slots, record, (regs.sp, sample.time), generation, stack);
+            self.renew(slots, record, (sp, time), generation, stack);
         }
     }
 
@@ -182,7 +182,6 @@ impl Goroutines {
 mod tests {
     use super::super::memory::Memory;
     use super::*;
-    use crate::perf::record::UserRegs;
     use crate::perf::ring_buffer::Bytes;
 
     /// Words of a goroutine's stack that are looked at: every second one is a return address.
@@ -216,9 +215,7 @@ mod tests {
 
         fn remember(&self, goroutines: &mut Goroutines, time: u64) {
             with_memory(|stack| {
-                let mut regs = UserRegs { sp: self.address(1), ..UserRegs::default() };
-                regs.others[R14] = self.record();
-                goroutines.remember(self.slots(), &sample(Some(regs), time), 1, stack);
+                goroutines.remember(self.slots(), (self.record(), self.address(1)), time, 1, stack);
             });
         }
     }
@@ -226,24 +223,6 @@ mod tests {
     fn bounds(stack: &[u64; WORDS]) -> [u64; 2] {
         let low = stack.as_ptr() as u64;
         [low, low + 8 * WORDS as u64]
-    }
-
-    fn sample(regs: Option<UserRegs>, time: u64) -> Sample<'static> {
-        let none = Bytes::new(&[]);
-        Sample {
-            id: 1,
-            pid: 1,
-            tid: 1,
-            time,
-            period: 1,
-            group_value: None,
-            kernel_chain: none,
-            user_chain: none,
-            regs,
-            has_user_state: true,
-            stack: none,
-            stack_full: true,
-        }
     }
 
     fn with_memory<T>(then: impl FnOnce(&UserStack<'_>) -> T) -> T {
@@ -318,9 +297,7 @@ mod tests {
         let (model, mut goroutines) = (Model::new(1000), Goroutines::default());
         let believed = |goroutines: &mut Goroutines, record: u64, sp: u64| {
             with_memory(|stack| {
-                let mut regs = UserRegs { sp, ..UserRegs::default() };
-                regs.others[R14] = record;
-                goroutines.remember(model.slots(), &sample(Some(regs), 0), 1, stack);
+                goroutines.remember(model.slots(), (record, sp), 0, 1, stack);
             });
             !goroutines.known.is_empty()
         };

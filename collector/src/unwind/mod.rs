@@ -52,7 +52,7 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use allowance::Allowance;
 use chain::FrameChain;
-use goroutines::Goroutines;
+use goroutines::{Goroutines, R14};
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
 use outcome::{Careful, Found, Pointers, Stop};
@@ -105,6 +105,8 @@ pub struct StackUnwinder {
     first_known: usize,
     /// After how many of its frames some are missing.
     gap: Option<usize>,
+    /// The goroutine that has called C code, if it has noted that: the address of its record, and one of its stack.
+    goroutine: Option<(u64, u64)>,
     read_late: u64,
     read_too_late: u64,
 }
@@ -152,6 +154,7 @@ impl Default for StackUnwinder {
             known: Vec::new(),
             first_known: 0,
             gap: None,
+            goroutine: None,
             read_late: 0,
             read_too_late: 0,
         }
@@ -175,6 +178,7 @@ impl StackUnwinder {
         frames.clear();
         self.known.clear();
         self.gap = None;
+        self.goroutine = None;
         self.generated.begin(sample.pid, sample.time);
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
@@ -188,7 +192,11 @@ impl StackUnwinder {
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), may_reserve);
                 if self.is_in_go(frames, images) {
-                    goroutines.remember(shadow.outermost(), sample, mappings.generation(), &stack);
+                    let by_register = || sample.regs.map(|regs| (regs.others[R14], regs.sp));
+                    if let Some(goroutine) = self.goroutine.or_else(by_register) {
+                        let generation = mappings.generation();
+                        goroutines.remember(shadow.outermost(), goroutine, sample.time, generation, &stack);
+                    }
                 }
                 Unwound { root: Root::Complete, common, gap: None }
             }
