@@ -22,7 +22,7 @@ const ALLOWANCE: f64 = 0.03;
 fn main() -> ExitCode {
     Suite::new()
         .test("shares_are_those_of_the_program", &[CC, Need::Root], || {
-            let Some(recorded) = record("weights.c", &["2000"]) else { return };
+            let Some(recorded) = record("tick.c", &["shares", "2000"]) else { return };
             let measured = |line: &str| line.split_once(' ').map(|(name, ns)| (name.to_owned(), ns.parse().unwrap()));
             let truth: Vec<(String, u64)> = recorded.ended.stdout.lines().filter_map(measured).collect();
             let whole: u64 = truth.iter().map(|(_, ns)| ns).sum();
