@@ -35,6 +35,10 @@ use args::{Cli, Command};
 use exit::{Exit, Failure};
 
 fn main() {
+    // No command for people, and nothing else is to happen in that process before it has given up its rights.
+    if std::env::args_os().nth(1).is_some_and(|word| word == service::worker::ARGUMENT) {
+        service::worker::serve().leave();
+    }
     let cli = Cli::parse();
     let exit = run(cli).unwrap_or_else(|failure| {
         // `{:#}` gives the causes, too, on one line.

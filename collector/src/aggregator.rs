@@ -165,7 +165,7 @@ impl Aggregator {
     }
 
     fn absorb(&mut self, batch: &mut Batch) {
-        self.resolver.begin_batch();
+        self.resolver.begin_batch(&batch.frames);
         let mut frames = batch.frames.as_slice();
         for item in batch.items.drain(..) {
             match item {
@@ -349,7 +349,10 @@ impl Aggregator {
         accounting.throttle_events = counts.throttle_events;
         accounting.own_cpu_ns = match self.own_process {
             true => usage::own_cpu_ns(),
-            false => counts.sampler_cpu_ns.saturating_add(usage::thread_cpu_ns()),
+            false => {
+                let own = counts.sampler_cpu_ns.saturating_add(usage::thread_cpu_ns());
+                own.saturating_add(self.resolver.worker_cpu_ns())
+            }
         };
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {

@@ -4,33 +4,33 @@
 //! is in. Answers are remembered until there are [`MAX_FRAMES_KNOWN`] of them.
 
 mod generated;
+mod images;
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile};
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, KernelSymbols, Symbols};
+use ccsd_symbolizer::{DebugFileFinder, Function, KernelSymbols};
+use ccsd_worker::Told;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::jit::JitNames;
 use crate::process::images::{Image, ImageIndex};
 use crate::promptness::become_favoured;
 use crate::unwind::Frame;
+use images::{Batch, ImageSymbols, Left};
 
 /// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
 const MAX_FRAMES_KNOWN: usize = 1 << 20;
 
-/// Bytes of symbols and debug information kept for all images together. That of `rustc` is some 200 MiB.
-const MAX_SYMBOL_BYTES: u64 = 256 << 20;
-/// The same where it is one image that takes more. Its debug sections may be as large.
-const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
-/// How often that is checked, in frames resolved: adding up takes about as long as resolving ten frames.
+/// How often it is checked what is kept of images, in frames resolved: adding up takes about as long as resolving ten frames.
 const FRAMES_PER_CHECK: u64 = 512;
 
-/// In the place of an arena position: the cost centre of the last frame of generated code.
+/// For how long a frame goes without a name where there was nobody to ask, nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// In the place of an arena position: the cost centre of the last frame that is not remembered, of generated code for one.
 const ONE: u32 = u32::MAX;
 
 /// What a frame is.
@@ -46,28 +46,6 @@ pub struct Resolved {
     pub named: bool,
     /// Until when this is right, nanoseconds: code that is generated may be replaced.
     pub until: u64,
-}
-
-struct ImageSymbols {
-    id: ImageId,
-    name: String,
-    elf: Option<Arc<ElfFile>>,
-    debug: DebugFileFinder,
-    symbols: Option<Symbols>,
-    /// Of code that a process generates.
-    jit: Option<Box<JitNames>>,
-    /// When it was last asked, in frames resolved.
-    used: u64,
-}
-
-impl ImageSymbols {
-    /// Appends the functions at an address, innermost first.
-    fn functions(&mut self, address: u64, functions: &mut Vec<Function>) {
-        if let Some(elf) = &self.elf {
-            let symbols = self.symbols.get_or_insert_with(|| Symbols::new(Arc::clone(elf), self.debug.clone()));
-            symbols.resolve(address, functions);
-        }
-    }
 }
 
 /// The kernel's symbols. The kernel takes 40 ms and more to print them, so they are read beside the collection.
@@ -88,18 +66,18 @@ pub struct Resolver {
     known: HashMap<Frame, Resolved, FxBuildHasher>,
     arena: Vec<CostCentreId>,
     functions: Vec<Function>,
+    batch: Batch,
     /// Frames resolved so far, each once.
     resolved: u64,
     /// Images of generated code whose process lives.
     jit_images: Vec<ImageIndex>,
-    /// The cost centre of the last frame of generated code.
+    /// The cost centre of the last frame that is not remembered.
     one: CostCentreId,
     /// Changes whenever frames of generated code may have got another answer.
     generation: u32,
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
-    /// Of images whose symbols are no longer kept.
-    notes: BTreeSet<String>,
+    left: Left,
 }
 
 impl Resolver {
@@ -123,12 +101,13 @@ impl Resolver {
             known: HashMap::default(),
             arena: Vec::new(),
             functions: Vec::new(),
+            batch: Batch::default(),
             resolved: 0,
             jit_images: Vec::new(),
             one: CostCentreId::ELIDED,
             generation: 0,
             named_later: 0,
-            notes: BTreeSet::new(),
+            left: Left::default(),
         }
     }
 
@@ -137,38 +116,17 @@ impl Resolver {
         let Image { name, elf, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
-        self.images.push(ImageSymbols { id, name, elf, debug, symbols: None, jit: None, used: 0 });
+        self.images.push(ImageSymbols { id, name, elf, debug, names: None, jit: None, used: 0 });
     }
 
     /// Frees what is kept of an image (`None`), or gives it its files back.
     pub fn set_file(&mut self, index: ImageIndex, from: Option<Image>) {
         if let Some(image) = self.images.get_mut(index.0 as usize) {
-            if let Some(symbols) = image.symbols.take() {
-                self.notes.extend(symbols.notes().iter().map(|note| format!("{}: {note}", image.name)));
-            }
+            self.left.drop_names(image);
             (image.elf, image.debug) = match from {
                 Some(from) => (from.elf, from.debug),
                 None => (None, DebugFileFinder::none()),
             };
-        }
-    }
-
-    /// Keeps the symbols of all images within [`MAX_SYMBOL_BYTES`] by dropping those that have not been asked for
-    /// longest. They are read again if they are needed again.
-    fn bound_symbols(&mut self) {
-        let held = |image: &ImageSymbols| image.symbols.as_ref().map_or(0, Symbols::held_bytes);
-        let mut total: u64 = self.images.iter().map(held).sum();
-        while total > MAX_SYMBOL_BYTES {
-            let with_symbols = self.images.iter_mut().filter(|image| image.symbols.is_some());
-            let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
-            // The only one is being used, and would be read again at once.
-            if held(oldest) == total && total <= MAX_IMAGE_SYMBOL_BYTES {
-                return;
-            }
-            total = total.saturating_sub(held(oldest));
-            if let Some(symbols) = oldest.symbols.take() {
-                self.notes.extend(symbols.notes().iter().map(|note| format!("{}: {note}", oldest.name)));
-            }
         }
     }
 
@@ -178,7 +136,7 @@ impl Resolver {
         match self.known.get(&frame) {
             Some(resolved) => *resolved,
             None if self.is_jit(frame.image) => self.resolve_jit(profile, frame, time),
-            None => self.resolve_new(profile, frame),
+            None => self.resolve_new(profile, frame, time),
         }
     }
 
@@ -199,16 +157,12 @@ impl Resolver {
     /// The functions of a frame in an image's file, innermost first: that of the frame and those inlined into it there, each
     /// with its source line. None where no symbols tell. Not remembered.
     pub fn functions(&mut self, frame: Frame) -> &[Function] {
-        self.functions.clear();
-        if let Some(image) = self.images.get_mut(frame.image.0 as usize) {
-            image.used = self.resolved;
-            image.functions(frame.address, &mut self.functions);
-        }
+        self.find_functions(frame);
         &self.functions
     }
 
     #[cold]
-    fn resolve_new(&mut self, profile: &mut Profile, frame: Frame) -> Resolved {
+    fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
         if self.known.len() >= MAX_FRAMES_KNOWN {
             self.known.clear();
             self.arena.clear();
@@ -220,6 +174,10 @@ impl Resolver {
         let first = self.arena.len() as u32;
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
+        } else if self.find_functions(frame) == Told::NotNow {
+            self.one = profile.add_cost_centre(self.nameless(frame));
+            let until = time.saturating_add(RETRY_NS);
+            return Resolved { first: ONE, count: 1, line: LineId::UNKNOWN, named: false, until };
         } else {
             self.user_frame(profile, frame)
         };
@@ -228,20 +186,17 @@ impl Resolver {
         resolved
     }
 
+    /// What stands for a frame of an image in which no function is known.
+    fn nameless(&self, frame: Frame) -> CostCentre {
+        let image = self.images.get(frame.image.0 as usize).map_or(ImageId::new(0), |image| image.id);
+        CostCentre { image, linkage_name: None, display_name: None, start: None, file: None, line: 0 }
+    }
+
+    /// Enters the functions that have been found.
     fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
-        let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
-        self.functions.clear();
-        image.used = self.resolved;
-        image.functions(frame.address, &mut self.functions);
+        let Some(image) = self.images.get(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
         if self.functions.is_empty() {
-            self.arena.push(profile.add_cost_centre(CostCentre {
-                image: image.id,
-                linkage_name: None,
-                display_name: None,
-                start: None,
-                file: None,
-                line: 0,
-            }));
+            self.arena.push(profile.add_cost_centre(self.nameless(frame)));
             return (LineId::UNKNOWN, false);
         }
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
@@ -298,10 +253,6 @@ impl Resolver {
             Kernel::Read(Err(why)) => Some(format!("kernel functions have no names: {why}")),
             _ => None,
         };
-        let of_image = |image: &ImageSymbols| {
-            let notes = image.symbols.iter().flat_map(Symbols::notes);
-            notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
-        };
-        kernel.into_iter().chain(self.images.iter().flat_map(of_image)).chain(self.notes.iter().cloned())
+        kernel.into_iter().chain(self.image_notes())
     }
 }

@@ -325,8 +325,8 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
 }
 
 /// What to know of the costs of a session that is not alone.
-const SHARED: &str =
-    "collected by a daemon: its CPU time is that of the two threads of this session, its memory that of all sessions";
+const SHARED: &str = "collected by a daemon: its CPU time is that of the two threads of this session and of what names took, its memory that \
+     of all sessions, without that of the process that reads images";
 /// What to know of [`Layout::Cpus`].
 const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other programs are taken, too, and dropped)";
 

@@ -6,13 +6,16 @@
 //! one package beside the image.
 
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::elf::{ElfFile, string_at};
+use crate::elf::ElfFile;
 use crate::limits;
 use crate::root::Root;
 
@@ -28,7 +31,25 @@ pub struct DebugFileFinder {
     image_path: Option<PathBuf>,
     /// Files opened beforehand, by the paths they were found at.
     held: Vec<(PathBuf, Arc<File>)>,
+    /// Who opens files, where this process may not.
+    opener: Option<Arc<dyn OpenFiles>>,
+    /// Of another root; see [`DebugFileFinder::view`].
+    view: u64,
 }
+
+/// Opens files for a process that may not.
+pub trait OpenFiles: Debug + Send + Sync {
+    /// The regular files that an absolute path leads to.
+    fn open(&self, path: &Path) -> Vec<File>;
+}
+
+/// Where debug files are installed.
+const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+/// Names of files with the debug information of one unit, and of many, end so.
+const SPLIT_EXTENSIONS: [&str; 2] = ["dwo", "dwp"];
+
+/// Numbers of views so far.
+static VIEWS: AtomicU64 = AtomicU64::new(0);
 
 /// A file with debug information, and where it is inside the root, if that is known.
 #[derive(Debug)]
@@ -57,7 +78,45 @@ impl DebugFileFinder {
     ///
     /// If the directory cannot be opened.
     pub fn in_root(root: impl AsRef<Path>) -> io::Result<DebugFileFinder> {
-        Ok(DebugFileFinder { roots: vec![Root::at(root.as_ref())?], ..DebugFileFinder::default() })
+        let view = VIEWS.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(DebugFileFinder { roots: vec![Root::at(root.as_ref())?], view, ..DebugFileFinder::default() })
+    }
+
+    /// Has files opened by another process, which knows where.
+    #[must_use]
+    pub fn through(opener: Arc<dyn OpenFiles>) -> DebugFileFinder {
+        DebugFileFinder { opener: Some(opener), ..DebugFileFinder::default() }
+    }
+
+    /// Which file system its paths are of: 0 is the one that this process sees, and each [`DebugFileFinder::in_root`] makes
+    /// another. Images of two views have different debug files, whatever their own files are.
+    #[must_use]
+    pub fn view(&self) -> u64 {
+        self.view
+    }
+
+    /// The image's absolute path, if it is known.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.image_path.as_deref()
+    }
+
+    /// Opens what may be a file with debug information of the image, for a process that is not trusted to ask for nothing
+    /// else: only what is an ELF file, and is in the directory of the image or below, among the installed debug files, or by
+    /// its name one of split DWARF.
+    #[must_use]
+    pub fn open_for_other(&self, path: &Path) -> Vec<File> {
+        let Some(path) = normal(path) else { return Vec::new() };
+        let beside = self.directory().and_then(normal).is_some_and(|directory| path.starts_with(directory));
+        let split = path.extension().is_some_and(|end| SPLIT_EXTENSIONS.iter().any(|known| end == *known));
+        if !(beside || split || path.starts_with(DEBUG_DIRECTORY)) {
+            return Vec::new();
+        }
+        let is_elf = |file: &File| {
+            let mut magic = [0; 4];
+            file.read_exact_at(&mut magic, 0).is_ok() && &magic == b"\x7fELF"
+        };
+        self.open(&path).filter(is_elf).collect()
     }
 
     /// Searches this machine too, after the other root: containers rarely have debug files, their host may.
@@ -77,15 +136,16 @@ impl DebugFileFinder {
 
     /// Opens what may be debug files of `image` now, to be looked at when they are needed: for programs in a mount
     /// namespace of their own, which is taken apart when they end, whoever holds its root open. (Not the files of split
-    /// DWARF, as there is one for each unit.) A few system calls; nothing large is read.
+    /// DWARF, as there is one for each unit.) A few system calls; nothing large is read. `read` reads the headers of such a
+    /// file, [`ElfFile::open_debug`] or whatever has another process do it.
     #[must_use]
-    pub fn hold(mut self, image: &ElfFile) -> DebugFileFinder {
+    pub fn hold(mut self, image: &ElfFile, read: impl Fn(File) -> Option<ElfFile>) -> DebugFileFinder {
         let by_id = image.build_id().and_then(build_id_path);
         let linked = self.link(image).into_iter().flat_map(|link| link.candidates);
         let mut paths: Vec<PathBuf> = by_id.into_iter().chain(linked).chain(self.package_paths(None)).collect();
         let add_supplement = |paths: &mut Vec<PathBuf>, debug: &ElfFile, path: Option<&Path>| {
-            if let Some((name, id)) = supplement_link(debug) {
-                paths.extend(build_id_path(&id));
+            if let Some((name, id)) = debug.links().supplement() {
+                paths.extend(build_id_path(id));
                 paths.extend(path.and_then(Path::parent).map(|directory| directory.join(name)));
             }
         };
@@ -97,7 +157,7 @@ impl DebugFileFinder {
                 if self.held.len() >= limits::MAX_HELD_FILES {
                     return self;
                 }
-                if let Some(debug) = file.try_clone().ok().and_then(|file| ElfFile::open_debug(file).ok()) {
+                if let Some(debug) = file.try_clone().ok().and_then(&read) {
                     add_supplement(&mut paths, &debug, Some(&path));
                 }
                 self.held.push((path.clone(), Arc::new(file)));
@@ -118,11 +178,12 @@ impl DebugFileFinder {
         debug_path: Option<&Path>,
         notes: &mut Vec<String>,
     ) -> Option<ElfFile> {
-        let (path, id) = supplement_link(debug)?;
+        let links = debug.links();
+        let (path, id) = links.supplement()?;
         let directory = debug_path.or(self.image_path.as_deref()).and_then(Path::parent).unwrap_or(Path::new("/"));
         // An absolute path replaces the directory.
-        let by_path = self.open_matching(&directory.join(&path), &id, notes);
-        let found = by_path.or_else(|| self.find_by_build_id(&id, notes));
+        let by_path = self.open_matching(&directory.join(&path), id, notes);
+        let found = by_path.or_else(|| self.find_by_build_id(id, notes));
         if found.is_none() {
             let path = path.display();
             notes.push(format!("debug information common to several images is missing: {path}"));
@@ -192,12 +253,8 @@ impl DebugFileFinder {
 
     /// What `.gnu_debuglink` says.
     fn link(&self, image: &ElfFile) -> Option<Link> {
-        let section = image.section(b".gnu_debuglink")?;
-        // A file name, padding to four bytes, and the CRC-32 of the debug file.
-        let data = image.section_data(section, limits::MAX_DEBUGLINK).ok()?;
-        let name = Path::new(OsStr::from_bytes(string_at(&data, 0)));
-        let crc_at = name.as_os_str().len().checked_add(1)?.checked_next_multiple_of(4)?;
-        let crc = u32::from_le_bytes(data.get(crc_at..crc_at.checked_add(4)?)?.try_into().ok()?);
+        let (name, crc) = image.links().debug?;
+        let name = Path::new(OsStr::from_bytes(&name));
         // The link is a bare name; one that walks the file system was not written by objcopy.
         let mut components = name.components();
         let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else { return None };
@@ -206,7 +263,7 @@ impl DebugFileFinder {
         let candidates = [
             directory.join(name),
             directory.join(".debug").join(name),
-            Path::new("/usr/lib/debug").join(beneath).join(name),
+            Path::new(DEBUG_DIRECTORY).join(beneath).join(name),
         ];
         Some(Link { crc, candidates })
     }
@@ -214,7 +271,8 @@ impl DebugFileFinder {
     /// The regular files that an absolute path leads to, in the roots.
     fn open(&self, path: &Path) -> impl Iterator<Item = File> {
         let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
-        held.chain(self.roots.iter().filter_map(move |root| root.open(path).ok()))
+        let others = self.opener.iter().flat_map(move |opener| opener.open(path));
+        held.chain(self.roots.iter().filter_map(move |root| root.open(path).ok())).chain(others)
     }
 }
 
@@ -227,7 +285,7 @@ struct Link {
 fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
     let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug")))
+    Some(PathBuf::from(format!("{DEBUG_DIRECTORY}/.build-id/{first:02x}/{rest}.debug")))
 }
 
 /// Whether the file that `.gnu_debuglink` leads to is the right one. Where both have build ids these tell, as they are
@@ -244,26 +302,22 @@ fn is_linked(image: &ElfFile, debug: &ElfFile, crc: u32, file: io::Result<File>)
     Ok(sum == crc)
 }
 
-/// The path and the build id of the file with debug information common to several: `.gnu_debugaltlink` has just
-/// these, `.debug_sup` (DWARF 5, section 7.3.6) also a version, a mark for the file itself, and the size of the id.
-fn supplement_link(debug: &ElfFile) -> Option<(PathBuf, Vec<u8>)> {
-    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
-    let read = |name| debug.section_data(debug.section(name)?, limits::MAX_ALTLINK).ok();
-    if let Some(data) = read(b".gnu_debugaltlink".as_slice()) {
-        let name = string_at(&data, 0);
-        return Some((path(name), data.get(name.len().checked_add(1)?..)?.to_vec()));
+/// An absolute path without `..`, which are taken for what they mean where there are no symbolic links.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir => _ = normal.pop(),
+            Component::Normal(name) => normal.push(name),
+            Component::Prefix(_) => return None,
+        }
     }
-    let data = read(b".debug_sup")?;
-    let [5, 0, 0, rest @ ..] = &*data else { return None };
-    let name = string_at(rest, 0);
-    let (&size, id) = rest.get(name.len().checked_add(1)?..)?.split_first()?;
-    // A LEB128 number; ids are shorter than 128 bytes.
-    Some((path(name), id.get(..usize::from(size))?.to_vec()))
+    path.is_absolute().then_some(normal)
 }
 
 /// The CRC-32 of a whole file (the polynomial of zlib, as `.gnu_debuglink` uses it).
 fn crc_of(file: &File) -> io::Result<u32> {
-    use std::os::unix::fs::FileExt;
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 256 << 10];
     let mut offset = 0;

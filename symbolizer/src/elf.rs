@@ -9,10 +9,12 @@ use std::sync::{Arc, OnceLock};
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
+use serde::{Deserialize, Serialize};
 
 use crate::compressed;
 use crate::error::ImageError;
 use crate::go::GoFunctions;
+use crate::headers::Links;
 use crate::limits;
 use crate::source::Source;
 use crate::unwind::UnwindSections;
@@ -39,12 +41,14 @@ pub struct ElfFile {
     eh_frame_hdr_segment: Option<Segment>,
     build_id: Option<Vec<u8>>,
     entry: u64,
+    /// What the file says of others, if another process has read it.
+    links: Option<Links>,
     unwind: OnceLock<UnwindSections>,
     go: OnceLock<Option<GoFunctions>>,
 }
 
 /// A segment that is mapped into memory (PT_LOAD). All values in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Where it begins in the file.
     pub file_offset: u64,
@@ -58,19 +62,32 @@ pub struct Segment {
     pub executable: bool,
 }
 
+/// What makes an [`ElfFile`] of an open file.
+pub(crate) struct Parts {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) sections: Vec<Section>,
+    pub(crate) section_names: Arc<[u8]>,
+    pub(crate) eh_frame_hdr_segment: Option<Segment>,
+    pub(crate) build_id: Option<Vec<u8>>,
+    pub(crate) entry: u64,
+    pub(crate) links: Links,
+}
+
 /// A section header, decoded.
 #[derive(Debug, Clone)]
 pub(crate) struct Section {
-    name: u32,
+    pub(crate) name: u32,
     pub(crate) kind: elf::SectionType,
-    flags: u64,
+    pub(crate) flags: u64,
     pub(crate) svma: u64,
-    offset: u64,
-    size: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
     /// Index of the linked section, for instance a symbol table's strings (`sh_link`).
     pub(crate) link: u32,
     /// Bytes of an entry, for sections that are tables.
     pub(crate) entry_size: u64,
+    /// Its bytes, where another process has decompressed them.
+    pub(crate) bytes: Option<Arc<[u8]>>,
 }
 
 impl Section {
@@ -99,7 +116,11 @@ impl ElfFile {
     }
 
     /// Opens a file that only has debug information: `.dwo` and `.dwp` files are object files.
-    pub(crate) fn open_debug(file: File) -> Result<ElfFile, ImageError> {
+    ///
+    /// # Errors
+    ///
+    /// As [`ElfFile::open`].
+    pub fn open_debug(file: File) -> Result<ElfFile, ImageError> {
         ElfFile::parse(Source::from_file(file)?, &WITH_OBJECTS)
     }
 
@@ -138,11 +159,43 @@ impl ElfFile {
             eh_frame_hdr_segment,
             build_id: None,
             entry: header.entry,
+            links: None,
             unwind: OnceLock::new(),
             go: OnceLock::new(),
         };
         file.build_id = file.read_build_id(&program_headers);
         Ok(file)
+    }
+
+    /// A file whose headers have been read already; see [`Headers`](crate::Headers).
+    pub(crate) fn from_parts(file: File, parts: Parts) -> Result<ElfFile, ImageError> {
+        let Parts { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links } = parts;
+        Ok(ElfFile {
+            source: Source::from_file(file)?,
+            segments,
+            sections,
+            section_names,
+            eh_frame_hdr_segment,
+            build_id,
+            entry,
+            links: Some(links),
+            unwind: OnceLock::new(),
+            go: OnceLock::new(),
+        })
+    }
+
+    /// The file itself, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&File> {
+        match &self.source {
+            Source::File(file, _) => Some(file),
+            Source::Bytes(_) => None,
+        }
+    }
+
+    /// What the file says of others.
+    pub(crate) fn links(&self) -> Links {
+        self.links.clone().unwrap_or_else(|| Links::read(self))
     }
 
     /// The program's entry point (SVMA; `e_entry`), 0 where there is none.
@@ -249,6 +302,11 @@ impl ElfFile {
         self.section_names.get(section.name as usize..).unwrap_or_default()
     }
 
+    /// Whether its bytes in the file are not those that it has.
+    pub(crate) fn is_compressed(&self, section: &Section) -> bool {
+        section.flags & elf::SHF_COMPRESSED.0 != 0 || self.is_legacy_compressed(section)
+    }
+
     fn is_legacy_compressed(&self, section: &Section) -> bool {
         self.section_name(section).starts_with(compressed::LEGACY_PREFIX)
     }
@@ -257,6 +315,9 @@ impl ElfFile {
     pub(crate) fn section_data(&self, section: &Section, limit: u64) -> Result<Arc<[u8]>, ImageError> {
         if section.kind == elf::SHT_NOBITS {
             return Err(ImageError::Malformed("section has no bytes in the file"));
+        }
+        if let Some(bytes) = &section.bytes {
+            return Ok(Arc::clone(bytes));
         }
         let raw = self.source.read("section", section.offset, section.size, limit)?;
         if section.flags & elf::SHF_COMPRESSED.0 != 0 {
@@ -443,6 +504,7 @@ fn decode_section(header: &elf::SectionHeader64<LE>) -> Section {
         size: header.sh_size.get(LE),
         link: header.sh_link.get(LE),
         entry_size: header.sh_entsize.get(LE),
+        bytes: None,
     }
 }
 
@@ -458,8 +520,6 @@ pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
 /// Finds the NT_GNU_BUILD_ID note of owner "GNU" (gABI, "Note Section": three words, then name and descriptor, each
 /// padded to four bytes).
 fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
-    // SHA-1 is 20 bytes and the longest in use 32; --build-id=0x... may be anything short.
-    const MAX_BUILD_ID: usize = 64;
     loop {
         let (header, rest) = notes.split_at_checked(12)?;
         let word = |at: usize| -> Option<usize> {
@@ -469,7 +529,7 @@ fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
         let (name_size, id_size, kind) = (word(0)?, word(4)?, word(8)?);
         let (name, rest) = rest.split_at_checked(name_size.checked_next_multiple_of(4)?)?;
         let id = rest.get(..id_size)?;
-        if kind == elf::NT_GNU_BUILD_ID.0 as usize && name.starts_with(b"GNU\0") && id_size <= MAX_BUILD_ID {
+        if kind == elf::NT_GNU_BUILD_ID.0 as usize && name.starts_with(b"GNU\0") && id_size <= limits::MAX_BUILD_ID {
             return (!id.is_empty()).then(|| id.to_vec());
         }
         notes = rest.get(id_size.checked_next_multiple_of(4)?..)?;

@@ -9,7 +9,7 @@ use crate::elf::{ElfFile, string_at};
 use crate::limits;
 
 /// Names of the section; the second in position-independent programs.
-const SECTIONS: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
+pub(crate) const SECTIONS: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
 
 /// Bits of a function's flags (`funcFlag_TOPFRAME`, `funcFlag_SPWRITE`).
 const TOP_FRAME: u8 = 1;

@@ -118,3 +118,6 @@ pub const MAX_HELD_FILES: usize = 8;
 
 /// Notes about one image. Each of its units may refer to a file that is damaged; nobody reads about all of them.
 pub const MAX_NOTES: usize = 16;
+
+/// Bytes of a build id. SHA-1 is 20 bytes and the longest in use 32; `--build-id=0x...` may be anything short.
+pub const MAX_BUILD_ID: usize = 64;

@@ -254,7 +254,8 @@ fn files_that_are_held_may_go() {
         let place = split.install(&place);
         let image = open(&split.image());
         let finder = DebugFileFinder::in_root(split.workshop.path("root")).unwrap().image_path(&split.inside);
-        let (held, not_held) = (finder.clone().hold(&image), finder);
+        let (held, not_held) =
+            (finder.clone().hold(&image, |file| ccsd_symbolizer::ElfFile::open_debug(file).ok()), finder);
         std::fs::remove_file(place).unwrap();
         let name =
             |finder| linkage(resolve(&mut Symbols::new(image.clone(), finder), split.main).last().unwrap()).to_owned();

@@ -66,6 +66,19 @@ impl Daemon {
         self.child.id()
     }
 
+    /// The process that reads images for it, if there is one.
+    #[must_use]
+    pub fn worker(&self) -> Option<u32> {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // pid (comm) state ppid ...
+            let Some((_, rest)) = stat.split_once(" (ccsd-worker) ") else { return false };
+            let fields: Vec<&str> = rest.split(' ').take(2).collect();
+            fields[0] != "Z" && fields[1] == self.child.id().to_string()
+        })
+    }
+
     /// `ccsd` with arguments, for which this is the daemon.
     pub fn ccsd(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = ccsd(args);

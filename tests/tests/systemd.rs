@@ -41,6 +41,8 @@ fn main() -> ExitCode {
             let mask: u64 = CAPABILITIES.iter().map(|(bit, _)| 1 << bit).sum();
             is("capabilities", &format!("{mask:016x}"));
             is("new_privileges", "1");
+            // No capability in four sets; no new ones; a filter.
+            assert_eq!(told("worker").split_whitespace().collect::<Vec<_>>(), ["1", "2"]);
             is("directories", "755:ccsd:ccsd 750:ccsd:ccsd");
             is("verify", "good");
             assert!(told("exposure").parse::<f64>().unwrap() <= 3.0);

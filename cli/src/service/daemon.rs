@@ -19,6 +19,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::args::service::DaemonArgs;
 use crate::exit::{Exit, Failure};
+use crate::service::worker;
 
 /// Serves until it is told to end.
 pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
@@ -43,6 +44,8 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
             Socket::make(&path, args.socket_mode).map_err(refused)?
         }
     };
+    // From here on nothing of other people's programs is parsed in this process.
+    worker::start().context("cannot start the process that reads images").map_err(Failure::at_run_time)?;
     let (stop, stopped) = bounded(1);
     // Few, and obeyed within moments.
     let (orders, ordered) = unbounded();

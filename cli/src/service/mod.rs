@@ -3,6 +3,7 @@
 pub mod daemon;
 pub mod live;
 pub mod sources;
+pub mod worker;
 
 use std::io::{Write, stdout};
 use std::path::Path;

@@ -36,7 +36,7 @@ impl DebugRoots {
     pub fn finder(&mut self, pid: u32, path: &str, image: Option<&ElfFile>) -> DebugFileFinder {
         let Some(image) = image else { return DebugFileFinder::none() };
         match self.in_view(pid) {
-            Some(finder) => finder.image_path(path).hold(image),
+            Some(finder) => finder.image_path(path).hold(image, ccsd_worker::open_debug),
             None => DebugFileFinder::system().image_path(path),
         }
     }

@@ -1,10 +1,9 @@
 //! The images seen in a session, each once, whatever processes have it mapped.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+use ccsd_worker::FileKey;
 use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
@@ -45,8 +44,8 @@ const MAX_IMAGES: usize = 65_536;
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// An opened file. Inode numbers are used again after deletion; size and times tell the files apart.
-    File { device: u64, inode: u64, size: u64, modified: (i64, i64), changed: (i64, i64) },
+    /// An opened file.
+    File(FileKey),
     /// A file that could not be opened, or a region in brackets.
     Name(String),
 }
@@ -90,13 +89,14 @@ impl Images {
     fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
             b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
-                ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok()
+                // The kernel's, and in no file.
+                ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok().map(Arc::new)
             }),
             _ => {
                 let name = mapped.name();
                 let file = if mapped.inode == 0 { None } else { mapped.open() };
-                match file.and_then(|file| Some((file_key(&file)?, file))) {
-                    Some((key, file)) => self.intern(key, &name, mapped.pid, || ElfFile::open(file).ok()),
+                match file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) {
+                    Some((key, file)) => self.intern(Key::File(key), &name, mapped.pid, || ccsd_worker::open(file)),
                     None => self.intern(Key::Name(name.clone()), &name, mapped.pid, || None),
                 }
             }
@@ -146,12 +146,12 @@ impl Images {
         Some(ImageIndex(list.len() as u32 - 1))
     }
 
-    fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Option<ElfFile>) -> ImageIndex {
+    fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Option<Arc<ElfFile>>) -> ImageIndex {
         if let Some(&index) = self.by_key.get(&key) {
             if self.closed.remove(&index)
                 && let Some(image) = self.list.get_mut(index.0 as usize)
             {
-                image.elf = open().map(Arc::new);
+                image.elf = open();
                 image.debug = self.debug_roots.finder(pid, name, image.elf.as_deref());
                 self.open += usize::from(image.elf.is_some());
                 self.reopened.push(index);
@@ -162,7 +162,7 @@ impl Images {
             return ImageIndex::UNKNOWN;
         }
         let index = ImageIndex(self.list.len() as u32);
-        let elf = open().map(Arc::new);
+        let elf = open();
         self.open += usize::from(elf.is_some());
         let debug = self.debug_roots.finder(pid, name, elf.as_deref());
         self.list.push(Image { name: name.to_owned(), elf, debug });
@@ -207,7 +207,7 @@ impl Images {
     #[cfg(test)]
     pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
         let name = format!("test-{}", self.list.len());
-        self.intern(Key::Name(name.clone()), &name, 0, || Some(elf))
+        self.intern(Key::Name(name.clone()), &name, 0, || Some(Arc::new(elf)))
     }
 
     /// How many there are, the two special ones included.
@@ -246,15 +246,4 @@ fn svma_of_mapping(elf: &ElfFile, file_offset: u64) -> u64 {
         Some(segment) => segment.svma.wrapping_add(file_offset.wrapping_sub(segment.file_offset)),
         None => elf.svma_of_file_offset(file_offset).unwrap_or(file_offset),
     }
-}
-
-fn file_key(file: &File) -> Option<Key> {
-    let meta = file.metadata().ok()?;
-    Some(Key::File {
-        device: meta.dev(),
-        inode: meta.ino(),
-        size: meta.len(),
-        modified: (meta.mtime(), meta.mtime_nsec()),
-        changed: (meta.ctime(), meta.ctime_nsec()),
-    })
 }

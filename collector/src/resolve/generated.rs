@@ -29,7 +29,7 @@ impl Resolver {
     }
 
     /// A new batch of samples begins.
-    pub fn begin_batch(&mut self) {
+    pub(super) fn begin_jit_batch(&mut self) {
         for i in 0..self.jit_images.len() {
             let index = self.jit_images[i];
             if let Some(names) = self.jit_mut(index) {
@@ -75,7 +75,7 @@ impl Resolver {
 
     #[cold]
     pub(super) fn resolve_jit(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
-        let Some(mut names) = self.take_jit(frame.image) else { return self.resolve_new(profile, frame) };
+        let Some(mut names) = self.take_jit(frame.image) else { return self.resolve_new(profile, frame, time) };
         let answer = self.answer(profile, &mut names, frame.address, time);
         self.put_jit(frame.image, names);
         self.one = answer.centre;
@@ -114,7 +114,7 @@ impl Resolver {
         let Some(mut names) = self.take_jit(index) else { return };
         let inherited = names.inherited().and_then(|parent| self.jit(parent));
         self.named_later += names.finish(profile, inherited);
-        self.notes.extend(names.take_notes());
+        self.left.notes.extend(names.take_notes());
         self.jit_images.retain(|&other| other != index);
         self.generation = self.generation.wrapping_add(1);
     }

@@ -1,0 +1,156 @@
+//! The part of the resolver that asks for the functions of an image's file.
+//!
+//! Where a worker process has the names (see [`ccsd_worker`]), each question costs two switches between processes, so that all
+//! frames of a batch that are new and in the same image are asked for at once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ccsd_profile::ImageId;
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
+use ccsd_worker::{Names, Told};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::jit::JitNames;
+use crate::process::images::ImageIndex;
+use crate::unwind::Frame;
+
+use super::Resolver;
+
+/// Bytes of symbols and debug information kept for all images together. That of `rustc` is some 200 MiB.
+const MAX_SYMBOL_BYTES: u64 = 256 << 20;
+/// The same where it is one image that takes more. Its debug sections may be as large.
+const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
+
+/// An image and its names.
+pub(super) struct ImageSymbols {
+    pub(super) id: ImageId,
+    pub(super) name: String,
+    pub(super) elf: Option<Arc<ElfFile>>,
+    pub(super) debug: DebugFileFinder,
+    pub(super) names: Option<Names>,
+    /// Of code that a process generates.
+    pub(super) jit: Option<Box<JitNames>>,
+    /// When it was last asked, in frames resolved.
+    pub(super) used: u64,
+}
+
+/// What has been asked for, and what is to be, as long as a batch lasts.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// Frames that are not known yet, if they are to be asked for together.
+    unknown: Vec<Frame>,
+    answers: HashMap<Frame, Vec<Function>, FxBuildHasher>,
+}
+
+/// What is left of images that are not kept.
+#[derive(Default)]
+pub(super) struct Left {
+    pub(super) notes: BTreeSet<String>,
+    /// CPU time of another process, nanoseconds.
+    cpu_ns: u64,
+    /// Questions that nobody could be asked.
+    not_asked: u64,
+}
+
+impl Left {
+    /// Frees the names of an image.
+    pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
+        if let Some(names) = image.names.take() {
+            self.notes.extend(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
+            self.cpu_ns = self.cpu_ns.saturating_add(names.cpu_ns());
+        }
+    }
+}
+
+impl Resolver {
+    /// A new batch of samples begins, with these frames among others.
+    pub fn begin_batch(&mut self, frames: &[Frame]) {
+        self.batch.answers.clear();
+        self.batch.unknown.clear();
+        if ccsd_worker::is_elsewhere() {
+            let new =
+                frames.iter().filter(|frame| frame.image != ImageIndex::KERNEL && !self.known.contains_key(*frame));
+            self.batch.unknown.extend(new);
+        }
+        self.begin_jit_batch();
+    }
+
+    /// Puts the functions of a frame into `functions`, innermost first.
+    pub(super) fn find_functions(&mut self, frame: Frame) -> Told {
+        self.functions.clear();
+        if let Some(found) = self.batch.answers.get(&frame) {
+            self.functions.extend_from_slice(found);
+            return Told::Known;
+        }
+        let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return Told::Known };
+        image.used = self.resolved;
+        let Some(elf) = &image.elf else { return Told::Known };
+        let names = image.names.get_or_insert_with(|| Names::new(Arc::clone(elf), image.debug.clone()));
+        let most = names.batch();
+        let mut asked = vec![frame.address];
+        if most > 1 {
+            // What does not fit has its turn with the next one that is met.
+            self.batch.unknown.retain(|other| {
+                let fits = other.image == frame.image && asked.len() < most;
+                if fits && *other != frame {
+                    asked.push(other.address);
+                }
+                !fits
+            });
+            asked.sort_unstable();
+            asked.dedup();
+        }
+        let (all, told) = names.resolve(&asked);
+        if told == Told::NotNow {
+            self.left.not_asked += 1;
+            return told;
+        }
+        for (address, functions) in asked.into_iter().zip(all) {
+            if address == frame.address {
+                self.functions.clone_from(&functions);
+            }
+            if most > 1 {
+                self.batch.answers.insert(Frame { address, ..frame }, functions);
+            }
+        }
+        told
+    }
+
+    /// Keeps the symbols of all images within [`MAX_SYMBOL_BYTES`] by dropping those that have not been asked for
+    /// longest. They are read again if they are needed again. (A worker sees to its own.)
+    pub(super) fn bound_symbols(&mut self) {
+        let held = |image: &ImageSymbols| image.names.as_ref().map_or(0, Names::held_bytes);
+        let mut total: u64 = self.images.iter().map(held).sum();
+        while total > MAX_SYMBOL_BYTES {
+            let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
+            let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
+            // The only one is being used, and would be read again at once.
+            if held(oldest) == total && total <= MAX_IMAGE_SYMBOL_BYTES {
+                return;
+            }
+            total = total.saturating_sub(held(oldest));
+            self.left.drop_names(oldest);
+        }
+    }
+
+    /// CPU time that another process has spent for names, nanoseconds, by its own account.
+    pub fn worker_cpu_ns(&self) -> u64 {
+        let images = self.images.iter().filter_map(|image| image.names.as_ref());
+        images.fold(self.left.cpu_ns, |sum, names| sum.saturating_add(names.cpu_ns()))
+    }
+
+    /// What the images' symbols could not give, one line each.
+    pub(super) fn image_notes(&self) -> impl Iterator<Item = String> {
+        let of_image = |image: &ImageSymbols| {
+            let notes = image.names.iter().flat_map(Names::notes);
+            notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
+        };
+        let not_asked = self.left.not_asked;
+        let nobody = (not_asked > 0).then(|| {
+            format!("{not_asked} times there were no names, because the process that reads images had failed too often")
+        });
+        nobody.into_iter().chain(self.images.iter().flat_map(of_image)).chain(self.left.notes.iter().cloned())
+    }
+}

@@ -1,0 +1,215 @@
+//! What a file's headers say, as plain data.
+//!
+//! Who has many rights should not parse files of others. It has the headers read by a process that has none, and makes of
+//! [`Headers`] an [`ElfFile`] that knows where everything is that an unwinder needs: from there on it reads bytes by position,
+//! as for any file, checked against the size of the file and [`limits`]. Headers that lie lead to other bytes of the same
+//! file, which were the file's maker's to choose anyway.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use object::elf;
+use serde::{Deserialize, Serialize};
+
+use crate::elf::{ElfFile, Parts, Section, Segment, string_at};
+use crate::error::ImageError;
+use crate::go::SECTIONS as GO_SECTIONS;
+use crate::limits;
+
+/// The sections that are looked for in an image besides those with names. The last is the only one that may be compressed.
+const SECTIONS: [&str; 5] = [".text", ".got", ".eh_frame", ".eh_frame_hdr", DEBUG_FRAME];
+const DEBUG_FRAME: &str = ".debug_frame";
+
+/// What an unwinder and a table of mappings need to know of an ELF file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Headers {
+    entry: u64,
+    build_id: Option<Vec<u8>>,
+    segments: Vec<Segment>,
+    eh_frame_hdr_segment: Option<Segment>,
+    sections: Vec<NamedSection>,
+    links: Links,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct NamedSection {
+    name: String,
+    kind: u32,
+    flags: u64,
+    svma: u64,
+    offset: u64,
+    size: u64,
+    /// Of one that is compressed in the file.
+    bytes: Option<Vec<u8>>,
+}
+
+/// What a file says of files with its debug information.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Links {
+    /// `.gnu_debuglink`: a file name and the CRC-32 of the file.
+    pub(crate) debug: Option<(Vec<u8>, u32)>,
+    /// `.gnu_debugaltlink` or `.debug_sup`: a path and a build id.
+    pub(crate) supplement: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Headers {
+    /// Those of a file.
+    #[must_use]
+    pub fn of(file: &ElfFile) -> Headers {
+        let go = GO_SECTIONS.iter().filter_map(|name| str::from_utf8(name).ok());
+        let named = SECTIONS.into_iter().chain(go).filter_map(|name| {
+            let section = file.debug_section(name)?;
+            let packed = name == DEBUG_FRAME && file.is_compressed(section);
+            let bytes = packed.then(|| file.section_data(section, limits::MAX_UNWIND_BYTES).ok().map(|b| b.to_vec()));
+            Some(NamedSection {
+                name: name.to_owned(),
+                kind: section.kind.0,
+                flags: if packed { section.flags & !elf::SHF_COMPRESSED.0 } else { section.flags },
+                svma: section.svma,
+                offset: section.offset,
+                size: section.size,
+                bytes: match bytes {
+                    // Damaged: as if it were not there.
+                    Some(None) => return None,
+                    bytes => bytes.flatten(),
+                },
+            })
+        });
+        Headers {
+            entry: file.entry(),
+            build_id: file.build_id().map(<[u8]>::to_vec),
+            segments: file.segments().to_vec(),
+            eh_frame_hdr_segment: file.eh_frame_hdr_segment().cloned(),
+            sections: named.collect(),
+            links: file.links(),
+        }
+    }
+
+    /// The file with these headers. Its sections are those that an unwinder needs: for names another process has to be
+    /// asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] where there is more of something than [`limits`] allow.
+    pub fn apply(self, file: File) -> Result<ElfFile, ImageError> {
+        let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links } = self;
+        let too_many_sections = named.len() > SECTIONS.len() + GO_SECTIONS.len();
+        if segments.len() > limits::MAX_PROGRAM_HEADERS || too_many_sections {
+            return Err(ImageError::Malformed("more headers than there may be"));
+        }
+        if build_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > limits::MAX_BUILD_ID) {
+            return Err(ImageError::Malformed("build id"));
+        }
+        let mut names = Vec::new();
+        let mut sections = Vec::with_capacity(named.len());
+        for section in named {
+            let bytes: Option<Arc<[u8]>> = section.bytes.map(Arc::from);
+            sections.push(Section {
+                name: names.len() as u32,
+                kind: elf::SectionType(section.kind),
+                // What is compressed comes with its bytes.
+                flags: section.flags & !elf::SHF_COMPRESSED.0,
+                svma: section.svma,
+                offset: section.offset,
+                size: section.size,
+                link: 0,
+                entry_size: 0,
+                bytes,
+            });
+            names.extend(section.name.bytes().take_while(|&byte| byte != 0));
+            names.push(0);
+        }
+        let section_names = Arc::from(names);
+        ElfFile::from_parts(
+            file,
+            Parts { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links },
+        )
+    }
+}
+
+impl Links {
+    /// What the sections of a file say.
+    pub(crate) fn read(file: &ElfFile) -> Links {
+        Links { debug: debug_link(file), supplement: supplement_link(file) }
+    }
+
+    /// The path and the build id of the file with debug information common to several.
+    pub(crate) fn supplement(&self) -> Option<(PathBuf, &[u8])> {
+        let (path, id) = self.supplement.as_ref()?;
+        Some((Path::new(OsStr::from_bytes(path)).to_owned(), id))
+    }
+}
+
+fn debug_link(file: &ElfFile) -> Option<(Vec<u8>, u32)> {
+    let section = file.section(b".gnu_debuglink")?;
+    // A file name, padding to four bytes, and the CRC-32 of the debug file.
+    let data = file.section_data(section, limits::MAX_DEBUGLINK).ok()?;
+    let name = string_at(&data, 0);
+    let crc_at = name.len().checked_add(1)?.checked_next_multiple_of(4)?;
+    let crc = u32::from_le_bytes(data.get(crc_at..crc_at.checked_add(4)?)?.try_into().ok()?);
+    Some((name.to_vec(), crc))
+}
+
+/// `.gnu_debugaltlink` has just path and build id, `.debug_sup` (DWARF 5, section 7.3.6) also a version, a mark for the file
+/// itself, and the size of the id.
+fn supplement_link(file: &ElfFile) -> Option<(Vec<u8>, Vec<u8>)> {
+    let read = |name| file.section_data(file.section(name)?, limits::MAX_ALTLINK).ok();
+    if let Some(data) = read(b".gnu_debugaltlink".as_slice()) {
+        let name = string_at(&data, 0);
+        return Some((name.to_vec(), data.get(name.len().checked_add(1)?..)?.to_vec()));
+    }
+    let data = read(b".debug_sup")?;
+    let [5, 0, 0, rest @ ..] = &*data else { return None };
+    let name = string_at(rest, 0);
+    let (&size, id) = rest.get(name.len().checked_add(1)?..)?.split_first()?;
+    // A LEB128 number; ids are shorter than 128 bytes.
+    Some((name.to_vec(), id.get(..usize::from(size))?.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn own() -> File {
+        File::open(std::env::current_exe().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_file_by_its_headers_is_the_file() {
+        let file = ElfFile::open(own()).unwrap();
+        let again = Headers::of(&file).apply(own()).unwrap();
+        assert_eq!(file.unwind_sections(), again.unwind_sections());
+        assert!(file.has_unwind_info());
+        assert_eq!((file.segments(), file.build_id()), (again.segments(), again.build_id()));
+        assert_eq!((file.entry(), file.base_svma()), (again.entry(), again.base_svma()));
+        assert_eq!(file.code(file.entry(), 64), again.code(file.entry(), 64));
+        assert!(file.code(file.entry(), 64).is_some());
+        assert_eq!(Headers::of(&again), Headers::of(&file));
+        // Names are not to be had from it.
+        assert!(again.section(b".symtab").is_none() && again.section(b".dynsym").is_none());
+    }
+
+    #[test]
+    fn headers_that_lie_are_refused_or_lead_nowhere() {
+        let headers = Headers::of(&ElfFile::open(own()).unwrap());
+        let segment = headers.segments.first().unwrap().clone();
+        let many = Headers { segments: vec![segment; limits::MAX_PROGRAM_HEADERS + 1], ..headers.clone() };
+        assert!(many.apply(own()).is_err());
+        let section = headers.sections.first().unwrap().clone();
+        let many = Headers { sections: vec![section; 100], ..headers.clone() };
+        assert!(many.apply(own()).is_err());
+        let id = Headers { build_id: Some(vec![1; limits::MAX_BUILD_ID + 1]), ..headers.clone() };
+        assert!(id.apply(own()).is_err());
+        let mut outside = headers;
+        for section in &mut outside.sections {
+            (section.offset, section.size) = (u64::MAX - 5, 1 << 40);
+        }
+        outside.eh_frame_hdr_segment = None;
+        let file = outside.apply(own()).unwrap();
+        assert!(!file.has_unwind_info() && file.go_functions().is_none());
+    }
+}

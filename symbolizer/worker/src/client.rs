@@ -1,0 +1,324 @@
+//! The daemon's side: the worker process, its connections, and what becomes of both.
+//!
+//! A connection takes one question at a time, and the worker has a thread for each. Whoever has a question takes one that is
+//! free. Where there is no answer in time, or one that makes no sense, or the worker dies, it is killed and another one is
+//! started, at the next question; see [`Answered`] for what the one who asked gets.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+
+use crate::message::{Answer, FileKey, Nonsense, Question};
+use crate::wire::Channel;
+
+/// Connections, and the worker's threads. More questions at once wait; a machine has rarely more sessions that begin at the
+/// same moment.
+const CONNECTIONS: usize = 8;
+/// How long an answer may take. The debug information of the largest programs takes some two seconds on an idle machine, and
+/// what hostile files can ask for is limited to about as much.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the worker may take to begin.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer: the largest section of unwind information, if it is compressed in its file.
+const MAX_ANSWER: usize = (64 << 20) + (1 << 20);
+/// Workers started within [`PERIOD`].
+const MAX_STARTS: usize = 5;
+/// See [`MAX_STARTS`].
+const PERIOD: Duration = Duration::from_secs(60);
+/// Deaths of the worker, while it was asked about a file, after which that is given up.
+const MAX_DEATHS: u8 = 2;
+/// Files remembered that the worker has died of. Beyond that all are forgotten, and may kill it again.
+const MAX_REMEMBERED: usize = 4096;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The file is not asked about any more: the worker died of it, or did not get to an end.
+    GivenUp,
+    /// There is no worker at the moment.
+    NoWorker,
+}
+
+/// What goes wrong with a question.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("it died")]
+    Died,
+    #[error("it has not answered for {} s", PATIENCE.as_secs())]
+    TimedOut,
+    #[error(transparent)]
+    Nonsense(#[from] Nonsense),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        match error.kind() {
+            ErrorKind::TimedOut => Fault::TimedOut,
+            ErrorKind::InvalidData => Fault::Nonsense(Nonsense("a message that is too long")),
+            _ => Fault::Died,
+        }
+    }
+}
+
+/// A connection that is free, or in use by one question.
+#[derive(Debug)]
+struct Connection {
+    channel: Channel,
+    buffer: Vec<u8>,
+    /// Of which worker it is.
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    /// Closed, it tells the worker to end.
+    _control: Channel,
+    free: Vec<Connection>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Running>,
+    /// How many have been started.
+    generation: u64,
+    starts: VecDeque<Instant>,
+    /// Killed, and not yet gone: one that hangs in a file goes when that lets it.
+    dying: Vec<Child>,
+    deaths: HashMap<FileKey, u8>,
+    /// Whether it has been said that no more are started for now.
+    said: bool,
+}
+
+/// The worker process of a daemon. It can be shared between threads.
+#[derive(Debug)]
+pub struct Worker {
+    program: Box<dyn Program>,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+/// How the process is started.
+pub trait Program: std::fmt::Debug + Send + Sync {
+    /// The program, with the arguments that make it call [`crate::serve`].
+    fn command(&self) -> Command;
+}
+
+impl Worker {
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// If it does not begin. There will be none then.
+    pub fn start(program: impl Program + 'static) -> io::Result<Worker> {
+        let worker = Worker { program: Box::new(program), state: Mutex::default(), freed: Condvar::new() };
+        worker.begin(&mut worker.lock())?;
+        Ok(worker)
+    }
+
+    /// Its process id, if it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.lock().running.as_ref().map(|running| running.child.id())
+    }
+
+    /// Asks about a file, which goes with the question if `attach` says so. `want` gives the files that the worker wants, and
+    /// `check` makes of the answer what it is used as. A question at which the worker dies is asked once more.
+    ///
+    /// # Errors
+    /// [`NoAnswer`]
+    pub fn ask<T>(
+        &self,
+        key: &FileKey,
+        question: &Question,
+        attach: Option<&File>,
+        mut want: impl FnMut(&Answer) -> Vec<File>,
+        mut check: impl FnMut(Answer) -> Result<T, Nonsense>,
+    ) -> Result<T, NoAnswer> {
+        loop {
+            let mut connection = self.take(key)?;
+            let asked = connection.exchange(question, attach, &mut want);
+            let fault = match asked.and_then(|answer| check(answer).map_err(Fault::from)) {
+                Ok(answer) => {
+                    self.put_back(connection, key);
+                    return Ok(answer);
+                }
+                Err(fault) => fault,
+            };
+            self.end(connection.generation, key, &fault);
+        }
+    }
+
+    /// A free connection; waits for one.
+    fn take(&self, key: &FileKey) -> Result<Connection, NoAnswer> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.lock();
+        loop {
+            if state.deaths.get(key).is_some_and(|&deaths| deaths >= MAX_DEATHS) {
+                return Err(NoAnswer::GivenUp);
+            }
+            if state.running.is_none() {
+                self.begin_again(&mut state)?;
+            }
+            if let Some(connection) = state.running.as_mut().and_then(|running| running.free.pop()) {
+                return Ok(connection);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(NoAnswer::NoWorker);
+            }
+            state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn put_back(&self, connection: Connection, key: &FileKey) {
+        let mut state = self.lock();
+        // It was another one that the worker died of.
+        if !state.deaths.is_empty() {
+            state.deaths.remove(key);
+        }
+        if connection.generation == state.generation
+            && let Some(running) = &mut state.running
+        {
+            running.free.push(connection);
+            self.freed.notify_one();
+        }
+    }
+
+    /// A worker is of no use any more.
+    fn end(&self, generation: u64, key: &FileKey, fault: &Fault) {
+        let mut state = self.lock();
+        if state.deaths.len() >= MAX_REMEMBERED {
+            state.deaths.clear();
+        }
+        let deaths = state.deaths.entry(key.clone()).or_insert(0);
+        // Only a death may be another's fault.
+        *deaths = if matches!(fault, Fault::Died) { deaths.saturating_add(1) } else { MAX_DEATHS };
+        if generation != state.generation {
+            return;
+        }
+        let Some(mut running) = state.running.take() else { return };
+        let how = running.child.try_wait().ok().flatten();
+        let _ = running.child.kill();
+        tracing::warn!("the process that reads images is ended: {fault}{}", how.map(told).unwrap_or_default());
+        state.dying.push(running.child);
+        self.freed.notify_all();
+    }
+
+    /// Starts another one, unless that has happened too often.
+    fn begin_again(&self, state: &mut State) -> Result<(), NoAnswer> {
+        state.dying.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        let now = Instant::now();
+        while state.starts.front().is_some_and(|&start| now.saturating_duration_since(start) > PERIOD) {
+            state.starts.pop_front();
+        }
+        if state.starts.len() >= MAX_STARTS {
+            if !std::mem::replace(&mut state.said, true) {
+                tracing::warn!(
+                    "the process that reads images was started {MAX_STARTS} times in {} s: there are no names until that is \
+                     over",
+                    PERIOD.as_secs()
+                );
+            }
+            return Err(NoAnswer::NoWorker);
+        }
+        state.said = false;
+        self.begin(state).map_err(|error| {
+            tracing::warn!("the process that reads images does not begin: {error}");
+            NoAnswer::NoWorker
+        })
+    }
+
+    fn begin(&self, state: &mut State) -> io::Result<()> {
+        state.starts.push_back(Instant::now());
+        state.generation += 1;
+        let generation = state.generation;
+        let (control, theirs) = Channel::pair()?;
+        let mut child = self
+            .program
+            .command()
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let begun = greet(&control, generation);
+        let free = match begun {
+            Ok(free) => free,
+            Err(error) => {
+                let _ = child.kill();
+                let how = child.wait().map(told).unwrap_or_default();
+                return Err(io::Error::new(error.kind(), format!("{error}{how}")));
+            }
+        };
+        state.running = Some(Running { child, _control: control, free });
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(mut running) = self.lock().running.take() {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+    }
+}
+
+/// Gives a new worker its connections, and waits until it has given up its rights.
+fn greet(control: &Channel, generation: u64) -> io::Result<Vec<Connection>> {
+    let pairs: io::Result<Vec<(Channel, Channel)>> = (0..CONNECTIONS).map(|_| Channel::pair()).collect();
+    let (ours, theirs): (Vec<Channel>, Vec<Channel>) = pairs?.into_iter().unzip();
+    let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
+    control.set_patience(START_PATIENCE)?;
+    control.send(&Question::Begin, &files)?;
+    let mut buffer = Vec::new();
+    control.receive(&mut buffer, MAX_ANSWER, Instant::now() + START_PATIENCE)?;
+    if !matches!(postcard::from_bytes(&buffer), Ok(Answer::Ready)) {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    ours.into_iter()
+        .map(|channel| {
+            channel.set_patience(PATIENCE)?;
+            Ok(Connection { channel, buffer: Vec::new(), generation })
+        })
+        .collect()
+}
+
+impl Connection {
+    fn exchange(
+        &mut self,
+        question: &Question,
+        attach: Option<&File>,
+        want: &mut impl FnMut(&Answer) -> Vec<File>,
+    ) -> Result<Answer, Fault> {
+        let deadline = Instant::now() + PATIENCE;
+        let attached = attach.map(AsFd::as_fd);
+        self.channel.send(question, attached.as_slice())?;
+        loop {
+            self.channel.receive(&mut self.buffer, MAX_ANSWER, deadline)?;
+            let answer = postcard::from_bytes(&self.buffer).map_err(|_| Nonsense("no answer"))?;
+            match answer {
+                Answer::WantImage | Answer::WantFiles(_) => {
+                    let files = want(&answer);
+                    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                    self.channel.send(&Question::Files, &files)?;
+                }
+                answer => return Ok(answer),
+            }
+        }
+    }
+}
+
+fn told(status: ExitStatus) -> String {
+    format!(" ({status})")
+}

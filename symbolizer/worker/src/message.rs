@@ -1,0 +1,275 @@
+//! What the two processes say to each other.
+//!
+//! The daemon asks one question at a time on a connection. Before the worker answers it may want files, which it cannot open;
+//! the daemon sends what there is of them. What comes from the worker is not trusted: it may have been taken over by a file
+//! that it read.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use ccsd_symbolizer::{Function, Headers, limits};
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+/// Addresses that are asked for at once.
+pub const MAX_ADDRESSES: usize = 256;
+/// Functions at one address: those inlined and the one that contains them.
+const MAX_FUNCTIONS: usize = limits::MAX_INLINE_DEPTH + 1;
+/// Notes about one image: those of its file, and of several files with its debug information.
+const MAX_NOTES: usize = 4 * limits::MAX_NOTES;
+/// Bytes of a note: a path and some words.
+const MAX_NOTE_BYTES: usize = 2 * limits::MAX_PATH;
+
+/// Which file it is, for as long as it stays as it is. Inode numbers are used again after deletion; size and times tell the
+/// files apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileKey {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileKey {
+    /// That of an open file.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`.
+    pub fn of(file: &File) -> io::Result<FileKey> {
+        let meta = file.metadata()?;
+        Ok(FileKey {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
+/// An image and where its debug files are looked for, which is what its names depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ImageKey {
+    /// The file.
+    pub file: FileKey,
+    /// Its path.
+    pub path: Option<Vec<u8>>,
+    /// The file system that the path is in.
+    pub view: u64,
+}
+
+/// From the daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// The headers of the file that comes with it; object files count as such, too, if it is to be a file with debug
+    /// information.
+    Headers {
+        /// Whether it is.
+        debug: bool,
+    },
+    /// The functions at these addresses (SVMAs) of an image.
+    Names {
+        /// The image.
+        image: ImageKey,
+        /// At most [`MAX_ADDRESSES`].
+        addresses: Vec<u64>,
+    },
+    /// What was wanted: the files that come with it.
+    Files,
+    /// Connections come with it; it is the first of all.
+    Begin,
+}
+
+/// From the worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// It has given up its rights.
+    Ready,
+    /// The image's file is wanted.
+    WantImage,
+    /// The files that a path leads to are wanted.
+    WantFiles(Vec<u8>),
+    /// To [`Question::Headers`], or why not.
+    Headers(Result<Headers, String>),
+    /// To [`Question::Names`].
+    Names(Names),
+}
+
+/// Functions at several addresses. Each text is there once.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Names {
+    texts: Vec<String>,
+    functions: Vec<Vec<WireFunction>>,
+    notes: Vec<String>,
+    /// CPU time that it took, nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// A [`Function`] with positions of texts.
+#[derive(Debug, Serialize, Deserialize)]
+struct WireFunction {
+    linkage_name: Option<u32>,
+    display_name: Option<u32>,
+    start: Option<u64>,
+    decl_file: Option<u32>,
+    decl_line: u32,
+    file: Option<u32>,
+    line: u32,
+    inlined: bool,
+}
+
+/// An answer that no honest worker gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it talks nonsense: {0}")]
+pub struct Nonsense(pub &'static str);
+
+impl Names {
+    /// Of functions, address by address.
+    #[must_use]
+    pub fn of(all: &[Vec<Function>], notes: &[String], cpu_ns: u64) -> Names {
+        let mut texts = Vec::new();
+        let mut positions: HashMap<Arc<str>, u32> = HashMap::new();
+        let mut text = |text: &Option<Arc<str>>| {
+            let text = text.as_ref()?;
+            Some(*positions.entry(Arc::clone(text)).or_insert_with(|| {
+                texts.push(text.to_string());
+                texts.len() as u32 - 1
+            }))
+        };
+        let functions = all
+            .iter()
+            .map(|functions| {
+                let functions = functions.iter().map(|function| WireFunction {
+                    linkage_name: text(&function.linkage_name),
+                    display_name: text(&function.display_name),
+                    start: function.start,
+                    decl_file: text(&function.decl_file),
+                    decl_line: function.decl_line,
+                    file: text(&function.file),
+                    line: function.line,
+                    inlined: function.inlined,
+                });
+                functions.collect()
+            })
+            .collect();
+        let notes = notes.iter().take(MAX_NOTES).map(|note| {
+            let end = note.floor_char_boundary(MAX_NOTE_BYTES);
+            note.get(..end).unwrap_or_default().to_owned()
+        });
+        Names { texts, functions, notes: notes.collect(), cpu_ns }
+    }
+
+    /// The functions at each of `asked` addresses, and the notes about the image so far.
+    ///
+    /// # Errors
+    /// If they cannot be such.
+    pub fn check(self, asked: usize) -> Result<(Vec<Vec<Function>>, Vec<String>), Nonsense> {
+        if self.functions.len() != asked {
+            return Err(Nonsense("another number of answers"));
+        }
+        if self.texts.iter().any(|text| text.len() > limits::MAX_LINKAGE_NAME) {
+            return Err(Nonsense("names that are too long"));
+        }
+        if self.notes.len() > MAX_NOTES || self.notes.iter().any(|note| note.len() > MAX_NOTE_BYTES) {
+            return Err(Nonsense("too many notes"));
+        }
+        let texts: Vec<Arc<str>> = self.texts.into_iter().map(Arc::from).collect();
+        let text = |position: Option<u32>| match position.map(|position| texts.get(position as usize)) {
+            None => Ok(None),
+            Some(Some(text)) => Ok(Some(Arc::clone(text))),
+            Some(None) => Err(Nonsense("a name that is not there")),
+        };
+        let function = |wire: WireFunction| {
+            if wire.linkage_name.is_none() && wire.start.is_none() {
+                return Err(Nonsense("a function that is nothing"));
+            }
+            Ok(Function {
+                linkage_name: text(wire.linkage_name)?,
+                display_name: text(wire.display_name)?,
+                start: wire.start,
+                decl_file: text(wire.decl_file)?,
+                decl_line: wire.decl_line,
+                file: text(wire.file)?,
+                line: wire.line,
+                inlined: wire.inlined,
+            })
+        };
+        let all = self.functions.into_iter().map(|functions| match functions.len() {
+            0..=MAX_FUNCTIONS => functions.into_iter().map(function).collect(),
+            _ => Err(Nonsense("functions inlined without end")),
+        });
+        let all = all.collect::<Result<_, _>>()?;
+        Ok((all, self.notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn function(name: &str, inlined: bool) -> Function {
+        Function {
+            linkage_name: Some(name.into()),
+            display_name: None,
+            start: (!inlined).then_some(0x1000),
+            decl_file: Some("a.c".into()),
+            decl_line: 7,
+            file: Some("a.c".into()),
+            line: 9,
+            inlined,
+        }
+    }
+
+    #[test]
+    fn functions_come_as_they_were() {
+        let all = vec![vec![function("inner", true), function("outer", false)], vec![], vec![function("outer", false)]];
+        let notes = vec!["a note".to_owned()];
+        let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &notes, 5))).unwrap();
+        let Answer::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };
+        assert_eq!(names.texts.len(), 3);
+        assert_eq!(names.check(3).unwrap(), (all, notes));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let names = || Names::of(&[vec![function("f", false)]], &[], 0);
+        assert!(names().check(1).is_ok());
+        assert!(names().check(2).is_err());
+        let spoilt = |spoil: fn(&mut Names)| {
+            let mut names = names();
+            spoil(&mut names);
+            names.check(1)
+        };
+        assert!(spoilt(|names| names.functions[0][0].file = Some(7)).is_err());
+        assert!(
+            spoilt(|names| {
+                let function = &mut names.functions[0][0];
+                (function.linkage_name, function.start) = (None, None);
+            })
+            .is_err()
+        );
+        assert!(spoilt(|names| names.texts[0] = "x".repeat(limits::MAX_LINKAGE_NAME + 1)).is_err());
+        assert!(spoilt(|names| names.notes = vec!["x".into(); MAX_NOTES + 1]).is_err());
+        assert!(Names::of(&[vec![function("f", true); MAX_FUNCTIONS + 1]], &[], 0).check(1).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_an_answer_or_an_error() {
+        let all = vec![vec![function("inner", true), function("outer", false)]; 3];
+        let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &[], 5))).unwrap();
+        for at in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                if let Ok(Answer::Names(names)) = postcard::from_bytes(&damaged) {
+                    let _ = names.check(3);
+                }
+            }
+            assert!(postcard::from_bytes::<Answer>(&bytes[..at]).is_err());
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Reading images, wherever that is done.
+//!
+//! A process reads images itself, with the rights that it has, unless it has said at its beginning that a worker does it for
+//! it ([`read_in`]). That is a matter of the process, not of what it reads: one with the rights of a daemon must not parse
+//! files of others anywhere.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
+use hashbrown::HashMap;
+
+use crate::client::{NoAnswer, Worker};
+use crate::message::{Answer, FileKey, ImageKey, MAX_ADDRESSES, Nonsense, Question};
+
+/// Files remembered that are open somewhere in this process. What is not open any more is forgotten at each doubling.
+const SWEEP_AT: usize = 256;
+
+/// What reads for this process.
+static READER: OnceLock<Reader> = OnceLock::new();
+
+#[derive(Debug)]
+struct Reader {
+    worker: Worker,
+    files: Mutex<Files>,
+}
+
+/// Images that are open, so that all sessions share what is held of each.
+#[derive(Debug)]
+struct Files {
+    open: HashMap<FileKey, Weak<ElfFile>>,
+    sweep_at: usize,
+}
+
+/// From now on a worker reads all images for this process. Of two, the first stays.
+pub fn read_in(worker: Worker) {
+    let files = Mutex::new(Files { open: HashMap::new(), sweep_at: SWEEP_AT });
+    let _ = READER.set(Reader { worker, files });
+}
+
+/// Whether a worker reads images for this process.
+pub fn is_elsewhere() -> bool {
+    READER.get().is_some()
+}
+
+/// The process id of the worker, if there is one and it runs.
+pub fn worker_pid() -> Option<u32> {
+    READER.get()?.worker.pid()
+}
+
+/// Opens an image. `None` if it is none that can be read; what it is is not told then.
+pub fn open(file: File) -> Option<Arc<ElfFile>> {
+    match READER.get() {
+        None => ElfFile::open(file).ok().map(Arc::new),
+        Some(reader) => reader.open(file),
+    }
+}
+
+/// Opens a file with debug information, for its headers.
+pub fn open_debug(file: File) -> Option<ElfFile> {
+    match READER.get() {
+        None => ElfFile::open_debug(file).ok(),
+        Some(reader) => reader.headers(file, true),
+    }
+}
+
+impl Reader {
+    fn open(&self, file: File) -> Option<Arc<ElfFile>> {
+        let key = FileKey::of(&file).ok()?;
+        let lock = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().open.get(&key).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        let new = Arc::new(self.headers(file, false)?);
+        let mut files = lock();
+        // Another one may have been as quick.
+        if let Some(known) = files.open.get(&key).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        files.open.insert(key, Arc::downgrade(&new));
+        if files.open.len() > files.sweep_at {
+            files.open.retain(|_, file| file.strong_count() > 0);
+            files.sweep_at = SWEEP_AT.max(2 * files.open.len());
+        }
+        Some(new)
+    }
+
+    fn headers(&self, file: File, debug: bool) -> Option<ElfFile> {
+        let key = FileKey::of(&file).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let check = |answer| match answer {
+            Answer::Headers(headers) => Ok(headers),
+            _ => Err(Nonsense("no headers")),
+        };
+        let nothing = |_: &Answer| Vec::new();
+        let headers = self.worker.ask(&key, &Question::Headers { debug }, Some(&file), nothing, check);
+        headers.ok()?.ok()?.apply(file).ok()
+    }
+}
+
+/// The names of one image's functions; see [`Symbols`].
+#[derive(Debug)]
+pub struct Names(Source);
+
+#[derive(Debug)]
+enum Source {
+    Here(Box<Symbols>),
+    Worker(Box<Asked>),
+}
+
+/// An image whose names a worker has.
+#[derive(Debug)]
+struct Asked {
+    reader: &'static Reader,
+    image: Arc<ElfFile>,
+    key: ImageKey,
+    finder: DebugFileFinder,
+    notes: Vec<String>,
+    given_up: bool,
+    cpu_ns: u64,
+}
+
+/// Whether names could be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// This is what there is.
+    Known,
+    /// Nobody could be asked. A later question may have an answer.
+    NotNow,
+}
+
+impl Names {
+    /// For the addresses of `image`, whose debug files `finder` finds. Reads nothing yet.
+    #[must_use]
+    pub fn new(image: Arc<ElfFile>, finder: DebugFileFinder) -> Names {
+        let asked = || {
+            let reader = READER.get()?;
+            let file = FileKey::of(image.file()?).ok()?;
+            let path = finder.path().map(|path| path.as_os_str().as_bytes().to_vec());
+            Some((reader, ImageKey { file, path, view: finder.view() }))
+        };
+        Names(match asked() {
+            Some((reader, key)) => {
+                let asked = Asked { reader, image, key, finder, notes: Vec::new(), given_up: false, cpu_ns: 0 };
+                Source::Worker(Box::new(asked))
+            }
+            // In no file (the vdso, which is the kernel's), or nobody else is to read it.
+            None => Source::Here(Box::new(Symbols::new(image, finder))),
+        })
+    }
+
+    /// How many addresses are best asked for at once; 1 if it makes no difference.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        match &self.0 {
+            Source::Here(_) => 1,
+            Source::Worker(_) => MAX_ADDRESSES,
+        }
+    }
+
+    /// The functions at each of these addresses, at most [`Names::batch`]; see [`Symbols::resolve`].
+    pub fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
+        match &mut self.0 {
+            Source::Here(symbols) => {
+                let mut resolve = |&address| {
+                    let mut functions = Vec::new();
+                    symbols.resolve(address, &mut functions);
+                    functions
+                };
+                (addresses.iter().map(&mut resolve).collect(), Told::Known)
+            }
+            Source::Worker(asked) => asked.resolve(addresses),
+        }
+    }
+
+    /// Bytes held in this process for the names; see [`Symbols::held_bytes`].
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        match &self.0 {
+            Source::Here(symbols) => symbols.held_bytes(),
+            Source::Worker(_) => 0,
+        }
+    }
+
+    /// What could not be used and why; see [`Symbols::notes`].
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        match &self.0 {
+            Source::Here(symbols) => symbols.notes(),
+            Source::Worker(asked) => &asked.notes,
+        }
+    }
+
+    /// CPU time that another process has spent on them, nanoseconds, by its own account.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        match &self.0 {
+            Source::Here(_) => 0,
+            Source::Worker(asked) => asked.cpu_ns,
+        }
+    }
+}
+
+/// What is noted of an image that nobody reads any more.
+const GIVEN_UP: &str = "its functions have no names: the process that reads images did not survive it, or found no end";
+
+impl Asked {
+    fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
+        let nothing = || vec![Vec::new(); addresses.len()];
+        if self.given_up {
+            return (nothing(), Told::Known);
+        }
+        let question = Question::Names { image: self.key.clone(), addresses: addresses.to_vec() };
+        let (image, finder) = (&self.image, &self.finder);
+        let want = |wanted: &Answer| match wanted {
+            Answer::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
+            Answer::WantFiles(path) => finder.open_for_other(Path::new(std::ffi::OsStr::from_bytes(path))),
+            _ => Vec::new(),
+        };
+        let check = |answer| match answer {
+            Answer::Names(names) => {
+                let cpu_ns = names.cpu_ns;
+                Ok((names.check(addresses.len())?, cpu_ns))
+            }
+            _ => Err(Nonsense("no names")),
+        };
+        match self.reader.worker.ask(&self.key.file, &question, None, want, check) {
+            Ok(((functions, notes), cpu_ns)) => {
+                self.notes = notes;
+                self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
+                (functions, Told::Known)
+            }
+            Err(NoAnswer::GivenUp) => {
+                self.given_up = true;
+                self.notes.push(GIVEN_UP.to_owned());
+                (nothing(), Told::Known)
+            }
+            Err(NoAnswer::NoWorker) => (nothing(), Told::NotNow),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Giving up all rights.
+//!
+//! After this the process can read and write what it has open, take memory and give it back, and wait: nothing else. It
+//! cannot open files, make sockets, processes or threads, look at other processes or send them signals, or make memory
+//! executable. A system call that is not allowed ends it (SIGSYS). Only opening a file is refused (EACCES) instead: the C
+//! library's allocator does it now and then, for a setting of the kernel, and goes on without.
+
+use std::io;
+
+use caps::CapSet;
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter_all_threads,
+};
+
+/// Bytes of memory: symbols of several large images, or of one very large one while it is read (see
+/// [`crate::images`]), and the threads' stacks. Beyond it an allocation fails, and with it the process.
+const MAX_DATA_BYTES: u64 = 1536 << 20;
+/// Files open at once: each image has one, and some have a few with debug information.
+pub const MAX_FILES: u64 = 4096;
+/// What makes the kernel choose this process first where memory runs out.
+const OOM_SCORE: &str = "1000";
+
+/// Why rights cannot be given up. Nothing may be read then.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The kernel refuses.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Capabilities are left.
+    #[error("cannot give up capabilities: {0}")]
+    Capabilities(#[from] caps::errors::CapsError),
+    /// The filter is refused.
+    #[error("cannot filter system calls: {0}")]
+    Filter(String),
+}
+
+fn doing(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> SandboxError {
+    move |error| SandboxError::System { what, source: error.into() }
+}
+
+/// Closes all files but the first three. To be called first of all: what is open then came from the parent by mistake.
+///
+/// # Errors
+/// If the kernel is older than 5.9.
+pub fn close_inherited() -> Result<(), SandboxError> {
+    // SAFETY: close_range(2) takes numbers. The process has just begun: nothing in it owns a descriptor above 2 yet.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    let failed = || SandboxError::System { what: "close files", source: io::Error::last_os_error() };
+    if done == 0 { Ok(()) } else { Err(failed()) }
+}
+
+/// Gives up all capabilities, and the ways to get new ones, and limits what the process may take. For all threads that are
+/// started afterwards, too.
+///
+/// # Errors
+/// If something of it is refused.
+pub fn give_up_rights() -> Result<(), SandboxError> {
+    // Where memory runs out it is this process that can be spared. As its own, while that is still so.
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    let limits = [
+        (Resource::RLIMIT_CORE, 0, "forbid core files"),
+        (Resource::RLIMIT_FSIZE, 0, "forbid to write files"),
+        (Resource::RLIMIT_MEMLOCK, 0, "forbid to lock memory"),
+        (Resource::RLIMIT_NOFILE, MAX_FILES, "limit open files"),
+        (Resource::RLIMIT_DATA, MAX_DATA_BYTES, "limit memory"),
+    ];
+    for (resource, most, what) in limits {
+        let hard = nix::sys::resource::getrlimit(resource).map_or(most, |(_, hard)| hard.min(most));
+        setrlimit(resource, hard, hard).map_err(doing(what))?;
+    }
+    prctl::set_no_new_privs().map_err(doing("forbid new privileges"))?;
+    // Takes a capability (CAP_SETPCAP) that not all have. Without new privileges what is left of it is of no use.
+    let _ = caps::clear(None, CapSet::Bounding);
+    caps::clear(None, CapSet::Ambient)?;
+    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+        caps::clear(None, set)?;
+    }
+    // Nobody but root may look into it.
+    prctl::set_dumpable(false).map_err(doing("forbid dumps"))
+}
+
+/// Filters the system calls of all threads that there are.
+///
+/// # Errors
+/// If the filter is refused.
+pub fn filter_system_calls() -> Result<(), SandboxError> {
+    let failed = |error: &dyn std::fmt::Display| SandboxError::Filter(error.to_string());
+    // Of what two filters say the sterner counts. The other one allows no further filter.
+    for filter in [refusal(), filter()] {
+        let filter = filter.map_err(|error| failed(&error))?;
+        apply_filter_all_threads(&filter).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+/// Refuses to open files.
+fn refusal() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = [(libc::SYS_openat, Vec::new())].into_iter().collect();
+    let refused = SeccompAction::Errno(libc::EACCES.unsigned_abs());
+    SeccompFilter::new(rules, SeccompAction::Allow, refused, TargetArch::x86_64)?.try_into()
+}
+
+/// Those that need no look at their arguments.
+const ALLOWED: [libc::c_long; 29] = [
+    // What is open: files and connections.
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_fstat,
+    libc::SYS_close,
+    // Refused, not deadly; see `refusal`.
+    libc::SYS_openat,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // Threads, which are there already, and their end.
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_gettid,
+    // Where there is no vdso.
+    libc::SYS_clock_gettime,
+    libc::SYS_getrandom,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+];
+
+fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
+    // Argument `index` has all bits of `mask` as in `value`.
+    let bits = |index: u8, mask: u64, value: u64| {
+        let operator = SeccompCmpOp::MaskedEq(mask);
+        SeccompRule::new(vec![SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)?])
+    };
+    let (executable, empty_path) = (libc::PROT_EXEC as u64, libc::AT_EMPTY_PATH as u64);
+    let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
+    rules.insert(libc::SYS_mmap, vec![bits(2, executable, 0)?]);
+    rules.insert(libc::SYS_mprotect, vec![bits(2, executable, 0)?]);
+    // Of what is open: the standard library asks so for a file's size.
+    rules.insert(libc::SYS_statx, vec![bits(2, empty_path, empty_path)?]);
+    // To have a file twice; and the standard library, built with its assertions, looks whether what it closes is open.
+    let command = |command: libc::c_int| {
+        let is =
+            SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(command.unsigned_abs()))?;
+        SeccompRule::new(vec![is])
+    };
+    rules.insert(libc::SYS_fcntl, vec![command(libc::F_DUPFD_CLOEXEC)?, command(libc::F_GETFD)?]);
+    SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, TargetArch::x86_64)?.try_into()
+}

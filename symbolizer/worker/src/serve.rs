@@ -1,0 +1,176 @@
+//! The worker: answers questions about files until the daemon has gone.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use ccsd_symbolizer::{ElfFile, Headers, OpenFiles};
+use nix::sys::prctl;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::images::{Asker, Images};
+use crate::message::{Answer, ImageKey, MAX_ADDRESSES, Names, Question};
+use crate::sandbox::{self, SandboxError};
+use crate::wire::Channel;
+
+/// Bytes of a question.
+const MAX_QUESTION: usize = 1 << 20;
+/// How often it is looked at whether there is something to forget.
+const IDLE: Duration = Duration::from_secs(60);
+/// Stack of a thread: reading debug information and demangling are recursive, up to a depth that they limit.
+const STACK_BYTES: usize = 8 << 20;
+/// Exit status where a thread has panicked.
+const PANICKED: i32 = 70;
+/// The nice value, if it is allowed: those who sample wait for the answers.
+const FAVOURED: i32 = -10;
+
+/// Why the worker does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It was not started by a daemon.
+    #[error("this is a part of `ccsd daemon`, which starts it by itself")]
+    NotByDaemon,
+    /// It keeps rights that it must not have.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Something else is missing.
+    #[error("cannot begin: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Serves the daemon that has started this process with a connection for its standard input, after giving up all rights. Ends
+/// the process when the daemon is gone. To be called first of all.
+///
+/// # Errors
+/// If it cannot begin. It has read nothing then.
+pub fn serve() -> Result<Infallible, ServeError> {
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    if !is_socket(&control) {
+        return Err(ServeError::NotByDaemon);
+    }
+    drop(control);
+    sandbox::close_inherited()?;
+    let control = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let _ = prctl::set_name(c"ccsd-worker");
+    // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread, which the others will be started by. Refused,
+    // it is as before.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, FAVOURED) };
+    let mut buffer = Vec::new();
+    let connections = control.receive_files(&mut buffer, MAX_QUESTION, None)?.unwrap_or_default();
+    sandbox::give_up_rights()?;
+    // They need not be started later, which would be one more right. They meet twice: when all have begun, and when the
+    // filter is there.
+    let ready = Arc::new(Barrier::new(connections.len() + 1));
+    let images = Arc::new(Images::default());
+    for connection in connections {
+        let (ready, images) = (Arc::clone(&ready), Arc::clone(&images));
+        let channel = Arc::new(Channel::from(OwnedFd::from(connection)));
+        let body = move || {
+            ready.wait();
+            ready.wait();
+            let served = catch_unwind(AssertUnwindSafe(|| Connection { channel, images }.serve()));
+            // Whatever it was: the daemon starts another one, if it is there.
+            std::process::exit(if served.is_ok() { 0 } else { PANICKED });
+        };
+        std::thread::Builder::new().name("ccsd-read".to_owned()).stack_size(STACK_BYTES).spawn(body)?;
+    }
+    ready.wait();
+    sandbox::filter_system_calls()?;
+    ready.wait();
+    control.send(&Answer::Ready, &[])?;
+    // The other end is closed when the daemon ends, however it does.
+    let _ = control.receive_files(&mut buffer, MAX_QUESTION, None);
+    std::process::exit(0);
+}
+
+fn is_socket(fd: &OwnedFd) -> bool {
+    use nix::sys::stat::{SFlag, fstat};
+    fstat(fd).is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK)
+}
+
+/// One connection. Its questions are answered one after the other.
+struct Connection {
+    channel: Arc<Channel>,
+    images: Arc<Images>,
+}
+
+/// The daemon while it waits for an answer.
+#[derive(Debug)]
+struct Daemon(Arc<Channel>);
+
+impl Daemon {
+    /// What the daemon gives of what is wanted. Where it does not, it has lost its patience, and the process is about to end.
+    fn want(&self, want: &Answer) -> Vec<File> {
+        let mut buffer = Vec::new();
+        let files = self.0.send(want, &[]).and_then(|()| self.0.receive_files(&mut buffer, MAX_QUESTION, None));
+        files.ok().flatten().unwrap_or_default()
+    }
+}
+
+impl OpenFiles for Daemon {
+    fn open(&self, path: &Path) -> Vec<File> {
+        self.want(&Answer::WantFiles(path.as_os_str().as_encoded_bytes().to_vec()))
+    }
+}
+
+impl Asker for Daemon {
+    fn image_file(&self) -> Option<File> {
+        self.want(&Answer::WantImage).pop()
+    }
+}
+
+impl Connection {
+    /// Until the daemon has gone.
+    fn serve(self) {
+        let mut buffer = Vec::new();
+        loop {
+            let files = match self.channel.receive_files(&mut buffer, MAX_QUESTION, Some(IDLE)) {
+                Ok(Some(files)) => files,
+                Ok(None) => {
+                    self.images.forget_old();
+                    continue;
+                }
+                Err(_) => return,
+            };
+            let Ok(question) = postcard::from_bytes(&buffer) else { return };
+            let answered = match question {
+                Question::Headers { debug } => self.headers(debug, files),
+                Question::Names { image, addresses } => self.names(&image, &addresses),
+                Question::Files | Question::Begin => return,
+            };
+            if answered.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn headers(&self, debug: bool, files: Vec<File>) -> io::Result<()> {
+        let Some(file) = files.into_iter().next() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let elf = if debug { ElfFile::open_debug(file) } else { ElfFile::open(file) };
+        let headers = elf.map(|elf| Headers::of(&elf)).map_err(|error| error.to_string());
+        self.channel.send(&Answer::Headers(headers), &[])
+    }
+
+    fn names(&self, image: &ImageKey, addresses: &[u64]) -> io::Result<()> {
+        let began = thread_cpu_ns();
+        let addresses = addresses.get(..addresses.len().min(MAX_ADDRESSES)).unwrap_or_default();
+        let daemon = Arc::new(Daemon(Arc::clone(&self.channel)));
+        // Without its file it has no names. That is the daemon's to know.
+        let (functions, notes) = self
+            .images
+            .functions(image, addresses, &daemon)
+            .unwrap_or_else(|| (vec![Vec::new(); addresses.len()], Vec::new()));
+        let names = Names::of(&functions, &notes, thread_cpu_ns().saturating_sub(began));
+        self.channel.send(&Answer::Names(names), &[])
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

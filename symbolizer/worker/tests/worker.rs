@@ -1,0 +1,233 @@
+//! A worker with its daemon: this program is both.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
+use ccsd_worker::{Names, Program, Told, Worker, open, read_in, sandbox, worker_pid};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Argument that makes this program a worker.
+const SERVE: &str = "--serve-as-worker";
+/// Argument that makes it do, behind the sandbox, what is named next.
+const TRY: &str = "--try-in-sandbox";
+
+#[derive(Debug)]
+struct Itself;
+
+impl Program for Itself {
+    fn command(&self) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(SERVE);
+        command
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().collect();
+    match words.get(1).map(String::as_str) {
+        Some(SERVE) => {
+            eprintln!("{}", ccsd_worker::serve().unwrap_err());
+            ExitCode::FAILURE
+        }
+        Some(TRY) => {
+            attempt(&words[2]);
+            ExitCode::SUCCESS
+        }
+        _ => {
+            read_in(Worker::start(Itself).unwrap());
+            let test = |name: &str, body: fn()| {
+                Trial::test(name, move || {
+                    body();
+                    Ok::<(), Failed>(())
+                })
+            };
+            // One after the other: one of them kills the worker, and another one looks which it is.
+            let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+            let tests = vec![
+                test("names_are_those_of_this_process", names_are_the_same),
+                test("headers_are_those_of_this_process", headers_are_the_same),
+                test("the_worker_has_no_rights", no_rights),
+                test("what_is_forbidden_ends_it", forbidden),
+                test("a_worker_that_is_killed_is_replaced", killed),
+                test("what_is_no_image_is_none", no_image),
+                test("images_are_shared", shared),
+                test("it_is_started_by_a_daemon_only", not_by_hand),
+            ];
+            libtest_mimic::run(&arguments, tests).exit_code()
+        }
+    }
+}
+
+/// This program, which has debug information.
+fn own() -> File {
+    File::open(std::env::current_exe().unwrap()).unwrap()
+}
+
+/// Addresses all over its code.
+fn addresses(elf: &ElfFile) -> Vec<u64> {
+    let code = elf.segments().iter().find(|segment| segment.executable).unwrap();
+    (0..200).map(|i| code.svma + code.mem_size / 200 * i).collect()
+}
+
+fn finder() -> DebugFileFinder {
+    DebugFileFinder::system().image_path(std::env::current_exe().unwrap())
+}
+
+fn locally(addresses: &[u64]) -> Vec<Vec<Function>> {
+    let mut symbols = Symbols::new(Arc::new(ElfFile::open(own()).unwrap()), finder());
+    let mut resolve = |&address| {
+        let mut functions = Vec::new();
+        symbols.resolve(address, &mut functions);
+        functions
+    };
+    addresses.iter().map(&mut resolve).collect()
+}
+
+fn names_are_the_same() {
+    let image = open(own()).unwrap();
+    let addresses = addresses(&image);
+    let mut names = Names::new(image, finder());
+    assert!(names.batch() >= addresses.len());
+    let (functions, told) = names.resolve(&addresses);
+    assert_eq!((functions, told), (locally(&addresses), Told::Known));
+    assert!(names.cpu_ns() > 0 && names.held_bytes() == 0 && names.notes().is_empty(), "{names:?}");
+}
+
+fn headers_are_the_same() {
+    let (here, there) = (ElfFile::open(own()).unwrap(), open(own()).unwrap());
+    assert_eq!(here.unwind_sections(), there.unwind_sections());
+    assert_eq!((here.segments(), here.build_id()), (there.segments(), there.build_id()));
+}
+
+fn no_rights() {
+    let pid = worker_pid().unwrap();
+    let threads: Vec<_> = fs::read_dir(format!("/proc/{pid}/task")).unwrap().collect();
+    assert!(threads.len() > 1);
+    for thread in threads {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_start_matches(':').trim().to_owned()
+        };
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), 0, "{set}");
+        }
+        assert_eq!((field("Seccomp").as_str(), field("NoNewPrivs").as_str()), ("2", "1"), "{status}");
+        if nix::unistd::geteuid().is_root() {
+            assert_eq!(u64::from_str_radix(&field("CapBnd"), 16).unwrap(), 0);
+        }
+    }
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
+}
+
+/// What a parser that has been taken over might do.
+const FORBIDDEN: [&str; 9] = ["open2", "socket", "thread", "fork", "execute", "execve", "kill", "trace", "stat"];
+
+fn forbidden() {
+    let run = |what: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([TRY, what]).stderr(Stdio::null()).stdin(Stdio::null()).output().unwrap()
+    };
+    // The sandbox itself is no reason to end.
+    let allowed = run("nothing");
+    assert_eq!((allowed.status.code(), allowed.stdout.as_slice()), (Some(0), &b"ready"[..]), "{allowed:?}");
+    for what in FORBIDDEN {
+        let ended = run(what);
+        assert_eq!(ended.stdout, b"ready", "{what}");
+        assert_eq!(ended.status.signal(), Some(Signal::SIGSYS as i32), "{what}: {ended:?}");
+    }
+}
+
+/// Does something behind the sandbox.
+fn attempt(what: &str) {
+    let own = std::process::id().cast_signed();
+    sandbox::close_inherited().unwrap();
+    let file = own_file();
+    sandbox::give_up_rights().unwrap();
+    sandbox::filter_system_calls().unwrap();
+    let mut out = std::io::stdout();
+    out.write_all(b"ready").unwrap();
+    out.flush().unwrap();
+    match what {
+        "nothing" => {
+            // What parsing needs: memory, small and large, and the file.
+            let size = file.metadata().unwrap().len() as usize;
+            let mut bytes = vec![0; size];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+            drop(file.try_clone().unwrap());
+            for path in ["/etc/passwd", "/proc/self/mem", "/dev/null"] {
+                assert_eq!(File::open(path).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+            }
+            let many: Vec<Vec<u8>> = (0..1000).map(|i| vec![1; i]).collect();
+            assert!(many.iter().map(Vec::len).sum::<usize>() > 0);
+        }
+        "open2" => {
+            let how = nix::fcntl::OpenHow::new();
+            drop(nix::fcntl::openat2(nix::fcntl::AT_FDCWD, "/etc/passwd", how));
+        }
+        "socket" => drop(std::os::unix::net::UnixDatagram::unbound()),
+        "thread" => drop(std::thread::Builder::new().spawn(|| {})),
+        "fork" => drop(Command::new("/bin/true").status()),
+        "execute" => {
+            let size = std::num::NonZeroUsize::new(4096).unwrap();
+            use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+            let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+            // SAFETY: new memory, which nobody uses.
+            let _ = unsafe { mmap_anonymous(None, size, protection, MapFlags::MAP_PRIVATE) };
+        }
+        "execve" => drop(nix::unistd::execv(c"/bin/true", &[c"true"])),
+        "kill" => drop(kill(Pid::from_raw(own), None)),
+        "trace" => drop(nix::sys::ptrace::traceme()),
+        "stat" => drop(fs::metadata("/etc/passwd")),
+        _ => panic!("{what}"),
+    }
+}
+
+fn own_file() -> File {
+    File::open("/proc/self/exe").unwrap()
+}
+
+fn killed() {
+    let image = open(own()).unwrap();
+    let addresses = addresses(&image);
+    let expected = locally(&addresses);
+    let mut names = Names::new(image, finder());
+    let _ = names.resolve(&addresses[..1]);
+    let before = worker_pid().unwrap();
+    kill(Pid::from_raw(before.cast_signed()), Signal::SIGKILL).unwrap();
+    // The next question finds it gone, and another one answers.
+    assert_eq!(names.resolve(&addresses), (expected, Told::Known));
+    assert_ne!(worker_pid().unwrap(), before);
+}
+
+fn no_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let before = worker_pid().unwrap();
+    for content in [&b""[..], b"\x7fELF", &[0xff; 5000], b"#!/bin/sh\n"] {
+        fs::write(&path, content).unwrap();
+        assert!(open(File::open(&path).unwrap()).is_none());
+    }
+    assert!(open(File::open(dir.path()).unwrap()).is_none() && open(File::open("/dev/null").unwrap()).is_none());
+    assert_eq!(worker_pid().unwrap(), before, "none of them does any harm");
+}
+
+fn shared() {
+    let (one, other) = (open(own()).unwrap(), open(own()).unwrap());
+    assert!(Arc::ptr_eq(&one, &other));
+}
+
+fn not_by_hand() {
+    let output = Itself.command().stdin(Stdio::null()).output().unwrap();
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("ccsd daemon"), "{output:?}");
+}

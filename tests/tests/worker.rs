@@ -1,0 +1,220 @@
+//! The daemon has images read by a process that has no rights, and gets on without it.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use ccsd_tests::ccsd::{Collecting, Ended, Record};
+use ccsd_tests::daemon::Daemon;
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, CXX, Suite};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("it_has_no_rights", &[], it_has_no_rights)
+        .test("names_are_those_without_it", &[CXX], names_are_the_same)
+        .test("killed_in_a_session_it_is_replaced", &[CC], killed_in_a_session)
+        .test("without_it_a_session_goes_on_nameless", &[CC], without_it)
+        .test("damaged_programs_are_profiled", &[CC], damaged_programs)
+        .test("it_ends_with_the_daemon", &[], it_ends_with_the_daemon)
+        .run()
+}
+
+fn status(pid: u32, field: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+/// `ccsd record` by this daemon.
+fn record(daemon: &Daemon, program: &Path, args: &[&str]) -> Recorded {
+    let dir = scratch();
+    let file = dir.path().join("profile.ccsd");
+    let mut command = daemon.ccsd(["record", "--daemon", "-o"]);
+    let ended = Ended::of(command.arg(&file).arg("--").arg(program).args(args));
+    Recorded::open(dir, &file, ended)
+}
+
+fn kill_worker(daemon: &Daemon) -> u32 {
+    let pid = daemon.worker().unwrap();
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
+    while daemon.worker() == Some(pid) {
+        std::thread::yield_now();
+    }
+    pid
+}
+
+fn it_has_no_rights() {
+    let daemon = Daemon::start(&[]);
+    let worker = daemon.worker().unwrap();
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(&status(worker, set), 16).unwrap(), 0, "{set}");
+    }
+    assert_eq!((status(worker, "Seccomp").as_str(), status(worker, "NoNewPrivs").as_str()), ("2", "1"));
+    // Beside what it talks through it has nothing open.
+    if nix::unistd::geteuid().is_root() {
+        for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap() {
+            let target = fs::read_link(entry.unwrap().path()).unwrap();
+            let target = target.to_str().unwrap();
+            assert!(target.starts_with("socket:") || target == "/dev/null", "{target}");
+        }
+    }
+    daemon.stop();
+}
+
+/// Where each function is declared, by its name.
+fn declarations(recorded: &Recorded) -> BTreeMap<String, (String, Option<String>, u32)> {
+    let profile = &recorded.profile;
+    let rows = recorded.flat().rows.into_iter().filter(|row| row.image.contains("inlining"));
+    rows.map(|row| {
+        let centre = profile.cost_centre(row.function).unwrap();
+        let linkage = centre.linkage_name.clone().unwrap_or_default();
+        (row.name, (linkage, centre.file.clone(), centre.line))
+    })
+    .collect()
+}
+
+fn names_are_the_same() {
+    // Inlined functions, mangled names, lines.
+    let program = build("inlining.cpp", &["-O2", "-g"]);
+    let daemon = Daemon::start(&[]);
+    let through = record(&daemon, &program, &[]);
+    assert!(through.ended.status.success(), "{:?}", through.ended);
+    through.assert_whole().assert_complete();
+    let without = Record::new(&program, &[]).run();
+    let (here, there) = (declarations(&without), declarations(&through));
+    // What is sampled once is a matter of chance.
+    let common: Vec<&String> = here.keys().filter(|name| there.contains_key(*name)).collect();
+    assert!(common.len() >= 3 && here.values().any(|(linkage, ..)| linkage.starts_with("_Z")), "{here:?} {there:?}");
+    for name in common {
+        assert_eq!(here[name], there[name], "{name}");
+    }
+    assert!(there.values().filter(|(_, file, line)| file.is_some() && *line > 0).count() >= 3, "{there:?}");
+    let heaviest = |recorded: &Recorded| recorded.flat().rows.first().unwrap().name.clone();
+    assert!(here.contains_key(&heaviest(&through)) && there.contains_key(&heaviest(&without)));
+    let unnamed = through.profile.accounting().unsymbolised;
+    assert!(unnamed * 50 <= through.total(), "{unnamed}");
+    daemon.stop();
+}
+
+fn killed_in_a_session() {
+    let daemon = Daemon::start(&[]);
+    let mut fixture = Running::start(&build("phases.c", &["-O1"]), &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_writes(3);
+    let before = kill_worker(&daemon);
+    fixture.go();
+    // Nobody needs it until something new is met.
+    collecting.wait_for_writes(2);
+    assert!(daemon.worker().is_some_and(|pid| pid != before));
+    fixture.go();
+    let _ = fixture.finish();
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    recorded.assert_whole().assert_complete();
+    for name in ["first", "second"] {
+        assert!(recorded.samples(name).inherited > 10, "{name}: {:?}", recorded.names());
+    }
+    let unnamed = recorded.profile.accounting().unsymbolised;
+    assert!(unnamed * 20 <= recorded.total(), "{unnamed}");
+    daemon.stop();
+}
+
+fn without_it() {
+    let mut daemon = Daemon::start(&[]);
+    let program = build("phases.c", &["-O1"]);
+    let mut fixture = Running::start(&program, &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_writes(3);
+    // Until it has been started as often as it may be in a minute. Each of these sessions needs it anew.
+    while daemon.worker().is_some() {
+        kill_worker(&daemon);
+        let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
+        assert!(ended.status.success(), "{ended:?}");
+    }
+    fixture.go();
+    let said = daemon.wait_until_it_says("was started 5 times");
+    assert!(said.contains("no names"), "{said}");
+    collecting.wait_for_writes(2);
+    fixture.go();
+    let _ = fixture.finish();
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    // Every sample is there, the later ones without names, and it is said why.
+    recorded.assert_whole();
+    assert!(recorded.samples("first").own > 10, "{:?}", recorded.names());
+    let accounting = recorded.profile.accounting();
+    assert!(accounting.unsymbolised > 10, "{accounting:?}");
+    let notes = &recorded.profile.session().notes;
+    assert!(notes.iter().any(|note| note.contains("the process that reads images")), "{notes:?}");
+    daemon.stop();
+}
+
+/// What is not loaded, its section headers among it, in several states.
+fn damaged_programs() {
+    let daemon = Daemon::start(&[]);
+    let worker = daemon.worker().unwrap();
+    let program = fs::read(build("weights.c", &["-O1", "-g"])).unwrap();
+    let word = |at: usize| u64::from_le_bytes(program[at..at + 8].try_into().unwrap()) as usize;
+    let (headers, section_headers) = (word(32), word(40));
+    let count = usize::from(program[56]);
+    // The end of what is loaded: PT_LOAD is 1; offset and size in the file are at 8 and 32.
+    let loaded = (0..count).map(|i| headers + 56 * i).filter(|&at| program[at] == 1);
+    let loaded = loaded.map(|at| word(at + 8) + word(at + 32)).max().unwrap();
+    assert!(loaded < section_headers && section_headers < program.len());
+    let mut seed = 1u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as u8
+    };
+    let dir = scratch();
+    for (name, from, one_in) in
+        [("all", loaded, 1), ("some", loaded, 40), ("few", loaded, 500), ("headers", section_headers, 3)]
+    {
+        let mut damaged = program.clone();
+        for byte in &mut damaged[from..] {
+            if one_in == 1 || random() % 250 < (250 / one_in.min(250)) as u8 {
+                *byte = random();
+            }
+        }
+        let path = dir.path().join(name);
+        fs::write(&path, damaged).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let recorded = record(&daemon, &path, &["100"]);
+        assert!(recorded.ended.status.success(), "{name}: {:?}", recorded.ended);
+        recorded.assert_whole();
+        assert!(recorded.total() > 20, "{name}");
+    }
+    // An undamaged one has its names, and nothing of that has done any harm.
+    let recorded = record(&daemon, &build("weights.c", &["-O1", "-g"]), &["200"]);
+    assert!(recorded.samples("weight_12").own > 0, "{:?}", recorded.names());
+    assert_eq!(daemon.worker(), Some(worker));
+    daemon.stop();
+}
+
+fn it_ends_with_the_daemon() {
+    let daemon = Daemon::start(&[]);
+    let worker = daemon.worker().unwrap();
+    let (_dir, _status) = daemon.kill();
+    // Its parent is another process then, so it is looked at by its own number.
+    while fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+        std::thread::yield_now();
+    }
+}
