@@ -508,11 +508,8 @@ mod tests {
             "ccsd report --inherited --sort self",
             "ccsd report --watch x a.ccsd",
             "ccsd diff",
-            "ccsd diff a",
             "ccsd diff a b c",
-            "ccsd diff --watch x",
             "ccsd diff --watch x --against -1h a b",
-            "ccsd diff --against -1h a b",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

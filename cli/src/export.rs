@@ -1,10 +1,9 @@
 //! `ccsd export`: profiles for other tools.
 
-use std::fs::File;
 use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use clap::Args;
 
@@ -14,7 +13,7 @@ use crate::args::watch::StoredArgs;
 use crate::exit::{Exit, Failure};
 use crate::query::{self, Asked, QueryArgs};
 use crate::report::file;
-use crate::warn;
+use crate::{output, warn};
 
 /// Arguments of `ccsd export`.
 #[derive(Debug, Args)]
@@ -32,8 +31,19 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub stored: StoredArgs,
     /// Where to write [default: standard output]
+    ///
+    /// The file is there when it is whole, and not before. One that is nothing that ccsd exports is not overwritten
+    /// without --force.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Begin folded and csv with what became of the samples, in lines of `#`, which not all of their readers take
+    ///
+    /// Without it that is printed on standard error. All other formats have a place for it.
+    #[arg(long)]
+    pub comments: bool,
+    /// Overwrite a file that is nothing that ccsd exports
+    #[arg(long, requires = "output")]
+    pub force: bool,
     /// Largest HTML file, as in 500K or 20M [default: 5M]
     ///
     /// Where the stacks do not fit, the lightest are summed up within their callers, and the page says how many.
@@ -96,12 +106,19 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
             "{name} is not for a terminal: name a file with -o, or redirect standard output"
         )));
     }
-    // All of it first: what cannot be exported leaves no file behind.
+    let remarks = export.remarks();
     let mut bytes = Vec::new();
+    if args.comments && !args.format.has_remarks() {
+        for remark in &remarks {
+            bytes.extend_from_slice(format!("# {remark}\n").as_bytes());
+        }
+    }
+    // All of it first: what cannot be exported leaves no file behind.
     export.write(args.format, &mut bytes).map_err(Failure::bad_request)?;
     let Some(path) = args.output.as_deref() else {
         let mut out = stdout().lock();
         out.write_all(&bytes).and_then(|()| out.flush())?;
+        say_what_has_no_place(args, &remarks);
         return Ok(Exit::SUCCESS);
     };
     let name = path.display();
@@ -111,8 +128,18 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if same(path, &args.file) {
         return Err(Failure::bad_request(anyhow!("{name} is the profile itself: choose another file with -o")));
     }
-    let file = File::create(path).with_context(|| format!("cannot create {name}")).map_err(Failure::bad_request)?;
-    let written = { file }.write_all(&bytes).with_context(|| format!("cannot write {name}"));
-    written.map_err(Failure::at_run_time)?;
+    output::write(path, &bytes, args.force)?;
+    say_what_has_no_place(args, &remarks);
     Ok(Exit::SUCCESS)
+}
+
+/// The accounting, where the format has no place for it.
+fn say_what_has_no_place(args: &ExportArgs, remarks: &[String]) {
+    if args.comments || args.format.has_remarks() {
+        return;
+    }
+    // The first says what was profiled, the others what may be known.
+    let accounting: Vec<&str> = remarks.iter().skip(1).take(2).map(String::as_str).collect();
+    let name = args.format.name();
+    warn(format_args!("{name} has no place for this, but for --comments: {}", accounting.join("; ")));
 }

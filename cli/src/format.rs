@@ -116,6 +116,17 @@ pub fn ratio(a: u64, b: u64) -> String {
     if b == 0 { "-".to_owned() } else { format!("{}%", percent(a as f64 / b as f64)) }
 }
 
+/// Deeper than this, depth is told by a number.
+const DEEPEST_INDENT: usize = 40;
+
+/// A blank a level.
+pub fn indent(depth: usize) -> String {
+    match depth.checked_sub(DEEPEST_INDENT) {
+        None | Some(0) => " ".repeat(depth),
+        Some(more) => format!("{}+{more} ", " ".repeat(DEEPEST_INDENT)),
+    }
+}
+
 /// How the weights of one table are written: all in one unit, so that they compare at a glance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {

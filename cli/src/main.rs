@@ -14,6 +14,7 @@ mod export;
 mod format;
 mod job;
 mod manual;
+mod output;
 mod query;
 mod report;
 mod run;

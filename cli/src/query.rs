@@ -17,7 +17,7 @@ use crate::format::shell_word;
 const SPECIFICATION_BYTES: u64 = 1 << 20;
 
 /// Which part of a profile, and by what.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct QueryArgs {
     /// Hide all functions but these
     ///
@@ -196,13 +196,31 @@ pub fn ask(args: &QueryArgs, profile: Profile) -> Result<Asked, Failure> {
     Ok(Asked { profile, selection: Selection::all().metric(index), metric, question, other })
 }
 
+/// What is asked, as options, whatever profile it is asked of; empty if nothing.
+pub fn words_of(args: &QueryArgs) -> String {
+    let lists = [("--only", &args.only), ("--hide", &args.hide), ("--focus", &args.focus), ("--ignore", &args.ignore)];
+    let mut words: Vec<String> = lists.iter().flat_map(|(option, patterns)| options(option, patterns)).collect();
+    words.extend(args.preset.map(|preset| match preset {
+        PresetName::Libraries => "--preset libraries".to_owned(),
+        PresetName::Phases => "--preset phases".to_owned(),
+    }));
+    words.extend(args.spec.as_ref().map(|path| format!("--spec {}", path.display())));
+    if args.by != By::Function {
+        words.push(format!("--by {}", args.by.name()));
+    }
+    words.extend(args.min.map(|min| format!("--min {min}")));
+    words.join(" ")
+}
+
+fn options(option: &str, patterns: &[Pattern]) -> Vec<String> {
+    patterns.iter().map(|pattern| format!("{option} {}", shell_word(&sanitise(pattern.text())))).collect()
+}
+
 /// A filter as the options that make it.
 fn words(filter: &Filter) -> Vec<String> {
     let lists =
         [("--only", &filter.only), ("--hide", &filter.hide), ("--focus", &filter.focus), ("--ignore", &filter.ignore)];
-    let options = lists.iter().flat_map(|(option, patterns)| {
-        patterns.iter().map(move |pattern| format!("{option} {}", shell_word(&sanitise(pattern.text()))))
-    });
+    let options = lists.iter().flat_map(|(option, patterns)| options(option, patterns));
     let preset = filter.preset.map(|preset| match preset {
         Preset::Libraries => "--preset libraries".to_owned(),
         Preset::Phases => "--preset phases".to_owned(),

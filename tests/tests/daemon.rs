@@ -135,6 +135,9 @@ fn a_detached_session() {
     // Saved while it runs: by the client, with its rights and in its directory.
     let dir = scratch();
     let file = dir.path().join("now.ccsd");
+    let piped = daemon.ccsd(["save", &id.to_string(), "-o", "-"]).output().unwrap();
+    assert!(piped.status.success() && piped.stderr.is_empty(), "{}", String::from_utf8_lossy(&piped.stderr));
+    assert!(ccsd_profile::read_profile(&piped.stdout[..]).unwrap().finished);
     let save = Ended::of(daemon.ccsd(["save", &id.to_string(), "-o", "now.ccsd"]).current_dir(dir.path()));
     assert!(save.status.success(), "{save:?}");
     let saved = Recorded::open(dir, &file, save);

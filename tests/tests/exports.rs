@@ -192,6 +192,71 @@ fn main() -> ExitCode {
                 }
             }
         })
+        .test("differences", &[CC], || {
+            let (old, new) = (plain(), recursive());
+            let diff = |options: &[&str]| {
+                let ended = Ended::of(ccsd(["diff"]).args(options).arg(&old.file).arg(&new.file));
+                assert!(ended.status.success(), "{options:?}: {ended:?}");
+                ended.stdout
+            };
+            let document: Value = serde_json::from_str(&diff(&["--tree", "--json", "--min", "0"])).unwrap();
+            let tree = &document["tree"];
+            for (side, recorded) in [("before", old), ("after", new)] {
+                let sum = |list: &Value| -> u64 {
+                    let weight =
+                        |at: &Value| tree["nodes"][at.as_u64().unwrap() as usize][side]["weight"].as_u64().unwrap();
+                    list.as_array().unwrap().iter().map(weight).sum()
+                };
+                assert_eq!(sum(&tree["roots"]), total(recorded, &[]), "{side}");
+                let own: u64 = tree["nodes"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|node| node[side]["self_weight"].as_u64().unwrap())
+                    .sum();
+                assert_eq!(own, total(recorded, &[]), "{side}");
+            }
+            let text = diff(&["--tree"]);
+            assert!(text.contains(" weight_12\n") && text.contains("less than 0.5% in both"), "{text}");
+            let absolute = diff(&["--absolute"]);
+            let main = absolute.lines().find(|line| line.ends_with(" weight_12")).unwrap();
+            // All of it is gone, in whatever unit the table has.
+            let weight = reported(old, &[])["weight_12"].0 as f64;
+            let forms = [format!("-{:.3} ", weight / 1e9), format!("-{:.2} ", weight / 1e6)];
+            assert!(forms.iter().any(|form| main.trim_start().starts_with(form)), "{forms:?}: {main}");
+            let cut: Value = serde_json::from_str(&diff(&["--json", "-n", "2", "--by", "module"])).unwrap();
+            let own = |side: &str| -> u64 {
+                let rows = cut["rows"].as_array().unwrap().iter();
+                let shown: u64 = rows.map(|row| row[side]["self_weight"].as_u64().unwrap_or(0)).sum();
+                shown + cut["other"][format!("self_weight_{side}")].as_u64().unwrap()
+            };
+            assert_eq!((own("before"), own("after")), (total(old, &[]), total(new, &[])));
+            let file = new.dir.path().join("difference.svg");
+            for options in [&["--svg"][..], &["--absolute", "--svg"]] {
+                let ended = Ended::of(ccsd(["diff"]).arg(&old.file).arg(&new.file).args(options).arg(&file));
+                assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+                let svg = std::fs::read_to_string(&file).unwrap();
+                assert!(
+                    svg.contains("<svg") && svg.contains("<title>main (") && svg.contains("samples received"),
+                    "{svg}"
+                );
+            }
+            // Two times of one file: nothing is in both.
+            let half = format!("+{}ms", old.profile.accounting().duration_ns / 2_000_000);
+            let ended = Ended::of(
+                ccsd(["diff", "--json", "--against", &format!("+0..{half}"), "--since", &half]).arg(&old.file),
+            );
+            if ended.status.success() {
+                let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+                let weight = |side: &str| document[side]["total"]["weight"].as_u64().unwrap();
+                assert_eq!(weight("before") + weight("after"), total(old, &[]));
+            } else {
+                ended.assert_refused(2, &["interval"]);
+            }
+            Ended::of(ccsd(["diff"]).arg(&old.file)).assert_refused(2, &["two profiles"]);
+            Ended::of(ccsd(["diff", "--focus", "weight_12"]).arg(&old.file).arg(&new.file))
+                .assert_refused(2, &["the profile after", "weight_12"]);
+        })
         .test("a_file_of_patterns", &[CC], || {
             let recorded = plain();
             let spec = recorded.dir.path().join("spec");
@@ -218,6 +283,25 @@ fn main() -> ExitCode {
             to(recorded.file.to_str().unwrap()).assert_refused(2, &["the profile itself"]);
             to("/dev/full").assert_refused(1, &["/dev/full"]);
             assert!(recorded.file.metadata().unwrap().len() > 100);
+            // Something else is not lost to a mistyped name; an older export is replaced.
+            let precious = recorded.dir.path().join("precious.c");
+            std::fs::write(&precious, "int main(void) { return 0; }\n").unwrap();
+            to(precious.to_str().unwrap()).assert_refused(2, &["precious.c", "--force"]);
+            assert!(std::fs::read_to_string(&precious).unwrap().starts_with("int main"));
+            let forced = ccsd(["export", "folded", "--force"]).arg(&recorded.file).arg("-o").arg(&precious).status();
+            assert!(forced.unwrap().success());
+            assert!(std::fs::read_to_string(&precious).unwrap().contains(";main"));
+            for format in FORMATS.into_iter().chain(["html"]) {
+                let file = recorded.dir.path().join("again");
+                for number in 1..=2 {
+                    let ended = Ended::of(ccsd(["export", format]).arg(&recorded.file).arg("-o").arg(&file));
+                    assert!(ended.status.success(), "{format} {number}: {ended:?}");
+                }
+                std::fs::remove_file(file).unwrap();
+            }
+            let comments = Ended::of(ccsd(["export", "csv", "--comments"]).arg(&recorded.file));
+            assert!(comments.stdout.starts_with("# ccsd ") && comments.stderr.is_empty(), "{comments:?}");
+            assert!(comments.stdout.contains("\nfunction,image,"), "{comments:?}");
             for format in FORMATS {
                 let missing = Ended::of(&mut ccsd(["export", format, "/nowhere.ccsd"]));
                 missing.assert_refused(2, &["/nowhere.ccsd"]);
@@ -246,7 +330,11 @@ fn export(recorded: &Recorded, format: &str, options: &[&str]) -> PathBuf {
     let name: String = options.join("").chars().filter(char::is_ascii_alphanumeric).collect();
     let file = recorded.dir.path().join(format!("{name}.{format}"));
     let ended = Ended::of(ccsd(["export", format]).arg(&recorded.file).args(options).arg("-o").arg(&file));
-    assert!(ended.status.success() && ended.stderr.is_empty() && ended.stdout.is_empty(), "{format}: {ended:?}");
+    assert!(ended.status.success() && ended.stdout.is_empty(), "{format}: {ended:?}");
+    // What the format has no place for is said.
+    let without_remarks = matches!(format, "folded" | "csv");
+    assert_eq!(ended.stderr.contains("samples received"), without_remarks, "{format}: {ended:?}");
+    assert_eq!(ended.stderr.lines().count(), usize::from(without_remarks), "{format}: {ended:?}");
     file
 }
 

@@ -195,7 +195,7 @@ fn what_ran_when() {
     nothing.assert_refused(2, &["busy has nothing of that time", "begin at"]);
     service.stored(&["report", "--watch", "other"]).assert_refused(2, &["no watch \"other\"", "busy"]);
     service.stored(&["report", "--watch", "busy", "--since", "soon"]).assert_refused(2, &["soon", "03:10"]);
-    Ended::of(&mut ccsd(["report", "x.ccsd", "--since", "-1h"])).assert_refused(2, &["--watch"]);
+    Ended::of(&mut ccsd(["report", "x.ccsd", "--state-dir", "/x"])).assert_refused(2, &["--watch"]);
     fixture.go();
     assert_eq!(fixture.end().1.code(), Some(5));
 }
@@ -229,7 +229,7 @@ fn two_times_are_compared() {
     let rows = json["rows"].as_array().unwrap();
     assert!(!rows.is_empty());
     assert!(rows.iter().all(|row| row["self_change"] == 0.0 && row["self_significant"] == false), "{json}");
-    Ended::of(ccsd(["diff"]).arg(&segment)).assert_refused(2, &["2 values"]);
+    Ended::of(ccsd(["diff"]).arg(&segment)).assert_refused(2, &["two profiles"]);
 }
 
 fn a_bad_configuration_changes_nothing() {

@@ -120,7 +120,7 @@ pub struct SaveArgs {
     /// Number of the session, or a process that one is on
     #[arg(value_name = "ID|PID")]
     pub session: u32,
-    /// The profile file
+    /// The profile file; - for standard output
     ///
     /// An older profile of this name is replaced, any other file is not.
     #[arg(short, long, value_name = "FILE")]
@@ -132,7 +132,8 @@ pub struct SaveArgs {
 pub const SAVE_EXAMPLES: &str = "\
 Examples:
   ccsd save 3 -o now.ccsd                  the profile up to now; the session goes on
-  ccsd report --graph now.ccsd";
+  ccsd report --graph now.ccsd
+  ccsd save 3 -o - | ssh elsewhere 'cat > now.ccsd'";
 
 /// Arguments of `ccsd live`.
 #[derive(Debug, Args)]

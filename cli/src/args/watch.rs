@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::args::service::SocketArgs;
 use crate::exit::Failure;
+use crate::query::QueryArgs;
 
 /// Which time of a file, or of what a watch has stored.
 #[derive(Debug, Default, Args)]
@@ -50,22 +51,26 @@ impl StoredArgs {
 /// Arguments of `ccsd diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The profile before, and the one after
-    #[arg(value_name = "FILE", num_args = 2, conflicts_with = "watch", required_unless_present = "watch")]
+    /// The profile before, and the one after; or one, of which --since and --against name two times
+    #[arg(value_name = "FILE", num_args = 1..=2, conflicts_with = "watch", required_unless_present = "watch")]
     pub files: Vec<PathBuf>,
     #[command(flatten)]
     pub stored: StoredArgs,
-    /// The time before to compare with, as in -25h..-24h
-    #[arg(
-        long,
-        value_name = "TIME..TIME",
-        requires = "watch",
-        required_unless_present = "files",
-        conflicts_with = "files",
-        allow_hyphen_values = true,
-        help_heading = "Watches"
-    )]
+    /// The time before to compare with, as in -25h..-24h or, of a file, +0..+10s
+    #[arg(long, value_name = "TIME..TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub against: Option<String>,
+    /// As a tree of calls from the root down, the largest changes first
+    #[arg(long, conflicts_with_all = ["function", "significant", "inherited"])]
+    pub tree: bool,
+    /// By weight instead of by share: for runs that did the same work
+    #[arg(long)]
+    pub absolute: bool,
+    /// Write a flame graph of the second (SVG), coloured by how it differs from the first
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "json", "function", "significant"])]
+    pub svg: Option<PathBuf>,
+    /// Overwrite a file that is no flame graph
+    #[arg(long, requires = "svg")]
+    pub force: bool,
     /// Order by the change of inherited time instead of their own
     #[arg(long)]
     pub inherited: bool,
@@ -81,16 +86,19 @@ pub struct DiffArgs {
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Weigh by this metric [default: the first that both have]
-    #[arg(long, value_name = "NAME")]
-    pub metric: Option<String>,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 pub const DIFF_EXAMPLES: &str = "\
 Examples:
   ccsd diff before.ccsd after.ccsd
   ccsd diff --watch nginx --since -1h --against -25h..-24h     now and yesterday
-  ccsd diff --significant --inherited before.ccsd after.ccsd";
+  ccsd diff --significant --inherited before.ccsd after.ccsd
+  ccsd diff --tree --min 2 before.ccsd after.ccsd
+  ccsd diff --absolute --by module before.ccsd after.ccsd      of runs that did the same work
+  ccsd diff --svg diff.svg before.ccsd after.ccsd
+  ccsd diff --against +0..+10s --since +10s profile.ccsd       two times of one run";
 
 /// Arguments of `ccsd watches`.
 #[derive(Debug, Args)]

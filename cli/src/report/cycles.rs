@@ -1,7 +1,7 @@
 //! Cycles of mutual recursion that really happened.
 
 use ccsd_profile::sanitise;
-use ccsd_profile::view::{CycleRow, CyclesView, Share};
+use ccsd_profile::view::{Cycle, CyclesView, Share};
 
 use super::Shown;
 use super::flat::interval;
@@ -20,33 +20,41 @@ pub fn view(shown: &Shown<'_>) -> CyclesView {
 /// As text.
 pub fn text(shown: &Shown<'_>) -> String {
     let view = view(shown);
-    if view.rows.is_empty() {
-        return "no cycles: in no sample was the running function also active further up, through another\n".to_owned();
+    if view.cycles.is_empty() {
+        return "no cycles: no sample was taken while a function was active that had been entered again through another\n"
+            .to_owned();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut table = Table::new(vec![
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
+        Column::number(format!("inherited {}", scale.unit)),
+        Column::number("%"),
         Column::number("95% interval"),
         Column::text("cycle"),
     ]);
-    let rows = shown.rows(view.rows.len());
-    for row in view.rows.iter().take(rows) {
+    let (kept, left_out) = shown.keep(view.cycles.iter().collect(), |cycle| cycle.inherited_share.fraction);
+    for cycle in kept {
         table.row(vec![
-            scale.weight(row.weight).into(),
-            percent(row.share.fraction).into(),
-            interval(&row.share),
-            cycle(&view, row, shown.layout).into(),
+            scale.weight(cycle.self_weight).into(),
+            percent(cycle.self_share.fraction).into(),
+            scale.weight(cycle.inherited_weight).into(),
+            percent(cycle.inherited_share.fraction).into(),
+            interval(&cycle.inherited_share),
+            text_of(&view, cycle, shown.layout).into(),
         ]);
     }
-    if let Some(rest @ [_, ..]) = view.rows.get(rows..) {
-        let weight = rest.iter().map(|row| row.weight).fold(0, u64::saturating_add);
+    if !left_out.is_empty() {
+        // One sample may be in several cycles: of what is inherited there is no sum.
+        let weight = left_out.iter().map(|cycle| cycle.self_weight).fold(0, u64::saturating_add);
         let share = Share::of(weight, view.total.weight, view.total.samples);
-        let more = counted(rest.len() as u64, "more", "more");
+        let more = counted(left_out.len() as u64, "more", "more");
         table.row(vec![
             scale.weight(weight).into(),
             percent(share.fraction).into(),
-            interval(&share),
+            Cell::default(),
+            Cell::default(),
+            Cell::default(),
             Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
         ]);
     }
@@ -54,13 +62,14 @@ pub fn text(shown: &Shown<'_>) -> String {
 }
 
 /// On a terminal each name is cut, so that all can be told apart.
-fn cycle(view: &CyclesView, row: &CycleRow, layout: Layout) -> String {
-    let names: Vec<String> = row
-        .cycle
+fn text_of(view: &CyclesView, cycle: &Cycle, layout: Layout) -> String {
+    let names: Vec<String> = cycle
+        .functions
         .iter()
+        .chain(cycle.functions.first())
         .map(|function| sanitise(view.names.get(function).map_or("[unknown]", String::as_str)))
         .map(|name| cut(&name, if layout.is_terminal() { NAME_WIDTH } else { usize::MAX }))
         .collect();
-    let mark = if row.approximate { "~" } else { "" };
+    let mark = if cycle.approximate { "~" } else { "" };
     format!("{mark}{}", names.join(" > "))
 }

@@ -5,8 +5,7 @@ use ccsd_profile::view::{Share, Total, TreeNode, TreeView};
 use serde::Serialize;
 
 use super::Shown;
-use super::tree::indent;
-use crate::format::{Scale, percent};
+use crate::format::{Scale, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
-    Column, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
+    Column, Cycle, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
     StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, TruncationReason};
@@ -190,7 +190,7 @@ enum Data {
     Stacks(Stacks),
     Lines(Limited<LinesView>),
     Threads(Limited<ThreadsView>),
-    Cycles(Stacks),
+    Cycles(Cycles),
     Stats(StatsView),
     Tree(TreeView),
     #[serde(rename = "bottom-up")]
@@ -221,6 +221,15 @@ struct Node {
     index: Option<usize>,
     #[serde(flatten)]
     node: GraphNode,
+}
+
+#[derive(Serialize)]
+struct Cycles {
+    /// Each once.
+    cycles: Vec<Cycle>,
+    /// The histories that end by closing one.
+    #[serde(flatten)]
+    stacks: Stacks,
 }
 
 #[derive(Serialize)]
@@ -273,7 +282,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             Data::Stacks(Stacks { total, rows, left_out: left_out.len(), other_weight: Some(other_weight), names })
         }
         View::Cycles => {
-            let CyclesView { total, mut rows, names } = cycles::view(shown);
+            let CyclesView { total, cycles, mut rows, names } = cycles::view(shown);
             let left_out = cut(&mut rows, shown);
             let row = |CycleRow { entries, cycle, weight, samples, share, approximate }| Row {
                 cycle: Some(cycle),
@@ -284,7 +293,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
                 approximate,
             };
             let rows = rows.into_iter().map(row).collect();
-            Data::Cycles(Stacks { total, rows, left_out, other_weight: None, names })
+            Data::Cycles(Cycles { cycles, stacks: Stacks { total, rows, left_out, other_weight: None, names } })
         }
         View::Lines => {
             let mut view = lines::view(shown);

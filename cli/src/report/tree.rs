@@ -5,12 +5,10 @@ use ccsd_profile::{CostCentreId, sanitise};
 use serde::Serialize;
 
 use super::Shown;
-use crate::format::{Scale, percent};
+use crate::format::{Scale, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// Deeper than this, depth is told by a number.
-const DEEPEST_INDENT: usize = 40;
 /// Functions that a butterfly shows on a terminal.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
 
@@ -174,14 +172,6 @@ impl Line {
             Ok(label) => format!("{indent}{}", sanitise(label)),
             Err(nodes) => format!("{indent}[{nodes} more]"),
         }
-    }
-}
-
-/// A blank a level.
-pub fn indent(depth: usize) -> String {
-    match depth.checked_sub(DEEPEST_INDENT) {
-        None | Some(0) => " ".repeat(depth),
-        Some(more) => format!("{}+{more} ", " ".repeat(DEEPEST_INDENT)),
     }
 }
 

@@ -5,7 +5,7 @@ pub mod live;
 pub mod sources;
 pub mod worker;
 
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stdout};
 use std::path::Path;
 
 use anyhow::anyhow;
@@ -14,7 +14,7 @@ use ccsd_daemon::authority::user_name;
 use ccsd_daemon::client::{Client, ClientError, StreamEvent};
 use ccsd_daemon::protocol::message::{Request, SessionSummary};
 use ccsd_daemon::service::socket::places;
-use ccsd_profile::sanitise;
+use ccsd_profile::{Encoder, sanitise};
 use serde::Serialize;
 
 use crate::args::service::{MetricsArgs, SaveArgs, SessionsArgs, SocketArgs, StopArgs};
@@ -165,8 +165,29 @@ pub fn metrics(args: &MetricsArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
+/// `ccsd save -o -`: what is there is written once it is all here, because a session may begin anew.
+fn save_to_standard_output(args: &SaveArgs) -> Result<Exit, Failure> {
+    if stdout().is_terminal() {
+        return Err(Failure::bad_request(anyhow!("a profile is not for a terminal: name a file, or redirect it")));
+    }
+    let (client, session) = find_session(args.session, &args.socket)?;
+    let (profile, _) = client.subscribe(session, false)?.read_all()?;
+    let mut bytes = Vec::new();
+    let written = Encoder::new(&mut bytes, profile.session()).and_then(|mut encoder| {
+        encoder.write(&profile.snapshot())?;
+        encoder.finish().map(|_| ())
+    });
+    written.map_err(Failure::at_run_time)?;
+    let mut out = stdout().lock();
+    out.write_all(&bytes).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
 /// `ccsd save`
 pub fn save(args: &SaveArgs) -> Result<Exit, Failure> {
+    if args.output.as_os_str() == "-" {
+        return save_to_standard_output(args);
+    }
     OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
     let (client, session) = find_session(args.session, &args.socket)?;
     let mut stream = client.subscribe(session, false)?;

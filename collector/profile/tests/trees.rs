@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use ccsd_profile::view::{FlatView, GraphView, Selection, TreeView};
+use ccsd_profile::view::{CyclesView, DiffTree, DiffView, FlatView, GraphView, Selection, TreeView};
 use ccsd_profile::{CostCentreId, Profile};
 use common::Maker;
 use proptest::prelude::*;
@@ -135,4 +135,101 @@ fn recursion_is_seen_in_the_tree() {
     let view = TreeView::new(&maker.profile, &Selection::all());
     let labels: Vec<String> = view.nodes.iter().map(|node| view.label(node)).collect();
     assert_eq!(labels, ["main", "(p)", "q", "p"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// diff(A, A) is empty, diff(A, B) has the totals of both, and diff(A + B, B) is A.
+    #[test]
+    fn differences_are_those_of_the_weights(a in samples(), b in samples(), percent in 0..30u32) {
+        let all = Selection::all();
+        let (one, two) = (made(&a), made(&b));
+        let (a, b) = ((&one.profile, &all), (&two.profile, &all));
+        let least = f64::from(percent) / 100.0;
+        let same = DiffTree::new(a, a, least);
+        prop_assert!(same.nodes.iter().all(|node| node.before == node.after && node.change == 0.0));
+        prop_assert!(same.nodes.iter().all(|node| !node.significant && !node.absolutely_significant));
+        let same = DiffView::new(a, a);
+        prop_assert!(same.rows.iter().all(|row| row.before == row.after && row.self_change == 0.0 && row.inherited_change == 0.0));
+        prop_assert!(same.rows.iter().all(|row| !row.self_significant && !row.self_absolutely_significant));
+        let tree = DiffTree::new(a, b, least);
+        let roots = |side: fn(&ccsd_profile::view::DiffNode) -> u64| tree.roots.iter().map(|&i| side(&tree.nodes[i])).sum::<u64>();
+        prop_assert_eq!(roots(|it| it.before.weight) + tree.other.before, tree.before.weight);
+        prop_assert_eq!(roots(|it| it.after.weight) + tree.other.after, tree.after.weight);
+        for node in &tree.nodes {
+            let below = |side: fn(&ccsd_profile::view::DiffNode) -> u64| node.children.iter().map(|&i| side(&tree.nodes[i])).sum::<u64>();
+            prop_assert_eq!(node.before.self_weight + below(|it| it.before.weight) + node.other.before, node.before.weight);
+            prop_assert_eq!(node.after.self_weight + below(|it| it.after.weight) + node.other.after, node.after.weight);
+        }
+        // Each side by itself is its own tree.
+        let whole = DiffTree::new(a, b, 0.0);
+        let of = TreeView::new(&one.profile, &all);
+        prop_assert_eq!(whole.nodes.iter().filter(|it| it.before.samples > 0).count(), of.nodes.len());
+        let mut sum = made(&[]);
+        sum.profile.merge(&one.profile).unwrap();
+        sum.profile.merge(&two.profile).unwrap();
+        let back = DiffTree::new((&sum.profile, &all), b, 0.0);
+        let left: u64 = back.nodes.iter().map(|it| it.before.self_weight - it.after.self_weight).sum();
+        prop_assert_eq!(left, of.total.weight);
+        let flat: BTreeMap<String, u64> = FlatView::new(&one.profile, &all).rows.into_iter().map(|row| (row.name, row.self_weight)).collect();
+        for row in DiffView::new((&sum.profile, &all), b).rows {
+            let own = |side: Option<ccsd_profile::view::DiffSide>| side.map_or(0, |it| it.self_weight);
+            prop_assert_eq!(own(row.before) - own(row.after), flat.get(&row.name).copied().unwrap_or(0));
+        }
+    }
+
+    /// A cycle is in the list once, however it was entered; its self weight is that of its histories.
+    #[test]
+    fn cycles_are_listed_once(samples in samples()) {
+        let maker = made(&samples);
+        let view = CyclesView::new(&maker.profile, &Selection::all());
+        let rotated = |cycle: &[CostCentreId]| {
+            let mut cycle = cycle.to_vec();
+            let lowest = (0..cycle.len()).min_by_key(|&at| cycle[at]).unwrap_or(0);
+            cycle.rotate_left(lowest);
+            cycle
+        };
+        let mut known: Vec<_> = view.cycles.iter().map(|it| rotated(&it.functions)).collect();
+        prop_assert!(view.cycles.iter().all(|it| it.functions == rotated(&it.functions)));
+        known.sort();
+        let count = known.len();
+        known.dedup();
+        prop_assert_eq!(known.len(), count);
+        let own: u64 = view.cycles.iter().map(|it| it.self_weight).sum();
+        prop_assert_eq!(own, view.rows.iter().map(|row| row.weight).sum::<u64>());
+        for cycle in &view.cycles {
+            prop_assert!(cycle.self_weight <= cycle.inherited_weight && cycle.inherited_weight <= view.total.weight);
+        }
+        for row in &view.rows {
+            let members = rotated(&row.cycle[..row.cycle.len() - 1]);
+            prop_assert!(view.cycles.iter().any(|it| it.functions == members));
+        }
+    }
+}
+
+#[test]
+fn a_cycle_has_the_time_of_what_it_calls() {
+    let mut maker = Maker::new();
+    maker.charge("main p q p", 3);
+    maker.charge("main q p q", 4);
+    maker.charge("other p q p leaf", 5);
+    maker.charge("main p q", 7);
+    let view = CyclesView::new(&maker.profile, &Selection::all());
+    let names: Vec<&str> = view.cycles[0].functions.iter().map(|id| view.names[id].as_str()).collect();
+    assert_eq!((view.cycles.len(), names), (1, vec!["p", "q"]));
+    assert_eq!((view.cycles[0].self_weight, view.cycles[0].inherited_weight), (7, 12));
+}
+
+#[test]
+fn weights_that_differ_by_more_than_chance() {
+    let all = Selection::all();
+    let times = |n: usize| made(&vec![(vec![0], 10); n]);
+    let differs = |a: usize, b: usize| {
+        let (one, two) = (times(a), times(b));
+        DiffView::new((&one.profile, &all), (&two.profile, &all)).rows[0].self_absolutely_significant
+    };
+    // 1.96 standard deviations of the difference of two numbers of about 1,000 are 88.
+    assert!(differs(1_000, 1_100) && !differs(1_000, 1_060));
+    assert!(differs(10, 30) && !differs(1, 3));
 }

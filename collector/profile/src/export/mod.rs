@@ -18,6 +18,8 @@ mod speedscope;
 mod svg;
 mod walk;
 
+pub use svg::write_difference;
+
 use std::io::{self, Write};
 use std::str::FromStr;
 
@@ -81,6 +83,12 @@ impl Format {
             Format::Json => "json",
             Format::Csv => "csv",
         }
+    }
+
+    /// Whether it has a place for remarks on the numbers. (Readers of the others take every line for data.)
+    #[must_use]
+    pub const fn has_remarks(self) -> bool {
+        !matches!(self, Format::Folded | Format::Csv)
     }
 
     /// Whether it is text.

@@ -84,7 +84,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     profiles.sort_by_key(|sampled| std::cmp::Reverse(sampled.end_value));
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
-        exporter: format!("ccsd {}", profile.session().version),
+        // The only place for remarks that the format has.
+        exporter: export.remarks().join("; "),
         name: format!("{} (recursion is folded)", export.title()),
         active_profile_index: 0,
         shared: Shared { frames: frames.collect() },

@@ -1,10 +1,55 @@
 //! Flame graphs, drawn by inferno.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use inferno::flamegraph::{self, Options};
 
 use super::{Export, folded, unit_name};
+
+/// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) each stack has in it
+/// than in the first. Without `absolute`, the first is taken as if it had the total of the second.
+///
+/// # Errors
+/// Those of `out`; and [`io::ErrorKind::InvalidInput`] where nothing is selected of the second.
+pub fn write_difference(
+    before: &Export<'_>,
+    after: &Export<'_>,
+    absolute: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let (old, new) = (folded::lines(before), folded::lines(after));
+    let sum = |lines: &BTreeMap<String, u64>| lines.values().copied().fold(0, u64::saturating_add);
+    let (old_total, new_total) = (sum(&old), sum(&new));
+    if new_total == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "no samples are selected after: there is nothing to draw",
+        ));
+    }
+    let scaled = |weight: u64| match old_total {
+        _ if absolute => weight,
+        0 => 0,
+        _ => (u128::from(weight) * u128::from(new_total) / u128::from(old_total)) as u64,
+    };
+    let mut both: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (stack, &weight) in &old {
+        both.entry(stack).or_default().0 = scaled(weight);
+    }
+    for (stack, &weight) in &new {
+        both.entry(stack).or_default().1 = weight;
+    }
+    let lines: Vec<String> = both.iter().map(|(stack, (was, is))| format!("{stack} {was} {is}")).collect();
+    let metric = after.metric();
+    let mut options = Options::default();
+    options.title = format!("{}: after, and how it differs from before", after.title());
+    let how = if absolute { "by weight" } else { "by share" };
+    options.subtitle = Some(format!("{}, {how}: red is more, blue is less; recursion is folded (ccsd)", metric.name));
+    options.count_name = unit_name(metric.unit).to_owned();
+    options.deterministic = true;
+    options.notes = notes(after);
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+}
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let lines: Vec<String> =
@@ -18,5 +63,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     options.subtitle = Some(format!("{}; recursion is folded (ccsd)", metric.name));
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
+    options.notes = notes(export);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+}
+
+/// The remarks, for a comment: nothing in it may end it.
+fn notes(export: &Export<'_>) -> String {
+    export.remarks().join("; ").replace('-', "\u{2010}").replace(['<', '>', '&'], "_")
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::interval::Z;
 use super::{FlatRow, FlatView, Selection, Share, Total};
 use crate::profile::Profile;
 
@@ -14,6 +15,10 @@ pub struct DiffSide {
     pub self_weight: u64,
     /// Inherited weight.
     pub inherited_weight: u64,
+    /// Samples of the self weight.
+    pub samples_self: u64,
+    /// Samples of the inherited weight.
+    pub samples_inherited: u64,
     /// Share of self weight in the profile.
     pub self_share: Share,
     /// Share of inherited weight in the profile.
@@ -40,6 +45,10 @@ pub struct DiffRow {
     pub self_significant: bool,
     /// The same for the inherited shares.
     pub inherited_significant: bool,
+    /// The self weight after differs from that before by more than chance alone hardly explains.
+    pub self_absolutely_significant: bool,
+    /// The same for the inherited weights.
+    pub inherited_absolutely_significant: bool,
 }
 
 /// All functions of two profiles, the largest change of self share first.
@@ -87,6 +96,14 @@ impl DiffView {
                     inherited_change: is.inherited_share.fraction - was.inherited_share.fraction,
                     self_significant: apart(was.self_share, is.self_share),
                     inherited_significant: apart(was.inherited_share, is.inherited_share),
+                    self_absolutely_significant: beyond_chance(
+                        (was.self_weight, was.samples_self, before.total),
+                        (is.self_weight, is.samples_self, after.total),
+                    ),
+                    inherited_absolutely_significant: beyond_chance(
+                        (was.inherited_weight, was.samples_inherited, before.total),
+                        (is.inherited_weight, is.samples_inherited, after.total),
+                    ),
                 }
             })
             .collect();
@@ -105,11 +122,26 @@ fn add(sum: &DiffSide, row: &FlatRow, total: Total) -> DiffSide {
     DiffSide {
         self_weight,
         inherited_weight,
+        samples_self: sum.samples_self.saturating_add(row.samples_self),
+        samples_inherited: sum.samples_inherited.saturating_add(row.samples_inherited).min(total.samples),
         self_share: Share::of(self_weight, total.weight, total.samples),
         inherited_share: Share::of(inherited_weight, total.weight, total.samples),
     }
 }
 
-fn apart(a: Share, b: Share) -> bool {
+pub(super) fn apart(a: Share, b: Share) -> bool {
     a.high < b.low || b.high < a.low
+}
+
+/// Whether two weights differ by more than chance alone hardly explains, each known from so many samples of a total.
+///
+/// Numbers of samples are Poisson's, so the variance of one is its mean; one more is added, because a number of 0 does not
+/// mean that it can only be 0. This knows nothing of how much two runs of a program differ by themselves.
+pub(super) fn beyond_chance(before: (u64, u64, Total), after: (u64, u64, Total)) -> bool {
+    let variance = |(_, samples, total): (u64, u64, Total)| {
+        let of_one = total.weight as f64 / total.samples.max(1) as f64;
+        (samples as f64 + 1.0) * of_one * of_one
+    };
+    let difference = before.0.abs_diff(after.0) as f64;
+    difference > Z * (variance(before) + variance(after)).sqrt()
 }

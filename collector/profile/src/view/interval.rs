@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// 97.5% quantile of the normal distribution: a two-sided interval of 95%.
-const Z: f64 = 1.959_963_984_540_054;
+pub(super) const Z: f64 = 1.959_963_984_540_054;
 
 /// A part of a total, with its 95% confidence interval, all as fractions.
 ///

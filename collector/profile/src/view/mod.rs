@@ -10,6 +10,7 @@
 mod column;
 mod cycles;
 mod diff;
+mod diff_tree;
 mod flat;
 mod graph;
 mod grow;
@@ -32,8 +33,9 @@ use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
 pub use column::Column;
-pub use cycles::{CycleRow, CyclesView};
+pub use cycles::{Cycle, CycleRow, CyclesView};
 pub use diff::{DiffRow, DiffSide, DiffView};
+pub use diff_tree::{ChainSide, DiffFunction, DiffNode, DiffTree, OtherDiff};
 pub use flat::{FlatRow, FlatView, OtherRows};
 pub use graph::{GraphArc, GraphNode, GraphView};
 pub use interval::Share;

@@ -1,0 +1,468 @@
+//! `ccsd diff`: two profiles side by side, function by function, as a tree of calls, or as a flame graph.
+
+mod tree;
+
+use std::cmp::Reverse;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use ccsd_profile::export::{Export, write_difference};
+use ccsd_profile::view::{DiffRow, DiffSide, DiffTree, DiffView, Selection, Share, Total};
+use ccsd_profile::{Accounting, Limits, Profile, Session, Unit, sanitise};
+use serde::Serialize;
+
+use crate::args::watch::DiffArgs;
+use crate::exit::{Exit, Failure};
+use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
+use crate::query::{self, Asked, QueryArgs};
+use crate::report::{Counts, file};
+use crate::stored::{self, About};
+use crate::style::{ColorChoice, Layout, Tone};
+use crate::table::{Cell, Column, Table, wrap};
+use crate::warn;
+use ccsd_profile::json::to_text;
+
+/// Rows on a terminal.
+const ROWS_ON_TERMINAL: usize = 40;
+/// In a tree of calls less than this share, in percent, is summed up if nothing else is asked for.
+const TREE_MIN: f64 = 0.5;
+/// Images have short names; a longer one loses its middle on a terminal.
+const IMAGE_WIDTH: usize = 20;
+
+/// One of the two.
+struct Side {
+    profile: Profile,
+    /// What it is: a file, or a time of a watch.
+    what: String,
+    file: Option<PathBuf>,
+    stored: Option<About>,
+}
+
+/// Runs the command.
+pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let (before, after) = sides(args)?;
+    let asked = args.query.metric.as_deref();
+    let (name, unit) = metric(asked, &before.profile, &after.profile)?;
+    // Small functions are small in both, so they cannot be summed up in each by itself.
+    let query = QueryArgs { metric: Some(name.clone()), min: None, ..args.query.clone() };
+    let (mut before, mut after) = (before, after);
+    let before_selection = before.ask(&query, "before")?;
+    let after_selection = after.ask(&query, "after")?;
+    let (old, new) = ((&before.profile, &before_selection), (&after.profile, &after_selection));
+    if let Some(path) = &args.svg {
+        let question = query::words_of(&args.query);
+        let export = |(profile, selection)| Export { question: &question, ..Export::new(profile, selection) };
+        let mut bytes = Vec::new();
+        write_difference(&export(old), &export(new), args.absolute, &mut bytes).map_err(Failure::bad_request)?;
+        crate::output::write(path, &bytes, args.force)?;
+        return Ok(Exit::SUCCESS);
+    }
+    let layout = Layout::of(&stdout(), colour);
+    let limit = match args.limit {
+        Some(0) => None,
+        None => (layout.is_terminal() && !args.json).then_some(ROWS_ON_TERMINAL),
+        limit => limit,
+    };
+    let mut text = String::new();
+    if !args.json {
+        text.push_str(&head("before", &before, layout));
+        text.push_str(&head("after", &after, layout));
+        let of = if args.absolute { "in weight" } else { "in percent of the samples" };
+        let change = format!("{of}; ~ stands where chance alone may be the cause (95%)");
+        text.push_str(&line("change", &change, Tone::Plain, layout));
+        let question = query::words_of(&args.query);
+        if !question.is_empty() {
+            text.push_str(&line("selected", &format!("{question}; % of what is selected"), Tone::Plain, layout));
+        }
+    }
+    if args.tree {
+        let min = args.query.min.unwrap_or(TREE_MIN);
+        let mut view = DiffTree::new(old, new, min / 100.0);
+        if args.absolute {
+            view.sort_absolutely();
+        }
+        if args.json {
+            let totals = (view.before, view.after);
+            text = document(&before, &after, (&name, unit), totals, Data::Tree(view)).map_err(Failure::at_run_time)?;
+        } else {
+            text.push_str(&line("view", &format!("tree; less than {min}% in both is summed up"), Tone::Plain, layout));
+            text.push('\n');
+            text.push_str(&tree::text(&view, unit, args.absolute, limit, layout));
+        }
+    } else {
+        let mut view = DiffView::new(old, new);
+        order(&mut view, args)?;
+        if let Some(text) = &args.function {
+            let exact = view.rows.iter().any(|row| &row.name == text);
+            view.rows.retain(|row| if exact { &row.name == text } else { row.name.contains(text.as_str()) });
+        }
+        if args.significant {
+            view.rows.retain(|row| Change::of(row, args).significant);
+        }
+        let least = args.query.min.unwrap_or(0.0) / 100.0;
+        let size = |side: &Option<DiffSide>| side.map_or(0.0, |side| side.inherited_share.fraction);
+        let heavy = |row: &DiffRow| size(&row.before).max(size(&row.after)) >= least;
+        let (mut rows, light): (Vec<DiffRow>, Vec<DiffRow>) = view.rows.into_iter().partition(heavy);
+        let mut left_out = rows.split_off(rows.len().min(limit.unwrap_or(usize::MAX)));
+        left_out.extend(light);
+        view.rows = rows;
+        let other = Other::of(&left_out);
+        if args.json {
+            let totals = (view.before, view.after);
+            let data = Data::Flat { rows: view.rows, left_out: left_out.len(), other };
+            text = document(&before, &after, (&name, unit), totals, data).map_err(Failure::at_run_time)?;
+        } else {
+            text.push('\n');
+            text.push_str(&table(&view, unit, args, &other, layout));
+        }
+    }
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
+/// A change, as it is shown.
+struct Change {
+    share: f64,
+    weights: (u64, u64),
+    significant: bool,
+}
+
+impl Change {
+    fn of(row: &DiffRow, args: &DiffArgs) -> Change {
+        let weights = |weight: fn(&DiffSide) -> u64| {
+            (row.before.as_ref().map_or(0, weight), row.after.as_ref().map_or(0, weight))
+        };
+        if args.inherited {
+            Change {
+                share: row.inherited_change,
+                weights: weights(|side| side.inherited_weight),
+                significant: if args.absolute {
+                    row.inherited_absolutely_significant
+                } else {
+                    row.inherited_significant
+                },
+            }
+        } else {
+            Change {
+                share: row.self_change,
+                weights: weights(|side| side.self_weight),
+                significant: if args.absolute { row.self_absolutely_significant } else { row.self_significant },
+            }
+        }
+    }
+
+    fn size(&self, absolute: bool) -> f64 {
+        if absolute { self.weights.0.abs_diff(self.weights.1) as f64 } else { self.share.abs() }
+    }
+}
+
+fn change_cell(change: &Change, absolute: bool, scale: Scale) -> Cell {
+    let (was, is) = change.weights;
+    let more = if absolute { is > was } else { change.share > 0.0 };
+    let tone = match (change.significant, more) {
+        (false, _) => Tone::Faint,
+        (true, true) => Tone::Bad,
+        (true, false) => Tone::Good,
+    };
+    let text = if absolute {
+        format!("{}{}", if is >= was { "+" } else { "-" }, scale.weight(was.abs_diff(is)))
+    } else {
+        format!("{:+.2}", change.share * 100.0)
+    };
+    Cell::toned(tone, text)
+}
+
+/// Puts the rows in order: by the change, or by a column.
+fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
+    use ccsd_profile::view::Column as By;
+    let after = |row: &DiffRow| row.after.or(row.before).unwrap_or_default();
+    match args.query.sort {
+        None => {
+            let size = |row: &DiffRow| Change::of(row, args).size(args.absolute);
+            view.rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
+        }
+        Some(By::Own) => view.rows.sort_by_key(|row| Reverse(after(row).self_weight)),
+        Some(By::Inherited) => view.rows.sort_by_key(|row| Reverse(after(row).inherited_weight)),
+        Some(By::Samples) => view.rows.sort_by_key(|row| Reverse(after(row).samples_self)),
+        Some(By::Name) => view.rows.sort_by(|a, b| a.name.cmp(&b.name)),
+        Some(By::Image) => view.rows.sort_by(|a, b| a.image.cmp(&b.image)),
+        Some(column) => {
+            let column = column.name();
+            return Err(Failure::bad_request(anyhow!(
+                "a difference has no column {column} to sort by: it has self, inherited, samples, name, image"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Side {
+    /// Makes it what is asked for, and returns what is selected of it.
+    fn ask(&mut self, query: &QueryArgs, which: &str) -> Result<Selection, Failure> {
+        let nothing = Profile::new(Session::default(), Limits::default());
+        let profile = std::mem::replace(&mut self.profile, nothing);
+        let Asked { profile, selection, .. } = query::ask(query, profile).map_err(|failure| Failure {
+            status: failure.status,
+            error: failure.error.context(format!("the profile {which}")),
+        })?;
+        self.profile = profile;
+        Ok(selection)
+    }
+}
+
+fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
+    let two_times = || {
+        Failure::bad_request(anyhow!(
+            "give two profiles, or two times of one: --since TIME and --against TIME..TIME; see `ccsd diff --help`"
+        ))
+    };
+    if args.stored.is_given()? {
+        let side = |since: Option<&str>, until: Option<&str>| {
+            let loaded = stored::load(&args.stored, since, until)?;
+            for message in loaded.about.messages() {
+                warn(format_args!("{message}"));
+            }
+            let what = loaded.about.line();
+            Ok::<Side, Failure>(Side { profile: loaded.profile, what, file: None, stored: Some(loaded.about) })
+        };
+        let against = args.against.as_deref().ok_or_else(two_times)?;
+        let after = side(args.stored.since.as_deref(), args.stored.until.as_deref())?;
+        return Ok((side(Some(against), None)?, after));
+    }
+    let side = |path: &PathBuf, since: Option<&str>, until: Option<&str>| {
+        let loaded = match (since, until) {
+            (None, None) => file::load(path)?,
+            _ => file::load_part(path, since, until)?,
+        };
+        if let Some(message) = loaded.message() {
+            warn(format_args!("{message}"));
+        }
+        let time = loaded.time().map_or_else(String::new, |time| format!(", {time}"));
+        let what = format!("{} of {}{time}", sanitise(&loaded.profile.session().target), path.display());
+        Ok::<Side, Failure>(Side { profile: loaded.profile, what, file: Some(path.clone()), stored: None })
+    };
+    let (since, until) = (args.stored.since.as_deref(), args.stored.until.as_deref());
+    match (args.files.as_slice(), args.against.as_deref()) {
+        ([one], Some(against)) if args.stored.is_part() => {
+            Ok((side(one, Some(against), None)?, side(one, since, until)?))
+        }
+        ([before, after], None) => Ok((side(before, since, until)?, side(after, since, until)?)),
+        _ => Err(two_times()),
+    }
+}
+
+/// The metric that both have: its name and unit.
+fn metric(asked: Option<&str>, before: &Profile, after: &Profile) -> Result<(String, Unit), Failure> {
+    let (old, new) = (&before.session().metrics, &after.session().metrics);
+    let wanted = |metric: &&ccsd_profile::Metric| {
+        asked.is_none_or(|asked| asked == metric.name) && old.iter().any(|it| it.name == metric.name)
+    };
+    let found = new.iter().find(wanted);
+    found.map(|metric| (metric.name.clone(), metric.unit)).ok_or_else(|| {
+        let names = |metrics: &[ccsd_profile::Metric]| {
+            let names: Vec<_> = metrics.iter().map(|metric| sanitise(&metric.name)).collect();
+            names.join(", ")
+        };
+        let (before, after) = (names(old), names(new));
+        let what = asked.map_or_else(|| "no metric".to_owned(), |asked| format!("no metric {:?}", sanitise(asked)));
+        Failure::bad_request(anyhow!("the two profiles have {what} in common: before {before}; after {after}"))
+    })
+}
+
+fn head(label: &str, side: &Side, layout: Layout) -> String {
+    let (session, accounting) = (side.profile.session(), side.profile.accounting());
+    line(label, &format!("{}: {}", side.what, what_became_of_it(session, accounting)), Tone::Plain, layout)
+}
+
+/// The accounting of one side, in a line.
+fn what_became_of_it(session: &Session, accounting: &Accounting) -> String {
+    let used = accounting.target_cpu_ns.map_or_else(String::new, |ns| format!(", {} CPU", nanoseconds(ns)));
+    let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {} expected", count(expected)));
+    format!(
+        "{} at {} Hz for {}{used}; {} samples{expected}, {} lost, {} throttled, {} dropped, {} undelivered; {} truncated, \
+         {} unsymbolised, {} elided",
+        sanitise(&session.event),
+        count(session.rate_hz.into()),
+        nanoseconds(accounting.duration_ns),
+        count(accounting.received),
+        count(accounting.lost),
+        count(accounting.throttled),
+        count(accounting.dropped_by_us),
+        count(accounting.undelivered()),
+        count(accounting.truncated_total()),
+        count(accounting.unsymbolised),
+        count(accounting.elided),
+    )
+}
+
+fn line(label: &str, text: &str, tone: Tone, layout: Layout) -> String {
+    const INDENT: usize = 11;
+    let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
+    let mut lines = String::new();
+    for (i, part) in wrap(text, room).iter().enumerate() {
+        let head = format!("# {:8} ", if i == 0 { label } else { "" });
+        lines.push_str(&layout.paint(Tone::Faint, &head));
+        lines.push_str(&layout.paint(tone, part));
+        lines.push('\n');
+    }
+    lines
+}
+
+/// What is left out.
+#[derive(Serialize)]
+struct Other {
+    functions: usize,
+    self_weight_before: u64,
+    self_weight_after: u64,
+}
+
+impl Other {
+    fn of(rows: &[DiffRow]) -> Other {
+        let own = |side: &Option<DiffSide>| side.map_or(0, |side| side.self_weight);
+        let sum = |side: fn(&DiffRow) -> &Option<DiffSide>| {
+            rows.iter().map(|row| own(side(row))).fold(0, u64::saturating_add)
+        };
+        Other {
+            functions: rows.len(),
+            self_weight_before: sum(|row| &row.before),
+            self_weight_after: sum(|row| &row.after),
+        }
+    }
+}
+
+fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: Layout) -> String {
+    if view.rows.is_empty() && other.functions == 0 {
+        return "no function to show\n".to_owned();
+    }
+    let scale = Scale::new(unit, view.before.weight.max(view.after.weight));
+    let which = if args.inherited { "inherited" } else { "self" };
+    let (one, _) = args.query.by.nouns();
+    let mut table = Table::new(vec![
+        Column::number(format!("{which} change {}", if args.absolute { scale.unit } else { "%" })),
+        Column::text(""),
+        Column::number(format!("self {}", scale.unit)),
+        Column::number("%"),
+        Column::number("-> self"),
+        Column::number("%"),
+        Column::number("inherited"),
+        Column::number("%"),
+        Column::number("-> inherited"),
+        Column::number("%"),
+        Column::text("image").at_most(IMAGE_WIDTH),
+        Column::text(one),
+    ]);
+    for row in &view.rows {
+        let change = Change::of(row, args);
+        let mut cells = vec![
+            change_cell(&change, args.absolute, scale),
+            Cell::toned(Tone::Faint, if change.significant { "" } else { "~" }),
+        ];
+        let weights = |side: &Option<DiffSide>, weight: fn(&DiffSide) -> (u64, f64)| -> [Cell; 2] {
+            match side {
+                Some(side) => [scale.weight(weight(side).0).into(), percent(weight(side).1).into()],
+                None => ["-".into(), "-".into()],
+            }
+        };
+        for weight in [
+            (|side: &DiffSide| (side.self_weight, side.self_share.fraction)) as fn(&DiffSide) -> (u64, f64),
+            |side: &DiffSide| (side.inherited_weight, side.inherited_share.fraction),
+        ] {
+            cells.extend(weights(&row.before, weight));
+            cells.extend(weights(&row.after, weight));
+        }
+        cells.push(Cell::toned(Tone::Faint, sanitise(&row.image)));
+        cells.push(sanitise(&row.name).into());
+        table.row(cells);
+    }
+    if other.functions > 0 {
+        let share = |weight: u64, total: Total| Share::of(weight, total.weight, total.samples).fraction;
+        let (was, is) = (other.self_weight_before, other.self_weight_after);
+        let (before, after) = (share(was, view.before), share(is, view.after));
+        let change = Change { share: after - before, weights: (was, is), significant: false };
+        let faint = |text: String| Cell::toned(Tone::Faint, text);
+        let (one, several) = args.query.by.nouns();
+        let more = counted(other.functions as u64, &format!("more {one}"), &format!("more {several}"));
+        let mut cells = vec![
+            // Of what is inherited there is no sum.
+            if args.inherited { Cell::default() } else { change_cell(&change, args.absolute, scale) },
+            Cell::default(),
+            faint(scale.weight(was)),
+            faint(percent(before)),
+            faint(scale.weight(is)),
+            faint(percent(after)),
+        ];
+        cells.resize(11, Cell::default());
+        cells.push(faint(format!("[{more}; -n 0 shows all]")));
+        table.row(cells);
+    }
+    table.render(layout)
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    ccsd_version: &'static str,
+    before: SideDocument<'a>,
+    after: SideDocument<'a>,
+    metric: Metric<'a>,
+    #[serde(flatten)]
+    data: Data,
+}
+
+#[derive(Serialize)]
+struct SideDocument<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored: Option<&'a About>,
+    session: &'a Session,
+    accounting: Counts,
+    total: Total,
+}
+
+#[derive(Serialize)]
+struct Metric<'a> {
+    name: &'a str,
+    unit: &'static str,
+}
+
+/// What is compared.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Data {
+    Tree(DiffTree),
+    #[serde(untagged)]
+    Flat {
+        rows: Vec<DiffRow>,
+        left_out: usize,
+        other: Other,
+    },
+}
+
+fn document(
+    before: &Side,
+    after: &Side,
+    (name, unit): (&str, Unit),
+    totals: (Total, Total),
+    data: Data,
+) -> Result<String, serde_json::Error> {
+    fn side(side: &Side, total: Total) -> SideDocument<'_> {
+        SideDocument {
+            file: side.file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            stored: side.stored.as_ref(),
+            session: side.profile.session(),
+            accounting: Counts::new(side.profile.accounting()),
+            total,
+        }
+    }
+    to_text(&Document {
+        schema: 1,
+        ccsd_version: env!("CARGO_PKG_VERSION"),
+        before: side(before, totals.0),
+        after: side(after, totals.1),
+        metric: Metric { name, unit: unit_name(unit) },
+        data,
+    })
+}

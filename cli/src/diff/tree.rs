@@ -1,0 +1,93 @@
+//! The difference of two profiles as a tree of calls.
+
+use ccsd_profile::view::{ChainSide, DiffTree, OtherDiff, Share, Total};
+use ccsd_profile::{Unit, sanitise};
+
+use super::{Change, change_cell};
+use crate::format::{Scale, indent, percent};
+use crate::style::{Layout, Tone};
+use crate::table::{Cell, Column, Table};
+
+/// As text, at most `limit` lines.
+pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, layout: Layout) -> String {
+    if tree.nodes.is_empty() {
+        return "no call to show\n".to_owned();
+    }
+    let scale = Scale::new(unit, tree.before.weight.max(tree.after.weight));
+    let mut table = Table::new(vec![
+        Column::number(if absolute { format!("change {}", scale.unit) } else { "change %".to_owned() }),
+        Column::text(""),
+        Column::number(format!("inherited {}", scale.unit)),
+        Column::number("%"),
+        Column::number("-> inherited"),
+        Column::number("%"),
+        Column::number("self"),
+        Column::number("-> self"),
+        Column::text("function"),
+    ]);
+    let share = |weight: u64, total: Total| Share::of(weight, total.weight, total.samples).fraction;
+    let mut steps = Vec::new();
+    push(&mut steps, &tree.roots, tree.other, 0);
+    let (mut shown, mut beyond) = (0, 0);
+    while let Some(step) = steps.pop() {
+        if limit.is_some_and(|limit| shown >= limit) {
+            beyond += 1;
+            continue;
+        }
+        shown += 1;
+        match step {
+            Step::Other(other, depth) => {
+                let OtherDiff { nodes, before, after } = other;
+                let change = share(after, tree.after) - share(before, tree.before);
+                let change = Change { share: change, weights: (before, after), significant: false };
+                let faint = |text: String| Cell::toned(Tone::Faint, text);
+                table.row(vec![
+                    change_cell(&change, absolute, scale),
+                    Cell::default(),
+                    faint(scale.weight(before)),
+                    faint(percent(share(before, tree.before))),
+                    faint(scale.weight(after)),
+                    faint(percent(share(after, tree.after))),
+                    Cell::default(),
+                    Cell::default(),
+                    faint(format!("{}[{nodes} more]", indent(depth))),
+                ]);
+            }
+            Step::Node(at, depth) => {
+                let Some(node) = tree.nodes.get(at) else { continue };
+                let significant = if absolute { node.absolutely_significant } else { node.significant };
+                let (before, after): (ChainSide, ChainSide) = (node.before, node.after);
+                let change = Change { share: node.change, weights: (before.weight, after.weight), significant };
+                table.row(vec![
+                    change_cell(&change, absolute, scale),
+                    Cell::toned(Tone::Faint, if significant { "" } else { "~" }),
+                    scale.weight(before.weight).into(),
+                    percent(share(before.weight, tree.before)).into(),
+                    scale.weight(after.weight).into(),
+                    percent(share(after.weight, tree.after)).into(),
+                    scale.weight(before.self_weight).into(),
+                    scale.weight(after.self_weight).into(),
+                    format!("{}{}", indent(depth), sanitise(&tree.label(node))).into(),
+                ]);
+                push(&mut steps, &node.children, node.other, depth + 1);
+            }
+        }
+    }
+    let mut text = table.render(layout);
+    if beyond > 0 {
+        text.push_str("[more below; -n 0 shows all, --min less of it]\n");
+    }
+    text
+}
+
+enum Step {
+    Node(usize, usize),
+    Other(OtherDiff, usize),
+}
+
+fn push(steps: &mut Vec<Step>, list: &[usize], other: OtherDiff, depth: usize) {
+    if other.nodes > 0 {
+        steps.push(Step::Other(other, depth));
+    }
+    steps.extend(list.iter().rev().map(|&node| Step::Node(node, depth)));
+}
