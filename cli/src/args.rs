@@ -99,6 +99,13 @@ pub enum Command {
     /// a pipe goes everything.
     #[command(after_long_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Make a profile of a file of `perf record`
+    ///
+    /// Reads perf.data, recorded with `--call-graph dwarf` (stacks are unwound as ccsd unwinds its own) or `-g` (stacks are as
+    /// the kernel found them, by frame pointers), and writes a profile for `report`, `top`, `diff` and `export`. Programs and
+    /// libraries are read from where they were, if they are still the same.
+    #[command(after_long_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
     /// Serve sessions to many clients
     ///
     /// Runs sessions for any number of clients, who come and go: `attach` and `record` let it collect where they may use it,
@@ -412,6 +419,24 @@ Examples:
   ccsd report --since +10s --until +20s    what ran in the second ten seconds
   ccsd report --min 1 --sort inherited     what has at least 1% of the time, and the rest as one
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
+
+/// Arguments of `ccsd import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The file that `perf record` wrote
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    pub file: PathBuf,
+    /// The profile file
+    ///
+    /// An older profile of this name is replaced, any other file is not.
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    pub output: PathBuf,
+}
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  perf record --call-graph dwarf -- ./prog; ccsd import
+  ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd";
 
 /// Arguments of `ccsd doctor`.
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ mod duration;
 mod exit;
 mod export;
 mod format;
+mod import;
 mod job;
 mod manual;
 mod output;
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Live(args) => service::live::run(&args, cli.color),
         Command::Sessions(args) => service::sessions(&args, cli.color),
         Command::Stop(args) => service::stop(&args),
+        Command::Import(args) => import::run(&args, cli.color),
         Command::Save(args) => service::save(&args),
         Command::Diff(args) => diff::run(&args, cli.color),
         Command::Watches(args) => stored::watches(&args, cli.color),

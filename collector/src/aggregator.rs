@@ -164,7 +164,29 @@ impl Aggregator {
         let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
     }
 
-    fn absorb(&mut self, batch: &mut Batch) {
+    /// The profile so far.
+    pub fn profile_mut(&mut self) -> &mut Profile {
+        &mut self.profile
+    }
+
+    /// Names what can be named now that all is there.
+    pub fn finish_names(&mut self) {
+        self.resolver.finish_names(&mut self.profile);
+        let named_later = self.resolver.take_named_later();
+        let accounting = self.profile.accounting_mut();
+        accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
+        for note in self.resolver.notes() {
+            self.profile.add_note(&note);
+        }
+    }
+
+    /// The profile; nothing more comes.
+    pub fn into_profile(self) -> Profile {
+        self.profile
+    }
+
+    /// Takes a batch in.
+    pub fn absorb(&mut self, batch: &mut Batch) {
         self.resolver.begin_batch(&batch.frames);
         let mut frames = batch.frames.as_slice();
         for item in batch.items.drain(..) {

@@ -20,6 +20,7 @@ pub mod child;
 mod crash;
 pub mod dump;
 mod error;
+pub mod import;
 mod jit;
 pub mod layers;
 pub mod perf;

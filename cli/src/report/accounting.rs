@@ -153,6 +153,9 @@ fn stacks(accounting: &Accounting) -> String {
 }
 
 fn cost(accounting: &Accounting) -> String {
+    if accounting.own_cpu_ns == 0 && accounting.own_peak_rss_bytes == 0 {
+        return "not known: another profiler has recorded this".to_owned();
+    }
     let own = nanoseconds(accounting.own_cpu_ns);
     let peak = bytes(accounting.own_peak_rss_bytes);
     match accounting.target_cpu_ns {

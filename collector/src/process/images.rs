@@ -1,5 +1,6 @@
 //! The images seen in a session, each once, whatever processes have it mapped.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile};
@@ -144,6 +145,25 @@ impl Images {
         }
         list.push(Image { name: Self::ANONYMOUS.to_owned(), elf: None, debug: DebugFileFinder::none() });
         Some(ImageIndex(list.len() as u32 - 1))
+    }
+
+    /// The image in a file that is open already.
+    pub fn of_file(&mut self, name: &str, file: File) -> ImageIndex {
+        match FileKey::of(&file) {
+            Ok(key) => self.intern(Key::File(key), name, 0, || ccsd_worker::open(file)),
+            Err(_) => self.by_name(name),
+        }
+    }
+
+    /// An image of which no more is known than its name.
+    pub fn by_name(&mut self, name: &str) -> ImageIndex {
+        self.intern(Key::Name(name.to_owned()), name, 0, || None)
+    }
+
+    /// The code that the kernel maps into every process.
+    pub fn vdso(&mut self) -> ImageIndex {
+        let open = || ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok().map(Arc::new);
+        self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", 0, open)
     }
 
     fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Option<Arc<ElfFile>>) -> ImageIndex {

@@ -1,0 +1,82 @@
+//! The header of a perf.data file, before anything of it is believed.
+//!
+//! The layout is that of `tools/perf/Documentation/perf.data-file-format.txt`: magic, size, size of an attribute, three
+//! sections (attributes, data, event types; offset and size each), 256 bits of features; and after the data a section for
+//! each feature that there is.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+const MAGIC: &[u8; 8] = b"PERFILE2";
+const HEADER: usize = 104;
+const SECTIONS_AT: usize = 24;
+const FEATURES_AT: usize = 72;
+/// Bytes of a feature section: build ids and topology of the largest machines are some hundred kilobytes.
+const MAX_FEATURE_BYTES: u64 = 64 << 20;
+/// Bytes of an attribute: the kernel's `perf_event_attr` has 136 so far, and an offset and a size follow.
+const MAX_ATTRIBUTE_BYTES: u64 = 4096;
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// Whether a file begins like one.
+pub fn begins_like_perf_data(path: &Path) -> bool {
+    let mut magic = [0; 8];
+    let regular = path.metadata().is_ok_and(|meta| meta.is_file());
+    regular && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == MAGIC
+}
+
+/// Checks that all sections lie within the file, so that nobody reserves memory for what is not there.
+///
+/// # Errors
+/// What is wrong.
+pub fn check(file: &mut File) -> Result<(), &'static str> {
+    const SHORT: &str = "it is no perf.data file: too short";
+    let len = file.metadata().map_err(|_| "it cannot be read")?.len();
+    let mut header = [0; HEADER];
+    file.rewind().map_err(|_| "it cannot be read")?;
+    file.read_exact(&mut header).map_err(|_| SHORT)?;
+    if &header[..8] == b"2ELIFREP" {
+        return Err("it was recorded on a machine of the other byte order");
+    }
+    if &header[..8] != MAGIC {
+        return Err("it is no perf.data file (one written to a pipe has to be read by `perf inject -o FILE` first)");
+    }
+    if word(&header, 16) > MAX_ATTRIBUTE_BYTES {
+        return Err("it is damaged: its attributes are too large");
+    }
+    let within = |offset: u64, size: u64| offset.checked_add(size).is_some_and(|end| end <= len);
+    for section in 0..3 {
+        let at = SECTIONS_AT + 16 * section;
+        if !within(word(&header, at), word(&header, at + 8)) {
+            return Err("it is damaged or was not finished: a section goes beyond its end");
+        }
+    }
+    // Each attribute is followed by the place of its ids.
+    let (attributes, size) = (word(&header, SECTIONS_AT), word(&header, SECTIONS_AT + 8));
+    let each = word(&header, 16);
+    let count = if each < 16 { 0 } else { size / each };
+    for number in 0..count.min(4096) {
+        let [offset, size] = section(file, attributes + number * each + each - 16)?;
+        if !within(offset, size) {
+            return Err("it is damaged: the ids of an event go beyond its end");
+        }
+    }
+    let features: u32 = header[FEATURES_AT..].iter().map(|byte| byte.count_ones()).sum();
+    let table = word(&header, SECTIONS_AT + 16) + word(&header, SECTIONS_AT + 24);
+    for number in 0..u64::from(features) {
+        let [offset, size] = section(file, table + number * 16)?;
+        if !within(offset, size) || size > MAX_FEATURE_BYTES {
+            return Err("it is damaged: what it says of itself goes beyond its end");
+        }
+    }
+    Ok(())
+}
+
+fn section(file: &mut File, at: u64) -> Result<[u64; 2], &'static str> {
+    let mut bytes = [0; 16];
+    file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut bytes)).map_err(|_| "it is damaged: too short")?;
+    Ok([word(&bytes, 0), word(&bytes, 8)])
+}

@@ -1,0 +1,429 @@
+//! Profiles from what `perf record` has written.
+//!
+//! The file's records go the way that those of a ring go: mappings and forks into a process table, samples through the
+//! unwinder (where registers and stack bytes were recorded, `--call-graph dwarf`) or as the kernel found them (`-g`,
+//! `--call-graph fp`), then through the resolver into a profile. Nothing of the running system is taken for what it was
+//! then: an ELF file is used only if it is the one that was mapped (by device and inode, or by build id where perf has noted
+//! one), the kernel's symbols only if it is where it was.
+//!
+//! The file is untrusted: sections are checked against its length before anything is read, and where the reader of the format
+//! panics, that is an error about the file. (Who calls this decides whether the panic is printed.)
+
+mod header;
+mod images;
+mod table;
+
+use std::fs::File;
+use std::io::{BufReader, Seek};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use ccsd_profile::{Limits, Metric, Profile, Session, Unit, Update};
+use linux_perf_data::linux_perf_event_reader::{
+    EventRecord, PerfEventType, SampleRecord, SamplingPolicy, SoftwareCounterType,
+};
+use linux_perf_data::{AttributeDescription, PerfFile, PerfFileReader, PerfFileRecord};
+
+use crate::aggregator::Aggregator;
+use crate::batch::{Batch, Item, MAX_METRICS};
+use crate::layers::Common;
+use crate::perf::attr::{Event, EventSpec};
+use crate::perf::layout::Layout;
+use crate::perf::record::{OTHERS, Sample, UserRegs};
+use crate::perf::ring_buffer::Bytes;
+use crate::process::images::ImageIndex;
+use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use table::Table;
+
+/// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
+const INTERVAL_NS: u64 = 1_000_000_000;
+/// A batch of stacks, bytes.
+const BATCH_BYTES: usize = 64 << 10;
+/// Frames in reserve for deep stacks of all threads.
+const MAX_RESERVED: usize = 1 << 20;
+
+/// Numbers of registers in `perf_event_attr.sample_regs_user` (`asm/perf_regs.h`), in the order of [`OTHERS`].
+const OTHER_REGISTERS: [u64; OTHERS.len()] = [0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
+const BP: u64 = 6;
+const SP: u64 = 7;
+const IP: u64 = 8;
+
+/// Entries of a call chain from here on are no addresses but say whose the following are (`PERF_CONTEXT_MAX`).
+const CONTEXT_MARKERS: u64 = -4095i64 as u64;
+/// What follows is the kernel's, the user's (`PERF_CONTEXT_KERNEL`, `PERF_CONTEXT_USER`).
+const KERNEL_CONTEXT: u64 = -128i64 as u64;
+const USER_CONTEXT: u64 = -512i64 as u64;
+
+/// Why nothing can be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It is no perf.data file, or is damaged.
+    #[error("{0}; `perf script` may say more")]
+    Damaged(String),
+    /// It is one, but not one of this architecture, or written with options that are not read.
+    #[error("{0}")]
+    Unsupported(String),
+    /// There are no samples in it.
+    #[error("it has no samples")]
+    Empty,
+}
+
+/// Reads a file of `perf record`. `begin` is told what it is of before the first update.
+///
+/// # Errors
+/// [`ImportError`]; what `update` was given before is right.
+pub fn perf_data(
+    file: File,
+    begin: &mut dyn FnMut(&Session),
+    update: &mut dyn FnMut(&Update),
+) -> Result<Profile, ImportError> {
+    // What the reader of the format takes for granted is not all checked here.
+    let done = catch_unwind(AssertUnwindSafe(|| read(file, begin, update)));
+    done.unwrap_or_else(|_| Err(ImportError::Damaged("it is damaged".to_owned())))
+}
+
+fn read(
+    mut file: File,
+    begin: &mut dyn FnMut(&Session),
+    update: &mut dyn FnMut(&Update),
+) -> Result<Profile, ImportError> {
+    let damaged = |error: &dyn std::fmt::Display| ImportError::Damaged(format!("it is damaged: {error}"));
+    header::check(&mut file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
+    let modified = file.metadata().ok().and_then(|meta| meta.modified().ok());
+    file.rewind().map_err(|error| damaged(&error))?;
+    let reader = PerfFileReader::parse_file(BufReader::new(file)).map_err(|error| damaged(&error))?;
+    let PerfFileReader { mut perf_file, mut record_iter } = reader;
+    if let Ok(Some(other)) = perf_file.arch()
+        && other != "x86_64"
+    {
+        return Err(ImportError::Unsupported(format!("it was recorded on {other}; only x86_64 can be read")));
+    }
+    if matches!(perf_file.compression_info(), Ok(Some(_))) {
+        let why = "it is compressed; record without -z, or decompress it with `perf inject -i FILE -o OTHER`";
+        return Err(ImportError::Unsupported(why.to_owned()));
+    }
+    let attributes = perf_file.event_attributes().to_vec();
+    let Some(first) = attributes.first() else { return Err(ImportError::Empty) };
+    let started = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let session = session(&perf_file, first, started.map_or(0, |since| since.as_nanos() as u64));
+    begin(&session);
+    let mut import = Import::new(&perf_file, session, first, update);
+    let mut others = 0u64;
+    loop {
+        let (attribute, record) = match record_iter.next_record(&mut perf_file) {
+            Ok(Some(PerfFileRecord::EventRecord { attr_index, record })) => (attr_index, record),
+            Ok(Some(PerfFileRecord::UserRecord(_))) => continue,
+            Ok(None) => break,
+            Err(error) => {
+                import.note(format!("the file is cut short or damaged: {error}"));
+                break;
+            }
+        };
+        // Sizes that overflow are not all looked for there.
+        let Ok(record) = catch_unwind(AssertUnwindSafe(|| record.parse())) else {
+            import.malformed += 1;
+            continue;
+        };
+        match record {
+            Ok(EventRecord::Sample(_)) if attribute != 0 => others += 1,
+            Ok(EventRecord::Sample(sample)) => import.sample(&sample),
+            Ok(EventRecord::Mmap(mmap)) => import.table.mmap(&mmap),
+            Ok(EventRecord::Mmap2(mmap)) => import.table.mmap2(&mmap),
+            Ok(EventRecord::Comm(comm)) => import.table.comm(&comm),
+            Ok(EventRecord::Fork(fork)) => import.table.fork(&fork),
+            Ok(EventRecord::Exit(exit)) => import.table.exit(&exit),
+            Ok(EventRecord::Lost(lost)) => import.lost = import.lost.saturating_add(lost.count),
+            Ok(EventRecord::Throttle(_)) => import.throttled += 1,
+            Ok(_) => {}
+            Err(_) => import.malformed += 1,
+        }
+    }
+    if others > 0 {
+        import.note(format!("{others} samples of other events than the first are left out"));
+    }
+    import.end()
+}
+
+fn session(perf_file: &PerfFile, first: &AttributeDescription, modified_ns: u64) -> Session {
+    let (unit, name) = metric(first);
+    let words = perf_file.cmdline().ok().flatten().unwrap_or_default();
+    // The program and its arguments come after perf's own, where perf has run one.
+    let program = words.iter().position(|word| *word == "--").map_or(words.len(), |at| at + 1);
+    let command: Vec<String> = words.iter().skip(program).map(|word| (*word).to_owned()).collect();
+    let target = command.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
+    let host = perf_file.hostname().ok().flatten().unwrap_or_default();
+    let version = perf_file.perf_version().ok().flatten().unwrap_or_default();
+    let rate_hz = match first.attr.sampling_policy {
+        SamplingPolicy::Frequency(hz) => hz,
+        SamplingPolicy::Period(period) if unit == Unit::Nanoseconds => 1_000_000_000 / period.get(),
+        _ => 0,
+    };
+    Session {
+        target: target.unwrap_or_else(|| words.join(" ")),
+        command,
+        pids: Vec::new(),
+        event: name.clone(),
+        rate_hz: u32::try_from(rate_hz).unwrap_or(u32::MAX),
+        host: host.to_owned(),
+        started_unix_ns: modified_ns,
+        metrics: vec![Metric { name, unit }],
+        notes: vec![format!("imported from a file of perf {version}; it is dated by when it was written")],
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// What the event counts, and its name.
+fn metric(first: &AttributeDescription) -> (Unit, String) {
+    let named = first.name.clone();
+    match first.attr.type_ {
+        PerfEventType::Software(SoftwareCounterType::CpuClock) => (Unit::Nanoseconds, "cpu-clock".to_owned()),
+        PerfEventType::Software(SoftwareCounterType::TaskClock) => (Unit::Nanoseconds, "task-clock".to_owned()),
+        PerfEventType::Hardware(..) => {
+            let name = named.unwrap_or_else(|| "hardware event".to_owned());
+            (if name.starts_with("cycles") { Unit::Cycles } else { Unit::Count }, name)
+        }
+        _ => (Unit::Count, named.unwrap_or_else(|| "event".to_owned())),
+    }
+}
+
+/// An import on its way.
+struct Import<'a> {
+    table: Table,
+    unwinder: StackUnwinder,
+    aggregator: Option<Aggregator>,
+    /// The profile before the first sample.
+    profile: Option<Profile>,
+    batch: Batch,
+    frames: Vec<Frame>,
+    announced_images: usize,
+    reserved: usize,
+    /// What one sample stands for where they do not say.
+    period: u64,
+    /// Bytes of stack that were asked for with each sample.
+    stack_bytes: usize,
+    first_time: Option<u64>,
+    last_time: u64,
+    /// When the last update was made.
+    updated: u64,
+    received: u64,
+    lost: u64,
+    throttled: u64,
+    malformed: u64,
+    by_frame_pointers: u64,
+    notes: Vec<String>,
+    update: &'a mut dyn FnMut(&Update),
+}
+
+impl<'a> Import<'a> {
+    fn new(
+        perf_file: &PerfFile,
+        session: Session,
+        first: &AttributeDescription,
+        update: &'a mut dyn FnMut(&Update),
+    ) -> Import<'a> {
+        let period = if let SamplingPolicy::Period(period) = first.attr.sampling_policy { period.get() } else { 1 };
+        Import {
+            table: Table::new(perf_file),
+            unwinder: StackUnwinder::default(),
+            aggregator: None,
+            profile: Some(Profile::new(session, Limits::default())),
+            batch: Batch::default(),
+            frames: Vec::new(),
+            announced_images: 0,
+            reserved: 0,
+            period,
+            stack_bytes: first.attr.sample_stack_user as usize,
+            first_time: None,
+            last_time: 0,
+            updated: 0,
+            received: 0,
+            lost: 0,
+            throttled: 0,
+            malformed: 0,
+            by_frame_pointers: 0,
+            notes: Vec::new(),
+            update,
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    fn sample(&mut self, sample: &SampleRecord<'_>) {
+        let (Some(pid), Some(tid)) = (sample.pid, sample.tid) else {
+            self.malformed += 1;
+            return;
+        };
+        let time = sample.timestamp.unwrap_or(self.last_time).max(self.last_time);
+        if self.first_time.is_none() {
+            (self.first_time, self.updated) = (Some(time), time);
+        }
+        self.last_time = time;
+        let weights = [sample.period.unwrap_or(self.period), 0];
+        let Some((thread, process, images)) = self.table.thread(pid, tid) else {
+            self.malformed += 1;
+            return;
+        };
+        self.received += 1;
+        let chain = Chain::of(sample);
+        let stack = sample.user_stack.as_ref().map(|(bytes, _)| bytes.as_slice());
+        let registers = sample.user_regs.as_ref().and_then(|regs| {
+            let mut others = [0; OTHERS.len()];
+            for (value, number) in others.iter_mut().zip(OTHER_REGISTERS) {
+                *value = regs.get(number).unwrap_or(0);
+            }
+            Some(UserRegs { ip: regs.get(IP)?, sp: regs.get(SP)?, bp: regs.get(BP)?, others })
+        });
+        let (root, common, gap) = match (registers, &stack) {
+            (Some(regs), Some(stack)) => {
+                let kernel: Vec<u8> = chain.kernel.iter().flat_map(|address| address.to_le_bytes()).collect();
+                let one = Sample {
+                    id: 0,
+                    // No process has this number: nothing is read of what runs now.
+                    pid: 0,
+                    tid: tid as u32,
+                    time,
+                    period: weights[0],
+                    group_value: None,
+                    kernel_chain: Bytes::new(&kernel),
+                    user_chain: Bytes::new(&[]),
+                    regs: Some(regs),
+                    has_user_state: true,
+                    stack: Bytes::new(stack),
+                    stack_full: stack.len() >= self.stack_bytes,
+                };
+                let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
+                let before = thread.shadow.reserved();
+                let room = self.reserved < MAX_RESERVED;
+                let found = self.unwinder.unwind(&one, target, &mut thread.shadow, room, &mut self.frames);
+                self.reserved = (self.reserved + thread.shadow.reserved()).saturating_sub(before);
+                (found.root, found.common, found.gap)
+            }
+            _ => {
+                self.by_frame_pointers += 1;
+                self.frames.clear();
+                self.frames.extend(chain.kernel_frames());
+                self.frames.extend(chain.user_addresses().map(|address| match process.mappings.find(address) {
+                    Some(mapping) => Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) },
+                    None => Frame { image: ImageIndex::UNKNOWN, address },
+                }));
+                (Root::Complete, Common::default(), None)
+            }
+        };
+        let items = &mut self.batch.items;
+        while let Some(image) = images.get(ImageIndex(self.announced_images as u32)) {
+            items.push(Item::Image(image.clone()));
+            self.announced_images += 1;
+        }
+        items.extend(Table::announce(thread, process, pid as u32, tid as u32).into_iter().flatten());
+        self.batch.frames.extend_from_slice(&self.frames);
+        let frames = self.frames.len() as u32;
+        let mut all = [0; MAX_METRICS];
+        all.iter_mut().zip(weights).for_each(|(to, from)| *to = from);
+        items.push(Item::Sample { thread: thread.key, time, frames, common, gap, root, weights: all });
+        let due = time.saturating_sub(self.updated) >= INTERVAL_NS;
+        if due || self.batch.bytes() >= BATCH_BYTES {
+            self.hand_on(due);
+        }
+    }
+
+    /// Gives the stacks so far to the aggregator, and makes an update if one is due.
+    fn hand_on(&mut self, due: bool) {
+        let kernel = self.table.has_the_running_kernel();
+        let profile = &mut self.profile;
+        let aggregator = self.aggregator.get_or_insert_with(|| {
+            let spec = EventSpec {
+                event: Event::CpuClock,
+                rate_hz: 1,
+                kernel,
+                inherit: true,
+                enable_on_exec: false,
+                stack_bytes: 0,
+            };
+            let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), Limits::default()));
+            Aggregator::new(profile, spec, Layout::Threads, true)
+        });
+        aggregator.absorb(&mut self.batch);
+        self.batch.clear();
+        if due {
+            let duration = self.last_time.saturating_sub(self.first_time.unwrap_or(self.last_time));
+            let profile = aggregator.profile_mut();
+            let accounting = profile.accounting_mut();
+            (accounting.received, accounting.lost) = (self.received, self.lost);
+            (accounting.throttle_events, accounting.duration_ns) = (self.throttled, duration);
+            (self.update)(&profile.take_update());
+            self.updated = self.last_time;
+        }
+    }
+
+    fn end(mut self) -> Result<Profile, ImportError> {
+        if self.received == 0 {
+            return Err(ImportError::Empty);
+        }
+        if self.by_frame_pointers > 0 {
+            let what = "stacks are as perf recorded them, by frame pointers: nothing tells whether they are whole";
+            self.note(format!("{} {what}", self.by_frame_pointers));
+        }
+        if self.malformed > 0 {
+            self.note(format!("{} records made no sense and were left out", self.malformed));
+        }
+        let notes: Vec<String> = self.table.notes().chain(self.notes.drain(..)).collect();
+        self.hand_on(false);
+        if let Some(aggregator) = &mut self.aggregator {
+            notes.iter().for_each(|note| aggregator.profile_mut().add_note(note));
+            aggregator.finish_names();
+        }
+        self.hand_on(true);
+        self.aggregator.map(Aggregator::into_profile).ok_or(ImportError::Empty)
+    }
+}
+
+/// A call chain in its two parts, innermost first.
+struct Chain {
+    kernel: Vec<u64>,
+    user: Vec<u64>,
+}
+
+impl Chain {
+    fn of(sample: &SampleRecord<'_>) -> Chain {
+        let mut chain = Chain { kernel: Vec::new(), user: Vec::new() };
+        let entries = sample.callchain.as_ref();
+        let mut context = USER_CONTEXT;
+        for entry in entries.into_iter().flat_map(|entries| (0..entries.len()).filter_map(|at| entries.get(at))) {
+            match entry {
+                marker if marker >= CONTEXT_MARKERS => context = marker,
+                address if context == KERNEL_CONTEXT => chain.kernel.push(address),
+                address if context == USER_CONTEXT => chain.user.push(address),
+                // Of a guest or a hypervisor.
+                _ => {}
+            }
+        }
+        if chain.kernel.is_empty() && chain.user.is_empty() {
+            // Recorded without call chains: the function alone.
+            let in_kernel = |ip: &u64| *ip > i64::MAX as u64;
+            match sample.ip.filter(in_kernel) {
+                Some(ip) => chain.kernel.push(ip),
+                None => chain.user.extend(sample.ip),
+            }
+        }
+        chain
+    }
+
+    /// The first is where the kernel was interrupted, all others are return addresses.
+    fn kernel_frames(&self) -> impl Iterator<Item = Frame> + '_ {
+        let address = |(at, &address): (usize, &u64)| if at == 0 { address } else { address.wrapping_sub(1) };
+        self.kernel.iter().enumerate().map(address).map(|address| Frame { image: ImageIndex::KERNEL, address })
+    }
+
+    fn user_addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        let address = |(at, &address): (usize, &u64)| if at == 0 { address } else { address.wrapping_sub(1) };
+        self.user.iter().enumerate().map(address)
+    }
+}
+
+/// Whether a file begins like one of `perf record`.
+pub fn is_perf_data(path: &Path) -> bool {
+    header::begins_like_perf_data(path)
+}
