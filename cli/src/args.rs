@@ -84,7 +84,8 @@ pub enum Command {
     /// lines and inlined functions where there is debug information. Each thread is stopped for a moment, far less than a
     /// millisecond; system calls and job control go on as if nothing had been. Where that is not possible (another program
     /// traces it, its system call cannot be taken up again), its stack is read without stopping it, as far as it goes, and the
-    /// dump says so. Threads with the same stack are shown together, and recursion in deep stacks is folded: what is
+    /// dump says so. Of processes that this user may not trace, a daemon is asked that may and permits it. Threads with the same
+    /// stack are shown together, and recursion in deep stacks is folded: what is
     /// repeated is shown once, with how often it is there.
     #[command(after_long_help = DUMP_EXAMPLES)]
     Dump(DumpArgs),
@@ -326,6 +327,8 @@ pub struct DumpArgs {
     /// Print JSON: one document, with every frame of every thread
     #[arg(long, conflicts_with_all = ["full", "limit", "stats"])]
     pub json: bool,
+    #[command(flatten)]
+    pub by: ByArgs,
 }
 
 const DUMP_EXAMPLES: &str = "\
@@ -335,7 +338,8 @@ Examples:
   ccsd dump -n 5 $(pgrep -o java)          only the innermost and outermost frames
   ccsd dump --json 1234 | jq -r '.processes[].threads[] | [.tid, .state, .frames[0].function] | @tsv'
 
-Exit status 1 if no stack could be had at all.";
+Exit status: 0 if there are stacks of all processes; 1 if some of them could not be looked at, or
+there was no stack to be had; 2 if none could be: no such process, or not permitted.";
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]

@@ -14,6 +14,7 @@ mod export;
 mod format;
 mod import;
 mod job;
+mod leader;
 mod manual;
 mod output;
 mod query;

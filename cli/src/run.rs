@@ -10,7 +10,6 @@ use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
 use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
-use ccsd_daemon::service::socket::places;
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use crossbeam_channel::{Receiver, select, unbounded};
 
@@ -20,6 +19,7 @@ use crate::dump::crash::{self, Told};
 use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::job::{self, Job};
+use crate::leader::Leader;
 use crate::report;
 use crate::service;
 use crate::signals::{Asking, Plan, Signals};
@@ -136,9 +136,7 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         // Before the program runs; what else can be wrong with the file does not keep it from running.
         OutputFile::check_replaceable(path).map_err(Failure::bad_request)?;
     }
-    let socket = args.by.socket.socket.as_deref();
-    let daemons = if args.by.no_daemon { Vec::new() } else { places(socket) };
-    let by = By { daemons, daemon_only: args.by.daemon || socket.is_some() };
+    let by = service::by(&args.by);
     Ok(Request { target, options, output, duration: args.duration, by, stops: None })
 }
 
@@ -175,6 +173,8 @@ fn collect(
     layout: Layout,
 ) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
     let (target, inherit) = (request.target.clone(), request.options.inherit);
+    // Whoever collects, what this process may see it sees itself.
+    let by = By { daemon_only: false, ..request.by.clone() };
     let mut collection = Collection::prepare(request)?;
     let child = collection.child_pid();
     let pids = match target {
@@ -189,7 +189,7 @@ fn collect(
     let failed = |error| Failure::from(ccsd_collector::Error::system("catch signals", error));
     let signals = Signals::catch(child, plan).map_err(failed)?;
     if asks.dump {
-        dump::on_request(pids, inherit, (asking, requests), layout).map_err(failed)?;
+        dump::on_request(pids, inherit, by, (asking, requests), layout).map_err(failed)?;
     }
     if let (Some(job), Some(stops)) = (job.clone(), asks.stops) {
         let follow = move || stops.iter().for_each(|signal| job.stopped(signal));
@@ -221,15 +221,23 @@ fn collect(
         _ => "",
     };
     let mut line = StatusLine::new(layout, args.quiet, hint);
+    let session = collection.info().clone();
+    let mut leader = line.is_enabled().then(|| Leader::new(&session));
     let mut told = Told::default();
     let outcome = collection.run_with(&signals.stop, |progress, status| {
-        if let (Progress::Update(update), false) = (progress, args.quiet) {
+        if let (Progress::Update(update), false) = (&progress, args.quiet) {
             for crash in told.news(update) {
                 line.erase();
                 say(&crash::text(crash, layout));
             }
         }
-        line.show(status);
+        if let Some(leader) = &mut leader {
+            match progress {
+                Progress::Restart => *leader = Leader::new(&session),
+                Progress::Update(update) => leader.update(update),
+            }
+        }
+        line.show(status, leader.as_ref().and_then(Leader::text).as_deref());
     });
     line.erase();
     signals.now_waiting();

@@ -11,6 +11,9 @@ use crate::format::{count, duration, percent};
 use crate::style::{Layout, Tone};
 use crate::table::cut;
 
+/// Characters of the function that leads.
+const LEADER: usize = 32;
+
 /// The line.
 pub struct StatusLine {
     layout: Layout,
@@ -29,8 +32,13 @@ impl StatusLine {
         StatusLine { layout, enabled, drawn: false, hint, last: (Duration::ZERO, 0, 0) }
     }
 
-    /// Shows how it is going.
-    pub fn show(&mut self, status: &Status) {
+    /// Whether there is such a line.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Shows how it is going, and which function leads.
+    pub fn show(&mut self, status: &Status, leader: Option<&str>) {
         if !self.enabled {
             return;
         }
@@ -41,7 +49,7 @@ impl StatusLine {
             return;
         }
         let width = self.layout.width.unwrap_or(usize::MAX).saturating_sub(1);
-        let text = with_hint(status, last, self.hint, width);
+        let text = with_hint(status, last, leader, self.hint, width);
         let line = self.layout.paint(Tone::Faint, &cut(&text, width));
         // The cursor goes back to the beginning, so that what the program prints next begins a line.
         let _ = write!(stderr(), "\r\x1b[K{line}\r");
@@ -64,18 +72,19 @@ fn is_ours() -> bool {
     shared && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
 }
 
-/// The numbers and the hint; where there is no room for all, those numbers that are of most interest.
-fn with_hint(status: &Status, last: (Duration, u64, u64), hint: &str, width: usize) -> String {
-    let all = text(status, last);
-    if hint.is_empty() {
+/// The numbers, the function that leads and the hint; where there is no room for all, what is of most interest.
+fn with_hint(status: &Status, last: (Duration, u64, u64), leader: Option<&str>, hint: &str, width: usize) -> String {
+    let leader = leader.map(|leader| cut(leader, LEADER));
+    let line = |numbers: &str| {
+        let parts = [Some(numbers), leader.as_deref(), Some(hint)];
+        parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
+    };
+    let all = line(&text(status, last));
+    if all.chars().count() <= width || hint.is_empty() && leader.is_none() {
         return all;
     }
-    let text = format!("{all}  {hint}");
-    if text.len() <= width {
-        return text;
-    }
     let accounting = &status.accounting;
-    format!("{}  {} samples  {hint}", duration(status.elapsed), count(accounting.received))
+    line(&format!("{}  {} samples", duration(status.elapsed), count(accounting.received)))
 }
 
 fn text(status: &Status, (elapsed, received, own_cpu): (Duration, u64, u64)) -> String {
@@ -107,8 +116,12 @@ mod tests {
         let text = text(&status, (Duration::from_secs(2), 1_500, 20_000_000));
         assert_eq!(text, "3.00 s  2,500 samples  1,000/s  1 lost  1,234 contexts  ccsd 1.00% CPU");
         let last = (Duration::from_secs(2), 1_500, 20_000_000);
-        assert_eq!(with_hint(&status, last, "Ctrl-C", 200), format!("{text}  Ctrl-C"));
-        assert_eq!(with_hint(&status, last, "Ctrl-C", 60), "3.00 s  2,500 samples  Ctrl-C");
-        assert_eq!(with_hint(&status, last, "", 10), text);
+        assert_eq!(with_hint(&status, last, None, "Ctrl-C", 200), format!("{text}  Ctrl-C"));
+        assert_eq!(with_hint(&status, last, None, "Ctrl-C", 60), "3.00 s  2,500 samples  Ctrl-C");
+        assert_eq!(with_hint(&status, last, None, "", 10), text);
+        let leader = Some("34.21% memcpy");
+        assert_eq!(with_hint(&status, last, leader, "Ctrl-C", 200), format!("{text}  34.21% memcpy  Ctrl-C"));
+        assert_eq!(with_hint(&status, last, leader, "Ctrl-C", 60), "3.00 s  2,500 samples  34.21% memcpy  Ctrl-C");
+        assert_eq!(with_hint(&status, last, leader, "", 60), "3.00 s  2,500 samples  34.21% memcpy");
     }
 }

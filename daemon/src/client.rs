@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ccsd_collector::dump::Dump;
 use ccsd_profile::{DecodeError, Decoded, Decoder, Profile, Session as SessionInfo, Update, UpdateError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
@@ -201,6 +202,28 @@ impl Client {
             }
             reply = self.reply()?;
         }
+    }
+
+    /// The stacks of all threads of a process, now.
+    ///
+    /// # Errors
+    /// All of [`ClientError`].
+    pub fn dump(&mut self, pid: u32) -> Result<Dump, ClientError> {
+        let mut all = String::new();
+        let mut reply = self.ask(&Request::Dump { pid })?;
+        loop {
+            match reply {
+                Reply::Dump { text, more } => {
+                    all.push_str(&text);
+                    if !more {
+                        break;
+                    }
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+            reply = self.reply()?;
+        }
+        serde_json::from_str(&all).map_err(|error| self.nonsense(format!("a dump is not understood: {error}")))
     }
 
     /// The profile of a session so far and, with `follow`, what comes.

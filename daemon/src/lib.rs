@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod client;
 pub mod config;
+mod dumps;
 mod engine;
 pub mod metrics;
 mod output;

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::suite::{CC, Need, Suite};
 use nix::sys::signal::{Signal, kill};
@@ -24,6 +25,7 @@ const STRACE: Need = Need::Program("strace", "strace");
 
 fn main() -> ExitCode {
     Suite::new()
+        .test("by_a_daemon_for_who_may", &[CC, Need::Root], by_a_daemon)
         .test("sleeping", &[CC], || {
             let fixture = waiting("inlined", None);
             let threads = threads(&fixture);
@@ -256,6 +258,46 @@ fn main() -> ExitCode {
 }
 
 /// The fixture, where it says that it has got.
+fn by_a_daemon() {
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let of_root = waiting("inlined", None);
+    let mut command = Command::new(build("dump.c", &FLAGS));
+    let of_nobody = Running::start_command(as_user(command.arg("inlined"), NOBODY));
+    let dump = |user: u32, args: &[&str], pid: u32| {
+        let mut command = daemon.ccsd(["dump"]);
+        Ended::of(as_user(command.args(args).arg(pid.to_string()), user))
+    };
+    // What it says is what one would see oneself.
+    let own = threads(&of_root);
+    for (user, pid) in [(0, of_root.pid()), (NOBODY, of_nobody.pid())] {
+        let ended = dump(user, &["--daemon", "--json"], pid);
+        assert!(ended.status.success(), "{ended:?}");
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let process = &document["processes"][0];
+        assert!(process["notes"].to_string().contains("taken by the daemon at"), "{process:#}");
+        let thread = &process["threads"][0];
+        assert_eq!(functions(thread), functions(&own[0]));
+        if user == NOBODY {
+            assert_eq!(thread["kernel_stack"], Value::Array(Vec::new()));
+        }
+    }
+    // It lends its rights to nobody.
+    for (args, parts) in [(&[][..], &["nor by a daemon", "may not profile"][..]), (&["--daemon"], &["may not profile"])]
+    {
+        let ended = dump(NOBODY, args, of_root.pid());
+        ended.assert_refused(2, parts);
+        assert!(ended.stdout.is_empty(), "{ended:?}");
+    }
+    let ended = dump(NOBODY, &["--no-daemon"], of_root.pid());
+    ended.assert_refused(2, &["root"]);
+    assert!(!ended.stderr.contains("daemon"), "{ended:?}");
+    // Who can see for himself does not ask.
+    let ended = dump(0, &[], of_root.pid());
+    assert!(ended.status.success() && !ended.stdout.contains("taken by"), "{ended:?}");
+    dump(0, &["--daemon"], u32::MAX / 2).assert_refused(2, &["no process"]);
+    daemon.stop();
+}
+
 fn waiting(mode: &str, number: Option<usize>) -> Running {
     let number = number.map(|number| number.to_string());
     let args: Vec<&str> = std::iter::once(mode).chain(number.as_deref()).collect();

@@ -54,6 +54,9 @@ fn main() -> ExitCode {
             is("metrics_root", "0");
             is("metrics_alice", "0");
             is("metrics_bob", "2");
+            is("dump_root", "0");
+            is("dump_alice", "0");
+            is("dump_bob", "2");
             is("owner_alice", "alice");
             assert!(told("report_alice").parse::<u64>().unwrap() > 100);
             assert!(told("sessions_bob").contains("not permitted to use the daemon"), "{}", told("sessions_bob"));

@@ -6,13 +6,19 @@ mod json;
 mod text;
 
 use std::io::{self, Write, stdout};
+use std::path::PathBuf;
 
+use anyhow::anyhow;
+use ccsd_collector::Error;
 use ccsd_collector::dump::{Dump, dump};
 use ccsd_collector::process::procfs;
+use ccsd_daemon::By;
+use ccsd_daemon::client::{Client, ClientError};
 use crossbeam_channel::Receiver;
 
 use crate::args::DumpArgs;
 use crate::exit::{Exit, Failure};
+use crate::service;
 use crate::signals::Asking;
 use crate::style::{ColorChoice, Layout};
 use crate::{say, warn};
@@ -31,12 +37,13 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         stats: args.stats,
         limit: args.limit.unwrap_or(if args.full { 0 } else { text::LINES }),
     };
-    let (dumps, mut failures) = take(&args.pids, args.children);
+    let by = service::by(&args.by);
+    let (dumps, mut failures) = take(&args.pids, args.children, &by);
     if dumps.is_empty()
         && let Some(failure) = failures.pop()
     {
-        failures.iter().for_each(|failure| warn(format_args!("{failure}")));
-        return Err(failure.into());
+        failures.iter().for_each(|failure| warn(format_args!("{:#}", failure.error)));
+        return Err(failure);
     }
     let output = if args.json {
         json::text(&dumps)?
@@ -46,7 +53,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     stdout().write_all(output.as_bytes())?;
     stdout().flush()?;
-    failures.iter().for_each(|failure| warn(format_args!("{failure}")));
+    failures.iter().for_each(|failure| warn(format_args!("{:#}", failure.error)));
     let any = dumps.iter().flat_map(|dump| &dump.threads).any(|thread| !thread.stack.is_empty());
     if !any {
         warn(format_args!("no stack could be had"));
@@ -55,19 +62,21 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// From now on prints, to standard error, the stacks of processes (and, with `children`, of their descendants) whenever asked.
+/// Those that this process may not see are asked of a daemon.
 ///
 /// # Errors
 /// If no thread can be started.
 pub fn on_request(
     pids: Vec<u32>,
     children: bool,
+    by: By,
     (asking, requests): (Asking, Receiver<()>),
     layout: Layout,
 ) -> io::Result<()> {
     let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
     let answer = move || {
         for () in requests {
-            let (dumps, failures) = take(&pids, children);
+            let (dumps, failures) = take(&pids, children, &by);
             // In place of the status line, if there is one.
             let mut output = "\r\x1b[K".to_owned();
             for dump in &dumps {
@@ -75,7 +84,7 @@ pub fn on_request(
                 output.push('\n');
             }
             for failure in failures {
-                output.push_str(&format!("ccsd: {failure}\n"));
+                output.push_str(&format!("ccsd: {:#}\n", failure.error));
             }
             say(&output);
             asking.answered();
@@ -92,7 +101,7 @@ pub fn lines(dumps: &[Dump]) -> Vec<String> {
 }
 
 /// The dumps of processes and, if asked for, of their descendants; what could not be had of those that were named.
-pub fn take(pids: &[u32], children: bool) -> (Vec<Dump>, Vec<ccsd_collector::Error>) {
+pub fn take(pids: &[u32], children: bool, by: &By) -> (Vec<Dump>, Vec<Failure>) {
     let mut all: Vec<u32> = Vec::new();
     for &pid in pids {
         if !all.contains(&pid) {
@@ -106,7 +115,7 @@ pub fn take(pids: &[u32], children: bool) -> (Vec<Dump>, Vec<ccsd_collector::Err
     }
     let (mut dumps, mut failures) = (Vec::new(), Vec::new());
     for (at, &pid) in all.iter().enumerate() {
-        match dump(pid) {
+        match one(pid, by) {
             Ok(dump) => dumps.push(dump),
             Err(failure) if at < named => failures.push(failure),
             // A descendant that has ended meanwhile, or is somebody else's.
@@ -114,4 +123,33 @@ pub fn take(pids: &[u32], children: bool) -> (Vec<Dump>, Vec<ccsd_collector::Err
         }
     }
     (dumps, failures)
+}
+
+/// The dump of one process: by this process or, where it may not, by a daemon that may.
+fn one(pid: u32, by: &By) -> Result<Dump, Failure> {
+    let own = (!by.daemon_only).then(|| dump(pid));
+    match own {
+        Some(Ok(own)) if own.refused() == 0 => return Ok(own),
+        Some(Err(error)) if !matches!(error, Error::DumpNotPermitted { .. }) => return Err(error.into()),
+        _ => {}
+    }
+    let mut why = ClientError::None(PathBuf::new());
+    for path in &by.daemons {
+        match Client::connect(path).and_then(|mut client| client.dump(pid)) {
+            Ok(mut dump) => {
+                dump.notes.push(format!("taken by the daemon at {}", path.display()));
+                return Ok(dump);
+            }
+            Err(error @ ClientError::None(_)) if matches!(why, ClientError::None(_)) => why = error,
+            Err(ClientError::None(_)) => {}
+            Err(error) => why = error,
+        }
+    }
+    match (own, why) {
+        // As much as could be had.
+        (Some(Ok(own)), _) => Ok(own),
+        (Some(Err(error)), ClientError::None(_)) => Err(error.into()),
+        (Some(Err(error)), why) => Err(Failure::bad_request(anyhow!("{error}; nor by a daemon: {why}"))),
+        (None, why) => Err(why.into()),
+    }
 }

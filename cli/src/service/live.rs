@@ -3,8 +3,7 @@
 use std::io::{Write, stderr, stdout};
 
 use anyhow::{Context, anyhow};
-use ccsd_daemon::service::socket::places;
-use ccsd_daemon::{By, Collection, Request, Stop, Target};
+use ccsd_daemon::{Collection, Request, Stop, Target};
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
 use ccsd_profile::{Limits, Profile, Session, Update, sanitise};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
@@ -13,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::sources::{self, Event};
-use super::{find_session, session_number};
+use super::{by, find_session, session_number};
 use crate::args;
 use crate::args::service::{ByArgs, LiveArgs};
 use crate::exit::{Exit, Failure};
@@ -78,16 +77,13 @@ fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, boo
 }
 
 /// To attach to a process for as long as this runs.
-pub fn request(pid: u32, by: &ByArgs) -> Request {
-    let socket = by.socket.socket.as_deref();
-    let daemons = if by.no_daemon { Vec::new() } else { places(socket) };
-    let by = By { daemons, daemon_only: by.daemon || socket.is_some() };
+pub fn request(pid: u32, args: &ByArgs) -> Request {
     Request {
         target: Target::Pids(vec![pid]),
         options: Default::default(),
         output: None,
         duration: None,
-        by,
+        by: by(args),
         stops: None,
     }
 }
@@ -116,8 +112,10 @@ struct Screen<'a> {
     layout: Layout,
     /// Everything so far; with `--interval` the names alone.
     profile: Profile,
-    /// The last update by itself, with `--interval`.
+    /// What the last table showed, with `--interval`.
     window: Option<Profile>,
+    /// What came since, with `--interval`.
+    pending: Option<Update>,
     /// Lines of the last table, on a terminal.
     drawn: usize,
     /// Whether there is something that was not shown.
@@ -148,28 +146,48 @@ struct Line<'a> {
 impl<'a> Screen<'a> {
     fn new(args: &'a LiveArgs, layout: Layout) -> Screen<'a> {
         let profile = Profile::new(Session::default(), Limits::reading());
-        Screen { args, layout, profile, window: None, drawn: 0, stale: false, shown_ns: 0, shown_received: 0 }
+        Screen {
+            args,
+            layout,
+            profile,
+            window: None,
+            pending: None,
+            drawn: 0,
+            stale: false,
+            shown_ns: 0,
+            shown_received: 0,
+        }
     }
 
     fn begin(&mut self, session: &Session) {
         self.profile = Profile::new(session.clone(), Limits::reading());
-        self.window = None;
+        (self.window, self.pending) = (None, None);
     }
 
     fn update(&mut self, update: &Update, latest: bool) -> Result<(), Failure> {
         let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
         if self.args.interval {
-            let mut window = Profile::new(self.profile.session().clone(), Limits::reading());
-            window.apply(&self.profile.snapshot()).and_then(|()| window.apply(update)).map_err(broken)?;
-            self.window = Some(window);
-            let mut names = update.clone();
-            names.clear_charges();
-            self.profile.apply(&names).map_err(broken)?;
+            // What is not shown yet belongs to what is shown next.
+            match &mut self.pending {
+                Some(pending) => pending.merge(update).map_err(broken)?,
+                None => self.pending = Some(update.clone()),
+            }
         } else {
             self.profile.apply(update).map_err(broken)?;
         }
         self.stale = !latest;
         if latest { self.show(None) } else { Ok(()) }
+    }
+
+    /// Makes what came since the last table the window that is shown.
+    fn advance(&mut self) -> Result<(), Failure> {
+        let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
+        let Some(mut update) = self.pending.take() else { return Ok(()) };
+        let mut window = Profile::new(self.profile.session().clone(), Limits::reading());
+        window.apply(&self.profile.snapshot()).and_then(|()| window.apply(&update)).map_err(broken)?;
+        self.window = Some(window);
+        update.clear_charges();
+        self.profile.apply(&update).map_err(broken)
     }
 
     fn end(&mut self, why: Option<&str>) -> Result<(), Failure> {
@@ -189,6 +207,7 @@ impl<'a> Screen<'a> {
     }
 
     fn show(&mut self, ended: Option<&str>) -> Result<(), Failure> {
+        self.advance()?;
         let profile = self.window.as_ref().unwrap_or(&self.profile);
         let accounting = profile.accounting();
         let interval_ns = accounting.duration_ns.saturating_sub(self.shown_ns);

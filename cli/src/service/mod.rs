@@ -9,15 +9,15 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::Path;
 
 use anyhow::anyhow;
-use ccsd_daemon::OutputFile;
 use ccsd_daemon::authority::user_name;
 use ccsd_daemon::client::{Client, ClientError, StreamEvent};
 use ccsd_daemon::protocol::message::{Request, SessionSummary};
 use ccsd_daemon::service::socket::places;
+use ccsd_daemon::{By, OutputFile};
 use ccsd_profile::{Encoder, sanitise};
 use serde::Serialize;
 
-use crate::args::service::{MetricsArgs, SaveArgs, SessionsArgs, SocketArgs, StopArgs};
+use crate::args::service::{ByArgs, MetricsArgs, SaveArgs, SessionsArgs, SocketArgs, StopArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, nanoseconds};
 use crate::say;
@@ -43,6 +43,13 @@ pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
         }
     }
     Err(why.unwrap_or_else(|| ClientError::None("$CCSD_SOCKET, which is empty".into())))
+}
+
+/// Who collects, or takes dumps.
+pub fn by(args: &ByArgs) -> By {
+    let socket = args.socket.socket.as_deref();
+    let daemons = if args.no_daemon { Vec::new() } else { places(socket) };
+    By { daemons, daemon_only: args.daemon || socket.is_some() }
 }
 
 /// The number that a profile's name is, if it is no file's.

@@ -109,10 +109,18 @@ fn once(pid: u32) -> Result<(Dump, bool)> {
     Ok((dump, same))
 }
 
+impl Dump {
+    /// Threads that this process may not trace.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        let refused = |thread: &&ThreadDump| matches!(&thread.method, Method::NotStopped { why } if why.starts_with(take::NOT_PERMITTED));
+        self.threads.iter().filter(refused).count()
+    }
+}
+
 /// What would allow more, where the kernel refused.
 fn permission_note(dump: &Dump) -> Option<String> {
-    let refused = |thread: &&ThreadDump| matches!(&thread.method, Method::NotStopped { why } if why.starts_with(take::NOT_PERMITTED));
-    let count = dump.threads.iter().filter(refused).count();
+    let count = dump.refused();
     let yama = system::ptrace_scope().is_some_and(|scope| scope > 0);
     let sysctl = if yama { ", or allow it with `sudo sysctl kernel.yama.ptrace_scope=0`" } else { "" };
     (count > 0).then(|| {

@@ -175,6 +175,11 @@ pub enum Request {
     Watches,
     /// The service's own metrics. Answered by [`Reply::Metrics`], as many as it takes. For root and the group alone.
     Metrics,
+    /// The stacks of all threads of a process, now. Answered by [`Reply::Dump`], as many as it takes.
+    Dump {
+        /// The process.
+        pid: u32,
+    },
     /// The profile so far, and then what comes. Answered by [`Reply::Stream`], stream frames, and [`Reply::StreamEnd`];
     /// then the connection takes requests again.
     Subscribe {
@@ -212,6 +217,13 @@ pub enum Reply {
     /// A part of the metrics.
     Metrics {
         /// In the text format of Prometheus.
+        text: String,
+        /// Whether another part follows.
+        more: bool,
+    },
+    /// A part of a dump.
+    Dump {
+        /// [`ccsd_collector::dump::Dump`] as JSON.
         text: String,
         /// Whether another part follows.
         more: bool,

@@ -81,6 +81,7 @@ mod tests {
             (any::<u32>(), prop::collection::vec(".*", 0..5), collect())
                 .prop_map(|(pid, command, collect)| Request::Adopt { pid, command, collect }),
             Just(Request::List),
+            any::<u32>().prop_map(|pid| Request::Dump { pid }),
             (any::<u32>(), cpu, any::<bool>()).prop_map(|(session, target_cpu_ns, forget)| Request::Stop {
                 session,
                 target_cpu_ns,

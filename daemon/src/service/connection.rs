@@ -10,6 +10,7 @@ use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::authority::Peer;
+use crate::dumps::Dumps;
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request};
 use crate::protocol::{parse, send};
@@ -40,6 +41,8 @@ pub struct Connection {
     pub peer: Peer,
     /// What it asks for.
     pub sessions: Sessions,
+    /// Dumps that are taken for all clients.
+    pub dumps: Arc<Dumps>,
     /// How the service is.
     pub upkeep: Option<Arc<Upkeep>>,
     /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
@@ -85,6 +88,7 @@ impl Connection {
                     }
                 }
                 Request::List => self.list()?,
+                Request::Dump { pid } => self.dump(pid, same_pids)?,
                 Request::Watches | Request::Metrics if !self.peer.authority.trusted => {
                     let message = "what the service does is for root and members of group ccsd to know";
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::NotPermitted, message)))?;
@@ -112,11 +116,12 @@ impl Connection {
                 self.sessions.forget(owner, session)?;
                 return Ok(Reply::Done);
             }
-            Request::List | Request::Watches | Request::Metrics | Request::Subscribe { .. } => return Ok(Reply::Done),
+            Request::List | Request::Watches | Request::Metrics | Request::Dump { .. } | Request::Subscribe { .. } => {
+                return Ok(Reply::Done);
+            }
         };
         if !same_pids {
-            let message = "the daemon is in another PID namespace, where these numbers are other processes";
-            return Err(Refusal::new(RefusalKind::NotPermitted, message));
+            return Err(other_namespace());
         }
         self.check(&target)?;
         let new = NewSession { owner, target, collect, duration, detached };
@@ -181,6 +186,27 @@ impl Connection {
             if !more {
                 return Ok(());
             }
+        }
+    }
+
+    fn dump(&self, pid: u32, same_pids: bool) -> Result<(), FrameError> {
+        let taken = if same_pids { self.dumps.take(self.peer.authority, pid) } else { Err(other_namespace()) };
+        let text = taken.and_then(|dump| {
+            serde_json::to_string(&dump).map_err(|error| Refusal::new(RefusalKind::Failed, error.to_string()))
+        });
+        let text = match text {
+            Ok(text) => text,
+            Err(refusal) => return self.say(&Reply::Refused(refusal)),
+        };
+        let mut rest = text.as_str();
+        loop {
+            let (part, others) = rest.split_at(rest.floor_char_boundary(TEXT_AT_ONCE));
+            let more = !others.is_empty();
+            self.say(&Reply::Dump { text: part.to_owned(), more })?;
+            if !more {
+                return Ok(());
+            }
+            rest = others;
         }
     }
 
@@ -250,6 +276,11 @@ impl Connection {
         };
         Ok(Some(parse(kind, payload)))
     }
+}
+
+fn other_namespace() -> Refusal {
+    let message = "the daemon is in another PID namespace, where these numbers are other processes";
+    Refusal::new(RefusalKind::NotPermitted, message)
 }
 
 fn written(error: EncodeError) -> FrameError {

@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
 use crate::authority::{Peer, user_name};
+use crate::dumps::Dumps;
 use crate::protocol::message::{Refusal, RefusalKind, Reply};
 use crate::protocol::send;
 use crate::sessions::{SessionLimits, Sessions};
@@ -96,6 +97,7 @@ impl Service {
 struct Acceptor {
     sessions: Sessions,
     upkeep: Option<Arc<Upkeep>>,
+    dumps: Arc<Dumps>,
     streaming: Weak<Sender<()>>,
     /// Connections by user.
     open: HashMap<u32, usize>,
@@ -120,7 +122,8 @@ impl Acceptor {
     fn new(sessions: Sessions, upkeep: Option<Arc<Upkeep>>, streaming: Weak<Sender<()>>) -> Acceptor {
         // Holds no more than there are connections.
         let (closed_sender, closed) = unbounded();
-        Acceptor { sessions, upkeep, streaming, open: HashMap::new(), closed, closed_sender, next: 1 }
+        let dumps = Arc::default();
+        Acceptor { sessions, upkeep, dumps, streaming, open: HashMap::new(), closed, closed_sender, next: 1 }
     }
 
     /// Until the other end of `woken` is closed.
@@ -168,12 +171,12 @@ impl Acceptor {
         *self.open.entry(uid).or_insert(0) += 1;
         let closed = Closed { uid, closed: self.closed_sender.clone() };
         let (number, sessions, streaming) = (self.next, self.sessions.clone(), self.streaming.clone());
-        let upkeep = self.upkeep.clone();
+        let (upkeep, dumps) = (self.upkeep.clone(), Arc::clone(&self.dumps));
         self.next += 1;
         let serve = move || {
             let _closed = closed;
             if stream.set_nonblocking(false).is_ok() {
-                Connection { number, stream, peer, sessions, upkeep, streaming }.serve();
+                Connection { number, stream, peer, sessions, dumps, upkeep, streaming }.serve();
             }
         };
         let thread = std::thread::Builder::new().name("ccsd-client".to_owned()).stack_size(STACK_BYTES).spawn(serve);

@@ -1,0 +1,162 @@
+//! Dumps for clients: the stacks of a process that they may see and could not take themselves.
+//!
+//! Who may is decided as for sessions. Each dump stops the threads of its target for a moment and costs the daemon CPU time, so
+//! there is one of a process at a time, there are few at once, and users who are not trusted get them at a limited rate.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ccsd_collector::dump::{Dump, End, dump};
+
+use crate::authority::Authority;
+use crate::protocol::message::{Refusal, RefusalKind};
+
+/// Dumps at once. Each has a process's debug information in memory.
+const AT_ONCE: usize = 4;
+/// Dumps that all users who are not trusted get within [`WINDOW`].
+const IN_WINDOW: usize = 20;
+/// Of these for one user.
+const IN_WINDOW_OF_USER: usize = 10;
+const WINDOW: Duration = Duration::from_secs(10);
+/// Entries of all stacks together that are sent: some 14 MB of text.
+const MAX_ENTRIES: usize = 1 << 21;
+
+/// The dumps that are being taken, and those that were.
+#[derive(Debug, Default)]
+pub struct Dumps(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    running: Vec<u32>,
+    /// When users who are not trusted got theirs.
+    recent: VecDeque<(Instant, u32)>,
+}
+
+/// A dump that is being taken.
+struct Running<'a> {
+    dumps: &'a Dumps,
+    pid: u32,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.dumps.state(|state| state.running.retain(|&pid| pid != self.pid));
+    }
+}
+
+impl Dumps {
+    fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the stacks of a process for a user.
+    ///
+    /// # Errors
+    /// If the user may not see them, if there are too many dumps, and those of [`dump`].
+    pub fn take(&self, user: Authority, pid: u32) -> Result<Dump, Refusal> {
+        let began = user.check(pid)?;
+        let _running = self.begin(user, pid, Instant::now())?;
+        let mut dump = dump(pid)?;
+        // It may have become another's, or another process, meanwhile.
+        let now = user.check(pid)?;
+        if now != began || dump.start_time != began {
+            return Err(ccsd_collector::Error::NoSuchProcess(pid).into());
+        }
+        if !user.trusted {
+            // Not theirs to see without the daemon.
+            dump.threads.iter_mut().for_each(|thread| thread.kernel_stack.clear());
+        }
+        bound(&mut dump, MAX_ENTRIES);
+        Ok(dump)
+    }
+
+    fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<Running<'_>, Refusal> {
+        let busy = |message: String| Err(Refusal::new(RefusalKind::Busy, message));
+        self.state(|state| {
+            if state.running.contains(&pid) {
+                return busy(format!("the stacks of PID {pid} are being taken for somebody else; try again"));
+            }
+            if state.running.len() >= AT_ONCE {
+                return busy(format!("the daemon is taking {AT_ONCE} dumps already; try again"));
+            }
+            if !user.trusted {
+                state.recent.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
+                let own = state.recent.iter().filter(|(_, uid)| *uid == user.uid).count();
+                if own >= IN_WINDOW_OF_USER || state.recent.len() >= IN_WINDOW {
+                    let seconds = WINDOW.as_secs();
+                    return busy(format!(
+                        "the daemon has taken {} dumps within {seconds} s, of these {own} for you; try again later",
+                        state.recent.len()
+                    ));
+                }
+                state.recent.push_back((now, user.uid));
+            }
+            state.running.push(pid);
+            Ok(Running { dumps: self, pid })
+        })
+    }
+}
+
+/// Leaves out the stacks of threads for which there is no room.
+fn bound(dump: &mut Dump, most: usize) {
+    let mut entries = 0;
+    for thread in &mut dump.threads {
+        if entries + thread.stack.len() > most {
+            thread.stack = Vec::new();
+            thread.end = End::Missing("the stacks of all threads are too much to be sent".to_owned());
+        }
+        entries += thread.stack.len();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use ccsd_collector::dump::{Method, State as ThreadState, ThreadDump};
+
+    const USER: Authority = Authority { uid: 7, gid: 7, trusted: false };
+    const OTHER: Authority = Authority { uid: 8, gid: 8, trusted: false };
+
+    #[test]
+    fn one_of_a_process_and_few_at_once() {
+        let (dumps, now) = (Dumps::default(), Instant::now());
+        let root = Authority { trusted: true, ..USER };
+        let first = dumps.begin(root, 1, now).unwrap();
+        assert!(dumps.begin(root, 1, now).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
+        let others: Vec<_> = (2..=AT_ONCE as u32).map(|pid| dumps.begin(root, pid, now).unwrap()).collect();
+        assert!(dumps.begin(root, 99, now).is_err());
+        drop((first, others));
+        // Whoever is trusted gets as many as he likes, one after the other.
+        assert!((0..100).all(|_| dumps.begin(root, 1, now).is_ok()));
+    }
+
+    #[test]
+    fn others_get_some_in_a_while() {
+        let (dumps, now) = (Dumps::default(), Instant::now());
+        let many = |user, at| (0..100).filter(|_| dumps.begin(user, 1, at).is_ok()).count();
+        assert_eq!(many(USER, now), IN_WINDOW_OF_USER);
+        assert_eq!(many(OTHER, now), IN_WINDOW - IN_WINDOW_OF_USER);
+        assert_eq!(many(USER, now + WINDOW), IN_WINDOW_OF_USER);
+    }
+
+    #[test]
+    fn what_is_sent_is_bounded() {
+        let thread = ThreadDump {
+            tid: 1,
+            name: String::new(),
+            state: ThreadState::Running,
+            wait: None,
+            kernel_stack: Vec::new(),
+            stack: vec![0; 6],
+            end: End::Complete,
+            method: Method::Stopped { ns: 1 },
+        };
+        let mut dump = Dump { threads: vec![thread; 3], ..Dump::default() };
+        bound(&mut dump, 13);
+        let lengths: Vec<usize> = dump.threads.iter().map(|thread| thread.stack.len()).collect();
+        assert_eq!(lengths, [6, 6, 0]);
+        assert!(matches!(dump.threads[2].end, End::Missing(_)));
+    }
+}
