@@ -122,6 +122,20 @@ impl From<ClientError> for Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    /// The error and its causes on one line, each once: the text of many names their cause already.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = self.error.to_string();
+        for cause in self.error.chain().skip(1).map(ToString::to_string) {
+            if !text.ends_with(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
+            }
+        }
+        f.write_str(&text)
+    }
+}
+
 /// Writing to standard output failed. If its reader has gone (`| head`), we go as silently as SIGPIPE would have made us.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
@@ -135,6 +149,20 @@ impl From<io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_named_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read x: {source}")]
+        struct Read {
+            source: io::Error,
+        }
+        let denied = || io::Error::from_raw_os_error(libc::EACCES);
+        let failure = Failure::bad_request(Read { source: denied() });
+        assert_eq!(failure.to_string(), format!("cannot read x: {}", denied()));
+        let failure = Failure::at_run_time(anyhow::Error::from(denied()).context("cannot write"));
+        assert_eq!(failure.to_string(), format!("cannot write: {}", denied()));
+    }
 
     #[test]
     fn statuses() {

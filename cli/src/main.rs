@@ -44,8 +44,7 @@ fn main() {
     }
     let cli = Cli::parse();
     let exit = run(cli).unwrap_or_else(|failure| {
-        // `{:#}` gives the causes, too, on one line.
-        warn(format_args!("{:#}", failure.error));
+        warn(format_args!("{failure}"));
         Exit::Status(failure.status)
     });
     exit.leave();

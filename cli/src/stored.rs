@@ -14,6 +14,7 @@ use ccsd_profile::{Profile, sanitise};
 use jiff::Zoned;
 use serde::Serialize;
 
+use crate::args::service::SocketArgs;
 use crate::args::watch::{StoredArgs, WatchesArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted};
@@ -85,9 +86,11 @@ impl About {
 }
 
 /// Where the service keeps its profiles.
-fn state_dir(given: Option<&PathBuf>) -> PathBuf {
+pub fn state_dir(given: Option<&PathBuf>, socket: &SocketArgs) -> PathBuf {
+    let from_service = || service::connect(socket).and_then(|mut client| client.watches()).ok()?.1;
     // Who may not read the configuration, or finds a mistake in it, is not the one to be told.
-    given.cloned().unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0)
+    let from_file = || Config::load_default().unwrap_or_default().state_dir.0;
+    given.cloned().or_else(from_service).unwrap_or_else(from_file)
 }
 
 fn refused(error: StoreError) -> Failure {
@@ -98,11 +101,16 @@ fn refused(error: StoreError) -> Failure {
 ///
 /// # Errors
 /// Where there is nothing of the time asked for, that is a bad request.
-pub fn load(args: &StoredArgs, since: Option<&str>, until: Option<&str>) -> Result<Stored, Failure> {
+pub fn load(
+    args: &StoredArgs,
+    socket: &SocketArgs,
+    since: Option<&str>,
+    until: Option<&str>,
+) -> Result<Stored, Failure> {
     let watch = args.watch.clone().unwrap_or_default();
     let now = Zoned::now();
     let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
-    let dir = store::watch_dir(&state_dir(args.state_dir.as_ref()), &watch).map_err(refused)?;
+    let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), &watch).map_err(refused)?;
     let Answer { profile, covered, segments, opened, bytes, interrupted, problems, available } =
         store::query(&dir, range).map_err(refused)?;
     let Some(profile) = profile else {
@@ -145,6 +153,8 @@ struct Row {
     last_unix_ns: Option<u64>,
     /// Whether its last segment is being written.
     being_written: bool,
+    /// Which that is.
+    open_segment: Option<PathBuf>,
     /// Files in its directory that are not ours.
     foreign_files: usize,
     /// What the service says of it, if it may be asked.
@@ -153,10 +163,12 @@ struct Row {
 
 /// `ccsd watches`.
 pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let dir = state_dir(args.state_dir.as_ref());
     let mut rows = Vec::new();
     // What is stored is there without a service, too; and of a watch that has stored nothing yet only the service knows.
-    let mut statuses = service::connect(&args.socket).and_then(|mut client| client.watches()).unwrap_or_default();
+    let told = service::connect(&args.socket).and_then(|mut client| client.watches());
+    let (mut statuses, dir) = told.unwrap_or_default();
+    let given = args.state_dir.clone().or(dir);
+    let dir = given.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names = match store::watches(&dir) {
         Err(StoreError::Read { source, .. }) if !statuses.is_empty() && source.kind() == ErrorKind::NotFound => {
             Vec::new()
@@ -170,6 +182,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         let contents = store::contents(&dir.join(&name)).unwrap_or_default();
         let status = statuses.iter().position(|status| status.name == name).map(|i| statuses.swap_remove(i));
         let last = contents.segments.last();
+        let open = last.filter(|segment| is_locked(&segment.path));
         let modified = last.and_then(|segment| segment.path.metadata().ok()?.modified().ok());
         let nanoseconds = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
         rows.push(Row {
@@ -178,7 +191,8 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
             bytes: contents.segments.iter().map(|segment| segment.bytes).sum(),
             first_unix_ns: contents.segments.first().map(|segment| nanoseconds(segment.start)),
             last_unix_ns: modified.and_then(|at| u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()),
-            being_written: last.is_some_and(|segment| is_locked(&segment.path)),
+            being_written: open.is_some(),
+            open_segment: open.map(|segment| segment.path.clone()),
             foreign_files: contents.foreign.len(),
             status,
         });
@@ -234,7 +248,10 @@ fn table(rows: &[Row]) -> Table {
             known(|status| count(status.processes)).into(),
             known(|status| format!("{} Hz", status.rate_hz)).into(),
             known(|status| count(status.samples)).into(),
-            count(row.segments as u64).into(),
+            match row.being_written {
+                true => format!("{} (1 open)", count(row.segments as u64)).into(),
+                false => count(row.segments as u64).into(),
+            },
             bytes(row.bytes).into(),
             moment(row.first_unix_ns).into(),
             moment(row.last_unix_ns).into(),

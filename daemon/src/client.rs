@@ -162,19 +162,19 @@ impl Client {
         }
     }
 
-    /// What the watches of the service are doing.
+    /// What the watches of the service are doing, and where their profiles are kept, if it says so.
     ///
     /// # Errors
     /// All of [`ClientError`].
-    pub fn watches(&mut self) -> Result<Vec<WatchStatus>, ClientError> {
+    pub fn watches(&mut self) -> Result<(Vec<WatchStatus>, Option<PathBuf>), ClientError> {
         let mut all = Vec::new();
         let mut reply = self.ask(&Request::Watches)?;
         loop {
             match reply {
-                Reply::Watches { watches, more } => {
+                Reply::Watches { watches, more, state_dir } => {
                     all.extend(watches);
                     if !more {
-                        return Ok(all);
+                        return Ok((all, state_dir.map(PathBuf::from)));
                     }
                 }
                 other => return Err(self.unexpected(&other)),

@@ -34,6 +34,8 @@ pub struct Upkeep {
     /// Where the configuration is; `None` if there is none to be read.
     path: Option<PathBuf>,
     reloads: Mutex<Reloads>,
+    /// Where profiles are kept.
+    state_dir: Mutex<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,7 +53,9 @@ impl Upkeep {
     pub fn start(config: &Config, path: Option<PathBuf>, sessions: Sessions) -> std::io::Result<Arc<Upkeep>> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let reloads = Mutex::new(Reloads { taken_up: 0, refused: 0, good: true });
-        Ok(Arc::new(Upkeep { watches: Watches::start(config.clone())?, sessions, started, path, reloads }))
+        let state_dir = Mutex::new(config.state_dir.0.clone());
+        let watches = Watches::start(config.clone())?;
+        Ok(Arc::new(Upkeep { watches, sessions, started, path, reloads, state_dir }))
     }
 
     /// Obeys orders until the one to stop; then the watches end, within five seconds.
@@ -141,6 +145,8 @@ impl Upkeep {
         let config = match read {
             Some(Ok(config)) => {
                 tracing::info!("the configuration was read anew: {} watches", config.watches.len());
+                config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+                self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config.state_dir.0);
                 self.watches.configure(config.clone());
                 Some(config)
             }
@@ -161,6 +167,12 @@ impl Upkeep {
     #[must_use]
     pub fn watches(&self) -> Vec<WatchStatus> {
         self.watches.overview().watches
+    }
+
+    /// Where profiles are kept.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The metrics as text.

@@ -153,7 +153,7 @@ fn a_detached_session() {
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&["-F", "49"], fixture.pid());
     assert_eq!(daemon.session(id)["rate_hz"], 49);
-    assert!(daemon.run(&["stop", &id.to_string()]).status.success());
+    assert!(daemon.run(&["stop", &fixture.pid().to_string()]).status.success());
     while daemon.session(id)["ended"] != "stopped" {}
     assert!(fixture.is_alive());
     for (command, parts) in [

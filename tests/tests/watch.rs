@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn main() -> ExitCode {
     Suite::new()
         .test("what_ran_when", &[CC], what_ran_when)
+        .test("every_command_knows_a_watch", &[CC], every_command_knows_a_watch)
         .test("two_times_are_compared", &[CC], two_times_are_compared)
         .test("a_bad_configuration_changes_nothing", &[CC], a_bad_configuration_changes_nothing)
         .test("killed_and_begun_again", &[CC], killed_and_begun_again)
@@ -198,6 +199,45 @@ fn what_ran_when() {
     Ended::of(&mut ccsd(["report", "x.ccsd", "--state-dir", "/x"])).assert_refused(2, &["--watch"]);
     fixture.go();
     assert_eq!(fixture.end().1.code(), Some(5));
+}
+
+fn every_command_knows_a_watch() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 200);
+    let run = |args: &[&str]| {
+        let ended = Ended::of(&mut service.ccsd(args));
+        assert!(ended.status.success(), "{args:?}: {ended:?}");
+        ended.stdout
+    };
+    let sessions = run(&["sessions"]);
+    let row =
+        sessions.lines().find(|line| line.contains("watch busy: 1 process")).unwrap_or_else(|| panic!("{sessions}"));
+    assert!(row.contains("ccsd live busy"), "{row}");
+    let json: Value = serde_json::from_str(&run(&["sessions", "--json"])).unwrap();
+    assert_eq!(json["watches"][0]["name"], "busy");
+    // Where the profiles are the service says.
+    assert!(run(&["report", "--watch", "busy"]).contains("forever"));
+    assert!(run(&["watches"]).contains("1 (1 open)"), "{}", run(&["watches"]));
+    let html = service.path("page.html");
+    run(&["export", "html", "--watch", "busy", "-o", html.to_str().unwrap()]);
+    assert!(fs::read_to_string(&html).unwrap().contains("forever"));
+    // What is there and the next update, after which it has the time to come.
+    let lines = run(&["live", "--json", "--duration", "2s", "busy"]);
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap_or_else(|| panic!("no line"))).unwrap();
+    assert!(last["rows"].to_string().contains("forever") && last["received"].as_u64().unwrap() >= 100, "{last}");
+    Ended::of(&mut service.ccsd(&["live", "bussy"])).assert_refused(2, &["bussy"]);
+    if nix::unistd::geteuid().is_root() {
+        let outsider = Ended::of(as_user(&mut service.ccsd(&["sessions"]), NOBODY));
+        assert!(outsider.status.success() && !outsider.stdout.contains("busy"), "{outsider:?}");
+    }
+    let checked = Ended::of(service.command().arg("--check-config"));
+    assert!(checked.stdout.ends_with("ccsd.toml: good: 1 watch\n") && checked.stderr.is_empty(), "{checked:?}");
+    service.configure("unit = \"nginx\"");
+    let checked = Ended::of(service.command().arg("--check-config"));
+    assert!(checked.status.success() && checked.stdout.contains("good: 1 watch"), "{checked:?}");
+    assert!(checked.stderr.contains("ccsd.toml:8:8: ") && checked.stderr.contains("nginx.service"), "{checked:?}");
+    service.stop();
 }
 
 fn two_times_are_compared() {

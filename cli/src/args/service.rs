@@ -102,8 +102,8 @@ Examples:
 /// Arguments of `ccsd stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// Numbers of sessions, as `ccsd sessions` lists them
-    #[arg(required = true, value_name = "ID")]
+    /// Numbers of sessions, as `ccsd sessions` lists them, or processes that they are on
+    #[arg(required = true, value_name = "ID|PID")]
     pub sessions: Vec<u32>,
     #[command(flatten)]
     pub socket: SocketArgs,
@@ -138,10 +138,11 @@ Examples:
 /// Arguments of `ccsd live`.
 #[derive(Debug, Args)]
 pub struct LiveArgs {
-    /// Number of a daemon's session, a process, or a profile file
+    /// Number of a daemon's session, a process, a profile file, or a watch of the service
     ///
-    /// A number is a file if there is one of that name, else a session, else a process that a session is on.
-    #[arg(value_name = "ID|PID|FILE")]
+    /// A number is a file if there is one of that name, else a session, else a process that a session is on. A name that is no
+    /// file's is a watch's: of what that writes the latest segment is shown, and then the next.
+    #[arg(value_name = "ID|PID|FILE|WATCH")]
     pub what: PathBuf,
     /// Attach to this process for as long as this runs
     #[arg(long)]
@@ -175,8 +176,8 @@ pub struct TopArgs {
     /// Number of a daemon's session, a process, or a profile file
     ///
     /// A number is a file if there is one of that name, else a session, else a process that a session is on, else a
-    /// process that is attached to for as long as this runs.
-    #[arg(value_name = "ID|PID|FILE")]
+    /// process that is attached to for as long as this runs. A name that is no file's is that of a watch of the service.
+    #[arg(value_name = "ID|PID|FILE|WATCH")]
     pub what: PathBuf,
     #[command(flatten)]
     pub by: ByArgs,

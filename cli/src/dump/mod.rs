@@ -42,7 +42,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if dumps.is_empty()
         && let Some(failure) = failures.pop()
     {
-        failures.iter().for_each(|failure| warn(format_args!("{:#}", failure.error)));
+        failures.iter().for_each(|failure| warn(format_args!("{failure}")));
         return Err(failure);
     }
     let output = if args.json {
@@ -53,7 +53,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     stdout().write_all(output.as_bytes())?;
     stdout().flush()?;
-    failures.iter().for_each(|failure| warn(format_args!("{:#}", failure.error)));
+    failures.iter().for_each(|failure| warn(format_args!("{failure}")));
     let any = dumps.iter().flat_map(|dump| &dump.threads).any(|thread| !thread.stack.is_empty());
     if !any {
         warn(format_args!("no stack could be had"));
@@ -84,7 +84,7 @@ pub fn on_request(
                 output.push('\n');
             }
             for failure in failures {
-                output.push_str(&format!("ccsd: {:#}\n", failure.error));
+                output.push_str(&format!("ccsd: {failure}\n"));
             }
             say(&output);
             asking.answered();

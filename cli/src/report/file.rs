@@ -66,7 +66,7 @@ impl From<Stored> for LoadedFile {
 /// As [`load_any`]; that there is nothing of the time asked for; that a session cannot be asked for a time.
 pub fn load_asked(name: &Path, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
     if stored.is_given()? {
-        return Ok(stored::load(stored, stored.since.as_deref(), stored.until.as_deref())?.into());
+        return Ok(stored::load(stored, socket, stored.since.as_deref(), stored.until.as_deref())?.into());
     }
     if !stored.is_part() {
         return load_any(name, socket);

@@ -59,6 +59,8 @@ struct Shown<'a> {
     by: By,
     /// This is the report after a collection.
     short: bool,
+    /// There will be more.
+    growing: bool,
     /// Size of the file.
     file_bytes: Option<u64>,
     /// What the metrics after the first are of, if time is in columns.
@@ -101,6 +103,7 @@ impl<'a> Shown<'a> {
             other: None,
             by: By::Function,
             short: false,
+            growing: false,
             file_bytes: None,
             columns: &[],
         }
@@ -140,6 +143,7 @@ impl<'a> Shown<'a> {
     fn nothing(&self) -> String {
         match self.function {
             Some(pattern) => format!("no function was sampled whose name contains {:?}\n", sanitise(pattern.text)),
+            None if self.growing => "no samples yet\n".to_owned(),
             None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
         }
     }
@@ -260,7 +264,8 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, layout: Layout) -> Stri
 
 /// The first rows of the flat profile, for a profile that grows.
 pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
-    flat::text(&Shown { limit: (rows > 0).then_some(rows), short: true, ..Shown::new(profile, layout) })
+    let limit = (rows > 0).then_some(rows);
+    flat::text(&Shown { limit, short: true, growing: true, ..Shown::new(profile, layout) })
 }
 
 fn view_text(view: View, shown: &Shown<'_>) -> String {

@@ -1,6 +1,6 @@
 //! `ccsd daemon`: the process around the service.
 
-use std::io::stderr;
+use std::io::{Write, stderr, stdout};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
@@ -19,7 +19,9 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::args::service::DaemonArgs;
 use crate::exit::{Exit, Failure};
+use crate::format::counted;
 use crate::service::worker;
+use crate::warn;
 
 /// Serves until it is told to end.
 pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
@@ -30,9 +32,18 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
         None => Config::default(),
     };
     if args.check_config {
+        config.warnings.iter().for_each(|warning| warn(format_args!("{warning}")));
+        let what = match &path {
+            Some(path) if path.exists() => path.display().to_string(),
+            _ => "no configuration".to_owned(),
+        };
+        let mut out = stdout().lock();
+        let watches = counted(config.watches.len() as u64, "watch", "watches");
+        writeln!(out, "{what}: good: {watches}").and_then(|()| out.flush())?;
         return Ok(Exit::SUCCESS);
     }
     begin_to_log()?;
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     // The socket before any thread: making it changes the umask.
     let inherited =
         Socket::inherited().context("cannot use the socket that was passed").map_err(Failure::bad_request)?;

@@ -1,8 +1,10 @@
 //! `ccsd live`: the top rows of a profile that grows.
 
 use std::io::{Write, stderr, stdout};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use ccsd_daemon::store::watch_dir;
 use ccsd_daemon::{Collection, Request, Stop, Target};
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
 use ccsd_profile::{Limits, Profile, Session, Update, sanitise};
@@ -14,9 +16,10 @@ use signal_hook::iterator::Signals;
 use super::sources::{self, Event};
 use super::{by, find_session, session_number};
 use crate::args;
-use crate::args::service::{ByArgs, LiveArgs};
+use crate::args::service::{ByArgs, LiveArgs, SocketArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
+use crate::stored::state_dir;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::{report, warn};
 
@@ -71,9 +74,21 @@ fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, boo
         collection.passed_over().iter().for_each(|error| warn(format_args!("{error}; collecting in this process")));
         return Ok((sources::of_collection(collection, stop)?, true));
     }
+    if let Some(dir) = watch(&args.what, &args.by.socket) {
+        return Ok((sources::of_watch(&dir)?, false));
+    }
     let Some(number) = session_number(&args.what) else { return Ok((sources::of_file(&args.what)?, false)) };
     let (client, session) = find_session(number, &args.by.socket)?;
     Ok((sources::of_session(session, client.subscribe(session, true)?)?, false))
+}
+
+/// The directory of the watch that is meant, if one is.
+pub fn watch(what: &Path, socket: &SocketArgs) -> Option<PathBuf> {
+    let name = what.to_str().filter(|name| name.parse::<u32>().is_err() && !name.contains(['/', '.']))?;
+    if what.symlink_metadata().is_ok() {
+        return None;
+    }
+    watch_dir(&state_dir(None, socket), name).ok()
 }
 
 /// To attach to a process for as long as this runs.

@@ -13,13 +13,14 @@ use ccsd_daemon::authority::user_name;
 use ccsd_daemon::client::{Client, ClientError, StreamEvent};
 use ccsd_daemon::protocol::message::{Request, SessionSummary};
 use ccsd_daemon::service::socket::places;
+use ccsd_daemon::watch::WatchStatus;
 use ccsd_daemon::{By, OutputFile};
 use ccsd_profile::{Encoder, sanitise};
 use serde::Serialize;
 
 use crate::args::service::{ByArgs, MetricsArgs, SaveArgs, SessionsArgs, SocketArgs, StopArgs};
 use crate::exit::{Exit, Failure};
-use crate::format::{bytes, count, nanoseconds};
+use crate::format::{bytes, count, counted, nanoseconds};
 use crate::say;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
@@ -94,29 +95,38 @@ struct Document<'a> {
     ccsd_version: &'static str,
     daemon: String,
     sessions: &'a [SessionSummary],
+    /// What the service watches; for root and members of the group.
+    watches: &'a [WatchStatus],
 }
 
 /// `ccsd sessions`
 pub fn sessions(args: &SessionsArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let sessions = client.list()?;
+    // Who may not know of them gets none.
+    let (watches, _) = client.watches().unwrap_or_default();
     let text = if args.json {
         let daemon = client.path().display().to_string();
-        let document =
-            Document { schema: SCHEMA, ccsd_version: env!("CARGO_PKG_VERSION"), daemon, sessions: &sessions };
+        let document = Document {
+            schema: SCHEMA,
+            ccsd_version: env!("CARGO_PKG_VERSION"),
+            daemon,
+            sessions: &sessions,
+            watches: &watches,
+        };
         json::to_text(&document).map_err(Failure::at_run_time)?
-    } else if sessions.is_empty() {
+    } else if sessions.is_empty() && watches.is_empty() {
         say("no sessions; `ccsd attach --detach PID` makes one\n");
         String::new()
     } else {
-        table(&sessions, Layout::of(&stdout(), colour))
+        table(&sessions, &watches, Layout::of(&stdout(), colour))
     };
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     Ok(Exit::SUCCESS)
 }
 
-fn table(sessions: &[SessionSummary], layout: Layout) -> String {
+fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -> String {
     let mut table = Table::new(vec![
         Column::number("id"),
         Column::text("owner"),
@@ -152,13 +162,37 @@ fn table(sessions: &[SessionSummary], layout: Layout) -> String {
         ];
         table.row(cells.into_iter().map(|text| Cell::toned(tone, text)).collect());
     }
+    for watch in watches {
+        let state = if watch.profiling { "watch" } else { "waiting" };
+        let target = format!(
+            "watch {}: {} (`ccsd live {0}`, `ccsd report --watch {0}`)",
+            sanitise(&watch.name),
+            counted(watch.processes, "process", "processes")
+        );
+        let none = || "-".to_owned();
+        let cells = [
+            none(),
+            none(),
+            state.to_owned(),
+            none(),
+            count(watch.samples),
+            count(watch.missing),
+            none(),
+            none(),
+            target,
+        ];
+        table.row(cells.into_iter().map(|text| Cell::toned(Tone::Plain, text)).collect());
+    }
     table.render(layout)
 }
 
 /// `ccsd stop`
 pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
-    for &session in &args.sessions {
+    let known = client.list()?;
+    for &number in &args.sessions {
+        // One that is not listed the daemon refuses.
+        let session = number_of(number, &known).unwrap_or(number);
         client.order(&Request::Stop { session, target_cpu_ns: None, forget: false })?;
     }
     Ok(Exit::SUCCESS)

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ccsd_daemon::client::{ProfileStream, StreamEvent};
+use ccsd_daemon::store;
 use ccsd_daemon::{Collection, Progress, Stop};
 use ccsd_profile::{Decoded, Decoder, Session, Update};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::exit::Failure;
 use crate::report::file::open;
@@ -33,6 +34,8 @@ pub enum Event {
     Failed(Failure),
 }
 
+/// A watch's segment that says nothing for so long may be followed by another.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Of a file that has no end yet, more is looked for so often.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -85,6 +88,46 @@ pub fn of_collection(mut collection: Collection, stop: Receiver<Stop>) -> Result
             None => "collecting has ended".to_owned(),
         };
         let _ = events.send(Event::End(Some(why)));
+    })
+}
+
+/// What a watch writes: its latest segment, then those that follow. It never ends by itself.
+pub fn of_watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
+    let latest = |dir: &Path| store::contents(dir).ok()?.segments.pop().map(|segment| segment.path);
+    let first = latest(dir).ok_or_else(|| Failure::bad_request(anyhow!("{} has no segment yet", dir.display())))?;
+    let mut events = of_file(&first)?;
+    let dir = dir.to_owned();
+    thread(move |sender| {
+        let mut shown = first;
+        loop {
+            match events.recv_timeout(PATIENCE) {
+                // A segment that was cut short by the death of the service has no end, and is followed by another.
+                Ok(Event::End(_)) | Err(RecvTimeoutError::Disconnected) => {}
+                Err(RecvTimeoutError::Timeout) if latest(&dir).is_none_or(|path| path == shown) => continue,
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Failed(failure)) => {
+                    let _ = sender.send(Event::Failed(failure));
+                    return;
+                }
+                Ok(event) => {
+                    if sender.send(event).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            }
+            let next = loop {
+                match latest(&dir).filter(|path| *path != shown) {
+                    Some(next) => break next,
+                    None => std::thread::sleep(LOOK),
+                }
+            };
+            match of_file(&next) {
+                Ok(receiver) => (events, shown) = (receiver, next),
+                // Its first record is not written yet, or it has been removed.
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
     })
 }
 

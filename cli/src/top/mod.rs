@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use ccsd_daemon::{Collection, OutputFile, Stop};
+use ccsd_daemon::{By, Collection, OutputFile, Stop};
 use ccsd_profile::Profile;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
@@ -26,9 +26,9 @@ use signal_hook::iterator::Signals;
 use crate::args::service::TopArgs;
 use crate::dump;
 use crate::exit::{Exit, Failure};
-use crate::service::live::request;
+use crate::service::live::{request, watch};
 use crate::service::sources::{self, Event};
-use crate::service::{connect, find_session, session_number};
+use crate::service::{by, connect, find_session, session_number};
 use crate::style::{ColorChoice, Layout};
 
 use draw::{Look, draw};
@@ -53,7 +53,8 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         Failure::at_run_time(anyhow::Error::from(error).context("cannot use the terminal; `ccsd live` prints lines"))
     };
     let mut taken = Taken::take().map_err(unusable)?;
-    let mut top = Top { model: Model::new(), state: State::new(), dumps: bounded(1) };
+    let by = By { daemon_only: false, ..by(&args.by) };
+    let mut top = Top { model: Model::new(), state: State::new(), dumps: bounded(1), by };
     top.state.message = notes;
     let mut from: Receiver<Event> = events.clone();
     let end = loop {
@@ -110,6 +111,9 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 
 /// Where the profile comes from, and what is to be said of that. A process that no session is on is attached to.
 fn source(args: &TopArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, Option<String>), Failure> {
+    if let Some(dir) = watch(&args.what, &args.by.socket) {
+        return Ok((sources::of_watch(&dir)?, None));
+    }
     let Some(number) = session_number(&args.what) else { return Ok((sources::of_file(&args.what)?, None)) };
     let session = match args.by.no_daemon {
         true => None,
@@ -135,6 +139,8 @@ struct Top {
     state: State,
     /// Where threads that take dumps put them.
     dumps: (Sender<Page>, Receiver<Page>),
+    /// Who takes them where this process may not.
+    by: By,
 }
 
 impl Top {
@@ -168,9 +174,9 @@ impl Top {
             return;
         }
         self.state.message = Some("taking the stacks of all threads".to_owned());
-        let pages = self.dumps.0.clone();
+        let (pages, by) = (self.dumps.0.clone(), self.by.clone());
         let take = move || {
-            let (dumps, failures) = dump::take(&pids, false);
+            let (dumps, failures) = dump::take(&pids, false, &by);
             let mut lines = dump::lines(&dumps);
             lines.extend(failures.iter().map(|failure| failure.to_string()));
             let _ = pages.send(Page { title: "Stacks of all threads".to_owned(), lines, top: 0 });

@@ -38,6 +38,9 @@ pub struct Config {
     /// What is watched.
     #[serde(rename = "watch")]
     pub watches: Vec<Watch>,
+    /// What can be said and means nothing, a line each with file, line and column: rules that no process ever fits.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// How long profiles are kept.
@@ -109,6 +112,7 @@ impl Default for Config {
             retention: Retention::default(),
             budget: Budget::default(),
             watches: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -211,10 +215,16 @@ impl Config {
                 return Err(wrong(Some(at..at), "this is not UTF-8"));
             }
         };
-        let config: Config = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
+        let mut config: Config = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
         // A second look for what concerns a watch as a whole: only there its place is of interest.
         let places: Places = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
         let place = |i: usize| places.watch.get(i).map(Spanned::span);
+        for (watch, place) in config.watches.iter().zip(&places.watch) {
+            for (at, why) in pointless(place.get_ref()) {
+                let warning = wrong(Some(at), &format!("watch {:?} can never find a process: {why}", watch.name.0));
+                config.warnings.push(warning.to_string());
+            }
+        }
         for (i, watch) in config.watches.iter().enumerate() {
             if i >= MAX_WATCHES {
                 return Err(wrong(place(i), &format!("more than {MAX_WATCHES} watches")));
@@ -238,7 +248,49 @@ impl Config {
 #[derive(Deserialize)]
 struct Places {
     #[serde(default)]
-    watch: Vec<Spanned<serde::de::IgnoredAny>>,
+    watch: Vec<Spanned<Selectors>>,
+}
+
+/// Where the selectors of a watch stand, and what they are.
+#[derive(Deserialize)]
+struct Selectors {
+    unit: Option<Spanned<String>>,
+    cgroup: Option<Spanned<String>>,
+    exe: Option<Spanned<String>>,
+    comm: Option<Spanned<String>>,
+}
+
+/// What processes' units end with: services, slices and scopes have them, and the commands of the others.
+const UNIT_ENDINGS: [&str; 6] = [".service", ".slice", ".scope", ".socket", ".mount", ".swap"];
+/// Longest name of a command, bytes: `TASK_COMM_LEN` without the final zero.
+const COMM_BYTES: usize = 15;
+
+/// The selectors of a watch that nothing can fit, and why.
+fn pointless(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
+    let checks: [(&Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String); 4] = [
+        (
+            &selectors.unit,
+            |unit| !unit.ends_with(['*', '?']) && !UNIT_ENDINGS.iter().any(|ending| unit.ends_with(ending)),
+            |unit| format!("the name of a unit has an ending, as in {:?}", format!("{unit}.service")),
+        ),
+        (&selectors.cgroup, |path| !path.starts_with(['*', '?', '/']), |path| absolute("a control group", path)),
+        (&selectors.exe, |path| !path.starts_with(['*', '?', '/']), |path| absolute("an executable", path)),
+        (
+            &selectors.comm,
+            |comm| comm.contains(['*', '?']) && comm.replace('*', "").len() > COMM_BYTES,
+            |_| format!("the kernel keeps {COMM_BYTES} bytes of a command's name, and this asks for more"),
+        ),
+    ];
+    let found = checks.into_iter().filter_map(|(selector, is_pointless, why)| {
+        let selector = selector.as_ref()?;
+        let text = selector.get_ref();
+        is_pointless(text).then(|| (selector.span(), why(text)))
+    });
+    found.collect()
+}
+
+fn absolute(what: &str, path: &str) -> String {
+    format!("the path of {what} begins with /, as in {:?}", format!("*/{path}"))
 }
 
 /// Line and column of a byte, both from 1.

@@ -41,7 +41,8 @@ fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
 
 /// Every key that there is. A new field makes this fail to compile until it has a place here.
 fn all_keys() -> BTreeSet<String> {
-    let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, watches: _ } = Config::default();
+    let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, watches: _, warnings: _ } =
+        Config::default();
     let Retention { age: _, bytes: _ } = retention;
     let Budget { cpu_percent: _, memory: _ } = budget;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
@@ -169,4 +170,18 @@ proptest! {
             prop_assert!((1..=lines).contains(&line) && column >= 1);
         }
     }
+}
+
+#[test]
+fn rules_that_nothing_fits_are_pointed_out() {
+    let text = "[[watch]]\nname = \"a\"\nexe = \"nginx\"\nunit = \"nginx\"\n\n[[watch]]\nname = \"b\"\ncgroup = \"system.slice/*\"\n  \
+                comm = \"a-very-long-name-*\"\n";
+    let config = Config::parse(text.as_bytes(), Path::new("x.toml")).unwrap();
+    let places: Vec<&str> = config.warnings.iter().map(|warning| warning.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["x.toml:4:8", "x.toml:3:7", "x.toml:8:10", "x.toml:9:10"], "{:#?}", config.warnings);
+    assert!(config.warnings[0].contains("\"nginx.service\"") && config.warnings[1].contains("\"*/nginx\""));
+    let good = "[[watch]]\nname = \"a\"\nexe = \"*/nginx\"\nunit = \"nginx*\"\ncgroup = \"/system.slice/*\"\n\
+                comm = \"a-very-long-name-without-stars\"\n[[watch]]\nname = \"b\"\ncomm = \"ngin?\"\nunit = \"x.service\"\n";
+    let config = Config::parse(good.as_bytes(), Path::new("x.toml")).unwrap();
+    assert_eq!(config.warnings, [] as [String; 0]);
 }

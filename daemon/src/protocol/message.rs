@@ -213,6 +213,9 @@ pub enum Reply {
         watches: Vec<WatchStatus>,
         /// Whether another part follows.
         more: bool,
+        /// Where their profiles are kept.
+        #[serde(default)]
+        state_dir: Option<String>,
     },
     /// A part of the metrics.
     Metrics {

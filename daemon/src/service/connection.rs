@@ -1,5 +1,6 @@
 //! One client: its requests, one after the other.
 
+use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
@@ -104,7 +105,9 @@ impl Connection {
     fn answer(&self, request: Request, same_pids: bool) -> Result<Reply, Refusal> {
         let owner = self.peer.authority;
         let (target, collect, duration, detached) = match request {
-            Request::Attach { pids, collect, duration_ms, detach } => {
+            Request::Attach { mut pids, collect, duration_ms, detach } => {
+                let mut seen = HashSet::new();
+                pids.retain(|&pid| seen.insert(pid));
                 (Target::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
             }
             Request::Adopt { pid, command, collect } => (Target::Child(pid, command), collect, None, false),
@@ -162,10 +165,11 @@ impl Connection {
 
     fn watches(&self) -> Result<(), FrameError> {
         let mut watches = self.upkeep.as_ref().map(|upkeep| upkeep.watches()).unwrap_or_default();
+        let state_dir = self.upkeep.as_ref().map(|upkeep| upkeep.state_dir().to_string_lossy().into_owned());
         loop {
             let rest = watches.split_off(watches.len().min(LISTED_AT_ONCE));
             let more = !rest.is_empty();
-            self.say(&Reply::Watches { watches, more })?;
+            self.say(&Reply::Watches { watches, more, state_dir: state_dir.clone() })?;
             if !more {
                 return Ok(());
             }

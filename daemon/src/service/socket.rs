@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -149,21 +149,42 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Some((path, _lock)) = &self.made {
-            // The lock file stays: who waits to lock it must not lock what is no file any more.
             let _ = fs::remove_file(path);
+            // While it is locked: whoever has opened it meanwhile finds out that it is no file any more.
+            let _ = fs::remove_file(lock_path(path));
         }
     }
 }
 
+/// Times that a lock file may turn out to have been removed by a daemon that was ending.
+const LOCK_ATTEMPTS: usize = 10;
+
 /// Locks the file beside the socket that says whose it is. The kernel lets go of it however a daemon ends.
 fn lock(path: &Path) -> Result<File, SocketError> {
+    let name = lock_path(path);
+    for _ in 0..LOCK_ATTEMPTS {
+        let file = lock_once(path, &name)?;
+        let is_there =
+            |meta: fs::Metadata| file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
+        if name.symlink_metadata().is_ok_and(is_there) {
+            return Ok(file);
+        }
+    }
+    Err(SocketError::Busy(path.to_owned()))
+}
+
+/// The name of the file beside a socket.
+fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let name = PathBuf::from(name);
-    let io = |what, source| SocketError::Io { what, path: name.clone(), source };
+    PathBuf::from(name)
+}
+
+fn lock_once(path: &Path, name: &Path) -> Result<File, SocketError> {
+    let io = |what, source| SocketError::Io { what, path: name.to_owned(), source };
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    let file = options.open(&name).map_err(|source| io("create", source))?;
+    let file = options.open(name).map_err(|source| io("create", source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(SocketError::Busy(path.to_owned())),
@@ -186,7 +207,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
         UnixStream::connect(&path).unwrap();
         drop(socket);
-        assert!(!path.exists());
+        assert!(!path.exists() && !lock_path(&path).exists());
         // What a daemon leaves that was killed.
         drop(UnixListener::bind(&path).unwrap());
         assert!(UnixStream::connect(&path).is_err());

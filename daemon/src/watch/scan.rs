@@ -41,6 +41,7 @@ pub struct Found {
 struct Known {
     start_time: u64,
     comm: String,
+    program: (u64, u64),
     looks: u8,
     /// The rules that it fits, by their number.
     fits: Vec<u32>,
@@ -112,7 +113,9 @@ impl Scanner {
             return;
         }
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
-        let changed = before.as_ref().is_none_or(|known| known.comm != stat.comm || known.looks < CLOSE_LOOKS);
+        let changed = before.as_ref().is_none_or(|known| {
+            (&known.comm, known.program) != (&stat.comm, stat.program) || known.looks < CLOSE_LOOKS
+        });
         let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
         let fitting = if changed { self.fitting(&dir, &stat.comm) } else { fitted };
         let found = Found { pid, start_time: stat.start_time };
@@ -122,8 +125,8 @@ impl Scanner {
             }
         }
         let looks = looks.saturating_add(1);
-        let Stat { start_time, comm, .. } = stat;
-        self.known.insert(pid, Known { start_time, comm, looks, fits: fitting, seen: self.looks });
+        let Stat { start_time, comm, program, .. } = stat;
+        self.known.insert(pid, Known { start_time, comm, program, looks, fits: fitting, seen: self.looks });
     }
 
     /// The rules that a process fits.
@@ -171,6 +174,9 @@ struct Stat {
     zombie: bool,
     kernel_thread: bool,
     start_time: u64,
+    /// Where its code and its stack begin: with another program, even of the same name, these are elsewhere. Nothing (0)
+    /// to those who may not trace it.
+    program: (u64, u64),
 }
 
 /// `/proc/PID/stat`; see proc_pid_stat(5).
@@ -184,7 +190,9 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let zombie = matches!(fields.next()?, "Z" | "X");
     let flags: u64 = fields.nth(9 - 4)?.parse().ok()?;
     let start_time = fields.nth(22 - 10)?.parse().ok()?;
-    Some(Stat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time })
+    let mut address = |skip: usize| fields.nth(skip).and_then(|field| field.parse().ok()).unwrap_or(0);
+    let program = (address(26 - 23), address(28 - 27));
+    Some(Stat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time, program })
 }
 
 /// The effective user of `/proc/PID/status`.
@@ -259,6 +267,20 @@ mod tests {
         let mut scanner = proc.scanner(&["unit = \"a.service\""]);
         assert!(scanner.look()[0].is_empty());
         proc.put(10, 100, "a", "/a.service");
+        assert_eq!(pids(&scanner.look()[0]), [10]);
+    }
+
+    #[test]
+    fn another_program_of_the_same_name() {
+        let proc = Proc::new();
+        proc.put(10, 100, "a", "/");
+        let mut scanner = proc.scanner(&["exe = \"/opt/a\""]);
+        (0..3).for_each(|_| assert!(scanner.look()[0].is_empty()));
+        // It has executed something: its code and its stack are elsewhere, all else is as before.
+        let stat = "10 (a) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 94000 95000 140000 1";
+        fs::write(proc.0.path().join("10/stat"), stat).unwrap();
+        fs::remove_file(proc.0.path().join("10/exe")).unwrap();
+        std::os::unix::fs::symlink("/opt/a", proc.0.path().join("10/exe")).unwrap();
         assert_eq!(pids(&scanner.look()[0]), [10]);
     }
 
