@@ -127,7 +127,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut text = self.error.to_string();
         for cause in self.error.chain().skip(1).map(ToString::to_string) {
-            if !text.ends_with(&cause) {
+            if !text.contains(&cause) {
                 text.push_str(": ");
                 text.push_str(&cause);
             }

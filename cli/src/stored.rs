@@ -166,13 +166,12 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     let mut rows = Vec::new();
     // What is stored is there without a service, too; and of a watch that has stored nothing yet only the service knows.
     let told = service::connect(&args.socket).and_then(|mut client| client.watches());
+    let served = told.is_ok();
     let (mut statuses, dir) = told.unwrap_or_default();
     let given = args.state_dir.clone().or(dir);
     let dir = given.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names = match store::watches(&dir) {
-        Err(StoreError::Read { source, .. }) if !statuses.is_empty() && source.kind() == ErrorKind::NotFound => {
-            Vec::new()
-        }
+        Err(StoreError::Read { source, .. }) if served && source.kind() == ErrorKind::NotFound => Vec::new(),
         names => names.map_err(refused)?,
     };
     names.extend(statuses.iter().map(|status| status.name.clone()));
