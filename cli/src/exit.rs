@@ -152,14 +152,9 @@ mod tests {
 
     #[test]
     fn causes_are_named_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("cannot read x: {source}")]
-        struct Read {
-            source: io::Error,
-        }
-        let denied = || io::Error::from_raw_os_error(libc::EACCES);
-        let failure = Failure::bad_request(Read { source: denied() });
-        assert_eq!(failure.to_string(), format!("cannot read x: {}", denied()));
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let said = anyhow::Error::from(denied()).context(format!("cannot read x: {} (as you know)", denied()));
+        assert_eq!(Failure::bad_request(said).to_string(), format!("cannot read x: {} (as you know)", denied()));
         let failure = Failure::at_run_time(anyhow::Error::from(denied()).context("cannot write"));
         assert_eq!(failure.to_string(), format!("cannot write: {}", denied()));
     }

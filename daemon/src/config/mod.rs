@@ -265,9 +265,12 @@ const UNIT_ENDINGS: [&str; 6] = [".service", ".slice", ".scope", ".socket", ".mo
 /// Longest name of a command, bytes: `TASK_COMM_LEN` without the final zero.
 const COMM_BYTES: usize = 15;
 
+/// A selector, if it is given; whether nothing can fit it; and why.
+type Check<'a> = (&'a Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String);
+
 /// The selectors of a watch that nothing can fit, and why.
 fn pointless(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
-    let checks: [(&Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String); 4] = [
+    let checks: [Check<'_>; 4] = [
         (
             &selectors.unit,
             |unit| !unit.ends_with(['*', '?']) && !UNIT_ENDINGS.iter().any(|ending| unit.ends_with(ending)),
