@@ -12,6 +12,16 @@ pub fn own_cpu_ns() -> u64 {
     })
 }
 
+/// CPU time of this process and of the one that reads images for it, in nanoseconds.
+pub fn all_cpu_ns() -> u64 {
+    own_cpu_ns().saturating_add(ccsd_worker::worker_usage().cpu_ns)
+}
+
+/// What both have in memory now, in bytes.
+pub fn all_rss_bytes() -> u64 {
+    own_rss_bytes().saturating_add(ccsd_worker::worker_usage().resident_bytes)
+}
+
 /// What this process has in memory now, in bytes.
 pub fn own_rss_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();

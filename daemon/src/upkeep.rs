@@ -182,8 +182,8 @@ impl Upkeep {
         let (sessions_running, sessions_ended) = self.sessions();
         let own = Own {
             started: self.started,
-            cpu_seconds: usage::own_cpu_ns() as f64 / 1e9,
-            resident_bytes: usage::own_rss_bytes(),
+            cpu_seconds: usage::all_cpu_ns() as f64 / 1e9,
+            resident_bytes: usage::all_rss_bytes(),
             sessions_running,
             sessions_ended,
             reloads: (reloads.taken_up, reloads.refused),

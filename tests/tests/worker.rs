@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         .test("killed_in_a_session_it_is_replaced", &[CC], killed_in_a_session)
         .test("without_it_a_session_goes_on_nameless", &[CC], without_it)
         .test("damaged_programs_are_profiled", &[CC], damaged_programs)
+        .test("names_of_generated_code_come_through_it", &[CC], generated_code)
         .test("it_ends_with_the_daemon", &[], it_ends_with_the_daemon)
         .run()
 }
@@ -207,6 +208,24 @@ fn damaged_programs() {
     assert!(recorded.samples("weight_12").own > 0, "{:?}", recorded.names());
     assert_eq!(daemon.worker(), Some(worker));
     daemon.stop();
+}
+
+fn generated_code() {
+    let daemon = Daemon::start(&[]);
+    let program = build("generated.c", &["-O1"]);
+    // Two formats of files: what the worker parses of them is named, also where it was killed before.
+    for (how, ending) in [("map", "perf"), ("dump", "jit"), ("garbage", "perf")] {
+        let recorded = record(&daemon, &program, &[how]);
+        assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+        for process in recorded.processes() {
+            let end = if ending == "perf" { "map" } else { "dump" };
+            let _ = fs::remove_file(format!("/tmp/{ending}-{}.{end}", process.pid));
+        }
+        recorded.assert_whole();
+        let (all, total) = (recorded.samples("caller").inherited, recorded.total());
+        assert!(all * 10 >= total * 8 && total > 50, "{how}: {all} of {total}: {:?}", recorded.names());
+        kill_worker(&daemon);
+    }
 }
 
 fn it_ends_with_the_daemon() {

@@ -1,10 +1,12 @@
 //! The files of one process: found, opened, and read as they grow.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use ccsd_worker::FileKey;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::process::jit_code::JitSource;
@@ -36,6 +38,8 @@ pub enum Grown {
 #[derive(Debug)]
 pub struct GrowingFile {
     file: File,
+    /// Which file it is, however it grows.
+    key: FileKey,
     offset: u64,
     read: u64,
     tail: Vec<u8>,
@@ -43,8 +47,14 @@ pub struct GrowingFile {
 
 impl GrowingFile {
     /// From its beginning.
-    pub fn new(file: File) -> GrowingFile {
-        GrowingFile { file, offset: 0, read: 0, tail: Vec::new() }
+    pub fn new(file: File) -> io::Result<GrowingFile> {
+        let key = FileKey::of_growing(&file)?;
+        Ok(GrowingFile { file, key, offset: 0, read: 0, tail: Vec::new() })
+    }
+
+    /// Which file it is.
+    pub fn key(&self) -> &FileKey {
+        &self.key
     }
 
     /// Whether another handle is of the same file.
@@ -57,12 +67,12 @@ impl GrowingFile {
     pub fn perf_map(source: &JitSource) -> Option<GrowingFile> {
         let name = format!("/perf-{}.map", source.own_pid);
         let file = source.tmp.as_ref()?.open(Path::new(&name)).ok()?;
-        is_believed(&file, source).then(|| GrowingFile::new(file))
+        is_believed(&file, source).then(|| GrowingFile::new(file).ok()).flatten()
     }
 
     /// A jitdump that the process has mapped, if it is to be believed.
     pub fn dump(file: File, source: &JitSource) -> Option<GrowingFile> {
-        is_believed(&file, source).then(|| GrowingFile::new(file))
+        is_believed(&file, source).then(|| GrowingFile::new(file).ok()).flatten()
     }
 
     /// Reads on. `feed` takes bytes and says how many it used, which may be more than it got. True if a whole look was
@@ -138,7 +148,7 @@ mod tests {
     fn a_file_is_read_on_and_anew() {
         let path = std::env::temp_dir().join(format!("ccsd-growing-{}", std::process::id()));
         let mut out = File::create(&path).unwrap();
-        let mut file = GrowingFile::new(File::open(&path).unwrap());
+        let mut file = GrowingFile::new(File::open(&path).unwrap()).unwrap();
         let mut seen = Vec::new();
         let mut look = |seen: &mut Vec<u8>| {
             let (grown, _) = file.look(|bytes| {

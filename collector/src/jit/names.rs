@@ -204,19 +204,27 @@ impl JitNames {
             self.map = GrowingFile::perf_map(&self.source).map(|file| (file, PerfMap::default()));
         }
         if let Some((file, map)) = &mut self.map {
-            let mut look = file.look(|bytes| map.feed(bytes) as u64);
+            let key = file.key().clone();
+            let feed = |map: &mut PerfMap, bytes: &[u8]| {
+                ccsd_worker::parse_code(&key, map.parser(), bytes).map_or(0, |parsed| map.apply(parsed))
+            };
+            let mut look = file.look(|bytes| feed(map, bytes));
             if look.0 == Grown::Anew {
                 map.clear();
-                look = file.look(|bytes| map.feed(bytes) as u64);
+                look = file.look(|bytes| feed(map, bytes));
                 grown = true;
             }
             grown |= look.0 == Grown::Yes;
         }
         for (file, dump) in self.dumps.iter_mut().filter(|(_, dump)| !dump.is_over()) {
-            match file.look(|bytes| dump.feed(bytes)) {
+            let key = file.key().clone();
+            let feed = |dump: &mut JitDump, bytes: &[u8]| {
+                ccsd_worker::parse_code(&key, dump.parser(), bytes).map_or(0, |parsed| dump.apply(parsed))
+            };
+            match file.look(|bytes| feed(dump, bytes)) {
                 (Grown::Anew, _) => {
                     *dump = JitDump::default();
-                    file.look(|bytes| dump.feed(bytes));
+                    file.look(|bytes| feed(dump, bytes));
                     grown = true;
                 }
                 (now, _) => grown |= now == Grown::Yes,

@@ -131,7 +131,7 @@ fn scanner(watches: &[Watch]) -> Scanner {
 }
 
 fn cpu_time() -> Duration {
-    Duration::from_nanos(usage::own_cpu_ns())
+    Duration::from_nanos(usage::all_cpu_ns())
 }
 
 impl Manager {
@@ -197,7 +197,7 @@ impl Manager {
     }
 
     fn keep_the_budget(&mut self) {
-        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), usage::own_rss_bytes()) else { return };
+        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), usage::all_rss_bytes()) else { return };
         let step = self.shedder.step();
         tracing::warn!(step = step.number(), "step {} of {}: {reason}", step.number(), budget::Step::LAST.number());
         self.reason = reason.into();

@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 
 use super::CodeMap;
 use super::code_map::MAX_NAME_BYTES;
+use super::parsed::{Entry, Parsed, Parser};
 
 /// "JiTD" as a little-endian number.
 const MAGIC: u32 = 0x4A69_5444;
@@ -29,10 +30,10 @@ const JIT_CODE_MOVE: u32 = 1;
 const JIT_CODE_CLOSE: u32 = 3;
 
 /// A jitdump, as far as it has been read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JitDump {
     code: CodeMap,
-    state: State,
+    parser: Parser,
     /// Name by code index, for moves.
     names: HashMap<u64, String>,
     /// Bytes of these names.
@@ -41,99 +42,61 @@ pub struct JitDump {
     latest: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Header,
-    Records {
-        /// Whether the times are `CLOCK_MONOTONIC`.
-        timed: bool,
-    },
-    /// It is no jitdump, or has ended.
-    Over,
+impl Default for JitDump {
+    fn default() -> JitDump {
+        JitDump {
+            code: CodeMap::default(),
+            parser: Parser::DumpBegins,
+            names: HashMap::new(),
+            name_bytes: 0,
+            bad_records: 0,
+            latest: 0,
+        }
+    }
 }
 
 impl JitDump {
     /// Takes the next bytes of the file. Returns how many were used; those after come again with what follows them. It may
     /// be more than there are: the code itself is passed over.
     pub fn feed(&mut self, bytes: &[u8]) -> u64 {
-        let mut used = 0u64;
-        while let Some(rest) = usize::try_from(used).ok().and_then(|used| bytes.get(used..)) {
-            match self.next(rest) {
-                Some(more) => used += more,
-                None => break,
+        self.apply(super::parse(self.parser, bytes))
+    }
+
+    /// What to parse the next bytes with.
+    #[must_use]
+    pub fn parser(&self) -> Parser {
+        self.parser
+    }
+
+    /// Takes what was made of the next bytes. Returns how many were used.
+    pub fn apply(&mut self, parsed: Parsed) -> u64 {
+        self.parser = parsed.parser;
+        self.bad_records = self.bad_records.saturating_add(parsed.bad);
+        self.latest = self.latest.max(parsed.latest);
+        for entry in parsed.entries {
+            match entry {
+                Entry::Code { start, size, from, index, name } => {
+                    self.code.add(start, size, from, &name);
+                    if let Some(index) = index {
+                        self.follow(index, &name[..name.floor_char_boundary(MAX_NAME_BYTES)]);
+                    }
+                }
+                Entry::Moved { old, new, size, from, index } => {
+                    let from_old = || self.code.find(old, from).name.map(str::to_owned);
+                    let name = self.names.get(&index).cloned().or_else(from_old);
+                    // It is gone from where it was, but for what it now covers again.
+                    self.code.add(old, size, from, "");
+                    self.code.add(new, size, from, name.as_deref().unwrap_or_default());
+                }
             }
         }
-        used
+        parsed.used
     }
 
     /// Whether nothing more is expected of it: it is no jitdump, or has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
-    }
-
-    fn next(&mut self, bytes: &[u8]) -> Option<u64> {
-        match self.state {
-            State::Over => (!bytes.is_empty()).then_some(bytes.len() as u64),
-            State::Header => {
-                let header = bytes.get(..HEADER_BYTES)?;
-                let size = u64::from(u32_at(header, 8)?);
-                let flags = u64_at(header, 32)?;
-                self.state = match u32_at(header, 0)? == MAGIC && size >= HEADER_BYTES as u64 {
-                    true => State::Records { timed: flags & FLAG_ARCH_TIMESTAMP == 0 },
-                    false => {
-                        self.bad_records += 1;
-                        State::Over
-                    }
-                };
-                Some(size.max(HEADER_BYTES as u64))
-            }
-            State::Records { timed } => {
-                let size = u32_at(bytes, 4)? as usize;
-                if size < RECORD_BYTES {
-                    // Nothing tells where the next one begins.
-                    self.bad_records += 1;
-                    self.state = State::Over;
-                    return Some(bytes.len() as u64);
-                }
-                let record = bytes.get(..size.min(MAX_RECORD_BYTES))?;
-                let time = if timed { u64_at(record, 8)? } else { 0 };
-                self.latest = self.latest.max(if timed { time } else { u64::MAX });
-                if self.record(u32_at(record, 0)?, time, record.get(RECORD_BYTES..)?).is_none() {
-                    self.bad_records += 1;
-                }
-                Some(size as u64)
-            }
-        }
-    }
-
-    /// `None` if the record is too short for its kind.
-    fn record(&mut self, kind: u32, time: u64, body: &[u8]) -> Option<()> {
-        match kind {
-            JIT_CODE_LOAD => {
-                // pid, tid: u32; vma, address, size, index: u64; name, 0
-                let (address, size, index) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
-                let name = body.get(40..)?;
-                let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-                let name = String::from_utf8_lossy(&name[..end]);
-                self.code.add(address, size, time, &name);
-                self.follow(index, &name[..name.floor_char_boundary(MAX_NAME_BYTES)]);
-            }
-            JIT_CODE_MOVE => {
-                // pid, tid: u32; vma, old address, new address, size, index: u64
-                let (old, new) = (u64_at(body, 16)?, u64_at(body, 24)?);
-                let (size, index) = (u64_at(body, 32)?, u64_at(body, 40)?);
-                let from_old = || self.code.find(old, time).name.map(str::to_owned);
-                let name = self.names.get(&index).cloned().or_else(from_old);
-                // It is gone from where it was, but for what it now covers again.
-                self.code.add(old, size, time, "");
-                self.code.add(new, size, time, name.as_deref().unwrap_or_default());
-            }
-            JIT_CODE_CLOSE => self.state = State::Over,
-            _ => {}
-        }
-        Some(())
+        self.parser == Parser::DumpOver
     }
 
     /// Remembers a name for moves, if there is room.
@@ -166,6 +129,80 @@ impl JitDump {
     pub fn bad_records(&self) -> u64 {
         self.bad_records
     }
+}
+
+pub(super) fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
+    let mut parsed = Parsed::new(parser);
+    while let Some(rest) = usize::try_from(parsed.used).ok().and_then(|used| bytes.get(used..)) {
+        match next(&mut parsed, rest) {
+            Some(more) => parsed.used += more,
+            None => break,
+        }
+    }
+    parsed
+}
+
+/// The header, or a record. Returns its bytes; `None` if it is not there as a whole.
+fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
+    let timed = match parsed.parser {
+        Parser::DumpRecords { timed } => timed,
+        Parser::DumpBegins => {
+            let header = bytes.get(..HEADER_BYTES)?;
+            let size = u64::from(u32_at(header, 8)?);
+            let flags = u64_at(header, 32)?;
+            parsed.parser = match u32_at(header, 0)? == MAGIC && size >= HEADER_BYTES as u64 {
+                true => Parser::DumpRecords { timed: flags & FLAG_ARCH_TIMESTAMP == 0 },
+                false => {
+                    parsed.bad += 1;
+                    Parser::DumpOver
+                }
+            };
+            return Some(size.max(HEADER_BYTES as u64));
+        }
+        Parser::DumpOver | Parser::PerfMap { .. } => return (!bytes.is_empty()).then_some(bytes.len() as u64),
+    };
+    let size = u32_at(bytes, 4)? as usize;
+    if size < RECORD_BYTES {
+        // Nothing tells where the next one begins.
+        parsed.bad += 1;
+        parsed.parser = Parser::DumpOver;
+        return Some(bytes.len() as u64);
+    }
+    let record = bytes.get(..size.min(MAX_RECORD_BYTES))?;
+    let time = if timed { u64_at(record, 8)? } else { 0 };
+    parsed.latest = parsed.latest.max(if timed { time } else { u64::MAX });
+    match (u32_at(record, 0)?, record.get(RECORD_BYTES..)?) {
+        (JIT_CODE_LOAD, body) => push(parsed, load(body, time)),
+        (JIT_CODE_MOVE, body) => push(parsed, moved(body, time)),
+        (JIT_CODE_CLOSE, _) => parsed.parser = Parser::DumpOver,
+        _ => {}
+    }
+    Some(size as u64)
+}
+
+/// `None` is a record that is too short for its kind.
+fn push(parsed: &mut Parsed, entry: Option<Entry>) {
+    match entry {
+        Some(entry) => parsed.entries.push(entry),
+        None => parsed.bad += 1,
+    }
+}
+
+fn load(body: &[u8], from: u64) -> Option<Entry> {
+    // pid, tid: u32; vma, address, size, index: u64; name, 0
+    let (start, size, index) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
+    let name = body.get(40..)?;
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    let name = String::from_utf8_lossy(&name[..end]);
+    let name = name[..name.floor_char_boundary(MAX_NAME_BYTES)].to_owned();
+    Some(Entry::Code { start, size, from, index: Some(index), name })
+}
+
+fn moved(body: &[u8], from: u64) -> Option<Entry> {
+    // pid, tid: u32; vma, old address, new address, size, index: u64
+    let (old, new) = (u64_at(body, 16)?, u64_at(body, 24)?);
+    let (size, index) = (u64_at(body, 32)?, u64_at(body, 40)?);
+    Some(Entry::Moved { old, new, size, from, index })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -3,6 +3,8 @@
 //! There are no times: what comes later replaces what it overlaps.
 
 use super::CodeMap;
+use super::code_map::MAX_NAME_BYTES;
+use super::parsed::{Entry, Parsed, Parser};
 
 /// Bytes of a line that are looked at: two numbers and the longest name that is kept, with room to spare.
 const MAX_LINE_BYTES: usize = 16 << 10;
@@ -20,33 +22,25 @@ impl PerfMap {
     /// Takes the next bytes of the file. Returns how many were used; those after are the beginning of a line and come
     /// again with what follows them.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
-        let mut used = 0;
-        while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
-            let end = rest.iter().position(|&byte| byte == b'\n');
-            match end {
-                Some(end) => {
-                    if !std::mem::take(&mut self.skipping) {
-                        self.line(&rest[..end.min(MAX_LINE_BYTES)]);
-                    }
-                    used += end + 1;
-                }
-                None if self.skipping => used = bytes.len(),
-                None if rest.len() > MAX_LINE_BYTES => {
-                    self.line(&rest[..MAX_LINE_BYTES]);
-                    self.skipping = true;
-                    used = bytes.len();
-                }
-                None => break,
-            }
-        }
-        used
+        self.apply(super::parse(self.parser(), bytes)) as usize
     }
 
-    fn line(&mut self, line: &[u8]) {
-        match parse(line) {
-            Some((start, size, name)) => self.code.add(start, size, 0, &name),
-            None => self.bad_lines += u64::from(!line.trim_ascii().is_empty()),
+    /// What to parse the next bytes with.
+    #[must_use]
+    pub fn parser(&self) -> Parser {
+        Parser::PerfMap { skipping: self.skipping }
+    }
+
+    /// Takes what was made of the next bytes. Returns how many were used.
+    pub fn apply(&mut self, parsed: Parsed) -> u64 {
+        self.skipping = parsed.parser == Parser::PerfMap { skipping: true };
+        self.bad_lines = self.bad_lines.saturating_add(parsed.bad);
+        for entry in parsed.entries {
+            if let Entry::Code { start, size, name, .. } = entry {
+                self.code.add(start, size, 0, &name);
+            }
         }
+        parsed.used
     }
 
     /// The code that it names.
@@ -68,14 +62,44 @@ impl PerfMap {
     }
 }
 
-fn parse(line: &[u8]) -> Option<(u64, u64, String)> {
+pub(super) fn parse(mut skipping: bool, bytes: &[u8]) -> Parsed {
+    let mut parsed = Parsed::new(Parser::PerfMap { skipping });
+    let mut used = 0;
+    let mut line = |line: &[u8]| match parse_line(line) {
+        Some(entry) => parsed.entries.push(entry),
+        None => parsed.bad += u64::from(!line.trim_ascii().is_empty()),
+    };
+    while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+        let end = rest.iter().position(|&byte| byte == b'\n');
+        match end {
+            Some(end) => {
+                if !std::mem::take(&mut skipping) {
+                    line(&rest[..end.min(MAX_LINE_BYTES)]);
+                }
+                used += end + 1;
+            }
+            None if skipping => used = bytes.len(),
+            None if rest.len() > MAX_LINE_BYTES => {
+                line(&rest[..MAX_LINE_BYTES]);
+                skipping = true;
+                used = bytes.len();
+            }
+            None => break,
+        }
+    }
+    Parsed { parser: Parser::PerfMap { skipping }, used: used as u64, ..parsed }
+}
+
+fn parse_line(line: &[u8]) -> Option<Entry> {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end_matches('\r');
     let (start, rest) = line.trim_start().split_once(' ')?;
     let (size, name) = rest.trim_start().split_once(' ')?;
     let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
     let name = name.trim();
-    (!name.is_empty()).then_some((number(start)?, number(size)?, name.to_owned()))
+    let (start, size) = (number(start)?, number(size)?);
+    let name = name[..name.floor_char_boundary(MAX_NAME_BYTES)].to_owned();
+    (!name.is_empty()).then_some(Entry::Code { start, size, from: 0, index: None, name })
 }
 
 #[cfg(test)]

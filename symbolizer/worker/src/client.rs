@@ -13,6 +13,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::message::{Answer, FileKey, Nonsense, Question};
 use crate::wire::Channel;
@@ -35,6 +38,15 @@ const PERIOD: Duration = Duration::from_secs(60);
 const MAX_DEATHS: u8 = 2;
 /// Files remembered that the worker has died of. Beyond that all are forgotten, and may kill it again.
 const MAX_REMEMBERED: usize = 4096;
+
+/// What worker processes cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time, nanoseconds.
+    pub cpu_ns: u64,
+    /// Memory of the one that runs, bytes.
+    pub resident_bytes: u64,
+}
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +137,24 @@ impl Worker {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.lock().running.as_ref().map(|running| running.child.id())
+    }
+
+    /// What the process takes, and those before it have taken, as far as it is known.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage { cpu_ns: children_cpu_ns(), resident_bytes: 0 };
+        let Some(pid) = self.pid() else { return usage };
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let unit = |name| sysconf(name).ok().flatten().map_or(1, i64::unsigned_abs).max(1);
+        // pid (comm) state ppid ...; user and system time are the 14th and 15th field.
+        let stat = read("stat");
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        let ticks = fields.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add);
+        let tick_ns = 1_000_000_000 / unit(SysconfVar::CLK_TCK);
+        usage.cpu_ns = usage.cpu_ns.saturating_add(ticks.saturating_mul(tick_ns));
+        let pages = read("statm").split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+        usage.resident_bytes = pages.saturating_mul(unit(SysconfVar::PAGE_SIZE));
+        usage
     }
 
     /// Asks about a file, which goes with the question if `attach` says so. `want` gives the files that the worker wants, and
@@ -317,6 +347,14 @@ impl Connection {
             }
         }
     }
+}
+
+/// CPU time of the children of this process that have ended and been waited for, nanoseconds.
+fn children_cpu_ns() -> u64 {
+    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| {
+        let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        micros.unsigned_abs().saturating_mul(1000)
+    })
 }
 
 fn told(status: ExitStatus) -> String {

@@ -29,7 +29,7 @@ pub mod sandbox;
 mod serve;
 mod wire;
 
-pub use client::{Program, Worker};
+pub use client::{Program, Usage, Worker};
 pub use message::FileKey;
-pub use reader::{Names, Told, is_elsewhere, open, open_debug, read_in, worker_pid};
+pub use reader::{Names, Told, is_elsewhere, open, open_debug, parse_code, read_in, worker_pid, worker_usage};
 pub use serve::{ServeError, serve};

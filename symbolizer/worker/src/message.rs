@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use ccsd_symbolizer::jit::{Parsed, Parser};
 use ccsd_symbolizer::{Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,14 @@ impl FileKey {
             changed: (meta.ctime(), meta.ctime_nsec()),
         })
     }
+
+    /// That of a file that is written to while it is read: it stays the same.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn of_growing(file: &File) -> io::Result<FileKey> {
+        Ok(FileKey { size: 0, modified: (0, 0), changed: (0, 0), ..FileKey::of(file)? })
+    }
 }
 
 /// An image and where its debug files are looked for, which is what its names depend on.
@@ -77,6 +86,13 @@ pub enum Question {
         /// At most [`MAX_ADDRESSES`].
         addresses: Vec<u64>,
     },
+    /// What the next bytes of a file say of generated code.
+    Code {
+        /// What is known of the file.
+        parser: Parser,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
     /// What was wanted: the files that come with it.
     Files,
     /// Connections come with it; it is the first of all.
@@ -96,6 +112,8 @@ pub enum Answer {
     Headers(Result<Headers, String>),
     /// To [`Question::Names`].
     Names(Names),
+    /// To [`Question::Code`].
+    Code(Parsed),
 }
 
 /// Functions at several addresses. Each text is there once.

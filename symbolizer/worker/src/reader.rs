@@ -9,10 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use ccsd_symbolizer::jit::{self, Parsed, Parser};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 use hashbrown::HashMap;
 
-use crate::client::{NoAnswer, Worker};
+use crate::client::{NoAnswer, Usage, Worker};
 use crate::message::{Answer, FileKey, ImageKey, MAX_ADDRESSES, Nonsense, Question};
 
 /// Files remembered that are open somewhere in this process. What is not open any more is forgotten at each doubling.
@@ -50,6 +51,11 @@ pub fn worker_pid() -> Option<u32> {
     READER.get()?.worker.pid()
 }
 
+/// What the worker costs; nothing, if there is none.
+pub fn worker_usage() -> Usage {
+    READER.get().map(|reader| reader.worker.usage()).unwrap_or_default()
+}
+
 /// Opens an image. `None` if it is none that can be read; what it is is not told then.
 pub fn open(file: File) -> Option<Arc<ElfFile>> {
     match READER.get() {
@@ -64,6 +70,17 @@ pub fn open_debug(file: File) -> Option<ElfFile> {
         None => ElfFile::open_debug(file).ok(),
         Some(reader) => reader.headers(file, true),
     }
+}
+
+/// Parses the next bytes of a perf map or jitdump. `None` if it cannot be had, now or ever: `key` tells the file.
+pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed> {
+    let Some(reader) = READER.get() else { return Some(jit::parse(parser, bytes)) };
+    let question = Question::Code { parser, bytes: bytes.to_vec() };
+    let check = |answer| match answer {
+        Answer::Code(parsed) => Ok(parsed),
+        _ => Err(Nonsense("no code")),
+    };
+    reader.worker.ask(key, &question, None, |_| Vec::new(), check).ok()
 }
 
 impl Reader {

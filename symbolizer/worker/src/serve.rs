@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use ccsd_symbolizer::{ElfFile, Headers, OpenFiles};
+use ccsd_symbolizer::{ElfFile, Headers, OpenFiles, jit};
 use nix::sys::prctl;
 use nix::time::{ClockId, clock_gettime};
 
@@ -141,6 +141,7 @@ impl Connection {
             let answered = match question {
                 Question::Headers { debug } => self.headers(debug, files),
                 Question::Names { image, addresses } => self.names(&image, &addresses),
+                Question::Code { parser, bytes } => self.channel.send(&Answer::Code(jit::parse(parser, &bytes)), &[]),
                 Question::Files | Question::Begin => return,
             };
             if answered.is_err() {

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
-use ccsd_worker::{Names, Program, Told, Worker, open, read_in, sandbox, worker_pid};
+use ccsd_worker::{FileKey, Names, Program, Told, Worker, open, parse_code, read_in, sandbox, worker_pid};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,6 +18,8 @@ use nix::unistd::Pid;
 const SERVE: &str = "--serve-as-worker";
 /// Argument that makes it do, behind the sandbox, what is named next.
 const TRY: &str = "--try-in-sandbox";
+/// Argument that makes it run one test, named next, with a worker of its own.
+const ALONE: &str = "--alone";
 
 #[derive(Debug)]
 struct Itself;
@@ -41,6 +43,15 @@ fn main() -> ExitCode {
             attempt(&words[2]);
             ExitCode::SUCCESS
         }
+        Some(ALONE) => {
+            read_in(Worker::start(Itself).unwrap());
+            match words[2].as_str() {
+                "given-up" => given_up(),
+                "too-often" => too_often(),
+                other => panic!("{other}"),
+            }
+            ExitCode::SUCCESS
+        }
         _ => {
             read_in(Worker::start(Itself).unwrap());
             let test = |name: &str, body: fn()| {
@@ -59,6 +70,9 @@ fn main() -> ExitCode {
                 test("a_worker_that_is_killed_is_replaced", killed),
                 test("what_is_no_image_is_none", no_image),
                 test("images_are_shared", shared),
+                test("generated_code_is_the_same", generated_code),
+                test("a_file_that_it_dies_of_is_given_up", || alone("given-up")),
+                test("a_worker_that_dies_too_often_is_not_started", || alone("too-often")),
                 test("it_is_started_by_a_daemon_only", not_by_hand),
             ];
             libtest_mimic::run(&arguments, tests).exit_code()
@@ -220,6 +234,99 @@ fn no_image() {
     }
     assert!(open(File::open(dir.path()).unwrap()).is_none() && open(File::open("/dev/null").unwrap()).is_none());
     assert_eq!(worker_pid().unwrap(), before, "none of them does any harm");
+}
+
+/// Runs a test in a process of its own: what it does to its worker is remembered.
+fn alone(name: &str) {
+    let output = Command::new(std::env::current_exe().unwrap()).args([ALONE, name]).stdin(Stdio::null()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The same worker as before is not there any more.
+fn kill_now() {
+    kill(Pid::from_raw(worker_pid().unwrap().cast_signed()), Signal::SIGKILL).unwrap();
+}
+
+fn given_up() {
+    let image = open(own()).unwrap();
+    let addresses = addresses(&image);
+    let mut names = Names::new(image, finder());
+    // Every worker that there is, until there is an answer; reading this program takes far longer than finding one.
+    let (done, asked) = std::sync::mpsc::channel::<()>();
+    let killer = std::thread::spawn(move || {
+        let mut killed = std::collections::BTreeSet::new();
+        while let Err(std::sync::mpsc::TryRecvError::Empty) = asked.try_recv() {
+            if let Some(pid) = worker_pid()
+                && killed.insert(pid)
+            {
+                kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
+            }
+            std::thread::yield_now();
+        }
+        killed.len()
+    });
+    let (functions, told) = names.resolve(&addresses);
+    drop(done);
+    assert_eq!(killer.join().unwrap(), 2);
+    assert_eq!((functions, told), (vec![Vec::new(); addresses.len()], Told::Known));
+    assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
+    // Nobody asks about it again, and another file is no worse for it.
+    let before = worker_pid();
+    let mut again = Names::new(open(own()).unwrap(), finder());
+    assert_eq!((again.resolve(&addresses[..1]), worker_pid()), ((vec![vec![]], Told::Known), before));
+    assert!(open(File::open("/proc/self/exe").unwrap()).is_some());
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let copy = open(File::open(&copy).unwrap()).unwrap();
+    assert!(!Names::new(copy, finder()).resolve(&addresses[..1]).0[0].is_empty());
+}
+
+fn too_often() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each time another file, so that none is given up.
+    let ask = |name: &str| {
+        let path = dir.path().join(name);
+        fs::copy("/bin/true", &path).unwrap();
+        open(File::open(path).unwrap()).is_some()
+    };
+    assert!(ask("0"));
+    for name in ["1", "2", "3", "4"] {
+        kill_now();
+        assert!(ask(name), "{name}");
+    }
+    let image = open(own()).unwrap();
+    let address = image.entry();
+    let mut names = Names::new(image, finder());
+    kill_now();
+    assert!(!ask("5") && worker_pid().is_none());
+    // Later there may be an answer, so that this is none.
+    assert_eq!(names.resolve(&[address]), (vec![vec![]], Told::NotNow));
+}
+
+fn generated_code() {
+    use ccsd_symbolizer::jit::{Parser, parse};
+    let mut dump = Vec::new();
+    [0x4A69_5444u32, 1, 40, 62, 0, 7].iter().for_each(|word| dump.extend(word.to_le_bytes()));
+    dump.extend([0; 16]);
+    let body = [7u64, 0x1000, 0x1000, 0x100, 1];
+    dump.extend([0u32, 16 + 40 + 2].iter().flat_map(|word| word.to_le_bytes()));
+    dump.extend(10u64.to_le_bytes());
+    body.iter().for_each(|word| dump.extend(word.to_le_bytes()));
+    dump.extend(b"f\0");
+    let key = FileKey::of_growing(&own()).unwrap();
+    let files: [(Parser, &[u8]); 4] = [
+        (Parser::PerfMap { skipping: false }, b"1000 10 first\nnonsense\n2000 20 second\n30"),
+        (Parser::PerfMap { skipping: true }, b"rest of a line\n1000 10 first\n"),
+        (Parser::DumpBegins, &dump),
+        (Parser::DumpOver, b"more"),
+    ];
+    for (parser, bytes) in files {
+        let parsed = parse_code(&key, parser, bytes).unwrap();
+        assert!(parsed.used > 0);
+        assert_eq!(parsed, parse(parser, bytes));
+    }
 }
 
 fn shared() {
