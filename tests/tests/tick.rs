@@ -57,6 +57,15 @@ fn main() -> ExitCode {
             assert_eq!(accounting.expected, Some(all + accounting.undelivered()), "{accounting:?}");
             assert!(accounting.undelivered() <= 2, "{accounting:?}");
         })
+        .test("timers_of_the_program_are_no_ticks", &[CC, Need::Root], || {
+            // Each comes with the same interrupt as the tick, at a moment that is not by chance.
+            let Some(recorded) = record("tick.c", &["step", "300"]) else { return };
+            let cpu = recorded.profile.accounting().target_cpu_ns.unwrap();
+            let ticks = cpu as f64 * recorded.rate_hz() / 1e9;
+            // Fewer where it is in step, or shares the CPU. Were it the timers, there would be four times as many.
+            let samples = recorded.total() as f64;
+            assert!(samples <= ticks * 1.5 + 5.0 * ticks.sqrt(), "{samples} samples, and there were {ticks} ticks");
+        })
         .test("the_interrupt_is_not_the_programs", &[CC, Need::Root], || {
             let Some(recorded) = record("motion.c", &["kernel", "0", "400000"]) else { return };
             recorded.assert_complete();
@@ -64,7 +73,7 @@ fn main() -> ExitCode {
             // Half a second in the kernel, but for the way there: the kernel's functions are below the interrupt.
             let kernel: u64 = flat.rows.iter().filter(|row| row.image == "[kernel]").map(|row| row.self_weight).sum();
             assert!(kernel * 10 >= flat.total.weight * 6, "{kernel} ns of {}", flat.total.weight);
-            for name in ["__sysvec_apic_timer_interrupt", "sysvec_apic_timer_interrupt"] {
+            for name in ["__hrtimer_run_queues", "hrtimer_interrupt", "__sysvec_apic_timer_interrupt"] {
                 assert_eq!(recorded.samples(name).own, 0, "{name}");
             }
         })

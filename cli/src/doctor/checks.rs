@@ -27,6 +27,7 @@ pub fn all() -> Vec<Check> {
             kernel_names(capabilities),
             cycles(),
             tsc(kernel),
+            tick(),
             rate(),
             locked_memory(),
             fatal_signals(),
@@ -121,6 +122,17 @@ fn tsc(kernel: bool) -> Check {
             let check = Check::limited(NAME, format!("none: {}", reason(&error)));
             if kernel { check } else { check.command(PARANOID_1) }
         }
+    }
+}
+
+fn tick() -> Check {
+    const NAME: &str = "scheduler's tick";
+    match try_event(EventChoice::Tick, Scope::Auto) {
+        Ok(choice) => Check::ok(
+            NAME,
+            format!("can sample {} times a second at next to no cost to the target (-e tick)", choice.spec.rate_hz),
+        ),
+        Err(error) => Check::limited(NAME, format!("cannot sample: {}", reason(&error))),
     }
 }
 

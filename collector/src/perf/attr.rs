@@ -41,6 +41,8 @@ pub enum Event {
     Tick {
         /// `perf_event_attr.config`: the tracepoint's number.
         id: u64,
+        /// The function that the tick's timer calls.
+        handler: u64,
         /// Ticks per second.
         rate_hz: u32,
         /// Where the kernel's part of a stack has the return address of the interrupt itself.

@@ -16,6 +16,7 @@ use super::layout::{Layout, files_per_target, room};
 use super::ring_buffer::{PAGE, RingBuffer};
 use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
+use super::tick;
 use crate::error::{Error, Result, doing};
 use crate::process::procfs;
 use crate::system;
@@ -223,6 +224,9 @@ impl EventSet {
             // A sample written before the member is there reads a group of one, and has no TSC.
             if let Some(member) = &member {
                 others.push(event::open(member, tid, cpu, Some(leader.as_fd())).map_err(revoked)?);
+            }
+            if let Event::Tick { handler, .. } = self.spec.event {
+                event::set_filter(&leader, &tick::filter(handler)?).map_err(revoked)?;
             }
             event::redirect(&leader, owner).map_err(revoked)?;
             if late {

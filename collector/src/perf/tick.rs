@@ -1,34 +1,42 @@
 //! Sampling by the scheduler's tick.
 //!
 //! A sampling timer of its own costs a thread 15 to 20 us per sample on a machine without hardware counters. The
-//! interrupt of the scheduler's tick comes anyway, so a perf event on the tracepoint at its entry samples for next to
-//! nothing. What follows from that:
+//! scheduler's tick comes anyway, so a perf event on the tracepoint at which its timer expires samples for next to
+//! nothing. (The tracepoint at the entry of the interrupt, `irq_vectors:local_timer_entry`, will not do: the timers that a
+//! program sets itself come with the same interrupt, often just where it sets them, and it would be seen there.) What
+//! follows from that:
 //!
-//! - How often it comes is the kernel's choice (`CONFIG_HZ`, mostly 250 times a second), and other timers that are due
-//!   on the CPU come with the same interrupt. So a sample weighs not a period but what the thread has run on that CPU
-//!   since its last one there: a clock of the thread's rides in the event's group and is read with each sample.
+//! - All timers pass by the tracepoint, so a filter in the kernel lets through only those that call the tick's function.
+//! - How often it comes is the kernel's choice (`CONFIG_HZ`, mostly 250 times a second), and where other threads want the
+//!   CPU it does not always find the same. So a sample weighs not a period but what the thread has run on that CPU since
+//!   its last one there: a clock of the thread's rides in the event's group and is read with each sample.
 //! - The sample is taken in the interrupt. The kernel's part of its stack begins with the interrupt's own frames, which are
 //!   not the target's, up to the return address in the interrupt's entry. That is the last address of the kernel's
 //!   part where the interrupt came in user code, and [`find`] learns it from samples of ccsd itself in a loop.
-//! - The event is one of the kernel: only who may sample the kernel may have it, and its number stands in a directory that
-//!   is root's on most machines.
+//! - The event is one of the kernel: only who may sample the kernel may have it. Its number stands in a directory that is
+//!   root's on most machines, and the address of the function is shown only to who may have that.
 
-use std::fs;
+use std::ffi::CString;
+use std::fs::{self, File};
 use std::hint::black_box;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
 use super::attr::{Event, EventSpec};
-use super::event::open;
+use super::event::{open, set_filter};
 use super::record::{Record, SampleLayout, parse};
 use super::ring_buffer::RingBuffer;
 use crate::usage::thread_cpu_ns;
 
 /// Where the kernel describes its tracepoints.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// The tracepoint at the entry of the local timer's interrupt, on x86.
-const TRACEPOINT: &str = "events/irq_vectors/local_timer_entry/id";
+/// The tracepoint at which a timer expires.
+const TRACEPOINT: &str = "events/timer/hrtimer_expire_entry/id";
+/// What the tick's timer calls: since Linux 6.9, and before.
+const HANDLERS: [&[u8]; 2] = [b"tick_nohz_handler", b"tick_sched_timer"];
+/// Bytes of the kernel's list of symbols at most; one of a distribution has 10 MB.
+const MAX_SYMBOLS: u64 = 256 << 20;
 /// Ticks that are waited for, and CPU time, in nanoseconds, after which there is none: of the slowest kernels one comes
 /// every 10 ms.
 const TICKS: usize = 3;
@@ -50,7 +58,42 @@ pub fn find() -> Result<Event, String> {
     if let Some(cpus) = cpus_without(list.as_deref()) {
         return Err(format!("CPUs {cpus} run without a tick (nohz_full)"));
     }
-    probe(id)
+    let symbols = File::open("/proc/kallsyms").map_err(|error| format!("/proc/kallsyms cannot be read: {error}"))?;
+    probe(id, handler(BufReader::with_capacity(64 << 10, symbols).take(MAX_SYMBOLS))?)
+}
+
+/// Lets through only the ticks.
+pub fn filter(handler: u64) -> io::Result<CString> {
+    CString::new(format!("function == {handler:#x}")).map_err(io::Error::other)
+}
+
+/// The address of the function that the tick's timer calls.
+fn handler(mut symbols: impl BufRead) -> Result<u64, String> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match symbols.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => {
+                return Err("this kernel has no function tick_nohz_handler or tick_sched_timer".to_owned());
+            }
+            Ok(_) => {}
+        }
+        // ffffffff81433060 t tick_nohz_handler
+        let mut words = line.trim_ascii_end().split(|&byte| byte == b' ');
+        let (address, _kind, name) = (words.next(), words.next(), words.next());
+        if !name.is_some_and(|name| HANDLERS.contains(&name)) {
+            continue;
+        }
+        let address = address.and_then(|digits| std::str::from_utf8(digits).ok());
+        return match address.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+            Some(address @ 1..) => Ok(address),
+            _ => Err(
+                "the kernel hides the addresses of its functions from this user: run ccsd as root or with CAP_SYSLOG, \
+                      or set kernel.kptr_restrict to 0"
+                    .to_owned(),
+            ),
+        };
+    }
 }
 
 fn tracepoint() -> Result<u64, String> {
@@ -68,7 +111,7 @@ fn tracepoint() -> Result<u64, String> {
              `sudo mount -o remount,mode=755 {tracefs}`"
         ),
         None if Path::new(TRACEFS[0]).join("events").exists() => {
-            "this kernel has no tracepoint irq_vectors:local_timer_entry".to_owned()
+            "this kernel has no tracepoint timer:hrtimer_expire_entry".to_owned()
         }
         None => format!("the kernel's tracepoints are not mounted: `sudo mount -t tracefs tracefs {}`", TRACEFS[0]),
     })
@@ -80,9 +123,9 @@ fn cpus_without(list: Option<&str>) -> Option<&str> {
 }
 
 /// Samples this thread.
-fn probe(id: u64) -> Result<Event, String> {
+fn probe(id: u64, handler: u64) -> Result<Event, String> {
     let spec = EventSpec {
-        event: Event::Tick { id, rate_hz: 0, entry: u64::MAX },
+        event: Event::Tick { id, handler, rate_hz: 0, entry: u64::MAX },
         rate_hz: 1,
         kernel: true,
         inherit: false,
@@ -99,6 +142,7 @@ fn probe(id: u64) -> Result<Event, String> {
     let leader = open(&spec.sampling_attr(), 0, -1, None).map_err(unavailable)?;
     let member = spec.group_member_attr().map(|member| open(&member, 0, -1, Some(leader.as_fd())));
     let _member = member.transpose().map_err(unavailable)?;
+    filter(handler).and_then(|filter| set_filter(&leader, &filter)).map_err(unavailable)?;
     let mut ring = RingBuffer::map(leader, PAGES).map_err(unavailable)?;
     let mut found = Samples::default();
     let until = thread_cpu_ns().saturating_add(PATIENCE_NS);
@@ -113,7 +157,7 @@ fn probe(id: u64) -> Result<Event, String> {
         }
         found.read(&mut ring);
     }
-    found.event(id)
+    found.event(id, handler)
 }
 
 /// What was sampled of this thread.
@@ -145,8 +189,8 @@ impl Samples {
         ring.release();
     }
 
-    fn event(&self, id: u64) -> Result<Event, String> {
-        // Between two there may have been another timer's, so that it is the longest that counts.
+    fn event(&self, id: u64, handler: u64) -> Result<Event, String> {
+        // It may have shared the CPU, so that it is the longest that counts.
         let longest = self.times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
         let Some(longest) = longest.filter(|&longest| longest > 0) else {
             return Err("no tick has come in 100 ms of CPU time".to_owned());
@@ -156,7 +200,7 @@ impl Samples {
         };
         let off = |rate: &u64| (1_000_000_000 / rate).abs_diff(longest);
         let rate_hz = RATES.into_iter().min_by_key(off).unwrap_or(RATES[0]) as u32;
-        Ok(Event::Tick { id, rate_hz, entry })
+        Ok(Event::Tick { id, handler, rate_hz, entry })
     }
 }
 
@@ -174,15 +218,27 @@ mod tests {
     }
 
     #[test]
+    fn the_function_of_the_tick() {
+        let find = |text: &str| handler(text.as_bytes());
+        let before = "ffffffff81000000 T _text\n0 A nothing\nodd\n\n";
+        assert_eq!(find(&format!("{before}ffffffff81433060 t tick_nohz_handler\n")), Ok(0xffff_ffff_8143_3060));
+        assert_eq!(find(&format!("{before}ffffffff81433060 t tick_sched_timer\n")), Ok(0xffff_ffff_8143_3060));
+        assert!(find(before).unwrap_err().contains("no function"));
+        assert!(find("ffffffff81433060 t tick_nohz_handler_not\n").is_err());
+        assert!(find("0000000000000000 t tick_nohz_handler\n").unwrap_err().contains("CAP_SYSLOG"));
+        assert_eq!(filter(0x10).unwrap().to_bytes(), b"function == 0x10");
+    }
+
+    #[test]
     fn the_rate_is_that_of_the_longest_interval() {
-        let event = |times: &[u64]| Samples { times: times.to_vec(), shortest: Some((4, 7)) }.event(165);
-        let tick = |rate_hz| Ok(Event::Tick { id: 165, rate_hz, entry: 7 });
+        let event = |times: &[u64]| Samples { times: times.to_vec(), shortest: Some((4, 7)) }.event(459, 9);
+        let tick = |rate_hz| Ok(Event::Tick { id: 459, handler: 9, rate_hz, entry: 7 });
         assert_eq!(event(&[1_000, 4_001_300]), tick(250));
         assert_eq!(event(&[3_000_000, 4_500_000, 8_450_000]), tick(250));
         assert_eq!(event(&[0, 9_900_000]), tick(100));
         assert_eq!(event(&[0, 990_000, 2_000_000]), tick(1000));
         assert!(event(&[5]).unwrap_err().contains("no tick"));
         assert!(event(&[5, 5]).is_err());
-        assert!(Samples { times: vec![0, 4_000_000], shortest: None }.event(1).is_err());
+        assert!(Samples { times: vec![0, 4_000_000], shortest: None }.event(1, 9).is_err());
     }
 }
