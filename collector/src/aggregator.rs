@@ -16,7 +16,7 @@ use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::pulse::{LOOK, Pulse, Watch};
 use crate::resolve::Resolver;
-use crate::session::SessionEvent;
+use crate::session::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
 use crate::usage;
 
@@ -125,6 +125,7 @@ impl Aggregator {
         empty: &Sender<Batch>,
         events: &Sender<SessionEvent>,
         pulse: &Pulse,
+        held: &Held,
     ) {
         let mut watch = Watch::default();
         let mut counts = Counts::default();
@@ -144,6 +145,7 @@ impl Aggregator {
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
                 let update = self.profile.take_update();
+                held.tell(self.resolver.held_bytes().saturating_add(self.profile.bytes() as u64));
                 // A reader that has gone away needs no more updates; the session is stopped by its handle's drop.
                 let _ = events.send(SessionEvent::Update(Box::new(update)));
             }
@@ -549,7 +551,13 @@ mod tests {
         let watched = pulse.clone();
         let aggregate = std::thread::spawn(move || {
             let profile = Profile::new(Session::default(), Limits::default());
-            Aggregator::new(profile, spec, Layout::Threads, true).run(&batch_receiver, &empty, &events, &watched);
+            Aggregator::new(profile, spec, Layout::Threads, true).run(
+                &batch_receiver,
+                &empty,
+                &events,
+                &watched,
+                &Held::new(0),
+            );
         });
         pulse.ask_for_end();
         // As long as it does something, the end may take its time.

@@ -25,7 +25,7 @@ mod jit;
 pub mod layers;
 pub mod perf;
 pub mod process;
-mod promptness;
+pub mod promptness;
 mod pulse;
 pub mod resolve;
 mod sampler;

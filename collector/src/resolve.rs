@@ -5,21 +5,20 @@
 
 mod generated;
 mod images;
+mod kernel;
 
-use std::fs::File;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile};
-use ccsd_symbolizer::{DebugFileFinder, Function, KernelSymbols};
+use ccsd_symbolizer::{DebugFileFinder, Function};
 use ccsd_worker::Told;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::process::images::{Image, ImageIndex};
-use crate::promptness::become_favoured;
 use crate::unwind::Frame;
 use images::{Batch, ImageSymbols, Left};
+use kernel::KernelNames;
 
 /// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
 const MAX_FRAMES_KNOWN: usize = 1 << 20;
@@ -48,21 +47,11 @@ pub struct Resolved {
     pub until: u64,
 }
 
-/// The kernel's symbols. The kernel takes 40 ms and more to print them, so they are read beside the collection.
-#[derive(Default)]
-enum Kernel {
-    /// No kernel frames are expected.
-    #[default]
-    NotRead,
-    Reading(JoinHandle<Result<KernelSymbols, String>>),
-    /// Or why they cannot be had.
-    Read(Result<KernelSymbols, String>),
-}
-
 /// Resolves frames, and enters images, cost centres and lines into a profile.
 pub struct Resolver {
     images: Vec<ImageSymbols>,
-    kernel: Kernel,
+    /// `None` where no kernel frames are expected.
+    kernel: Option<KernelNames>,
     known: HashMap<Frame, Resolved, FxBuildHasher>,
     arena: Vec<CostCentreId>,
     functions: Vec<Function>,
@@ -83,21 +72,9 @@ pub struct Resolver {
 impl Resolver {
     /// A resolver; `kernel` says whether there will be kernel frames.
     pub fn new(kernel: bool) -> Resolver {
-        let read = || {
-            become_favoured();
-            let file = File::open("/proc/kallsyms").map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
-            KernelSymbols::read(file).map_err(|error| error.to_string())
-        };
-        let kernel = match kernel {
-            true => std::thread::Builder::new()
-                .name("ccsd-kallsyms".to_owned())
-                .spawn(read)
-                .map_or_else(|error| Kernel::Read(Err(error.to_string())), Kernel::Reading),
-            false => Kernel::NotRead,
-        };
         Resolver {
             images: Vec::new(),
-            kernel,
+            kernel: kernel.then(KernelNames::new),
             known: HashMap::default(),
             arena: Vec::new(),
             functions: Vec::new(),
@@ -128,6 +105,13 @@ impl Resolver {
                 None => (None, DebugFileFinder::none()),
             };
         }
+    }
+
+    /// What is remembered and kept of images in this process, bytes, about. The kernel's names are shared by all sessions.
+    pub fn held_bytes(&self) -> u64 {
+        let known = self.known.capacity() * size_of::<(Frame, Resolved)>();
+        let arena = self.arena.capacity() * size_of::<CostCentreId>();
+        self.image_bytes().saturating_add((known + arena) as u64)
     }
 
     /// What a frame is.
@@ -219,17 +203,8 @@ impl Resolver {
     }
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
-        self.kernel = match std::mem::take(&mut self.kernel) {
-            Kernel::Reading(thread) => {
-                Kernel::Read(thread.join().unwrap_or_else(|_| Err("reading /proc/kallsyms failed".to_owned())))
-            }
-            known => known,
-        };
-        let symbols = match &self.kernel {
-            Kernel::Read(symbols) => symbols.as_ref().ok(),
-            Kernel::NotRead | Kernel::Reading(_) => None,
-        };
-        let function = symbols.and_then(|symbols| symbols.lookup(address));
+        let symbols = self.kernel.as_mut().map(KernelNames::symbols);
+        let function = symbols.as_ref().and_then(|symbols| symbols.as_ref().as_ref().ok()?.lookup(address));
         let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
         let named = function.is_some();
         self.arena.push(profile.add_cost_centre(CostCentre {
@@ -249,10 +224,8 @@ impl Resolver {
 
     /// What the images' symbols could not give, one line each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
-        let kernel = match &self.kernel {
-            Kernel::Read(Err(why)) => Some(format!("kernel functions have no names: {why}")),
-            _ => None,
-        };
+        let kernel = self.kernel.as_ref().and_then(KernelNames::trouble);
+        let kernel = kernel.map(|why| format!("kernel functions have no names: {why}"));
         kernel.into_iter().chain(self.image_notes())
     }
 }

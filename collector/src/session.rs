@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,7 @@ use crate::error::{Error, Result, doing};
 use crate::perf::attr::Event;
 use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machine};
 use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
-use crate::perf::set::EventSet;
+use crate::perf::set::{EventSet, files_of_all_events, open_elsewhere};
 use crate::perf::signals::Unwatched;
 use crate::process::owner::Owner;
 use crate::process::procfs;
@@ -103,6 +104,7 @@ pub struct Session {
     commands: Sender<Command>,
     wake: OwnedFd,
     pulse: Arc<Pulse>,
+    held: Held,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -225,6 +227,12 @@ impl Session {
         &self.events
     }
 
+    /// What the session has in memory, bytes, about: its rings, its profile, and what it knows of its images. As of its last
+    /// update.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.bytes()
+    }
+
     /// Asks for the end. `child` is how the recorded program ended, if it did. The last update and
     /// [`SessionEvent::Finished`] follow.
     pub fn stop(&self, child: Option<&ChildEnd>) {
@@ -293,7 +301,7 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
     let situation = Situation {
         threads: all.iter().map(|&pid| procfs::threads(pid).map_or(0, |threads| threads.len() as u64)).sum(),
         cpus: system::online_cpus().len() as u64,
-        file_limit: system::raise_file_limit(),
+        file_limit: system::raise_file_limit().saturating_sub(files_of_all_events().saturating_add(open_elsewhere())),
         whole_machine: options.whole_machine && options.owner.is_none() && may_observe_machine(&choice.spec),
     };
     let candidates = situation.candidates(&choice.spec, options.event != EventChoice::Auto);
@@ -303,7 +311,7 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
         .map(|(layout, spec)| {
             let mut choice = Choice { spec, notes: choice.notes.clone() };
             let why = format!(
-                "{} threads on {} CPUs would take {} files, and {} may be open",
+                "{} threads on {} CPUs would take {} files, and {} more may be open",
                 situation.threads,
                 situation.cpus,
                 situation.files(Layout::Threads, &usual),
@@ -347,6 +355,28 @@ fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
     Ok(Layout::Cpus)
 }
 
+/// What a session has in memory, told by one thread and asked by others.
+#[derive(Clone)]
+pub struct Held(Arc<[AtomicU64; 2]>);
+
+impl Held {
+    /// With rings of so many bytes, and nothing else yet.
+    pub fn new(ring_bytes: usize) -> Held {
+        Held(Arc::new([AtomicU64::new(ring_bytes as u64), AtomicU64::new(0)]))
+    }
+
+    /// Tells what there is beside the rings, bytes.
+    pub fn tell(&self, bytes: u64) {
+        // Relaxed: nothing else depends on it.
+        self.0[1].store(bytes, Ordering::Relaxed);
+    }
+
+    fn bytes(&self) -> u64 {
+        let [rings, others] = &*self.0;
+        rings.load(Ordering::Relaxed).saturating_add(others.load(Ordering::Relaxed))
+    }
+}
+
 /// Everything there is before the first sample.
 struct Prepared {
     info: SessionInfo,
@@ -357,6 +387,7 @@ struct Prepared {
     commands: Sender<Command>,
     wake: OwnedFd,
     pulse: Arc<Pulse>,
+    held: Held,
 }
 
 impl Prepared {
@@ -379,6 +410,7 @@ impl Prepared {
             Err(why) => choice.notes.push(format!("no stacks of fatal signals: {why}")),
         }
         let spec = *events.spec();
+        let held = Held::new(events.ring_bytes());
         let info = describe(&choice, target, command, pids);
         let profile = Profile::new(info.clone(), options.limits.clone());
         let (batch_sender, batches) = bounded(BATCHES);
@@ -403,24 +435,25 @@ impl Prepared {
             commands,
             wake,
             pulse,
+            held,
         })
     }
 
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
-        let Prepared { info, sampler, aggregator, batches, empty, commands, wake, pulse } = self;
-        let watched = pulse.clone();
+        let Prepared { info, sampler, aggregator, batches, empty, commands, wake, pulse, held } = self;
+        let (watched, told) = (pulse.clone(), held.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
             builder.spawn(body).map_err(doing("start a thread"))
         };
         let aggregate = move || {
             become_favoured();
-            aggregator.run(&batches, &empty, &events_sender, &watched);
+            aggregator.run(&batches, &empty, &events_sender, &watched, &told);
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
-        Ok(Session { info, events, commands, wake, pulse, threads })
+        Ok(Session { info, events, commands, wake, pulse, held, threads })
     }
 }
 

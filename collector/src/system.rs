@@ -50,6 +50,12 @@ pub fn raise_file_limit() -> u64 {
     if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft }
 }
 
+/// Files that this process has open. Takes a microsecond or so for each.
+pub fn open_files() -> u64 {
+    // One of them is the directory's own.
+    fs::read_dir("/proc/self/fd").map_or(0, |files| files.count().saturating_sub(1) as u64)
+}
+
 /// The CPUs that are online, from `/sys/devices/system/cpu/online` (`0-3,5`).
 pub fn online_cpus() -> Vec<i32> {
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").map(|list| parse_cpus(&list)).unwrap_or_default();

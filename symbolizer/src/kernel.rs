@@ -84,7 +84,9 @@ impl KernelSymbols {
         // Stable, so that aliases keep the order of the list after the global one.
         found.sort_by_key(|&(address, kind, _)| (address, kind));
         found.dedup_by_key(|&mut (address, _, _)| address);
-        let symbols = found.into_iter().map(|(address, _, at)| (address, at)).collect();
+        // As long as it is, and no longer: this is kept.
+        let mut symbols: Vec<(u64, u32)> = Vec::with_capacity(found.len());
+        symbols.extend(found.into_iter().map(|(address, _, at)| (address, at)));
         text.shrink_to_fit();
         Ok(KernelSymbols { symbols, text })
     }

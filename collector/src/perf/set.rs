@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 
@@ -24,6 +25,11 @@ use crate::system;
 /// Pages of a sample ring at best: 4 MiB hold 64 samples of the largest size, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
 /// samples when more threads than CPUs kept ccsd waiting for its turn.)
 const SAMPLE_PAGES: usize = 1024;
+/// The rate from which on it is so large. With fewer samples in the same time it is smaller, in proportion.
+const FULL_RATE_HZ: usize = 999;
+/// Pages of a sample ring that no rate makes too many: 16 samples of the largest size. Threads that began together are due
+/// together, however low the rate is.
+const SLOW_SAMPLE_PAGES: usize = 256;
 /// Pages of a sample ring at least: two samples of 8 KiB of stack. Below this, sampling makes no sense.
 const MIN_SAMPLE_PAGES: usize = 8;
 /// Pages of a tracking ring at best: 64 KiB hold about 600 mapping records.
@@ -46,7 +52,12 @@ pub struct EventSet {
     others: Vec<OwnedFd>,
     /// Events on threads that may have inherited others, by the identifier of the one that samples.
     late: HashMap<u64, LateEvents>,
+    /// Files that may be open for this session and the events of all others.
     file_limit: u64,
+    /// Those of this session among the events of all.
+    counted: CountedFiles,
+    /// Bytes of all rings.
+    ring_bytes: usize,
     /// Whether there are threads whose time nothing counts.
     uncounted: bool,
 }
@@ -91,7 +102,8 @@ impl EventSet {
         notes: &mut Vec<String>,
     ) -> Result<(EventSet, EventSorter)> {
         let cpus = system::online_cpus();
-        let most = (ring_bytes / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, SAMPLE_PAGES);
+        let most =
+            (ring_bytes / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, useful_pages(spec.rate_hz));
         let mut sample_pages = most;
         let mut tracking_pages = TRACKING_PAGES;
         let rings = loop {
@@ -129,7 +141,8 @@ impl EventSet {
             .collect::<io::Result<Vec<_>>>()
             .map_err(doing("duplicate a perf event"))?;
         let sample_layout = spec.sample_layout();
-        let file_limit = system::raise_file_limit();
+        let file_limit = system::raise_file_limit().saturating_sub(open_elsewhere());
+        let ring_bytes = (sample_pages + tracking_pages) * PAGE * cpus.len();
         let (counting, others) = (Vec::new(), Vec::new());
         let mut set = EventSet {
             spec,
@@ -140,6 +153,8 @@ impl EventSet {
             others,
             late: HashMap::new(),
             file_limit,
+            counted: CountedFiles::default(),
+            ring_bytes,
             uncounted: false,
         };
         if layout == Layout::Cpus {
@@ -149,6 +164,7 @@ impl EventSet {
                 _ => doing("open perf events on all CPUs")(error),
             })?;
         }
+        set.count_files();
         Ok((set, EventSorter::new(rings, sample_layout)))
     }
 
@@ -178,6 +194,7 @@ impl EventSet {
             Layout::Threads | Layout::Compact if self.is_full() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
             Layout::Threads | Layout::Compact => self.follow_thread(pid, late),
         };
+        self.count_files();
         match opened {
             Ok(()) => Ok(Opened::Yes),
             Err(error) => match error.raw_os_error() {
@@ -195,11 +212,21 @@ impl EventSet {
     /// Whether one thread more would take what ccsd needs for other files.
     fn is_full(&self) -> bool {
         let more = files_per_target(self.layout, &self.spec).saturating_mul(self.cpus.len() as u64);
-        self.files().saturating_add(more) > room(self.file_limit)
+        files_of_all_events().saturating_add(more) > room(self.file_limit)
+    }
+
+    fn count_files(&mut self) {
+        let files = self.files();
+        self.counted.set(files);
+    }
+
+    /// Bytes of all rings.
+    pub fn ring_bytes(&self) -> usize {
+        self.ring_bytes
     }
 
     fn too_many_files(&self) -> Error {
-        Error::TooManyFiles { open: self.files(), limit: self.file_limit }
+        Error::TooManyFiles { open: files_of_all_events(), limit: self.file_limit }
     }
 
     /// Events on a thread that sample it and all that it starts, on every CPU.
@@ -243,13 +270,14 @@ impl EventSet {
     /// its samples. Whoever drops them closes them, with all that has inherited them, and may have to wait for that.
     pub fn take_late(&mut self, id: u64) -> Vec<OwnedFd> {
         let taken = self.late.remove(&id);
+        self.count_files();
         taken.into_iter().flat_map(|late| std::iter::once(late.sampling).chain(late.others)).collect()
     }
 
     /// An event on a thread that counts its time and that of all that it starts, on whatever CPU. Where there is no room
     /// for it, the time of the whole is not known.
     fn count_thread(&mut self, tid: i32) -> io::Result<()> {
-        if self.files() < room(self.file_limit) {
+        if files_of_all_events() < room(self.file_limit) {
             self.counting.push(event::open(&self.spec.counting_attr(), tid, -1, None)?);
         } else {
             self.uncounted = true;
@@ -326,6 +354,46 @@ impl EventSet {
     }
 }
 
+/// Files that the events of all sessions of this process take: they share one limit.
+static EVENT_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// Files that the events of all sessions of this process take.
+pub fn files_of_all_events() -> u64 {
+    EVENT_FILES.load(Ordering::Relaxed)
+}
+
+/// Files that this process has open beside events, but for those that every process has and [`room`] leaves room for.
+pub fn open_elsewhere() -> u64 {
+    system::open_files().saturating_sub(files_of_all_events()).saturating_sub(USUAL_FILES)
+}
+
+/// Files that a process of one session has open before its events: pipes, sockets, logs.
+const USUAL_FILES: u64 = 50;
+
+/// One session's part of [`EVENT_FILES`].
+#[derive(Default)]
+struct CountedFiles(u64);
+
+impl CountedFiles {
+    fn set(&mut self, files: u64) {
+        // Relaxed: a number that is compared with a limit, nothing else depends on it.
+        EVENT_FILES.fetch_add(files, Ordering::Relaxed);
+        EVENT_FILES.fetch_sub(std::mem::replace(&mut self.0, files), Ordering::Relaxed);
+    }
+}
+
+impl Drop for CountedFiles {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// Pages of a sample ring that are of use at a rate.
+fn useful_pages(rate_hz: u32) -> usize {
+    let in_proportion = (rate_hz as usize).saturating_mul(SAMPLE_PAGES) / FULL_RATE_HZ;
+    in_proportion.next_power_of_two().clamp(SLOW_SAMPLE_PAGES, SAMPLE_PAGES)
+}
+
 /// What the kernel says of an event whose thread has exited since it was opened: it takes no part in anything any more
 /// (ENODEV, since Linux 6.15). To us that is a thread that has gone.
 fn revoked(error: io::Error) -> io::Error {
@@ -345,4 +413,29 @@ fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Re
         }
     }
     Ok(rings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_as_large_as_the_rate_makes_them_useful() {
+        let pages: Vec<usize> = [1, 49, 99, 199, 400, 499, 999, 9_999, u32::MAX].map(useful_pages).into();
+        assert_eq!(pages, [256, 256, 256, 256, 512, 512, 1024, 1024, 1024]);
+    }
+
+    #[test]
+    fn sessions_count_their_files_together() {
+        // Other tests of this process may have sessions; those do not go below what these two have.
+        let (mut one, mut other) = (CountedFiles::default(), CountedFiles::default());
+        one.set(1_000_000);
+        other.set(2_000_000);
+        one.set(500_000);
+        assert!((2_500_000..2_600_000).contains(&files_of_all_events()));
+        drop(other);
+        assert!((500_000..600_000).contains(&files_of_all_events()));
+        drop(one);
+        assert!(files_of_all_events() < 100_000);
+    }
 }

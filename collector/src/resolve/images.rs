@@ -36,6 +36,13 @@ pub(super) struct ImageSymbols {
     pub(super) used: u64,
 }
 
+impl ImageSymbols {
+    /// What this process keeps of its names, bytes.
+    fn held_bytes(&self) -> u64 {
+        self.names.as_ref().map_or(0, Names::held_bytes)
+    }
+}
+
 /// What has been asked for, and what is to be, as long as a batch lasts.
 #[derive(Default)]
 pub(super) struct Batch {
@@ -118,11 +125,16 @@ impl Resolver {
         told
     }
 
+    /// What this process keeps of all images, bytes.
+    pub(super) fn image_bytes(&self) -> u64 {
+        self.images.iter().map(ImageSymbols::held_bytes).sum()
+    }
+
     /// Keeps the symbols of all images within [`MAX_SYMBOL_BYTES`] by dropping those that have not been asked for
     /// longest. They are read again if they are needed again. (A worker sees to its own.)
     pub(super) fn bound_symbols(&mut self) {
-        let held = |image: &ImageSymbols| image.names.as_ref().map_or(0, Names::held_bytes);
-        let mut total: u64 = self.images.iter().map(held).sum();
+        let mut total = self.image_bytes();
+        let held = ImageSymbols::held_bytes;
         while total > MAX_SYMBOL_BYTES {
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
             let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };

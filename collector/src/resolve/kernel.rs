@@ -1,0 +1,133 @@
+//! Names of kernel functions: one table for all sessions of this process, which takes some 5 MB.
+//!
+//! The kernel takes 40 ms and more to print it, so it is read by a thread beside the collection; who needs it before that
+//! is done waits for it. It is there for as long as any session is, and read anew when one begins and the kernel's modules
+//! have changed since: their functions are others then, at other places. Sessions that run already see that table too from
+//! then on.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ccsd_symbolizer::KernelSymbols;
+
+use crate::promptness::become_favoured;
+
+/// The table, or why there is none.
+pub type Symbols = Result<KernelSymbols, String>;
+/// The table once it is read. Whoever asks first reads it.
+type Cell = Arc<OnceLock<Arc<Symbols>>>;
+
+/// What all sessions share.
+struct Shared {
+    /// Sessions that expect kernel frames.
+    users: usize,
+    /// Which modules there were when reading began, and what was read.
+    table: Option<(u64, Cell)>,
+}
+
+static SHARED: Mutex<Shared> = Mutex::new(Shared { users: 0, table: None });
+
+fn shared() -> MutexGuard<'static, Shared> {
+    // Nothing that could panic is done while it is held.
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kernel's names, for a session.
+pub struct KernelNames {
+    /// Why there are none, once that is known.
+    trouble: Option<String>,
+}
+
+impl KernelNames {
+    /// Has the table read, if it is not there or the modules have changed.
+    pub fn new() -> KernelNames {
+        let modules = modules();
+        let mut shared = shared();
+        shared.users += 1;
+        if shared.table.as_ref().is_none_or(|(of, _)| *of != modules) {
+            let cell = Cell::default();
+            shared.table = Some((modules, Arc::clone(&cell)));
+            // Without a thread it is read by who needs it first.
+            let _ = std::thread::Builder::new().name("ccsd-kallsyms".to_owned()).spawn(move || {
+                become_favoured();
+                cell.get_or_init(read);
+            });
+        }
+        KernelNames { trouble: None }
+    }
+
+    /// The table as it is now. To be asked for each new address, not for each sample.
+    pub fn symbols(&mut self) -> Arc<Symbols> {
+        let cell = shared().table.as_ref().map(|(_, cell)| Arc::clone(cell));
+        let symbols = Arc::clone(cell.unwrap_or_default().get_or_init(read));
+        self.trouble = symbols.as_ref().as_ref().err().cloned();
+        symbols
+    }
+
+    /// Why there are no names, if they were needed.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+}
+
+impl Drop for KernelNames {
+    fn drop(&mut self) {
+        let mut shared = shared();
+        shared.users = shared.users.saturating_sub(1);
+        if shared.users == 0 {
+            shared.table = None;
+        }
+    }
+}
+
+fn read() -> Arc<Symbols> {
+    let file = File::open("/proc/kallsyms").map_err(|error| format!("cannot read /proc/kallsyms: {error}"));
+    Arc::new(file.and_then(|file| KernelSymbols::read(file).map_err(|error| error.to_string())))
+}
+
+/// A number for the modules that there are.
+fn modules() -> u64 {
+    number_of(&fs::read_to_string("/proc/modules").unwrap_or_default())
+}
+
+/// A number for a list of modules (proc(5)): of their names and, for who may see them, addresses. How often each is used
+/// changes all the time.
+fn number_of(list: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for line in list.lines() {
+        let mut fields = line.split(' ');
+        (fields.next(), fields.nth(4)).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_share_one_table() {
+        let (mut one, mut other) = (KernelNames::new(), KernelNames::new());
+        let first = one.symbols();
+        assert!(Arc::ptr_eq(&first, &other.symbols()));
+        drop(one);
+        assert!(Arc::ptr_eq(&first, &other.symbols()));
+        assert_eq!(other.trouble().is_some(), first.is_err());
+        drop(other);
+        // With the last the table goes. (Another test of this process may have a session, too.)
+        let shared = shared();
+        assert!(shared.users > 0 || shared.table.is_none());
+    }
+
+    #[test]
+    fn a_module_that_comes_or_goes_is_another_table() {
+        const LIST: &str = "ext4 892928 3 - Live 0xffffffffc0a00000\nmbcache 16384 1 ext4, Live 0xffffffffc09f0000\n";
+        let is_other = |from: &str, to: &str| number_of(LIST) != number_of(&LIST.replace(from, to));
+        assert!(is_other("mbcache 16384 1 ext4, Live 0xffffffffc09f0000\n", ""));
+        assert!(is_other("c09f0000", "c08f0000"));
+        assert!(is_other("mbcache", "jbd2"));
+        assert!(!is_other("892928 3 -", "892928 4 -"));
+        assert_eq!(modules(), modules());
+    }
+}
