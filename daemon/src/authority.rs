@@ -9,6 +9,8 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ccsd_collector::process::owner::{Denied, Owner};
 use ccsd_collector::process::procfs;
@@ -85,24 +87,113 @@ impl Authority {
     }
 }
 
-impl Peer {
+/// What the kernel says of who has made a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// See [`Peer::pid`].
+    pub pid: u32,
+}
+
+impl Credentials {
     /// Who has made this connection.
     ///
     /// # Errors
     /// If the kernel does not say.
-    pub fn of(stream: &UnixStream) -> io::Result<Peer> {
+    pub fn of(stream: &UnixStream) -> io::Result<Credentials> {
         let credentials = getsockopt(stream, PeerCredentials)?;
-        let (uid, gid) = (credentials.uid(), credentials.gid());
-        let trusted = uid == 0 || uid == geteuid().as_raw() || is_member(gid, &groups_of(stream)?);
         let pid = u32::try_from(credentials.pid()).unwrap_or(0);
+        Ok(Credentials { uid: credentials.uid(), gid: credentials.gid(), pid })
+    }
+
+    /// Whether the user id alone says that everything is permitted.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.uid == 0 || self.uid == geteuid().as_raw()
+    }
+
+    /// What whoever has made this connection may do. That may wait for [`Members`].
+    ///
+    /// # Errors
+    /// [`Unknown`]; or if the kernel does not say which groups it is in.
+    pub fn peer(&self, stream: &UnixStream, members: &Members) -> Result<Peer, Unknown> {
+        let Credentials { uid, gid, pid } = *self;
+        let trusted = self.is_trusted()
+            || match members.group()? {
+                Some(group) => gid == group || groups_of(stream).map_err(|_| Unknown)?.contains(&group),
+                None => false,
+            };
         Ok(Peer { authority: Authority { uid, gid, trusted }, pid })
     }
 }
 
-fn is_member(gid: u32, groups: &[u32]) -> bool {
-    let Ok(Some(group)) = Group::from_name(GROUP) else { return false };
-    let group = group.gid.as_raw();
-    gid == group || groups.contains(&group)
+/// It cannot be found out who is a member of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it cannot be found out at the moment which group {GROUP} is; try again later")]
+pub struct Unknown;
+
+/// How long a connection waits for that, where it has been found out before and where it has not.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+/// How long what was found out holds.
+const HOLDS: Duration = Duration::from_secs(1);
+
+/// Which group has the members: asked of the machine's directory of groups, which may be a slow server's, or one that does
+/// not answer. It is asked by a thread of its own, one at a time, and connections wait for it no longer than they must.
+#[derive(Clone, Default)]
+pub struct Members(Arc<(Mutex<Asked>, Condvar)>);
+
+/// What is known of the group.
+#[derive(Default)]
+struct Asked {
+    /// Its number, if there is such a group, and when that was so.
+    known: Option<(Option<u32>, Instant)>,
+    /// Whether somebody is asking.
+    asking: bool,
+}
+
+impl Members {
+    /// The number of the group, if there is one. Where the directory does not answer, what it said before.
+    ///
+    /// # Errors
+    /// [`Unknown`] if it has never said anything.
+    pub fn group(&self) -> Result<Option<u32>, Unknown> {
+        self.group_by(|| Group::from_name(GROUP).map(|group| group.map(|group| group.gid.as_raw())).ok(), FIRST_LOOK)
+    }
+
+    fn group_by(
+        &self,
+        ask: impl FnOnce() -> Option<Option<u32>> + Send + 'static,
+        patience: Duration,
+    ) -> Result<Option<u32>, Unknown> {
+        let (asked, answered) = &*self.0;
+        let begin = Instant::now();
+        let mut state = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |state: &Asked| state.known.filter(|(_, when)| *when + HOLDS > begin).map(|(group, _)| group);
+        if let Some(group) = is_fresh(&state) {
+            return Ok(group);
+        }
+        if !state.asking {
+            let this = self.clone();
+            let asking = move || {
+                let answer = ask();
+                let (asked, answered) = &*this.0;
+                let mut state = asked.lock().unwrap_or_else(PoisonError::into_inner);
+                state.asking = false;
+                // One that fails says nothing new.
+                state.known = answer.map(|group| (group, Instant::now())).or(state.known);
+                answered.notify_all();
+            };
+            state.asking = std::thread::Builder::new().name("ccsd-group".to_owned()).spawn(asking).is_ok();
+        }
+        let patience = if state.known.is_some() { LOOK_AGAIN.min(patience) } else { patience };
+        let waits = |state: &mut Asked| state.asking && is_fresh(state).is_none();
+        let (state, _) = answered.wait_timeout_while(state, patience, waits).unwrap_or_else(PoisonError::into_inner);
+        state.known.map(|(group, _)| group).ok_or(Unknown)
+    }
 }
 
 /// The supplementary groups of whoever has made this connection.
@@ -151,7 +242,7 @@ mod tests {
     #[test]
     fn whose_end_this_is() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let peer = Peer::of(&one).unwrap();
+        let peer = Credentials::of(&one).unwrap().peer(&one, &Members::default()).unwrap();
         assert_eq!(peer.pid, std::process::id());
         assert_eq!(peer.authority, Authority::own());
         assert!(peer.authority.check(peer.pid).is_ok());
@@ -164,5 +255,25 @@ mod tests {
         assert!(Authority::own().may_see(&stranger));
         let refusal = stranger.check(std::process::id()).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::NotPermitted, "{refusal}");
+    }
+
+    #[test]
+    fn a_directory_that_does_not_answer_holds_nobody_up() {
+        let members = Members::default();
+        let (let_go, silent) = std::sync::mpsc::channel::<()>();
+        let nothing = Duration::from_millis(1);
+        // Nothing is known, and nobody answers; nor is there more than one who asks.
+        assert_eq!(members.group_by(move || silent.recv().ok().and(None), nothing), Err(Unknown));
+        assert_eq!(members.group_by(|| unreachable!(), nothing), Err(Unknown));
+        drop(let_go);
+        while members.0.0.lock().unwrap().asking {}
+        // A directory that fails is asked again, and what it says is remembered.
+        assert_eq!(members.group_by(|| Some(Some(7)), FIRST_LOOK), Ok(Some(7)));
+        assert_eq!(members.group_by(|| unreachable!(), nothing), Ok(Some(7)));
+        if let Some((_, when)) = &mut members.0.0.lock().unwrap().known {
+            *when -= HOLDS;
+        }
+        let (_keep, silent) = std::sync::mpsc::channel::<()>();
+        assert_eq!(members.group_by(move || silent.recv().ok().and(None), nothing), Ok(Some(7)));
     }
 }

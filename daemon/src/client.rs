@@ -13,7 +13,7 @@ use nix::sys::time::TimeVal;
 
 use crate::protocol::frame::{FrameError, Kind, read_frame};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary};
-use crate::protocol::{parse, send};
+use crate::protocol::{in_time::InTime, parse, send};
 use crate::watch::WatchStatus;
 
 /// How long a daemon may take to greet. One that is stopped or hangs must not hold up what can be done without it.
@@ -63,6 +63,8 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     payload: Vec<u8>,
+    /// How long the daemon may take for its next message.
+    patience: Duration,
 }
 
 impl Client {
@@ -80,16 +82,14 @@ impl Client {
             _ => ClientError::Io { path: path.to_owned(), source },
         };
         let stream = open(path).map_err(failed)?;
-        let mut client = Client { stream, path: path.to_owned(), payload: Vec::new() };
+        let mut client = Client { stream, path: path.to_owned(), payload: Vec::new(), patience: GREETING_TIME };
         client.greet()?;
         Ok(client)
     }
 
     fn greet(&mut self) -> Result<(), ClientError> {
-        let limit = |stream: &UnixStream, time| stream.set_read_timeout(Some(time));
-        limit(&self.stream, GREETING_TIME).map_err(|error| self.failed(error.into()))?;
         // One that has no time for us says so before it hears anything.
-        let _ = send(&mut &self.stream, &Hello::ours());
+        let _ = send(&mut InTime::new(&self.stream, GREETING_TIME), &Hello::ours());
         let kind = self.frame()?;
         let hello = match parse::<Hello>(kind, &self.payload) {
             Ok(hello) => hello,
@@ -110,7 +110,8 @@ impl Client {
             );
             return Err(ClientError::Refused(Refusal::new(RefusalKind::Version, message)));
         }
-        limit(&self.stream, ANSWER_TIME).map_err(|error| self.failed(error.into()))
+        self.patience = ANSWER_TIME;
+        Ok(())
     }
 
     /// Where the daemon is.
@@ -238,7 +239,7 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
-        send(&mut &self.stream, request).map_err(|error| self.failed(error))?;
+        send(&mut InTime::new(&self.stream, self.patience), request).map_err(|error| self.failed(error))?;
         self.reply()
     }
 
@@ -252,7 +253,7 @@ impl Client {
     }
 
     fn frame(&mut self) -> Result<Kind, ClientError> {
-        match read_frame(&mut &self.stream, &mut self.payload) {
+        match read_frame(&mut InTime::new(&self.stream, self.patience), &mut self.payload) {
             Ok(Some(kind)) => Ok(kind),
             Ok(None) => Err(ClientError::Gone(self.path.clone())),
             Err(error) => Err(self.failed(error)),
@@ -314,8 +315,6 @@ pub struct ProfileStream {
 impl ProfileStream {
     fn begin(client: Client) -> Result<ProfileStream, ClientError> {
         let failed = |error| client.failed(FrameError::Io(error));
-        // Between two updates there may be any time.
-        client.stream.set_read_timeout(None).map_err(failed)?;
         let (sender, control) = bounded(1);
         let stream = client.stream.try_clone().map_err(failed)?;
         let bytes =
@@ -396,6 +395,7 @@ impl ProfileStream {
 /// The bytes of stream frames, up to the next control message.
 #[derive(Debug)]
 struct StreamBytes {
+    /// Between two updates there may be any time.
     stream: UnixStream,
     path: PathBuf,
     payload: Vec<u8>,

@@ -9,6 +9,7 @@ pub mod client;
 pub mod config;
 mod dumps;
 mod engine;
+mod heap;
 pub mod metrics;
 mod output;
 pub mod protocol;

@@ -10,6 +10,7 @@ use sd_notify::NotifyState;
 
 use crate::authority::Authority;
 use crate::config::{AbsolutePath, Config, ConfigError};
+use crate::heap;
 use crate::metrics::{self, Own};
 use crate::sessions::Sessions;
 use crate::watch::{WatchStatus, Watches};
@@ -84,6 +85,7 @@ impl Upkeep {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             }
             self.tell(&[]);
+            heap::give_back();
             metrics_failed = self.write_metrics(metrics_file.as_ref(), metrics_failed);
         }
         let _ = sd_notify::notify(&[NotifyState::Stopping, NotifyState::Status("ending")]);
@@ -147,6 +149,7 @@ impl Upkeep {
                 tracing::info!("the configuration was read anew: {} watches", config.watches.len());
                 config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
                 self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config.state_dir.0);
+                self.sessions.limit_users(config.sessions.memory_of_user.0);
                 self.watches.configure(config.clone());
                 Some(config)
             }

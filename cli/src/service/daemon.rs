@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
+use ccsd_collector::promptness::become_favoured;
 use ccsd_daemon::config::{Config, DEFAULT_PATH};
 use ccsd_daemon::service::Service;
 use ccsd_daemon::service::socket::{SOCKET_VARIABLE, Socket, SocketError, place};
@@ -44,6 +45,9 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
     }
     begin_to_log()?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    // All its threads, which this one starts: where many programs want the CPU, what is asked of it must not wait for its
+    // turn among them. What it does at all is bounded by its budget and its limits.
+    become_favoured();
     // The socket before any thread: making it changes the umask.
     let inherited =
         Socket::inherited().context("cannot use the socket that was passed").map_err(Failure::bad_request)?;
@@ -83,8 +87,9 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
         thread.context("cannot start a thread").map_err(Failure::at_run_time)
     };
     thread("ccsd-signals", Box::new(watch))?;
-    let service = Service::new(socket, SessionLimits { grace: args.grace, ..SessionLimits::default() })
-        .map_err(Failure::at_run_time)?;
+    let bytes_of_user = config.sessions.memory_of_user.0;
+    let limits = SessionLimits { grace: args.grace, bytes_of_user, ..SessionLimits::default() };
+    let service = Service::new(socket, limits).map_err(Failure::at_run_time)?;
     let upkeep = Upkeep::start(&config, path, service.sessions().clone()).map_err(Failure::at_run_time)?;
     let service = service.with_upkeep(upkeep.clone());
     let keep = thread("ccsd-upkeep", Box::new(move || upkeep.run(config, &ordered)))?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-pub use values::{AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Pattern, Rate, StoreBytes, WatchName};
+pub use values::{AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Pattern, Rate, StoreBytes, WatchName, Window};
 
 /// Where the configuration is.
 pub const DEFAULT_PATH: &str = "/etc/ccsd/ccsd.toml";
@@ -35,6 +35,8 @@ pub struct Config {
     pub retention: Retention,
     /// What the service may take.
     pub budget: Budget,
+    /// What the sessions of clients may take.
+    pub sessions: ClientSessions,
     /// What is watched.
     #[serde(rename = "watch")]
     pub watches: Vec<Watch>,
@@ -61,6 +63,16 @@ pub struct Budget {
     pub cpu_percent: CpuPercent,
     /// Resident memory.
     pub memory: MemoryBytes,
+    /// Time over which the use is averaged.
+    pub window: Window,
+}
+
+/// What the sessions of clients may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClientSessions {
+    /// Memory of all sessions of one user who is neither root nor a member of the group.
+    pub memory_of_user: MemoryBytes,
 }
 
 /// A rule: which processes are profiled for as long as they run.
@@ -111,6 +123,7 @@ impl Default for Config {
             metrics_file: None,
             retention: Retention::default(),
             budget: Budget::default(),
+            sessions: ClientSessions::default(),
             watches: Vec::new(),
             warnings: Vec::new(),
         }
@@ -125,7 +138,18 @@ impl Default for Retention {
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { cpu_percent: CpuPercent(5.0), memory: MemoryBytes(512 << 20) }
+        Budget {
+            cpu_percent: CpuPercent(5.0),
+            memory: MemoryBytes(512 << 20),
+            // Beginning a session anew takes its time (symbols are read again), which must not decide about the next step.
+            window: Window(Duration::from_secs(60)),
+        }
+    }
+}
+
+impl Default for ClientSessions {
+    fn default() -> Self {
+        ClientSessions { memory_of_user: MemoryBytes(256 << 20) }
     }
 }
 

@@ -41,10 +41,11 @@ fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
 
 /// Every key that there is. A new field makes this fail to compile until it has a place here.
 fn all_keys() -> BTreeSet<String> {
-    let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, watches: _, warnings: _ } =
+    let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, sessions, watches: _, warnings: _ } =
         Config::default();
     let Retention { age: _, bytes: _ } = retention;
-    let Budget { cpu_percent: _, memory: _ } = budget;
+    let Budget { cpu_percent: _, memory: _, window: _ } = budget;
+    let ClientSessions { memory_of_user: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
     let Watch { name: _, unit: _, cgroup: _, exe: _, comm: _, user: _, rate_hz: _, interval: _ } = &whole.watches[0];
     let keys = [
@@ -55,6 +56,8 @@ fn all_keys() -> BTreeSet<String> {
         "retention.bytes",
         "budget.cpu_percent",
         "budget.memory",
+        "budget.window",
+        "sessions.memory_of_user",
         "watch.name",
         "watch.unit",
         "watch.cgroup",

@@ -103,11 +103,13 @@ macro_rules! ranged {
 ranged! {
     /// Time between two updates of a watch. An hour's file should have many of them, and its end is not known before.
     Interval(Duration) by ranged_duration from "1s" to "10m";
+    /// Time over which the use of CPU is averaged before more or less is given up.
+    Window(Duration) by ranged_duration from "1s" to "1h";
     /// How long profiles are kept.
     Age(Duration) by ranged_duration from "2h" to "3650d";
     /// Bytes of the profiles of all watches.
     StoreBytes(u64) by ranged_bytes from "1MiB" to "1024TiB";
-    /// Resident memory of the daemon. Below 64 MiB there is no room for the rings and the names of one program.
+    /// Memory of the daemon, or of a part of it. Below 64 MiB there is no room for the rings and the names of one program.
     MemoryBytes(u64) by ranged_bytes from "64MiB" to "1024GiB";
 }
 

@@ -328,7 +328,7 @@ pub struct SessionSummary {
     pub contexts: u64,
     /// Who reads it at the moment.
     pub readers: u32,
-    /// Memory of its profile in the daemon, about, in bytes.
+    /// Memory that it takes in the daemon, about, in bytes: rings, names and profile while it runs, then the profile.
     pub bytes: u64,
 }
 

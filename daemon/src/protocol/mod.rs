@@ -14,6 +14,7 @@
 //! snapshot, updates, and the end record if the session has ended. One reader reads both.
 
 pub mod frame;
+pub mod in_time;
 pub mod message;
 
 use std::io::Write;

@@ -4,18 +4,19 @@ use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ccsd_collector::process::procfs;
 use ccsd_profile::{EncodeError, Encoder};
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 
-use crate::authority::Peer;
+use super::acceptor::Place;
+use crate::authority::{Credentials, Members, Peer};
 use crate::dumps::Dumps;
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request};
-use crate::protocol::{parse, send};
-use crate::sessions::readers::Delivery;
+use crate::protocol::{in_time::InTime, parse, send};
+use crate::sessions::readers::{Delivery, Reader};
 use crate::sessions::{NewSession, Sessions, Target};
 use crate::upkeep::Upkeep;
 
@@ -32,42 +33,73 @@ const TEXT_AT_ONCE: usize = 32 << 10;
 /// Processes that one session may be asked for.
 const MAX_PIDS: usize = 1024;
 
-/// A client.
-pub struct Connection {
-    /// Its number, by which the sessions know whose they are.
-    pub number: u64,
-    /// The socket.
-    pub stream: UnixStream,
-    /// Who it is.
-    pub peer: Peer,
-    /// What it asks for.
+/// What all clients are served with.
+#[derive(Clone)]
+pub struct Served {
+    /// What they ask for.
     pub sessions: Sessions,
-    /// Dumps that are taken for all clients.
+    /// Dumps that are taken for all of them.
     pub dumps: Arc<Dumps>,
     /// How the service is.
     pub upkeep: Option<Arc<Upkeep>>,
-    /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
+    /// Kept alive by those who are given a stream.
     pub streaming: Weak<Sender<()>>,
+}
+
+/// A client.
+pub struct Connection {
+    /// Its number, by which the sessions know whose they are.
+    number: u64,
+    stream: UnixStream,
+    /// Who it is.
+    peer: Peer,
+    /// What it asks for.
+    sessions: Sessions,
+    /// Dumps that are taken for all clients.
+    dumps: Arc<Dumps>,
+    /// How the service is.
+    upkeep: Option<Arc<Upkeep>>,
+    /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
+    streaming: Weak<Sender<()>>,
 }
 
 impl Connection {
     /// Serves the client until it goes, or says something that makes no sense.
-    pub fn serve(self) {
-        if let Err(error) = self.talk() {
-            tracing::debug!(connection = self.number, uid = self.peer.authority.uid, "a client was left: {error}");
+    pub fn serve(
+        number: u64,
+        stream: UnixStream,
+        (credentials, members): (Credentials, &Members),
+        mut place: Place,
+        served: Served,
+    ) {
+        let Served { sessions, dumps, upkeep, streaming } = served;
+        let peer = match credentials.peer(&stream, members) {
+            Ok(peer) => peer,
+            Err(why) => {
+                let refusal = Refusal::new(RefusalKind::Busy, why.to_string());
+                let _ = send(&mut InTime::new(&stream, ANSWER_TIME), &Reply::Refused(refusal));
+                return tracing::warn!(uid = credentials.uid, "a connection was refused: {why}");
+            }
+        };
+        if peer.authority.trusted {
+            place.is_trusted();
         }
-        self.sessions.connection_ended(self.number);
+        let connection = Connection { number, stream, peer, sessions, dumps, upkeep, streaming };
+        if let Err(error) = connection.talk() {
+            tracing::debug!(connection = number, uid = credentials.uid, "a client was left: {error}");
+        }
+        connection.sessions.connection_ended(number);
+        crate::heap::something_ended();
     }
 
     fn talk(&self) -> Result<(), FrameError> {
-        self.stream.set_write_timeout(Some(ANSWER_TIME))?;
         let mut payload = Vec::new();
         let Some(hello) = self.hear::<Hello>(&mut payload, Some(MESSAGE_TIME))? else { return Ok(()) };
         let hello = match hello {
             Ok(hello) => hello,
             Err(why) => return self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why))),
         };
-        send(&mut &self.stream, &Hello::ours())?;
+        send(&mut InTime::new(&self.stream, ANSWER_TIME), &Hello::ours())?;
         if hello.protocol != PROTOCOL {
             return self.say(&Reply::Refused(other_version(&hello)));
         }
@@ -84,7 +116,7 @@ impl Connection {
             match request {
                 Request::Subscribe { session, follow } => {
                     match self.sessions.subscribe(self.peer.authority, session, follow) {
-                        Ok(deliveries) => self.stream(&deliveries)?,
+                        Ok(reader) => self.stream(reader)?,
                         Err(refusal) => self.say(&Reply::Refused(refusal))?,
                     }
                 }
@@ -215,15 +247,14 @@ impl Connection {
     }
 
     /// Passes deliveries on until the session's end.
-    fn stream(&self, deliveries: &Receiver<Delivery>) -> Result<(), FrameError> {
+    fn stream(&self, reader: Reader) -> Result<(), FrameError> {
         let _streaming = self.streaming.upgrade();
-        self.stream.set_write_timeout(None)?;
         let mut encoder = None;
         let mut ended = None;
-        for delivery in deliveries {
+        for delivery in reader {
             match delivery {
                 Delivery::Begin { info, snapshot } => {
-                    self.say(&Reply::Stream)?;
+                    send(&mut &self.stream, &Reply::Stream)?;
                     let mut fresh = Encoder::new(StreamWriter(&self.stream), &info).map_err(written)?;
                     fresh.write(&snapshot).map_err(written)?;
                     encoder = Some(fresh);
@@ -242,13 +273,11 @@ impl Connection {
                 }
             }
         }
-        self.say(&Reply::StreamEnd { ended })?;
-        self.stream.set_write_timeout(Some(ANSWER_TIME))?;
-        Ok(())
+        send(&mut &self.stream, &Reply::StreamEnd { ended })
     }
 
     fn say(&self, reply: &Reply) -> Result<(), FrameError> {
-        send(&mut &self.stream, reply)
+        send(&mut InTime::new(&self.stream, ANSWER_TIME), reply)
     }
 
     /// The next message, which may be none that is understood; `None` if the client has gone. It may take `wait` to begin.
@@ -258,16 +287,20 @@ impl Connection {
         wait: Option<Duration>,
     ) -> Result<Option<Result<T, String>>, FrameError> {
         let mut first = [0];
-        self.stream.set_read_timeout(wait)?;
+        let mut input = wait.map(|wait| InTime::new(&self.stream, wait));
         loop {
-            match (&self.stream).read(&mut first) {
+            let read = match &mut input {
+                Some(input) => input.read(&mut first),
+                None => (&self.stream).read(&mut first),
+            };
+            match read {
                 Ok(0) => return Ok(None),
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let mut rest = InTime { stream: &self.stream, until: Instant::now() + MESSAGE_TIME };
+        let mut rest = InTime::new(&self.stream, MESSAGE_TIME);
         let [first] = first;
         let kind = match frame::read_rest(first, &mut rest, payload) {
             Ok(kind) => kind,
@@ -305,21 +338,4 @@ fn other_version(hello: &Hello) -> Refusal {
             own.ccsd, own.protocol, hello.protocol
         ),
     )
-}
-
-/// Reads from a socket until a moment, however slowly its bytes come.
-struct InTime<'a> {
-    stream: &'a UnixStream,
-    until: Instant,
-}
-
-impl Read for InTime<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(buffer)
-    }
 }

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
-use readers::Delivery;
+use readers::Reader;
 use table::{Ask, Table};
 pub use worker::{NewSession, Target};
 
@@ -30,6 +30,8 @@ pub struct SessionLimits {
     pub ended: usize,
     /// That have ended and are kept, of one such user.
     pub ended_of_user: usize,
+    /// Bytes that all sessions of one such user may take: rings, profiles, names, what is kept for slow readers.
+    pub bytes_of_user: u64,
     /// Bytes of all profiles that are kept of sessions that have ended.
     pub ended_bytes: u64,
     /// Bytes of the rings of samples of all sessions that run, which are locked. The smallest, half a MiB for each CPU, are
@@ -48,6 +50,7 @@ impl Default for SessionLimits {
             running_of_user: 16,
             ended: 32,
             ended_of_user: 8,
+            bytes_of_user: 256 << 20,
             ended_bytes: 256 << 20,
             ring_bytes: 256 << 20,
             grace: Duration::from_secs(5),
@@ -119,9 +122,14 @@ impl Sessions {
     ///
     /// # Errors
     /// If there is none that `viewer` may see.
-    pub fn subscribe(&self, viewer: Authority, id: u32, follow: bool) -> Result<Receiver<Delivery>, Refusal> {
-        let deliveries = self.ask(|reply| Ask::Subscribe(viewer, id, follow, reply))??;
-        deliveries.recv().map_err(|_| worker::gone(id))
+    pub fn subscribe(&self, viewer: Authority, id: u32, follow: bool) -> Result<Reader, Refusal> {
+        let reader = self.ask(|reply| Ask::Subscribe(viewer, id, follow, reply))??;
+        reader.recv().map_err(|_| worker::gone(id))
+    }
+
+    /// Changes how much the sessions of one user may take; see [`SessionLimits::bytes_of_user`].
+    pub fn limit_users(&self, bytes: u64) {
+        let _ = self.asks.send(Ask::LimitUsers(bytes));
     }
 
     /// Says that a connection has ended, and with it soon the undetached sessions made by it.

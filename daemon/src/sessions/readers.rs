@@ -1,18 +1,23 @@
 //! The readers of one session: each gets a snapshot, then updates, as fast as it takes them.
 //!
-//! A reader's channel holds one delivery. While it is full, what comes is merged into one pending update, which is as good
-//! (I7): a slow reader gets fewer updates, never wrong ones. Nobody waits for it.
+//! There is one log of updates for all of them, and each reader has a position in it. The session appends and goes on;
+//! whatever a reader costs beyond that (merging what it has missed, encoding, waiting for its socket) is done by the
+//! reader's own thread. An update is dropped when all have taken it. What a reader has missed it gets as one merged
+//! update, which is as good (I7): a slow one gets fewer updates, never wrong ones. If the log becomes too long for the
+//! slowest readers they lose their place in it, and begin anew with a snapshot when they are ready for one: so a reader
+//! that is stopped takes no memory of the session's, however long it is stopped and however many there are.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use ccsd_profile::{Profile, Session as SessionInfo, Update};
-use crossbeam_channel::{Receiver, Select, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::protocol::message::SessionEnd;
 
-/// A pending update beyond this many bytes is dropped, and its reader starts anew from a snapshot when it is ready: a
-/// snapshot is made when it is needed and takes no memory before.
-const MAX_PENDING_BYTES: usize = 8 << 20;
+/// Bytes of updates that are kept for slow readers: as many as the profile has, from which a snapshot is made, but within
+/// these bounds.
+const LOG_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=4 << 20;
 
 /// What a reader gets.
 #[derive(Clone, Debug)]
@@ -21,7 +26,7 @@ pub enum Delivery {
     Begin {
         /// The session, as it was at its beginning.
         info: Arc<SessionInfo>,
-        /// Everything up to now.
+        /// Everything up to some moment after the reader asked, or shortly before.
         snapshot: Arc<Update>,
     },
     /// What came since.
@@ -30,273 +35,310 @@ pub enum Delivery {
     End(Option<SessionEnd>),
 }
 
-/// One reader.
-struct Reader {
-    sender: Sender<Delivery>,
-    /// Whether it wants updates.
-    follow: bool,
-    /// Whether the next thing that it needs is a snapshot.
-    needs_snapshot: bool,
-    pending: Option<Arc<Update>>,
-    /// It is to be told that there is nothing more.
-    end: Option<Option<SessionEnd>>,
+/// Where a reader is. Updates are numbered from 0.
+enum Place {
+    /// It needs a snapshot, and has yet to ask for it: what it was given before it is still busy with.
+    Lost,
+    /// It has asked for one.
+    Asks,
+    /// Here is one, which holds all updates before this one.
+    Begins(u64, Arc<Update>),
+    /// It has all updates before this one.
+    At(u64),
 }
 
-impl Reader {
-    fn has_something(&self) -> bool {
-        self.needs_snapshot || self.pending.is_some() || self.end.is_some()
+/// What the session and its readers share.
+struct State {
+    /// The updates that somebody still needs, with their sizes, and the number of the first.
+    updates: VecDeque<(Arc<Update>, usize)>,
+    first: u64,
+    bytes: usize,
+    places: BTreeMap<u64, Place>,
+    next_reader: u64,
+    /// The last snapshot, as long as somebody has it, and the number of the first update that is not in it.
+    snapshot: (u64, Weak<Update>),
+    /// Why the session has ended, if it has.
+    end: Option<SessionEnd>,
+    /// There will be no more snapshots: the session is forgotten.
+    closed: bool,
+}
+
+impl State {
+    /// The number of the next update.
+    fn next(&self) -> u64 {
+        self.first + self.updates.len() as u64
     }
 
-    /// Whether its channel has room, or it has gone: what it has left in its channel when it went stays there, so a full
-    /// channel alone does not say that there is somebody.
-    fn is_ready(&self) -> bool {
-        let mut select = Select::new();
-        select.send(&self.sender);
-        select.try_ready().is_ok()
+    /// Drops what all have.
+    fn trim(&mut self) {
+        let needed = self.places.values().filter_map(|place| match place {
+            Place::Lost | Place::Asks => None,
+            Place::Begins(at, _) | Place::At(at) => Some(*at),
+        });
+        let needed = needed.min().unwrap_or(u64::MAX);
+        while self.first < needed && self.pop() {}
     }
 
-    fn offer(&mut self, update: &Arc<Update>) {
-        if self.needs_snapshot || !self.follow {
-            return;
-        }
-        let fits = match &mut self.pending {
-            None => {
-                self.pending = Some(Arc::clone(update));
-                true
-            }
-            // A copy is made only of an update that others still hold.
-            Some(pending) => {
-                let merged = Arc::make_mut(pending);
-                merged.merge(update).is_ok() && merged.approximate_bytes() <= MAX_PENDING_BYTES
-            }
-        };
-        if !fits {
-            self.needs_snapshot = true;
-            self.pending = None;
-        }
+    fn pop(&mut self) -> bool {
+        let Some((_, bytes)) = self.updates.pop_front() else { return false };
+        self.first += 1;
+        self.bytes = self.bytes.saturating_sub(bytes);
+        true
+    }
+
+    fn wants_snapshot(&self) -> bool {
+        self.places.values().any(|place| matches!(place, Place::Asks))
+    }
+
+    /// The last snapshot, if it is still there and so is all that came after it.
+    fn old_snapshot(&self) -> Option<(u64, Arc<Update>)> {
+        let (at, snapshot) = &self.snapshot;
+        snapshot.upgrade().filter(|_| *at >= self.first).map(|snapshot| (*at, snapshot))
     }
 }
 
-/// All readers of a session.
-#[derive(Default)]
+struct Shared {
+    info: Arc<SessionInfo>,
+    state: Mutex<State>,
+    /// Something has come for the readers.
+    changed: Condvar,
+    /// Wakes the session: a snapshot is wanted, or a reader has gone.
+    wake: Sender<()>,
+}
+
+impl Shared {
+    /// The lock is held for a few moves of pointers, so that the session does not wait for its readers.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All readers of a session, for the session. When it is dropped they get what is there for them, and no more.
 pub struct Readers {
-    readers: Vec<Reader>,
+    shared: Arc<Shared>,
+    woken: Receiver<()>,
 }
 
 impl Readers {
-    /// A new reader, and where it gets its deliveries. `end` is why the session has ended, if it has.
-    pub fn add(&mut self, follow: bool, end: Option<&SessionEnd>) -> Receiver<Delivery> {
-        let (sender, receiver) = bounded(1);
-        let end = match (end, follow) {
-            (Some(end), _) => Some(Some(end.clone())),
-            (None, false) => Some(None),
-            (None, true) => None,
+    /// None yet, of a session that was like this at its beginning.
+    pub fn new(info: Arc<SessionInfo>) -> Readers {
+        let (wake, woken) = bounded(1);
+        let state = State {
+            updates: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+            places: BTreeMap::new(),
+            next_reader: 0,
+            snapshot: (0, Weak::new()),
+            end: None,
+            closed: false,
         };
-        self.readers.push(Reader { sender, follow, needs_snapshot: true, pending: None, end });
-        receiver
+        Readers { shared: Arc::new(Shared { info, state: Mutex::new(state), changed: Condvar::new(), wake }), woken }
+    }
+
+    /// A new reader; `follow` says whether it wants updates.
+    pub fn add(&self, follow: bool) -> Reader {
+        let mut state = self.shared.state();
+        let key = state.next_reader;
+        state.next_reader += 1;
+        state.places.insert(key, Place::Lost);
+        let until = if follow { u64::MAX } else { state.next() };
+        // One who wants no more than what is there is not told of an end that comes later.
+        let end = if follow { None } else { Some(state.end.clone()) };
+        drop(state);
+        Reader { shared: Arc::clone(&self.shared), key, until, end, is_done: false }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.readers.len()
+        self.shared.state().places.len()
     }
 
-    /// Gives an update to all, or keeps it for those that are not ready.
-    pub fn offer(&mut self, update: &Arc<Update>) {
-        self.readers.iter_mut().for_each(|reader| reader.offer(update));
+    /// Bytes of updates that are kept for slow readers.
+    pub fn held_bytes(&self) -> usize {
+        self.shared.state().bytes
+    }
+
+    /// Becomes ready when [`Readers::serve`] has something to do, or a reader has gone.
+    pub fn woken(&self) -> &Receiver<()> {
+        &self.woken
+    }
+
+    /// Gives an update to all. `profile_bytes` is what the profile takes, this update included.
+    pub fn offer(&self, update: &Arc<Update>, profile_bytes: usize) {
+        let most = profile_bytes.clamp(*LOG_BYTES.start(), *LOG_BYTES.end());
+        let bytes = update.approximate_bytes();
+        let mut state = self.shared.state();
+        state.updates.push_back((Arc::clone(update), bytes));
+        state.bytes += bytes;
+        state.trim();
+        while state.bytes > most {
+            state.pop();
+            let first = state.first;
+            let behind = |place: &Place| matches!(place, Place::Begins(at, _) | Place::At(at) if *at < first);
+            for place in state.places.values_mut().filter(|place| behind(place)) {
+                // One that waits for it here is asked for again.
+                *place = if matches!(place, Place::Begins(..)) { Place::Asks } else { Place::Lost };
+            }
+            state.trim();
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Gives a snapshot to those who ask for one. `profile` holds every update offered so far.
+    pub fn serve(&self, profile: &Profile) {
+        let _ = self.woken.try_recv();
+        if !self.shared.state().wants_snapshot() {
+            return;
+        }
+        // Nothing is offered meanwhile: that is done by the same thread. Those who come at the same moment share it.
+        let snapshot = Arc::new(profile.snapshot());
+        let mut state = self.shared.state();
+        let next = state.next();
+        for place in state.places.values_mut().filter(|place| matches!(place, Place::Asks)) {
+            *place = Place::Begins(next, Arc::clone(&snapshot));
+        }
+        state.snapshot = (next, Arc::downgrade(&snapshot));
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// Tells all that there will be nothing more.
-    pub fn end(&mut self, end: &SessionEnd) {
-        for reader in &mut self.readers {
-            reader.end.get_or_insert_with(|| Some(end.clone()));
+    pub fn end(&self, end: &SessionEnd) {
+        self.shared.state().end = Some(end.clone());
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.shared.state().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+/// One reader, for its thread.
+pub struct Reader {
+    shared: Arc<Shared>,
+    key: u64,
+    /// The update before which it stops.
+    until: u64,
+    /// What it is told at its end, if that is known already.
+    end: Option<Option<SessionEnd>>,
+    /// Whether it has been told its end.
+    is_done: bool,
+}
+
+/// What a reader finds.
+enum Found {
+    Snapshot(Arc<Update>),
+    Updates(Vec<Arc<Update>>),
+    End(Option<SessionEnd>),
+    /// There will be something, or the end.
+    Nothing,
+    /// There will be nothing: the end has been told, or the session was forgotten.
+    Gone,
+}
+
+impl Reader {
+    fn look(&mut self, state: &mut State) -> Found {
+        let (first, next, closed) = (state.first, state.next(), state.closed);
+        let old = state.old_snapshot();
+        let end = self.end.clone().or_else(|| state.end.clone().map(Some));
+        let Some(place) = state.places.get_mut(&self.key).filter(|_| !self.is_done) else { return Found::Gone };
+        match place {
+            Place::Lost | Place::Asks => match old {
+                Some((at, snapshot)) => {
+                    *place = Place::At(at);
+                    Found::Snapshot(snapshot)
+                }
+                None if closed => Found::Gone,
+                None => {
+                    *place = Place::Asks;
+                    let _ = self.shared.wake.try_send(());
+                    Found::Nothing
+                }
+            },
+            Place::Begins(at, snapshot) => {
+                let snapshot = Arc::clone(snapshot);
+                *place = Place::At(*at);
+                Found::Snapshot(snapshot)
+            }
+            Place::At(at) if *at < next.min(self.until) => {
+                let missed = usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX);
+                *place = Place::At(next);
+                let updates = state.updates.iter().skip(missed).map(|(update, _)| Arc::clone(update)).collect();
+                state.trim();
+                Found::Updates(updates)
+            }
+            Place::At(_) => match end {
+                Some(end) => {
+                    self.is_done = true;
+                    Found::End(end)
+                }
+                None if closed => Found::Gone,
+                None => Found::Nothing,
+            },
         }
     }
 
-    /// Adds the readers to a selection that something waits for: it ends when one becomes ready.
-    pub fn select<'a>(&'a self, select: &mut Select<'a>) {
-        for reader in self.readers.iter().filter(|reader| reader.has_something()) {
-            select.send(&reader.sender);
+    fn delivery(&self, found: Found) -> Option<Delivery> {
+        match found {
+            Found::Snapshot(snapshot) => Some(Delivery::Begin { info: Arc::clone(&self.shared.info), snapshot }),
+            Found::Updates(updates) => merged(updates).map(Delivery::Update),
+            Found::End(end) => Some(Delivery::End(end)),
+            Found::Nothing | Found::Gone => None,
         }
     }
+}
 
-    /// Delivers what there is to those that are ready. `profile` holds every update offered so far.
-    pub fn deliver(&mut self, info: &Arc<SessionInfo>, profile: &Profile) {
-        // Those who come at the same moment share a snapshot.
-        let mut snapshot: Option<Arc<Update>> = None;
-        self.readers.retain_mut(|reader| {
-            while reader.has_something() && reader.is_ready() {
-                let delivery = if reader.needs_snapshot {
-                    let snapshot = snapshot.get_or_insert_with(|| Arc::new(profile.snapshot()));
-                    reader.needs_snapshot = false;
-                    Delivery::Begin { info: Arc::clone(info), snapshot: Arc::clone(snapshot) }
-                } else if let Some(update) = reader.pending.take() {
-                    Delivery::Update(update)
-                } else {
-                    Delivery::End(reader.end.take().flatten())
-                };
-                let last = matches!(delivery, Delivery::End(_));
-                match reader.sender.try_send(delivery) {
-                    Ok(()) if !last => {}
-                    // This thread alone sends, so there is room still: a reader who is ready and takes nothing has gone.
-                    Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => return false,
+impl Iterator for Reader {
+    type Item = Delivery;
+
+    /// Waits for what comes next. `None` after the end, and where the session was forgotten before this reader had all.
+    fn next(&mut self) -> Option<Delivery> {
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.state();
+        loop {
+            match self.look(&mut state) {
+                Found::Nothing => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                found => {
+                    drop(state);
+                    return self.delivery(found);
                 }
             }
-            true
-        });
+        }
     }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.places.remove(&self.key);
+        state.trim();
+        drop(state);
+        // The session counts its readers.
+        let _ = self.shared.wake.try_send(());
+    }
+}
+
+/// Updates that follow each other as one: neighbours first, so that the work does not grow with the square of their number.
+fn merged(mut updates: Vec<Arc<Update>>) -> Option<Arc<Update>> {
+    while updates.len() > 1 {
+        let mut halves = Vec::with_capacity(updates.len().div_ceil(2));
+        let mut rest = updates.into_iter();
+        while let Some(mut update) = rest.next() {
+            if let Some(later) = rest.next() {
+                // They fit: the session has applied them one after the other.
+                Arc::make_mut(&mut update).merge(&later).ok()?;
+            }
+            halves.push(update);
+        }
+        updates = halves;
+    }
+    updates.pop()
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic)]
-mod tests {
-    use super::*;
-    use ccsd_profile::{
-        ContextId, CostCentre, Image, Limits, LineId, Metric, Process, ProcessId, Thread, ThreadId, Unit,
-    };
-
-    fn info() -> SessionInfo {
-        let metric = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
-        SessionInfo { metrics: vec![metric], ..SessionInfo::default() }
-    }
-
-    /// A collector, the session's copy of its profile, and a function and a thread to charge.
-    struct Fixture {
-        collector: Profile,
-        replica: Profile,
-        info: Arc<SessionInfo>,
-        readers: Readers,
-        thread: ThreadId,
-        functions: u32,
-    }
-
-    impl Fixture {
-        fn new() -> Fixture {
-            let mut collector = Profile::new(info(), Limits::default());
-            let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "demo".to_owned() };
-            let process: ProcessId = collector.add_process(process);
-            let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
-            let replica = Profile::new(info(), Limits::default());
-            Fixture { collector, replica, info: Arc::new(info()), readers: Readers::default(), thread, functions: 0 }
-        }
-
-        /// An interval in which a new function is charged, with a name of so many bytes.
-        fn interval(&mut self, name_bytes: usize) {
-            self.functions += 1;
-            let image = self.collector.add_image(Image { name: "demo".to_owned(), build_id: Vec::new() });
-            let name = format!("{:0name_bytes$}", self.functions);
-            let function = self.collector.add_cost_centre(CostCentre {
-                image,
-                linkage_name: Some(name),
-                display_name: None,
-                start: None,
-                file: None,
-                line: 0,
-            });
-            let context = self.collector.contexts_mut().push(ContextId::ROOT, function);
-            self.collector.charge(self.thread, context, LineId::UNKNOWN, &[7]);
-            self.collector.accounting_mut().received += 1;
-            let update = Arc::new(self.collector.take_update());
-            self.replica.apply(&update).unwrap();
-            self.readers.offer(&update);
-            self.deliver();
-        }
-
-        fn deliver(&mut self) {
-            self.readers.deliver(&self.info, &self.replica);
-        }
-    }
-
-    /// Takes what is there, as a client does. How many deliveries that were, and whether it was the end.
-    fn take(fixture: &mut Fixture, from: &Receiver<Delivery>, profile: &mut Profile) -> (usize, usize, bool) {
-        let (mut deliveries, mut beginnings) = (0, 0);
-        while let Ok(delivery) = from.try_recv() {
-            deliveries += 1;
-            match delivery {
-                Delivery::Begin { info, snapshot } => {
-                    beginnings += 1;
-                    *profile = Profile::new((*info).clone(), Limits::reading());
-                    profile.apply(&snapshot).unwrap();
-                }
-                Delivery::Update(update) => profile.apply(&update).unwrap(),
-                Delivery::End(_) => return (deliveries, beginnings, true),
-            }
-            fixture.deliver();
-        }
-        (deliveries, beginnings, false)
-    }
-
-    #[test]
-    fn slow_and_late_readers_end_with_the_same_profile() {
-        let mut fixture = Fixture::new();
-        let [mut quick, mut slow, mut late] = [(); 3].map(|()| Profile::new(info(), Limits::default()));
-        let quick_end = fixture.readers.add(true, None);
-        let slow_end = fixture.readers.add(true, None);
-        let mut late_end = None;
-        fixture.deliver();
-        let mut quick_got = 0;
-        for i in 0..20 {
-            fixture.interval(10);
-            if i == 11 {
-                late_end = Some(fixture.readers.add(true, None));
-            }
-            quick_got += take(&mut fixture, &quick_end, &mut quick).0;
-        }
-        fixture.readers.end(&SessionEnd::Target);
-        fixture.deliver();
-        quick_got += take(&mut fixture, &quick_end, &mut quick).0;
-        let (slow_got, beginnings, ended) = take(&mut fixture, &slow_end, &mut slow);
-        assert!(ended);
-        // The snapshot that waited, everything since in one, and the end.
-        assert_eq!((slow_got, beginnings), (3, 1));
-        assert_eq!(quick_got, 22);
-        assert!(take(&mut fixture, &late_end.unwrap(), &mut late).2);
-        assert_eq!(fixture.readers.count(), 0);
-        for profile in [&quick, &slow, &late] {
-            assert_eq!(profile.canonical(), fixture.collector.canonical());
-            assert_eq!(profile.accounting(), fixture.collector.accounting());
-        }
-    }
-
-    #[test]
-    fn a_reader_who_misses_too_much_starts_anew() {
-        let mut fixture = Fixture::new();
-        let mut profile = Profile::new(info(), Limits::default());
-        let end = fixture.readers.add(true, None);
-        fixture.deliver();
-        // Each brings a name of 60,000 bytes.
-        for _ in 0..2 * MAX_PENDING_BYTES / 60_000 {
-            fixture.interval(60_000);
-            let reader = &fixture.readers.readers[0];
-            assert!(reader.pending.as_ref().is_none_or(|update| update.approximate_bytes() <= MAX_PENDING_BYTES));
-        }
-        let (got, beginnings, _) = take(&mut fixture, &end, &mut profile);
-        assert_eq!((got, beginnings), (2, 2));
-        fixture.interval(10);
-        take(&mut fixture, &end, &mut profile);
-        assert_eq!(profile.canonical(), fixture.collector.canonical());
-    }
-
-    #[test]
-    fn who_wants_no_updates_gets_one_profile_and_its_end() {
-        let mut fixture = Fixture::new();
-        fixture.interval(1);
-        let end = fixture.readers.add(false, None);
-        fixture.interval(1);
-        fixture.interval(1);
-        let mut profile = Profile::new(info(), Limits::default());
-        assert_eq!(take(&mut fixture, &end, &mut profile), (2, 1, true));
-        assert_eq!(profile.accounting().received, 2);
-        // And who has gone is forgotten, with or without something left in the channel.
-        drop(fixture.readers.add(true, None));
-        fixture.deliver();
-        assert_eq!(fixture.readers.count(), 0);
-        let end = fixture.readers.add(true, None);
-        fixture.deliver();
-        fixture.interval(1);
-        assert_eq!((fixture.readers.count(), end.len()), (1, 1));
-        drop(end);
-        fixture.deliver();
-        assert_eq!(fixture.readers.count(), 0);
-    }
-}
+mod tests;

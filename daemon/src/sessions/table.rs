@@ -1,14 +1,14 @@
 //! The table of sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_collector::system;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
 use super::SessionLimits;
-use super::readers::Delivery;
+use super::readers::Reader;
 use super::worker::{self, Channels, Command, Event, Grant, NewSession};
-use crate::authority::{Authority, user_name};
+use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 
 /// Commands that wait for a session. It looks at them many times a second.
@@ -31,7 +31,8 @@ pub enum Ask {
         reply: Sender<Result<(), Refusal>>,
     },
     Forget(Authority, u32, Sender<Result<(), Refusal>>),
-    Subscribe(Authority, u32, bool, Sender<Result<Receiver<Receiver<Delivery>>, Refusal>>),
+    Subscribe(Authority, u32, bool, Sender<Result<Receiver<Reader>, Refusal>>),
+    LimitUsers(u64),
     ConnectionEnded(u64),
     ShutDown(Sender<()>),
 }
@@ -46,11 +47,18 @@ struct Entry {
     forget: bool,
     /// Memory that its rings may take, as long as it runs.
     ring_bytes: usize,
+    /// It has been told to end, to make room.
+    sheds: bool,
     /// `None` until it samples.
     summary: Option<Box<SessionSummary>>,
 }
 
 impl Entry {
+    /// What it takes, bytes: until it says that itself, what it has been granted.
+    fn bytes(&self) -> u64 {
+        self.summary.as_ref().map_or(self.ring_bytes as u64, |summary| summary.bytes)
+    }
+
     fn has_ended(&self) -> bool {
         self.summary.as_ref().is_some_and(|summary| summary.ended.is_some())
     }
@@ -92,19 +100,34 @@ impl Table {
         loop {
             select! {
                 recv(asks) -> ask => match ask {
-                    Ok(ask) => self.answer(ask),
+                    Ok(ask) => {
+                        // Who asks may know of what the sessions have said before.
+                        while let Ok(event) = events.try_recv() {
+                            self.learn(event);
+                        }
+                        self.answer(ask);
+                    }
                     // Dropping the entries ends the sessions.
                     Err(_) => return,
                 },
                 recv(events) -> event => match event {
-                    Ok(Event::State(summary)) => self.note(summary),
-                    Ok(Event::Gone(id)) => drop(self.entries.remove(&id)),
+                    Ok(event) => self.learn(event),
                     // This thread holds a sender.
                     Err(_) => return,
                 },
             }
             if self.all_ended.is_some() && self.entries.values().all(Entry::has_ended) {
                 self.all_ended = None;
+            }
+        }
+    }
+
+    fn learn(&mut self, event: Event) {
+        match event {
+            Event::State(summary) => self.note(summary),
+            Event::Gone(id) => {
+                self.entries.remove(&id);
+                crate::heap::something_ended();
             }
         }
     }
@@ -143,6 +166,11 @@ impl Table {
                 let told = self.tell(viewer, id, Command::Subscribe(follow, sender));
                 let _ = reply.send(told.map(|()| receiver));
             }
+            Ask::LimitUsers(bytes) => {
+                self.limits.bytes_of_user = bytes;
+                let users: BTreeSet<u32> = self.untrusted().map(|(_, entry)| entry.owner.uid).collect();
+                users.into_iter().for_each(|uid| self.bound(uid));
+            }
             Ask::ConnectionEnded(connection) => {
                 for entry in self.entries.values_mut().filter(|entry| entry.connection == Some(connection)) {
                     entry.connection = None;
@@ -160,6 +188,9 @@ impl Table {
     }
 
     fn create(&mut self, new: NewSession, connection: Option<u64>, reply: Sender<Result<u32, Refusal>>) {
+        if !new.owner.trusted {
+            self.drop_for(new.owner.uid, self.ring_bytes() as u64);
+        }
         if let Err(refusal) = self.room_for(&new.owner) {
             let _ = reply.send(Err(refusal));
             return;
@@ -173,11 +204,13 @@ impl Table {
             commands,
             forget: false,
             ring_bytes,
+            sheds: false,
             summary: None,
         };
         let channels = Channels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
         let failed = reply.clone();
-        let run = move || worker::run(Grant { id, ring_bytes }, new, channels, reply);
+        let profile_bytes = (!new.owner.trusted).then_some(self.limits.bytes_of_user);
+        let run = move || worker::run(Grant { id, ring_bytes, profile_bytes }, new, channels, reply);
         match std::thread::Builder::new().name(format!("ccsd-session-{id}")).spawn(run) {
             Ok(_) => {
                 self.next_id = self.next_id.saturating_add(1);
@@ -210,8 +243,20 @@ impl Table {
         }
         let limit = self.limits.running_of_user;
         if !owner.trusted && running().filter(|entry| entry.owner.uid == owner.uid).count() >= limit {
-            let who = user_name(owner.uid);
-            let message = format!("{who} has {limit} sessions, the most that there may be; `ccsd stop ID` ends one");
+            // Not by name: looking that up may take long.
+            let (uid, most) = (owner.uid, "the most that there may be; `ccsd stop ID` ends one");
+            let message = format!("user {uid} has {limit} sessions, {most}");
+            return Err(Refusal::new(RefusalKind::Busy, message));
+        }
+        let (taken, most) = (self.bytes_of(owner.uid), self.limits.bytes_of_user);
+        if !owner.trusted && taken.saturating_add(self.ring_bytes() as u64) > most {
+            let message = format!(
+                "the sessions of user {} take {} MiB of the daemon's memory, and {} MiB are the most that they may; \
+                 `ccsd stop ID` ends one",
+                owner.uid,
+                taken >> 20,
+                most >> 20
+            );
             return Err(Refusal::new(RefusalKind::Busy, message));
         }
         Ok(())
@@ -234,10 +279,62 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let ends = summary.ended.is_some() && !entry.has_ended();
         entry.summary = Some(summary);
+        let owner = entry.owner;
         if ends && entry.forget {
             self.entries.remove(&id);
         } else if ends {
             self.drop_the_oldest();
+        }
+        if !owner.trusted {
+            self.bound(owner.uid);
+        }
+    }
+
+    /// Sessions of those whose memory is limited.
+    fn untrusted(&self) -> impl DoubleEndedIterator<Item = (&u32, &Entry)> {
+        self.entries.iter().filter(|(_, entry)| !entry.owner.trusted)
+    }
+
+    /// What the sessions of such a user take, bytes.
+    fn bytes_of(&self, uid: u32) -> u64 {
+        self.untrusted()
+            .filter(|(_, entry)| entry.owner.uid == uid)
+            .fold(0, |sum, (_, entry)| sum.saturating_add(entry.bytes()))
+    }
+
+    /// Drops sessions of a user that have ended, the oldest first, until so many bytes more fit.
+    fn drop_for(&mut self, uid: u32, more: u64) {
+        while self.bytes_of(uid).saturating_add(more) > self.limits.bytes_of_user {
+            let mut ended = self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && entry.has_ended());
+            let Some((&oldest, _)) = ended.next() else { return };
+            drop(ended);
+            self.entries.remove(&oldest);
+        }
+    }
+
+    /// Brings a user's sessions back to what they may take: first those go that have ended, then the one that takes most
+    /// ends. It keeps its profile, which is a part of what it takes.
+    fn bound(&mut self, uid: u32) {
+        self.drop_for(uid, 0);
+        let (taken, most) = (self.bytes_of(uid), self.limits.bytes_of_user);
+        let of_user = || self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && !entry.has_ended());
+        // One at a time: it takes a moment to end, and then perhaps there is room.
+        if taken <= most || of_user().any(|(_, entry)| entry.sheds) {
+            return;
+        }
+        let Some((&id, largest)) = of_user().max_by_key(|(_, entry)| entry.bytes()) else { return };
+        let why = format!(
+            "the sessions of user {uid} took {} MiB of the daemon's memory, and {} MiB are the most that they may: the one \
+             that took most, {} MiB, was ended",
+            taken >> 20,
+            most >> 20,
+            largest.bytes() >> 20
+        );
+        tracing::warn!(session = id, "session {id} ends: {why}");
+        let told = largest.commands.try_send(Command::End(SessionEnd::Failed(why), None));
+        if let Some(entry) = self.entries.get_mut(&id) {
+            // One that has too much to do is told when it says next how it is.
+            entry.sheds = told.is_ok();
         }
     }
 

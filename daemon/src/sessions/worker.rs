@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccsd_collector::{Options, Scope, Session, SessionEvent, system};
-use ccsd_profile::{Limits, Profile, Session as SessionInfo, Update};
+use ccsd_profile::{Limits, Profile, Update};
 use crossbeam_channel::{Receiver, Select, Sender};
 
 use super::guard::Guard;
-use super::readers::{Delivery, Readers};
+use super::readers::{Reader, Readers};
 use crate::authority::Authority;
 use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
@@ -53,6 +53,8 @@ pub struct Grant {
     pub id: u32,
     /// Most memory for its rings of samples, bytes.
     pub ring_bytes: usize,
+    /// What all sessions of its owner may take, if that is limited, bytes: one alone must not take all at once.
+    pub profile_bytes: Option<u64>,
 }
 
 /// What a session is told.
@@ -61,8 +63,8 @@ pub enum Command {
     End(SessionEnd, Option<(u64, u64)>),
     /// Its client has gone.
     ClientGone,
-    /// There is a reader: whether it wants updates, and where its deliveries are to be had.
-    Subscribe(bool, Sender<Receiver<Delivery>>),
+    /// There is to be a reader: whether it wants updates, and where it goes.
+    Subscribe(bool, Sender<Reader>),
 }
 
 /// What a session tells.
@@ -99,7 +101,7 @@ impl Drop for Farewell {
 pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
     let id = grant.id;
     let _farewell = Farewell { id, events: channels.events.clone() };
-    let (session, guard) = match open(&new, grant.ring_bytes) {
+    let (session, guard) = match open(&new, grant) {
         Ok(opened) => opened,
         Err(refusal) => {
             let _ = reply.send(Err(refusal));
@@ -115,8 +117,12 @@ pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Resu
 }
 
 /// Opens the events, within what the owner may do.
-fn open(new: &NewSession, ring_bytes: usize) -> Result<(Session, Guard), Refusal> {
+fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard), Refusal> {
+    let Grant { ring_bytes, profile_bytes, .. } = grant;
     let mut options = Options { own_process: false, ring_bytes, ..new.collect.options()? };
+    if let Some(bytes) = profile_bytes {
+        bound(&mut options.limits, usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
     restrict(&mut options, &new.owner)?;
     let pids = match &new.target {
         Target::Pids(pids) => pids.as_slice(),
@@ -129,6 +135,16 @@ fn open(new: &NewSession, ring_bytes: usize) -> Result<(Session, Guard), Refusal
     };
     guard.check_attached()?;
     Ok((session, guard))
+}
+
+/// Budgets of a profile that must not take more than so many bytes with its copy: it gets less detailed before it has to
+/// end.
+fn bound(limits: &mut Limits, bytes: usize) {
+    // Contexts, charges and names, each twice, and as much for all the rest.
+    let each = bytes / 8;
+    for budget in [&mut limits.context_bytes, &mut limits.charge_bytes, &mut limits.string_bytes] {
+        *budget = each.min(*budget);
+    }
 }
 
 /// How long the intervals of others may be: they are told soon when a session has to end.
@@ -158,7 +174,6 @@ struct Worker {
     /// `None` once it has ended.
     session: Option<Session>,
     guard: Guard,
-    info: Arc<SessionInfo>,
     replica: Profile,
     readers: Readers,
     /// Why it ends, once somebody has said so.
@@ -196,8 +211,7 @@ impl Worker {
             guard,
             // The collector has seen to the budgets; a copy needs the room for whatever that let through.
             replica: Profile::new(info.clone(), Limits::reading()),
-            info: Arc::new(info),
-            readers: Readers::default(),
+            readers: Readers::new(Arc::new(info)),
             ending: None,
             until: new.duration.map(|duration| Instant::now() + duration),
             grace_until: None,
@@ -229,7 +243,7 @@ impl Worker {
                 }
             }
             self.look_at_the_clock();
-            self.readers.deliver(&self.info, &self.replica);
+            self.readers.serve(&self.replica);
             let readers = u32::try_from(self.readers.count()).unwrap_or(u32::MAX);
             if readers != self.summary.readers {
                 self.summary.readers = readers;
@@ -245,7 +259,7 @@ impl Worker {
         if let Some(session) = &self.session {
             select.recv(session.events());
         }
-        self.readers.select(&mut select);
+        select.recv(self.readers.woken());
         match [self.until, self.grace_until].into_iter().flatten().min() {
             Some(deadline) => {
                 let _ = select.ready_deadline(deadline);
@@ -277,7 +291,7 @@ impl Worker {
         for crash in &update.crashes {
             tracing::info!(session = self.summary.id, "session {}: {}", self.summary.id, crash.summary());
         }
-        self.readers.offer(&Arc::new(update));
+        self.readers.offer(&Arc::new(update), self.replica.bytes());
         self.tell();
     }
 
@@ -289,7 +303,9 @@ impl Worker {
         summary.received = accounting.received;
         summary.lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
         summary.contexts = self.replica.contexts().len() as u64;
-        summary.bytes = self.replica.bytes() as u64;
+        let held = self.session.as_ref().map_or(0, Session::held_bytes);
+        let copies = (self.replica.bytes() + self.readers.held_bytes()) as u64;
+        summary.bytes = held.saturating_add(copies);
         let _ = self.channels.events.send(Event::State(Box::new(summary.clone())));
     }
 
@@ -305,7 +321,7 @@ impl Worker {
                 }
             }
             Command::Subscribe(follow, reply) => {
-                let _ = reply.send(self.readers.add(follow, self.summary.ended.as_ref()));
+                let _ = reply.send(self.readers.add(follow));
             }
         }
     }
@@ -341,9 +357,10 @@ impl Worker {
             end.text(),
             self.replica.accounting().received
         );
-        self.readers.end(&end);
-        self.summary.ended = Some(end);
+        self.summary.ended = Some(end.clone());
+        // First the table: a reader who has got the end may have the session forgotten, which then has to have ended.
         self.tell();
+        self.readers.end(&end);
     }
 }
 

@@ -4,9 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::config::Budget;
 
-/// Time over which CPU use is averaged. Beginning a session anew takes its time (symbols are read again), so a step must
-/// not be judged by its own cost.
-const WINDOW: Duration = Duration::from_secs(60);
 /// Times that the rate is halved.
 const HALVINGS: u8 = 4;
 /// Windows with room to spare after which a step is taken back.
@@ -98,7 +95,7 @@ impl Shedder {
     /// changes.
     pub fn review(&mut self, now: Instant, cpu: Duration, memory: u64) -> Option<String> {
         let elapsed = now.saturating_duration_since(self.window.0);
-        if elapsed < WINDOW {
+        if elapsed < self.budget.window.0 {
             return None;
         }
         let cpu_percent = 100.0 * cpu.saturating_sub(self.window.1).as_secs_f64() / elapsed.as_secs_f64();
@@ -145,7 +142,9 @@ impl Shedder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CpuPercent, MemoryBytes};
+    use crate::config::{CpuPercent, MemoryBytes, Window};
+
+    const WINDOW: Duration = Duration::from_secs(60);
 
     struct Clock {
         shedder: Shedder,
@@ -155,7 +154,8 @@ mod tests {
 
     impl Clock {
         fn new() -> Clock {
-            let budget = Budget { cpu_percent: CpuPercent(2.0), memory: MemoryBytes(100 << 20) };
+            let budget =
+                Budget { cpu_percent: CpuPercent(2.0), memory: MemoryBytes(100 << 20), window: Window(WINDOW) };
             let now = Instant::now();
             Clock { shedder: Shedder::new(budget, now, Duration::ZERO), now, cpu: Duration::ZERO }
         }

@@ -1,0 +1,280 @@
+//! Taking connections: how many there may be, and what is said of those that are refused.
+//!
+//! Nothing is done here that could wait for anybody, a directory of users least of all: who is a member of the group is
+//! found out by the connection's own thread. Until then it counts as one of an ordinary user.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::connection::{Connection, Served};
+use crate::authority::{Credentials, Members};
+use crate::protocol::message::{Refusal, RefusalKind, Reply};
+use crate::protocol::send;
+use crate::sessions::Sessions;
+use crate::upkeep::Upkeep;
+
+/// Connections of all, and of one user who is neither root nor a member of the group. An idle one is a thread that sleeps
+/// and a descriptor.
+const MAX_CONNECTIONS: usize = 2_048;
+const MAX_CONNECTIONS_OF_USER: usize = 64;
+/// Stack of a client's thread. Reading a message is recursive only as far as the JSON reader allows (128 levels).
+const STACK_BYTES: usize = 256 << 10;
+/// How long to wait where no more connections can be accepted for want of descriptors or memory.
+const RESPITE: Duration = Duration::from_millis(100);
+/// Of refusals one is told at once, and the others once in so long, with their number.
+const SUMMING_UP: Duration = Duration::from_secs(10);
+
+/// Connections that there are.
+#[derive(Debug, Default)]
+struct Open {
+    all: usize,
+    /// Of users of whom no more is known than that they are not root.
+    of_users: HashMap<u32, usize>,
+}
+
+impl Open {
+    /// Whether there is room for one more, of this user if it is limited; else who has as many as there may be.
+    fn room(&self, limited: Option<u32>) -> Result<(), String> {
+        if self.all >= MAX_CONNECTIONS {
+            return Err(format!("the daemon has {} connections", self.all));
+        }
+        match limited.and_then(|uid| Some((uid, *self.of_users.get(&uid)?))) {
+            Some((uid, count)) if count >= MAX_CONNECTIONS_OF_USER => {
+                Err(format!("user {uid} has {count} connections"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, limited: Option<u32>) {
+        self.all += 1;
+        if let Some(uid) = limited {
+            *self.of_users.entry(uid).or_insert(0) += 1;
+        }
+    }
+
+    fn remove_limited(&mut self, uid: u32) {
+        if let Some(count) = self.of_users.get_mut(&uid) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.of_users.remove(&uid);
+            }
+        }
+    }
+}
+
+/// One connection's place among all. To be held for as long as it is open.
+pub struct Place {
+    open: Arc<Mutex<Open>>,
+    limited: Option<u32>,
+}
+
+impl Place {
+    fn new(open: &Arc<Mutex<Open>>, limited: Option<u32>) -> Result<Place, String> {
+        let mut all = lock(open);
+        all.room(limited)?;
+        all.add(limited);
+        Ok(Place { open: Arc::clone(open), limited })
+    }
+
+    /// Its user has turned out to be a trusted one, whom the limit of all alone concerns.
+    pub fn is_trusted(&mut self) {
+        if let Some(uid) = self.limited.take() {
+            lock(&self.open).remove_limited(uid);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = lock(&self.open);
+        open.all = open.all.saturating_sub(1);
+        if let Some(uid) = self.limited {
+            open.remove_limited(uid);
+        }
+    }
+}
+
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What may happen thousands of times a second, and is said once in a while.
+#[derive(Debug, Default)]
+struct Summary {
+    /// When something was said last.
+    said: Option<Instant>,
+    /// How often it has happened since, and what it was the last time.
+    more: u64,
+    last: String,
+}
+
+impl Summary {
+    /// It has happened. Returns what is to be said at once.
+    fn note(&mut self, now: Instant, what: String) -> Option<String> {
+        if self.due_in(now).is_zero() && self.more == 0 {
+            self.said = Some(now);
+            return Some(what);
+        }
+        self.more += 1;
+        self.last = what;
+        None
+    }
+
+    /// How long until something may be said again.
+    fn due_in(&self, now: Instant) -> Duration {
+        self.said.map_or(Duration::ZERO, |said| SUMMING_UP.saturating_sub(now.saturating_duration_since(said)))
+    }
+
+    /// How long until there is something to be said; `None` if there is nothing.
+    fn waits(&self, now: Instant) -> Option<Duration> {
+        (self.more > 0).then(|| self.due_in(now))
+    }
+
+    /// What is due.
+    fn take(&mut self, now: Instant) -> Option<String> {
+        if self.more == 0 || !self.due_in(now).is_zero() {
+            return None;
+        }
+        let more = std::mem::take(&mut self.more);
+        self.said = Some(now);
+        let last = std::mem::take(&mut self.last);
+        Some(if more == 1 { last } else { format!("{more} times in {} s: {last}", SUMMING_UP.as_secs()) })
+    }
+}
+
+/// Takes connections, and knows how many there are.
+pub struct Acceptor {
+    served: Served,
+    members: Arc<Members>,
+    open: Arc<Mutex<Open>>,
+    refusals: Summary,
+    next: u64,
+}
+
+impl Acceptor {
+    /// One that has taken none. `streaming` is alive while clients may be given streams.
+    pub fn new(sessions: Sessions, upkeep: Option<Arc<Upkeep>>, streaming: Weak<Sender<()>>) -> Acceptor {
+        let (members, open, dumps) = Default::default();
+        let served = Served { sessions, dumps, upkeep, streaming };
+        Acceptor { served, members, open, refusals: Summary::default(), next: 1 }
+    }
+
+    /// Until the other end of `woken` is closed.
+    pub fn run(mut self, listener: &UnixListener, woken: &OwnedFd) {
+        loop {
+            let mut fds =
+                [PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+            let wait = self.refusals.waits(Instant::now());
+            let wait =
+                wait.map_or(PollTimeout::NONE, |wait| u16::try_from(wait.as_millis() + 1).unwrap_or(u16::MAX).into());
+            let polled = poll(&mut fds, wait);
+            if let Some(summary) = self.refusals.take(Instant::now()) {
+                tracing::warn!("{summary}");
+            }
+            if fds[1].any().unwrap_or(false) {
+                return;
+            }
+            if !matches!(polled, Ok(1..)) {
+                continue;
+            }
+            match listener.accept() {
+                Ok((stream, _)) => self.accept(stream),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    self.warn(format!("cannot accept a connection: {error}"));
+                    std::thread::sleep(RESPITE);
+                }
+            }
+        }
+    }
+
+    fn warn(&mut self, what: String) {
+        if let Some(what) = self.refusals.note(Instant::now(), what) {
+            tracing::warn!("{what}");
+        }
+    }
+
+    fn accept(&mut self, stream: UnixStream) {
+        let Ok(credentials) = Credentials::of(&stream) else { return };
+        let limited = (!credentials.is_trusted()).then_some(credentials.uid);
+        let place = match Place::new(&self.open, limited) {
+            Ok(place) => place,
+            Err(who) => {
+                let why = format!("{who}, the most that there may be; try again later");
+                refuse(&stream, &why);
+                return self.warn(format!("a connection was refused: {why}"));
+            }
+        };
+        let (number, served, members) = (self.next, self.served.clone(), Arc::clone(&self.members));
+        self.next += 1;
+        let serve = move || {
+            if stream.set_nonblocking(false).is_ok() {
+                Connection::serve(number, stream, (credentials, &members), place, served);
+            }
+        };
+        let thread = std::thread::Builder::new().name("ccsd-client".to_owned()).stack_size(STACK_BYTES).spawn(serve);
+        if let Err(error) = thread {
+            self.warn(format!("cannot start a thread for a client: {error}"));
+        }
+    }
+}
+
+/// Says why, if the client takes it at once, in place of a greeting.
+fn refuse(stream: &UnixStream, why: &str) {
+    if stream.set_nonblocking(true).is_ok() {
+        let _ = send(&mut &*stream, &Reply::Refused(Refusal::new(RefusalKind::Busy, why)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_refusals_two_are_said() {
+        let mut refusals = Summary::default();
+        let begin = Instant::now();
+        let said: Vec<String> = (0..5000u64)
+            .flat_map(|i| {
+                let now = begin + Duration::from_millis(i);
+                [refusals.take(now), refusals.note(now, format!("no room for {i}"))]
+            })
+            .flatten()
+            .collect();
+        assert_eq!(said, ["no room for 0"]);
+        let later = begin + SUMMING_UP;
+        assert_eq!(refusals.waits(begin + SUMMING_UP / 2), Some(SUMMING_UP / 2));
+        assert_eq!(refusals.take(later), Some("4999 times in 10 s: no room for 4999".to_owned()));
+        assert_eq!((refusals.waits(later), refusals.take(later)), (None, None));
+        // One alone, later, is said as it is: at once, or when it is due.
+        assert_eq!(refusals.note(later, "once".to_owned()), None);
+        assert_eq!(refusals.take(later + SUMMING_UP), Some("once".to_owned()));
+        assert_eq!(refusals.note(later + 3 * SUMMING_UP, "at once".to_owned()), Some("at once".to_owned()));
+    }
+
+    #[test]
+    fn a_user_s_connections_are_limited_until_he_is_known_to_be_trusted() {
+        let open = Arc::default();
+        let mut places: Vec<Place> = (0..MAX_CONNECTIONS_OF_USER).flat_map(|_| Place::new(&open, Some(7))).collect();
+        assert_eq!(Place::new(&open, Some(7)).err(), Some("user 7 has 64 connections".to_owned()));
+        assert!(Place::new(&open, Some(8)).is_ok() && Place::new(&open, None).is_ok());
+        places[0].is_trusted();
+        places[0].is_trusted();
+        let another = Place::new(&open, Some(7));
+        assert!(another.is_ok() && Place::new(&open, Some(7)).is_err());
+        drop(places);
+        drop(another);
+        assert_eq!(lock(&open).all, 0);
+        assert_eq!(lock(&open).of_users.len(), 0);
+        let all: Vec<Place> = (0..MAX_CONNECTIONS).flat_map(|_| Place::new(&open, None)).collect();
+        assert_eq!((all.len(), Place::new(&open, None).is_err()), (MAX_CONNECTIONS, true));
+    }
+}

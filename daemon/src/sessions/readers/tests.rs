@@ -1,0 +1,267 @@
+//! Readers without threads: what each finds is looked at step by step.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+use ccsd_profile::{ContextId, CostCentre, Image, Limits, LineId, Metric, Process, ProcessId, Thread, ThreadId, Unit};
+
+fn info() -> SessionInfo {
+    let metric = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
+    SessionInfo { metrics: vec![metric], ..SessionInfo::default() }
+}
+
+/// A collector, the session's copy of its profile, and a function and a thread to charge.
+struct Fixture {
+    collector: Profile,
+    replica: Profile,
+    readers: Readers,
+    thread: ThreadId,
+    functions: u32,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let mut collector = Profile::new(info(), Limits::default());
+        let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "demo".to_owned() };
+        let process: ProcessId = collector.add_process(process);
+        let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
+        let replica = Profile::new(info(), Limits::default());
+        Fixture { collector, replica, readers: Readers::new(Arc::new(info())), thread, functions: 0 }
+    }
+
+    /// An interval in which a new function is charged, with a name of so many bytes.
+    fn interval(&mut self, name_bytes: usize) {
+        self.functions += 1;
+        let image = self.collector.add_image(Image { name: "demo".to_owned(), build_id: Vec::new() });
+        let name = format!("{:0name_bytes$}", self.functions);
+        let function = self.collector.add_cost_centre(CostCentre {
+            image,
+            linkage_name: Some(name),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+        });
+        let context = self.collector.contexts_mut().push(ContextId::ROOT, function);
+        self.collector.charge(self.thread, context, LineId::UNKNOWN, &[7]);
+        self.collector.accounting_mut().received += 1;
+        let update = Arc::new(self.collector.take_update());
+        self.replica.apply(&update).unwrap();
+        self.readers.offer(&update, self.replica.bytes());
+        self.readers.serve(&self.replica);
+    }
+
+    fn end(&self) {
+        self.readers.end(&SessionEnd::Target);
+    }
+}
+
+/// A reader and its profile, like a client.
+struct Client {
+    reader: Reader,
+    profile: Profile,
+    /// Beginnings, updates, ends.
+    got: [usize; 3],
+}
+
+impl Client {
+    fn new(fixture: &Fixture, follow: bool) -> Client {
+        let profile = Profile::new(info(), Limits::default());
+        Client { reader: fixture.readers.add(follow), profile, got: [0; 3] }
+    }
+
+    /// Takes the next that is there; whether there was something.
+    fn take_one(&mut self, fixture: &Fixture) -> bool {
+        let shared = Arc::clone(&self.reader.shared);
+        let mut found = self.reader.look(&mut shared.state());
+        if matches!(found, Found::Nothing) {
+            fixture.readers.serve(&fixture.replica);
+            found = self.reader.look(&mut shared.state());
+        }
+        match self.reader.delivery(found) {
+            Some(Delivery::Begin { info, snapshot }) => {
+                self.got[0] += 1;
+                self.profile = Profile::new((*info).clone(), Limits::reading());
+                self.profile.apply(&snapshot).unwrap();
+            }
+            Some(Delivery::Update(update)) => {
+                self.got[1] += 1;
+                self.profile.apply(&update).unwrap();
+            }
+            Some(Delivery::End(_)) => self.got[2] += 1,
+            None => return false,
+        }
+        true
+    }
+
+    /// Takes all that is there. Returns what it has got since the last time: beginnings, updates, ends.
+    fn take(&mut self, fixture: &Fixture) -> [usize; 3] {
+        while self.take_one(fixture) {}
+        std::mem::take(&mut self.got)
+    }
+
+    fn assert_has_all(&self, fixture: &Fixture) {
+        assert_eq!(self.profile.canonical(), fixture.collector.canonical());
+        assert_eq!(self.profile.accounting(), fixture.collector.accounting());
+    }
+}
+
+#[test]
+fn slow_and_late_readers_end_with_the_same_profile() {
+    let mut fixture = Fixture::new();
+    let (mut quick, mut slow) = (Client::new(&fixture, true), Client::new(&fixture, true));
+    let mut late = None;
+    assert!(slow.take_one(&fixture));
+    for i in 0..20 {
+        fixture.interval(10);
+        if i == 11 {
+            late = Some(Client::new(&fixture, true));
+        }
+        assert_eq!(quick.take(&fixture), if i == 0 { [1, 0, 0] } else { [0, 1, 0] });
+    }
+    fixture.end();
+    assert_eq!(quick.take(&fixture), [0, 0, 1]);
+    // The snapshot, everything since in one, and the end.
+    assert_eq!(slow.take(&fixture), [1, 1, 1]);
+    let mut late = late.unwrap();
+    assert_eq!(late.take(&fixture), [1, 0, 1]);
+    for client in [&quick, &slow, &late] {
+        client.assert_has_all(&fixture);
+    }
+    drop((quick, slow, late));
+    assert_eq!((fixture.readers.count(), fixture.readers.held_bytes()), (0, 0));
+}
+
+#[test]
+fn nothing_is_kept_for_those_who_keep_up() {
+    let mut fixture = Fixture::new();
+    fixture.interval(100);
+    assert_eq!(fixture.readers.held_bytes(), 0);
+    let mut clients: Vec<Client> = (0..10).map(|_| Client::new(&fixture, true)).collect();
+    for client in &mut clients {
+        client.take(&fixture);
+    }
+    for _ in 0..10 {
+        fixture.interval(100);
+        let held = fixture.readers.held_bytes();
+        assert!(held > 0);
+        for client in &mut clients {
+            assert_eq!(client.take(&fixture), [0, 1, 0]);
+        }
+        assert_eq!(fixture.readers.held_bytes(), 0);
+    }
+    // What is kept for one is kept for all.
+    let held: Vec<usize> = [1, 10]
+        .map(|stopped| {
+            (0..5).for_each(|_| fixture.interval(100));
+            clients.iter_mut().skip(stopped).for_each(|client| assert_eq!(client.take(&fixture), [0, 1, 0]));
+            let held = fixture.readers.held_bytes();
+            clients.iter_mut().take(stopped).for_each(|client| assert_eq!(client.take(&fixture), [0, 1, 0]));
+            held
+        })
+        .into();
+    assert!(held[0] > 0 && held[0].abs_diff(held[1]) < held[0] / 10, "{held:?}");
+}
+
+#[test]
+fn readers_who_miss_too_much_start_anew() {
+    let mut fixture = Fixture::new();
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&fixture, true)).collect();
+    assert!(clients.iter_mut().all(|client| client.take_one(&fixture)));
+    // Each brings a name of 60,000 bytes.
+    let most = *LOG_BYTES.end();
+    for _ in 0..2 * most / 60_000 {
+        fixture.interval(60_000);
+        assert!(fixture.readers.held_bytes() <= most);
+    }
+    for client in &mut clients {
+        client.got = [0; 3];
+        assert_eq!(client.take(&fixture), [1, 0, 0]);
+        client.assert_has_all(&fixture);
+    }
+    fixture.interval(10);
+    for client in &mut clients {
+        assert_eq!(client.take(&fixture), [0, 1, 0]);
+        client.assert_has_all(&fixture);
+    }
+}
+
+#[test]
+fn a_snapshot_that_somebody_still_has_serves_others_too() {
+    let mut fixture = Fixture::new();
+    fixture.interval(10);
+    let mut first = Client::new(&fixture, true);
+    let shared = Arc::clone(&fixture.readers.shared);
+    assert!(matches!(first.reader.look(&mut shared.state()), Found::Nothing));
+    fixture.readers.serve(&fixture.replica);
+    // Its client takes it in slowly.
+    let Found::Snapshot(slowly) = first.reader.look(&mut shared.state()) else { panic!("no snapshot") };
+    fixture.interval(10);
+    let mut second = Client::new(&fixture, true);
+    let Found::Snapshot(same) = second.reader.look(&mut shared.state()) else { panic!("no snapshot") };
+    assert!(Arc::ptr_eq(&slowly, &same));
+    second.profile.apply(&same).unwrap();
+    assert_eq!(second.take(&fixture), [0, 1, 0]);
+    second.assert_has_all(&fixture);
+    // Who wants what there is now gets that, too.
+    let mut once = Client::new(&fixture, false);
+    assert_eq!(once.take(&fixture), [1, 1, 1]);
+    once.assert_has_all(&fixture);
+    // When nobody has it any more, the next gets one of the moment.
+    drop((slowly, same));
+    let mut third = Client::new(&fixture, true);
+    assert_eq!(third.take(&fixture), [1, 0, 0]);
+    third.assert_has_all(&fixture);
+}
+
+#[test]
+fn who_wants_no_updates_gets_one_profile_and_its_end() {
+    let mut fixture = Fixture::new();
+    fixture.interval(1);
+    let mut client = Client::new(&fixture, false);
+    assert!(client.take_one(&fixture));
+    fixture.interval(1);
+    fixture.interval(1);
+    assert_eq!(client.take(&fixture), [1, 0, 1]);
+    assert_eq!(client.profile.accounting().received, 1);
+    drop(client);
+    assert_eq!(fixture.readers.count(), 0);
+}
+
+#[test]
+fn a_session_that_is_forgotten_leaves_its_readers_what_there_is() {
+    let mut fixture = Fixture::new();
+    let (mut one, mut late) = (Client::new(&fixture, true), Client::new(&fixture, true));
+    assert!(one.take_one(&fixture));
+    fixture.interval(1);
+    fixture.end();
+    let Fixture { readers, collector, .. } = fixture;
+    drop(readers);
+    // The reader's own thread would wait here if there were more to come.
+    assert!(matches!(one.reader.next(), Some(Delivery::Update(_))));
+    assert!(matches!(one.reader.next(), Some(Delivery::End(Some(SessionEnd::Target)))));
+    assert!(one.reader.next().is_none());
+    assert!(late.reader.next().is_none());
+    assert_eq!(collector.accounting().received, 1);
+}
+
+#[test]
+fn a_reader_s_thread_gets_everything() {
+    let mut fixture = Fixture::new();
+    let mut reader = fixture.readers.add(true);
+    let thread = std::thread::spawn(move || {
+        let mut profile = Profile::new(info(), Limits::default());
+        loop {
+            match reader.next().unwrap() {
+                Delivery::Begin { snapshot, .. } => profile.apply(&snapshot).unwrap(),
+                Delivery::Update(update) => profile.apply(&update).unwrap(),
+                Delivery::End(_) => return profile,
+            }
+        }
+    });
+    // It asks when it gets to it.
+    fixture.readers.woken().recv().unwrap();
+    fixture.readers.serve(&fixture.replica);
+    (0..200).for_each(|_| fixture.interval(20));
+    fixture.end();
+    assert_eq!(thread.join().unwrap().canonical(), fixture.collector.canonical());
+}
