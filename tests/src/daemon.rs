@@ -60,6 +60,22 @@ impl Daemon {
         }
     }
 
+    /// What it says until it says something with these words in it.
+    ///
+    /// # Panics
+    /// If it ends before.
+    pub fn lines_until(&mut self, words: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.messages.read_line(&mut line).unwrap() > 0, "the daemon has ended without saying {words:?}");
+            if line.contains(words) {
+                return lines;
+            }
+            lines.push(line);
+        }
+    }
+
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -291,6 +291,7 @@ fn ending_the_daemon() {
         command
     });
     collecting.wait_for_writes(3);
+    report_with_samples(&daemon, "1");
     daemon.stop();
     let recorded = collecting.wait();
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
@@ -308,6 +309,8 @@ fn killing_the_daemon() {
         command.arg(file).arg(pid.to_string());
         command
     });
+    report_with_samples(&daemon, "1");
+    // And the client has them, too.
     collecting.wait_for_writes(4);
     let _dir = daemon.kill();
     let recorded = collecting.wait();
