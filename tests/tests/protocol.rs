@@ -155,7 +155,7 @@ fn nonsense() {
         (json!({"forget": {"session": 0}}), "no session 0"),
         (json!({"subscribe": {"session": 5, "follow": true}}), "no session 5"),
         (json!({"attach": {"pids": [], "collect": collect}}), "1 to 1024 processes"),
-        (json!({"attach": {"pids": vec![1; 1025], "collect": collect}}), "1 to 1024 processes"),
+        (json!({"attach": {"pids": (1..=1025).collect::<Vec<u32>>(), "collect": collect}}), "1 to 1024 processes"),
         (json!({"attach": {"pids": [4_294_967_295u32], "collect": collect}}), "no process"),
         (json!({"attach": {"pids": [0], "collect": collect}}), "no process"),
         (json!({"attach": {"pids": [1], "collect": {"rate_hz": 0}}}), "outside 1 to"),
