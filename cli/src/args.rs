@@ -430,7 +430,7 @@ Examples:
 /// Arguments of `ccsd import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// The file that `perf record` wrote
+    /// The file that `perf record` wrote, or the text that `perf script` printed; - for such text from standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     pub file: PathBuf,
     /// The profile file
@@ -442,8 +442,10 @@ pub struct ImportArgs {
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
-  perf record --call-graph dwarf -- ./prog; ccsd import
-  ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd";
+  ccsd import                              perf.data, as from perf record --call-graph dwarf -- ./prog
+  ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd
+  ccsd import script.txt                   what was printed on another machine, as here:
+  perf script --header --no-inline --max-stack 65535 -F comm,pid,tid,time,event,period,ip,sym,dso | ccsd import -";
 
 /// Arguments of `ccsd doctor`.
 #[derive(Debug, Args)]

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
+use ccsd_profile::import::PERF_SCRIPT;
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, GO, Need, Suite, find_program};
+use ccsd_tests::suite::{CC, GO, Need, PERF, Suite, find_program};
 use serde_json::Value;
 
 const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
@@ -256,6 +257,63 @@ fn main() -> ExitCode {
             Ended::of(ccsd(["diff"]).arg(&old.file)).assert_refused(2, &["two profiles"]);
             Ended::of(ccsd(["diff", "--focus", "weight_12"]).arg(&old.file).arg(&new.file))
                 .assert_refused(2, &["the profile after", "weight_12"]);
+        })
+        .test("what_perf_has_printed", &[CC, PERF], || {
+            let program =
+                build("recursion.c", &["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
+            let dir = ccsd_tests::fixture::scratch();
+            for graph in ["fp", "dwarf,8192"] {
+                let data = dir.path().join(format!("{}.data", &graph[..2]));
+                let mut perf = Command::new("perf");
+                perf.args(["record", "-q", "-e", "cpu-clock:u", "-F", "999", "--call-graph", graph, "-o"]).arg(&data);
+                let recorded = Ended::of(perf.arg("--").arg(&program).args(["three", "30", "10"]));
+                assert!(recorded.status.success(), "{recorded:?}");
+                let file = dir.path().join(format!("{}.ccsd", &graph[..2]));
+                let text = Ended::of(Command::new("perf").arg("script").args(PERF_SCRIPT).arg("-i").arg(&data));
+                let printed = dir.path().join("script.txt");
+                std::fs::write(&printed, text.stdout).unwrap();
+                let imported = Ended::of(ccsd(["import", "-o"]).arg(&file).arg(&printed));
+                assert!(imported.status.success() && imported.stderr.is_empty(), "{imported:?}");
+                assert!(imported.stdout.contains("does not say which of them end before their root"), "{imported:?}");
+                let profile = ccsd_profile::read_profile(std::fs::File::open(&file).unwrap()).unwrap().profile;
+                // The same samples, counted by hand from what perf prints of them in other words.
+                let mut script = Command::new("perf");
+                script.args(["script", "--no-inline", "--max-stack", "10000", "-F", "period,ip,sym", "-i"]).arg(&data);
+                let script = Ended::of(&mut script);
+                let mut expected: Weights = Weights::new();
+                let mut samples = 0;
+                for block in script.stdout.split("\n\n").filter(|block| !block.trim().is_empty()) {
+                    let mut lines = block.trim_start_matches('\n').lines();
+                    let period: u64 = lines.next().unwrap().trim().parse().expect(block);
+                    let names: Vec<&str> = lines
+                        .map(|line| line.trim().split_once(' ').unwrap().1)
+                        .map(|name| name.split("@@").next().unwrap().trim())
+                        .collect();
+                    samples += 1;
+                    expected.entry(names[0].to_owned()).or_default().0 += period;
+                    let once: std::collections::BTreeSet<&str> = names.into_iter().collect();
+                    once.into_iter().for_each(|name| expected.entry(name.to_owned()).or_default().1 += period);
+                }
+                assert!(samples > 20, "{}", script.stdout);
+                let mut found = Weights::new();
+                for row in ccsd_profile::view::FlatView::new(&profile, &ccsd_profile::view::Selection::all()).rows {
+                    // What has one name in several images is several functions here, and one there.
+                    if row.name != "[unknown]" && row.name != "_start" {
+                        found.insert(row.name, (row.self_weight, row.inherited_weight));
+                    }
+                }
+                expected.retain(|name, _| name != "[unknown]" && name != "_start");
+                assert_eq!(found, expected, "{graph}");
+                assert_eq!(profile.accounting().received, samples, "{graph}");
+                assert!(found["p"].1 > 0 && found["main"].1 >= found["q"].1, "{found:?}");
+            }
+            let text = dir.path().join("precious");
+            std::fs::write(&text, "dear diary\n").unwrap();
+            let import =
+                |options: &[&str]| Ended::of(ccsd(["import"]).args(options).arg(&text).current_dir(dir.path()));
+            import(&[]).assert_refused(2, &["precious", "no sample"]);
+            import(&["-o", "precious"]).assert_refused(2, &["not a ccsd profile"]);
+            assert!(!dir.path().join("profile.ccsd").exists());
         })
         .test("a_file_of_patterns", &[CC], || {
             let recorded = plain();

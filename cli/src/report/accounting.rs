@@ -97,12 +97,11 @@ fn target(session: &Session) -> String {
 }
 
 fn event(session: &Session, accounting: &Accounting) -> String {
-    format!(
-        "{} at {} Hz of CPU time, for {}",
-        sanitise(&session.event),
-        count(session.rate_hz.into()),
-        nanoseconds(accounting.duration_ns)
-    )
+    let rate = match session.rate_hz {
+        0 => String::new(),
+        rate => format!(" at {} Hz of CPU time", count(rate.into())),
+    };
+    format!("{}{rate}, for {}", sanitise(&session.event), nanoseconds(accounting.duration_ns))
 }
 
 fn samples(session: &Session, accounting: &Accounting) -> String {

@@ -20,6 +20,7 @@ mod fold;
 mod hash;
 mod history;
 mod ids;
+pub mod import;
 pub mod json;
 mod limits;
 mod marked;

@@ -1,0 +1,111 @@
+//! The text of `perf script` as a profile.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use ccsd_profile::import::{Passed, perf_script};
+use ccsd_profile::view::{FlatView, Selection, ThreadsView};
+use ccsd_profile::{Encoder, Profile, Session, Unit, read_profile};
+use proptest::prelude::*;
+
+const TEXT: &str = "\
+# ========
+# hostname : vm
+# perf version : 6.1
+# cmdline : /usr/bin/perf record -g ./demo
+# event : name = cpu-clock:ppp, , id = { 1 }, type = 1, { sample_period, sample_freq } = 999, freq = 1
+# event : name = sched:sched_switch, , id = { 2 }, type = 2, { sample_period, sample_freq } = 1
+# sample duration :   2000.000 ms
+# ========
+#
+a demo 7/8 100.000001:    1001001 cpu-clock:ppp: 
+\t            1140 parse(int, char (*)[2]) (/usr/bin/demo)
+\t            11c5 main (/usr/bin/demo)
+\t           27304 __libc_start_main@@GLIBC_2.34 (/usr/lib/libc.so.6)
+
+a demo 7/7 101.500000:    1001001 cpu-clock:ppp: 
+\tffffffff81000000 [unknown] ([kernel.kallsyms])
+\t            11c5 main (/usr/bin/demo)
+
+a demo 7/7 101.500001:          3 sched:sched_switch:      1140 main (/usr/bin/demo)
+a demo 7/7 101.600000: PERF_RECORD_LOST lost 12
+nonsense
+a demo 7/7 101.700000:          5 other:event: 
+\t            11c5 main (/usr/bin/demo)
+
+";
+
+fn read(text: &str) -> Result<(Profile, Passed, Vec<u8>), std::io::Error> {
+    let mut encoder: Option<Encoder<Vec<u8>>> = None;
+    let session = Session { started_unix_ns: 5_000_000_000, ..Session::default() };
+    let (profile, passed) = perf_script(text.as_bytes(), session, |session, update| {
+        match (update, &mut encoder) {
+            (None, _) => encoder = Some(Encoder::new(Vec::new(), session).unwrap()),
+            (Some(update), Some(encoder)) => encoder.write(update).unwrap(),
+            _ => unreachable!(),
+        }
+        Ok(())
+    })?;
+    Ok((profile, passed, encoder.unwrap().finish().unwrap()))
+}
+
+fn weights(profile: &Profile, metric: usize) -> BTreeMap<String, (u64, u64)> {
+    let rows = FlatView::new(profile, &Selection::all().metric(metric)).rows;
+    rows.into_iter().map(|row| (row.name, (row.self_weight, row.inherited_weight))).filter(|it| it.1.1 > 0).collect()
+}
+
+#[test]
+fn what_perf_prints() {
+    let (profile, passed, file) = read(TEXT).unwrap();
+    let session = profile.session();
+    assert_eq!((session.target.as_str(), session.host.as_str(), session.rate_hz), ("a demo", "vm", 999));
+    assert_eq!((session.version.as_str(), session.started_unix_ns), ("perf 6.1", 3_000_000_000));
+    assert!(session.notes[0].ends_with("/usr/bin/perf record -g ./demo"), "{:?}", session.notes);
+    let metrics: Vec<_> = session.metrics.iter().map(|it| (it.name.as_str(), it.unit)).collect();
+    assert_eq!(metrics, [("cpu-clock", Unit::Nanoseconds), ("sched:sched_switch", Unit::Count)]);
+    let row = |name: &str, own, inherited| (name.to_owned(), (own, inherited));
+    assert_eq!(
+        weights(&profile, 0),
+        [
+            row("parse(int, char (*)[2])", 1_001_001, 1_001_001),
+            row("main", 0, 2_002_002),
+            row("__libc_start_main", 0, 1_001_001),
+            row("[unknown]", 1_001_001, 1_001_001),
+        ]
+        .into()
+    );
+    assert_eq!(weights(&profile, 1), [row("main", 3, 3)].into());
+    let accounting = profile.accounting();
+    assert_eq!((accounting.received, accounting.lost, accounting.unsymbolised, accounting.expected), (3, 12, 1, None));
+    assert_eq!((accounting.duration_ns, accounting.max_stack_depth), (1_699_999_000, 3));
+    assert_eq!(passed, Passed { lines: 1, samples: 1 });
+    let threads = ThreadsView::new(&profile, &Selection::all());
+    assert_eq!((threads.processes.len(), threads.processes[0].threads.len()), (1, 2));
+    // What was given on the way is the same profile.
+    assert_eq!(read_profile(&file[..]).unwrap().profile.canonical(), profile.canonical());
+}
+
+#[test]
+fn nothing_to_import() {
+    for text in
+        ["", "# hostname : x\n", "int main(void) {}\n", "a 1/2 3: 4 x:\n", "a 1/2 99999999999999999999.1: 4 x:\n"]
+    {
+        assert_eq!(read(text).map(|_| ()).unwrap_err().kind(), std::io::ErrorKind::InvalidData, "{text}");
+    }
+}
+
+proptest! {
+    /// Whatever the text is, it is read to its end, and every sample in it counts.
+    #[test]
+    fn any_text(lines in prop::collection::vec("[ \t]?[a-f0-9 ():/.#é]{0,30}", 0..20), samples in 1..5u64) {
+        let mut text = String::new();
+        for number in 0..samples {
+            text.push_str(&format!("x 1/1 {number}.5: 10 e:\n\t 12 f (g)\n\n"));
+            text.push_str(&lines.join("\n"));
+            text.push('\n');
+        }
+        let (profile, ..) = read(&text).unwrap();
+        prop_assert!(profile.accounting().received >= samples);
+        prop_assert_eq!(FlatView::new(&profile, &Selection::all()).total.samples, profile.accounting().received);
+    }
+}
