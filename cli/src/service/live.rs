@@ -275,3 +275,53 @@ impl<'a> Screen<'a> {
         Ok(out.flush()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccsd_profile::{ContextId, CostCentre, Image, LineId, Metric, Process, Thread, Unit};
+    use clap::Parser;
+
+    #[test]
+    fn an_interval_has_all_that_was_not_shown() {
+        let cli = args::Cli::try_parse_from(["ccsd", "live", "--interval", "x"]).unwrap();
+        let args::Command::Live(args) = cli.command else { panic!("not live") };
+        let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+        let mut source = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+        let image = source.add_image(Image { name: "x".to_owned(), build_id: Vec::new() });
+        let process = source.add_process(Process {
+            pid: 1,
+            start_time: 1,
+            exec_generation: 0,
+            parent: None,
+            name: String::new(),
+        });
+        let thread = source.add_thread(Thread { process, tid: 1, name: String::new() });
+        let mut charge = |name: &str, samples: u64| {
+            let (linkage_name, start) = (Some(name.to_owned()), None);
+            let function = CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0 };
+            let function = source.add_cost_centre(function);
+            let context = source.contexts_mut().push(ContextId::ROOT, function);
+            source.charge_many(thread, context, LineId::UNKNOWN, samples, &[samples]);
+            source.take_update()
+        };
+        let mut screen = Screen::new(&args, Layout::PLAIN);
+        let samples = |screen: &mut Screen<'_>| {
+            screen.advance().unwrap();
+            let view = FlatView::new(screen.window.as_ref().unwrap(), &Selection::all());
+            view.rows.iter().map(|row| (row.name.clone(), row.samples_self)).collect::<Vec<_>>()
+        };
+        let updates = [charge("f", 1), charge("g", 10), charge("f", 4), charge("g", 2)];
+        screen.begin(&Session {
+            metrics: vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }],
+            ..Session::default()
+        });
+        for update in &updates[..3] {
+            screen.update(update, false).unwrap();
+        }
+        assert_eq!(samples(&mut screen), [("g".to_owned(), 10), ("f".to_owned(), 5)]);
+        screen.update(&updates[3], false).unwrap();
+        let later = samples(&mut screen);
+        assert_eq!(later.iter().filter(|(_, samples)| *samples > 0).collect::<Vec<_>>(), [&("g".to_owned(), 2)]);
+    }
+}
