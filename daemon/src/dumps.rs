@@ -8,8 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::dump::{Dump, End, dump};
+use ccsd_collector::process::owner::Denied;
 
-use crate::authority::Authority;
+use crate::authority::{Authority, user_name};
 use crate::protocol::message::{Refusal, RefusalKind};
 
 /// Dumps at once. Each has a process's debug information in memory.
@@ -55,11 +56,11 @@ impl Dumps {
     /// # Errors
     /// If the user may not see them, if there are too many dumps, and those of [`dump`].
     pub fn take(&self, user: Authority, pid: u32) -> Result<Dump, Refusal> {
-        let began = user.check(pid)?;
+        let began = check(user, pid)?;
         let _running = self.begin(user, pid, Instant::now())?;
         let mut dump = dump(pid)?;
         // It may have become another's, or another process, meanwhile.
-        let now = user.check(pid)?;
+        let now = check(user, pid)?;
         if now != began || dump.start_time != began {
             return Err(ccsd_collector::Error::NoSuchProcess(pid).into());
         }
@@ -95,6 +96,19 @@ impl Dumps {
             state.running.push(pid);
             Ok(Running { dumps: self, pid })
         })
+    }
+}
+
+/// When the process began, if the user may see every thread of it.
+fn check(user: Authority, pid: u32) -> Result<u64, Refusal> {
+    let began = user.check(pid)?;
+    match user.owner().map_or(Ok(()), |owner| owner.check(pid)) {
+        Ok(()) => Ok(began),
+        Err(Denied::Gone) => Err(ccsd_collector::Error::NoSuchProcess(pid).into()),
+        Err(Denied::Forbidden(why)) => {
+            let message = format!("{} may not profile PID {pid}: {why} (a thread of it)", user_name(user.uid));
+            Err(Refusal::new(RefusalKind::NotPermitted, message))
+        }
     }
 }
 
