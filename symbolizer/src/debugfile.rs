@@ -45,6 +45,8 @@ pub trait OpenFiles: Debug + Send + Sync {
 
 /// Where debug files are installed.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+/// Directories of debug files in that of an image, itself among them.
+const BESIDE: [&str; 3] = ["", ".debug", ".dwz"];
 /// Names of files with the debug information of one unit, and of many, end so.
 const SPLIT_EXTENSIONS: [&str; 2] = ["dwo", "dwp"];
 
@@ -102,12 +104,15 @@ impl DebugFileFinder {
     }
 
     /// Opens what may be a file with debug information of the image, for a process that is not trusted to ask for nothing
-    /// else: only what is an ELF file, and is in the directory of the image or below, among the installed debug files, or by
-    /// its name one of split DWARF.
+    /// else: only what is an ELF file, and is beside the image, in a directory there that is for debug files, among the
+    /// installed ones, or by its name one of split DWARF.
     #[must_use]
     pub fn open_for_other(&self, path: &Path) -> Vec<File> {
         let Some(path) = normal(path) else { return Vec::new() };
-        let beside = self.directory().and_then(normal).is_some_and(|directory| path.starts_with(directory));
+        let beside = self.directory().and_then(normal).is_some_and(|directory| {
+            let within = path.parent().and_then(|parent| parent.strip_prefix(directory).ok());
+            within.is_some_and(|within| BESIDE.iter().any(|known| within == Path::new(known)))
+        });
         let split = path.extension().is_some_and(|end| SPLIT_EXTENSIONS.iter().any(|known| end == *known));
         if !(beside || split || path.starts_with(DEBUG_DIRECTORY)) {
             return Vec::new();
@@ -333,4 +338,36 @@ fn crc_of(file: &File) -> io::Result<u32> {
         offset += count as u64;
     }
     Err(io::ErrorKind::FileTooLarge.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn another_process_gets_debug_files_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("bin/.debug")).unwrap();
+        fs::create_dir_all(at("bin/deeper")).unwrap();
+        let elf = std::env::current_exe().unwrap();
+        for path in ["bin/a.debug", "bin/.debug/a", "bin/deeper/a", "b.debug", "b.dwo"] {
+            std::os::unix::fs::symlink(&elf, at(path)).unwrap();
+        }
+        fs::write(at("bin/key"), "secret").unwrap();
+        fs::write(at("bin/key.dwo"), "secret").unwrap();
+        let finder = DebugFileFinder::system().image_path(at("bin/a"));
+        let opened = |path: &Path| finder.open_for_other(path).len();
+        for path in ["bin/a.debug", "bin/.debug/a", "b.dwo", "bin/deeper/../a.debug"] {
+            assert_eq!(opened(&at(path)), 1, "{path}");
+        }
+        for path in ["bin/deeper/a", "b.debug", "bin/../b.debug", "bin/key", "bin/key.dwo", "bin", "bin/missing"] {
+            assert_eq!(opened(&at(path)), 0, "{path}");
+        }
+        for path in ["/etc/passwd", "/usr/lib/debug/../../../etc/passwd", "bin/a.debug", "/dev/null", ""] {
+            assert_eq!(opened(Path::new(path)), 0, "{path}");
+        }
+    }
 }

@@ -18,8 +18,8 @@
 //! A process that starts no worker reads images by itself, with its own user's rights: `ccsd record` and `ccsd attach`
 //! without a daemon do.
 //!
-//! `unsafe` stands in three places, each a system call: closing inherited files, being favoured, and taking files over from a
-//! message.
+//! `unsafe` stands in five places, each a system call: closing inherited files, ignoring signals, being favoured and being
+//! urgent, and taking files over from a message.
 
 mod client;
 mod images;

@@ -18,6 +18,9 @@ use seccompiler::{
 /// Bytes of memory: symbols of several large images, or of one very large one while it is read (see
 /// [`crate::images`]), and the threads' stacks. Beyond it an allocation fails, and with it the process.
 const MAX_DATA_BYTES: u64 = 1536 << 20;
+/// CPU time that an urgent thread may take at once, in microseconds: reading headers takes less than a millisecond. Beyond
+/// it the process ends (SIGXCPU).
+const MAX_URGENT_US: u64 = 2_000_000;
 /// Files open at once: each image has one, and some have a few with debug information.
 pub const MAX_FILES: u64 = 4096;
 /// What makes the kernel choose this process first where memory runs out.
@@ -71,6 +74,7 @@ pub fn give_up_rights() -> Result<(), SandboxError> {
         (Resource::RLIMIT_MEMLOCK, 0, "forbid to lock memory"),
         (Resource::RLIMIT_NOFILE, MAX_FILES, "limit open files"),
         (Resource::RLIMIT_DATA, MAX_DATA_BYTES, "limit memory"),
+        (Resource::RLIMIT_RTTIME, MAX_URGENT_US, "limit the time of urgent threads"),
     ];
     for (resource, most, what) in limits {
         let hard = nix::sys::resource::getrlimit(resource).map_or(most, |(_, hard)| hard.min(most));

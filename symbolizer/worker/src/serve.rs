@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use ccsd_symbolizer::{ElfFile, Headers, OpenFiles, jit};
 use nix::sys::prctl;
+use nix::sys::signal::{self, SigHandler, Signal};
 use nix::time::{ClockId, clock_gettime};
 
+use crate::client::QUICK;
 use crate::images::{Asker, Images};
 use crate::message::{Answer, ImageKey, MAX_ADDRESSES, Names, Question};
 use crate::sandbox::{self, SandboxError};
@@ -60,14 +62,20 @@ pub fn serve() -> Result<Infallible, ServeError> {
     // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread, which the others will be started by. Refused,
     // it is as before.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, FAVOURED) };
+    ignore_signals();
     let mut buffer = Vec::new();
     let connections = control.receive_files(&mut buffer, MAX_QUESTION, None)?.unwrap_or_default();
+    // Threads have the policy of the one that starts them. What follows takes it back.
+    set_policy(libc::SCHED_RR, 1);
     sandbox::give_up_rights()?;
     // They need not be started later, which would be one more right. They meet twice: when all have begun, and when the
     // filter is there.
     let ready = Arc::new(Barrier::new(connections.len() + 1));
     let images = Arc::new(Images::default());
-    for connection in connections {
+    for (number, connection) in connections.into_iter().enumerate() {
+        if number == QUICK {
+            set_policy(libc::SCHED_OTHER, 0);
+        }
         let (ready, images) = (Arc::clone(&ready), Arc::clone(&images));
         let channel = Arc::new(Channel::from(OwnedFd::from(connection)));
         let body = move || {
@@ -79,6 +87,7 @@ pub fn serve() -> Result<Infallible, ServeError> {
         };
         std::thread::Builder::new().name("ccsd-read".to_owned()).stack_size(STACK_BYTES).spawn(body)?;
     }
+    set_policy(libc::SCHED_OTHER, 0);
     ready.wait();
     sandbox::filter_system_calls()?;
     ready.wait();
@@ -86,6 +95,21 @@ pub fn serve() -> Result<Infallible, ServeError> {
     // The other end is closed when the daemon ends, however it does.
     let _ = control.receive_files(&mut buffer, MAX_QUESTION, None);
     std::process::exit(0);
+}
+
+/// Changes how the calling thread is scheduled, if that is allowed.
+fn set_policy(policy: i32, priority: i32) {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: sched_setscheduler(2) reads one sched_param, which is live; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
+}
+
+/// A terminal, or a service manager, tells all processes to end. The daemon does so in order, and this one after it.
+fn ignore_signals() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        // SAFETY: to ignore a signal runs no handler.
+        let _ = unsafe { signal::signal(signal, SigHandler::SigIgn) };
+    }
 }
 
 fn is_socket(fd: &OwnedFd) -> bool {
