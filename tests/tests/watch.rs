@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         .test("an_outsider_is_told_nothing", &[CC, Need::Root], an_outsider_is_told_nothing)
         .test("as_systemd_runs_it", &[], as_systemd_runs_it)
         .test("metrics_are_written_and_printed", &[CC], metrics)
+        .test("beyond_the_budget_a_watch_gets_less", &[CC], beyond_the_budget)
         .run()
 }
 
@@ -429,4 +430,21 @@ fn metrics() {
     let file = fs::read_to_string(service.path("ccsd.prom")).unwrap();
     assert!(value(&file, "ccsd_start_time_seconds") == value(&printed, "ccsd_start_time_seconds"));
     assert!(!Path::new(&service.path("ccsd.prom.tmp")).exists());
+}
+
+fn beyond_the_budget() {
+    // A client's session takes more than that by itself, and counts.
+    let service = Service::start("rate_hz = 499\n[budget]\ncpu_percent = 0.1\nwindow = \"1s\"");
+    let fixture = Running::start(&service.program, &[]);
+    let attached = Ended::of(&mut service.ccsd(&["attach", "--detach", "-F", "4999", &fixture.pid().to_string()]));
+    assert!(attached.status.success(), "{attached:?}");
+    // First the rate is halved, and that some times, then the kernel is left out; each time a new segment says why.
+    service.until_status("the rate is as low as it gets", |status| status["rate_hz"] == 31);
+    service.until("a profile says so", || {
+        let report = service.stored(&["report", "--watch", "busy", "--since", "-1h"]).stdout;
+        let parts = ["instead of 499 samples per second: the service used", "its budget is 0.1%", "user code only"];
+        parts.iter().all(|part| report.contains(part))
+    });
+    let printed = Ended::of(&mut service.ccsd(&["metrics"])).stdout;
+    assert!(printed.contains("ccsd_budget_step 5\n"), "{printed}");
 }

@@ -133,16 +133,14 @@ impl<W: Write> Encoder<W> {
         let crc = checksum(self.records, before, kind, length.get(1..).unwrap_or(&[]), &self.payload);
         self.frame.extend_from_slice(&self.payload);
         self.frame.extend_from_slice(&crc.to_le_bytes());
+        // Before it is written: to a reader that has stopped that may take for ever.
+        self.payload.clear();
+        give_back(&mut self.payload);
         self.out.write_all(&self.frame)?;
         self.out.flush()?;
         self.bytes += self.frame.len() as u64;
         self.records += 1;
-        self.payload.clear();
-        for buffer in [&mut self.payload, &mut self.frame] {
-            if buffer.capacity() > KEEP_BUFFER_BYTES {
-                *buffer = Vec::new();
-            }
-        }
+        give_back(&mut self.frame);
         Ok(())
     }
 
@@ -192,6 +190,12 @@ impl<W: Write> Encoder<W> {
 /// Buffers larger than this are given back after a record: usual updates take a few kilobytes, the first one or a
 /// snapshot can take megabytes.
 const KEEP_BUFFER_BYTES: usize = 1 << 20;
+
+fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > KEEP_BUFFER_BYTES {
+        *buffer = Vec::new();
+    }
+}
 
 fn file_number(files: &HashMap<Arc<str>, u32>, file: &str) -> u64 {
     files.get(file).copied().map_or(0, u64::from)
