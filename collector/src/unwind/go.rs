@@ -93,6 +93,7 @@ pub struct GoCode {
     calls: HashMap<(u64, u64), Calls, FxBuildHasher>,
     noted: HashMap<u64, Option<Noted>, FxBuildHasher>,
     before: HashMap<u64, Before, FxBuildHasher>,
+    frames: HashMap<u64, Option<GoFrame>, FxBuildHasher>,
 }
 
 /// What is before an address.
@@ -114,6 +115,7 @@ impl GoCode {
             calls: HashMap::default(),
             noted: HashMap::default(),
             before: HashMap::default(),
+            frames: HashMap::default(),
         })
     }
 
@@ -123,7 +125,19 @@ impl GoCode {
     }
 
     /// What is special about a frame. (Go's own table is asked, not the symbols: it is always there.)
-    pub fn frame(&self, address: u64) -> Option<GoFrame> {
+    pub fn frame(&mut self, address: u64) -> Option<GoFrame> {
+        if let Some(&known) = self.frames.get(&address) {
+            return known;
+        }
+        let frame = self.find_frame(address);
+        if self.frames.len() >= MAX_ANSWERS {
+            self.frames.clear();
+        }
+        self.frames.insert(address, frame);
+        frame
+    }
+
+    fn find_frame(&self, address: u64) -> Option<GoFrame> {
         let function = self.function(address)?;
         if SIGNAL_HANDLERS.contains(&function.name) {
             Some(GoFrame::Switch)

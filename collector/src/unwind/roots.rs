@@ -112,8 +112,8 @@ impl ImageRoots {
     }
 
     /// What is special about a frame of a Go program.
-    pub fn go_frame(&self, address: u64) -> Option<GoFrame> {
-        self.go.as_ref()?.frame(address)
+    pub fn go_frame(&mut self, address: u64) -> Option<GoFrame> {
+        self.go.as_mut()?.frame(address)
     }
 
     /// Finds out whether framehop can leave a frame that it meets for the first time. Returns whether it cannot.

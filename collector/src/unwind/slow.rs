@@ -18,6 +18,9 @@ use crate::process::mappings::Mappings;
 /// Times that one stack may move to another by what is no return address, and so downwards. Goroutines are left for the
 /// thread's stack and the signals' stack.
 pub const MAX_SWITCHES: usize = 16;
+/// Frames that are followed with every register behind one that had moved to another stack: where C and Go call each other
+/// there are several of the kind, close together, and behind them goroutines of hundreds of others.
+const NEAR: usize = 8;
 
 impl StackUnwinder {
     /// With every register, frame by frame, until `met` frames have been left.
@@ -40,7 +43,7 @@ impl StackUnwinder {
         let mut called = false;
         // The last frame was one that had moved to another stack.
         let mut switched = false;
-        let mut switches = 0;
+        let (mut switches, mut near) = (0, 0);
         let mut late = false;
         stack.begin_late();
         self.allowance.start();
@@ -129,8 +132,11 @@ impl StackUnwinder {
                 // What comes now may be of another call.
                 (late, self.first_known) = (true, frames.len());
             }
+            if switched {
+                near = frames.len() + NEAR;
+            }
             // What has moved to another stack is told from the frame after it, too.
-            if frames.len() >= met
+            if frames.len() >= met.max(near)
                 && !switched
                 && let Some(pointers) = Pointers::of(&registers, called)
             {
