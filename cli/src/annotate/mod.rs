@@ -220,9 +220,13 @@ fn annotated(
                 // A declaration after what costs, or far before it, is not where this code is.
                 let first = costs.keys().next().copied().unwrap_or(0);
                 numbers.extend(declared(path).filter(|&line| line <= first));
-                let around = |line: &u32| line.saturating_sub(context).max(1)..=line.saturating_add(context).min(last);
-                let near: Vec<u32> = costs.keys().flat_map(around).collect();
-                numbers.extend(near);
+                // Each line once, however many there are around each and however close they are.
+                let mut next = 1;
+                for &line in costs.keys() {
+                    let (from, to) = (line.saturating_sub(context).max(next), line.saturating_add(context).min(last));
+                    numbers.extend(from..=to);
+                    next = next.max(to.saturating_add(1));
+                }
                 numbers.sort_unstable();
                 numbers.dedup();
             }
