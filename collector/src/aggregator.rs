@@ -279,6 +279,8 @@ impl Aggregator {
         let Some(state) = self.threads.get(&thread) else { return };
         if self.profile.crashes().len() >= MAX_SESSION_CRASHES {
             self.crashes_left_out += 1;
+            // What follows may have something in common with it all the same.
+            let _ = self.follow(thread, time, stack, outside);
             return;
         }
         let reserve = state.steps.reserve().iter().take(common.shared as usize);

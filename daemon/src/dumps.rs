@@ -15,6 +15,8 @@ use crate::protocol::message::{Refusal, RefusalKind};
 
 /// Dumps at once. Each has a process's debug information in memory.
 const AT_ONCE: usize = 4;
+/// Of these for users who are not trusted.
+const AT_ONCE_OF_USERS: usize = 2;
 /// Dumps that all users who are not trusted get within [`WINDOW`].
 const IN_WINDOW: usize = 20;
 /// Of these for one user.
@@ -29,7 +31,8 @@ pub struct Dumps(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    running: Vec<u32>,
+    /// Processes, and whether the user is trusted.
+    running: Vec<(u32, bool)>,
     /// When users who are not trusted got theirs.
     recent: VecDeque<(Instant, u32)>,
 }
@@ -42,7 +45,7 @@ struct Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.dumps.state(|state| state.running.retain(|&pid| pid != self.pid));
+        self.dumps.state(|state| state.running.retain(|&(pid, _)| pid != self.pid));
     }
 }
 
@@ -75,11 +78,15 @@ impl Dumps {
     fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<Running<'_>, Refusal> {
         let busy = |message: String| Err(Refusal::new(RefusalKind::Busy, message));
         self.state(|state| {
-            if state.running.contains(&pid) {
+            if state.running.iter().any(|&(running, _)| running == pid) {
                 return busy(format!("the stacks of PID {pid} are being taken for somebody else; try again"));
             }
             if state.running.len() >= AT_ONCE {
                 return busy(format!("the daemon is taking {AT_ONCE} dumps already; try again"));
+            }
+            let of_users = state.running.iter().filter(|(_, trusted)| !trusted).count();
+            if !user.trusted && of_users >= AT_ONCE_OF_USERS {
+                return busy(format!("the daemon is taking {of_users} dumps for users already; try again"));
             }
             if !user.trusted {
                 state.recent.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
@@ -93,7 +100,7 @@ impl Dumps {
                 }
                 state.recent.push_back((now, user.uid));
             }
-            state.running.push(pid);
+            state.running.push((pid, user.trusted));
             Ok(Running { dumps: self, pid })
         })
     }

@@ -113,7 +113,7 @@ fn main() -> ExitCode {
             assert!(callers.contains("weight_12"), "{callers}");
             tmux.keys(&["4"]);
             tmux.until_shown("process, thread");
-            tmux.keys(&["?"]);
+            tmux.keys(&["C-l", "?"]);
             tmux.until_shown("stacks of all threads, now");
             tmux.keys(&["q", "d"]);
             tmux.until_shown("runs here any more");

@@ -153,7 +153,8 @@ fn stacks(accounting: &Accounting) -> String {
 
 fn cost(accounting: &Accounting) -> String {
     if accounting.own_cpu_ns == 0 && accounting.own_peak_rss_bytes == 0 {
-        return "not known: another profiler has recorded this".to_owned();
+        // Imported, or cut off before it was told.
+        return "not known".to_owned();
     }
     let own = nanoseconds(accounting.own_cpu_ns);
     let peak = bytes(accounting.own_peak_rss_bytes);

@@ -90,7 +90,7 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         match wish {
             Wish::None => {}
             Wish::Quit => break Ok(()),
-            Wish::Redraw => taken.0.clear().map_err(unusable)?,
+            Wish::Redraw => taken.redraw().map_err(unusable)?,
             Wish::Suspend => taken.suspend().map_err(unusable)?,
             Wish::Dump => top.dump(),
             Wish::Save(path) => top.state.message = Some(save(&path, top.model.profile())),

@@ -9,7 +9,9 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 
 /// The terminal while it is ours.
 pub struct Taken(pub Terminal<CrosstermBackend<Stdout>>);
@@ -38,7 +40,18 @@ impl Taken {
         leave();
         raise(Signal::SIGTSTP)?;
         enter()?;
-        self.0.clear()
+        self.redraw()
+    }
+
+    /// Has everything drawn anew. (Not by `Terminal::clear`, which asks the terminal where its cursor is: the answer would
+    /// go to the thread that reads the keys.)
+    ///
+    /// # Errors
+    /// The terminal has gone.
+    pub fn redraw(&mut self) -> io::Result<()> {
+        execute!(stdout(), Clear(ClearType::All))?;
+        self.0 = Terminal::new(CrosstermBackend::new(stdout()))?;
+        Ok(())
     }
 }
 

@@ -194,7 +194,8 @@ impl<'a> Sample<'a> {
     fn parse(line: &'a str) -> Option<(Sample<'a>, &'a str)> {
         let (before, time, after) = timed(line)?;
         let (comm, ids) = before.trim_end().rsplit_once(' ')?;
-        let (pid, tid) = ids.split_once('/')?;
+        // By itself perf prints the thread alone.
+        let (pid, tid) = ids.split_once('/').unwrap_or((ids, ids));
         let (period, after) = after.trim_start().split_once(' ')?;
         let after = after.trim_start();
         let end =
@@ -333,10 +334,10 @@ impl Importer {
         if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return false;
         }
-        let Some((name, image)) = rest.rsplit_once(" (").and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?)))
-        else {
-            return false;
-        };
+        let Some(rest) = rest.trim_end().strip_suffix(')') else { return false };
+        // Of a file that has no name any more.
+        let rest = rest.strip_suffix(" (deleted)").unwrap_or(rest);
+        let Some((name, image)) = rest.rsplit_once(" (") else { return false };
         // Versions are no part of a name; an address is not one.
         let name = name.split("@@").next().unwrap_or(name).trim();
         self.unsymbolised |= self.frames.is_empty() && name == "[unknown]";

@@ -67,8 +67,19 @@ pub fn read(taken: Vec<Taken>, dump: &mut Dump) {
         stacks.push(stack);
     }
     let entries = name(&mut images, &frames.list, dump);
-    for (thread, Stack { frames, end }) in taken.into_iter().zip(stacks) {
-        let entries_of = |&frame: &u32| entries.get(frame as usize).cloned().unwrap_or_default();
+    // Each frame may stand for many inlined functions.
+    let mut left = MAX_FRAMES_IN_ALL;
+    for (thread, Stack { frames, mut end }) in taken.into_iter().zip(stacks) {
+        let entries_of = |&frame: &u32| entries.get(frame as usize).map_or(&[][..], Vec::as_slice);
+        let count = frames.iter().fold(0, |sum: usize, frame| sum.saturating_add(entries_of(frame).len()));
+        let mut stack = Vec::new();
+        match left.checked_sub(count) {
+            Some(rest) => {
+                left = rest;
+                stack.extend(frames.iter().flat_map(entries_of).copied());
+            }
+            None => end = End::Missing("the stacks of all threads have too many entries".to_owned()),
+        }
         let Taken { tid, look, method, .. } = thread;
         dump.threads.push(ThreadDump {
             tid,
@@ -76,7 +87,7 @@ pub fn read(taken: Vec<Taken>, dump: &mut Dump) {
             state: look.state,
             wait: look.wait,
             kernel_stack: look.kernel_stack,
-            stack: frames.iter().flat_map(entries_of).collect(),
+            stack,
             end,
             method,
         });

@@ -33,6 +33,7 @@ use crate::perf::layout::Layout;
 use crate::perf::record::{OTHERS, Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
+use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
 use table::Table;
 
@@ -303,6 +304,9 @@ impl<'a> Import<'a> {
             }
             _ => {
                 self.by_frame_pointers += 1;
+                // The next one has nothing in common with what the aggregator has seen last.
+                self.reserved = self.reserved.saturating_sub(thread.shadow.reserved());
+                thread.shadow = ShadowStack::default();
                 self.frames.clear();
                 self.frames.extend(chain.kernel_frames());
                 self.frames.extend(chain.user_addresses().map(|address| match process.mappings.find(address) {

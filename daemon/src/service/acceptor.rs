@@ -24,6 +24,8 @@ use crate::upkeep::Upkeep;
 /// and a descriptor.
 const MAX_CONNECTIONS: usize = 2_048;
 const MAX_CONNECTIONS_OF_USER: usize = 64;
+/// Of all such users together: root finds a place, however many users somebody has.
+const MAX_CONNECTIONS_OF_USERS: usize = 1_024;
 /// Stack of a client's thread. Reading a message is recursive only as far as the JSON reader allows (128 levels).
 const STACK_BYTES: usize = 256 << 10;
 /// How long to wait where no more connections can be accepted for want of descriptors or memory.
@@ -44,6 +46,10 @@ impl Open {
     fn room(&self, limited: Option<u32>) -> Result<(), String> {
         if self.all >= MAX_CONNECTIONS {
             return Err(format!("the daemon has {} connections", self.all));
+        }
+        let of_users: usize = if limited.is_some() { self.of_users.values().sum() } else { 0 };
+        if of_users >= MAX_CONNECTIONS_OF_USERS {
+            return Err(format!("the daemon has {of_users} connections of users"));
         }
         match limited.and_then(|uid| Some((uid, *self.of_users.get(&uid)?))) {
             Some((uid, count)) if count >= MAX_CONNECTIONS_OF_USER => {

@@ -4,8 +4,9 @@
 //! whatever a reader costs beyond that (merging what it has missed, encoding, waiting for its socket) is done by the
 //! reader's own thread. An update is dropped when all have taken it. What a reader has missed it gets as one merged
 //! update, which is as good (I7): a slow one gets fewer updates, never wrong ones. If the log becomes too long for the
-//! slowest readers they lose their place in it, and begin anew with a snapshot when they are ready for one: so a reader
-//! that is stopped takes no memory of the session's, however long it is stopped and however many there are.
+//! slowest readers they lose their place in it, and begin anew with a snapshot when they are ready for one: so what a reader
+//! takes does not grow for as long as it is stopped. It is what it was given last, a snapshot or a merged update, which counts
+//! for the session's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -55,6 +56,8 @@ struct State {
     bytes: usize,
     places: BTreeMap<u64, Place>,
     next_reader: u64,
+    /// What readers were given and may not have sent yet, with its bytes: snapshots, and merged updates.
+    given: Vec<(Weak<Update>, usize)>,
     /// The last snapshot, as long as somebody has it, and the number of the first update that is not in it.
     snapshot: (u64, Weak<Update>),
     /// Why the session has ended, if it has.
@@ -84,6 +87,14 @@ impl State {
         self.first += 1;
         self.bytes = self.bytes.saturating_sub(bytes);
         true
+    }
+
+    /// Counts what a reader gets, for as long as it has it.
+    fn give(&mut self, update: &Arc<Update>) {
+        self.given.retain(|(given, _)| given.strong_count() > 0);
+        if !self.given.iter().any(|(given, _)| given.as_ptr() == Arc::as_ptr(update)) {
+            self.given.push((Arc::downgrade(update), update.approximate_bytes()));
+        }
     }
 
     fn wants_snapshot(&self) -> bool {
@@ -129,6 +140,7 @@ impl Readers {
             bytes: 0,
             places: BTreeMap::new(),
             next_reader: 0,
+            given: Vec::new(),
             snapshot: (0, Weak::new()),
             end: None,
             closed: false,
@@ -146,7 +158,7 @@ impl Readers {
         // One who wants no more than what is there is not told of an end that comes later.
         let end = if follow { None } else { Some(state.end.clone()) };
         drop(state);
-        Reader { shared: Arc::clone(&self.shared), key, until, end, is_done: false }
+        Reader { shared: Arc::clone(&self.shared), key, until, end, has_all: false, is_done: false }
     }
 
     /// How many there are.
@@ -154,9 +166,11 @@ impl Readers {
         self.shared.state().places.len()
     }
 
-    /// Bytes of updates that are kept for slow readers.
+    /// Bytes that are kept for slow readers: updates, and what they were given and have not sent yet.
     pub fn held_bytes(&self) -> usize {
-        self.shared.state().bytes
+        let mut state = self.shared.state();
+        state.given.retain(|(update, _)| update.strong_count() > 0);
+        state.given.iter().fold(state.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Becomes ready when [`Readers::serve`] has something to do, or a reader has gone.
@@ -200,6 +214,7 @@ impl Readers {
             *place = Place::Begins(next, Arc::clone(&snapshot));
         }
         state.snapshot = (next, Arc::downgrade(&snapshot));
+        state.give(&snapshot);
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -226,6 +241,8 @@ pub struct Reader {
     until: u64,
     /// What it is told at its end, if that is known already.
     end: Option<Option<SessionEnd>>,
+    /// Whether it has all that it wants; the rest is its end.
+    has_all: bool,
     /// Whether it has been told its end.
     is_done: bool,
 }
@@ -246,11 +263,18 @@ impl Reader {
         let (first, next, closed) = (state.first, state.next(), state.closed);
         let old = state.old_snapshot();
         let end = self.end.clone().or_else(|| state.end.clone().map(Some));
+        if self.has_all && !self.is_done {
+            // It needs no place in the log any more, and can lose none.
+            self.is_done = true;
+            return end.map_or(Found::Gone, Found::End);
+        }
+        let until = self.until;
         let Some(place) = state.places.get_mut(&self.key).filter(|_| !self.is_done) else { return Found::Gone };
         match place {
             Place::Lost | Place::Asks => match old {
                 Some((at, snapshot)) => {
                     *place = Place::At(at);
+                    self.has_all = at >= until;
                     Found::Snapshot(snapshot)
                 }
                 None if closed => Found::Gone,
@@ -262,12 +286,14 @@ impl Reader {
             },
             Place::Begins(at, snapshot) => {
                 let snapshot = Arc::clone(snapshot);
+                self.has_all = *at >= until;
                 *place = Place::At(*at);
                 Found::Snapshot(snapshot)
             }
             Place::At(at) if *at < next.min(self.until) => {
                 let missed = usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX);
                 *place = Place::At(next);
+                self.has_all = next >= until;
                 let updates = state.updates.iter().skip(missed).map(|(update, _)| Arc::clone(update)).collect();
                 state.trim();
                 Found::Updates(updates)
@@ -304,8 +330,15 @@ impl Iterator for Reader {
             match self.look(&mut state) {
                 Found::Nothing => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 found => {
+                    if self.has_all && state.places.remove(&self.key).is_some() {
+                        state.trim();
+                    }
                     drop(state);
-                    return self.delivery(found);
+                    let delivery = self.delivery(found);
+                    if let Some(Delivery::Update(update)) = &delivery {
+                        shared.state().give(update);
+                    }
+                    return delivery;
                 }
             }
         }

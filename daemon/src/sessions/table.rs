@@ -188,10 +188,14 @@ impl Table {
     }
 
     fn create(&mut self, new: NewSession, connection: Option<u64>, reply: Sender<Result<u32, Refusal>>) {
-        if !new.owner.trusted {
-            self.drop_for(new.owner.uid, self.ring_bytes() as u64);
-        }
-        if let Err(refusal) = self.room_for(&new.owner) {
+        let room = self.room_for(&new.owner).and_then(|()| {
+            // Only where that is all that is in the way.
+            if !new.owner.trusted {
+                self.drop_for(new.owner.uid, self.ring_bytes() as u64);
+            }
+            self.memory_for(&new.owner)
+        });
+        if let Err(refusal) = room {
             let _ = reply.send(Err(refusal));
             return;
         }
@@ -248,6 +252,11 @@ impl Table {
             let message = format!("user {uid} has {limit} sessions, {most}");
             return Err(Refusal::new(RefusalKind::Busy, message));
         }
+        Ok(())
+    }
+
+    /// Whether a user's sessions leave room for the rings of another one.
+    fn memory_for(&self, owner: &Authority) -> Result<(), Refusal> {
         let (taken, most) = (self.bytes_of(owner.uid), self.limits.bytes_of_user);
         if !owner.trusted && taken.saturating_add(self.ring_bytes() as u64) > most {
             let message = format!(

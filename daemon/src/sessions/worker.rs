@@ -178,6 +178,8 @@ struct Worker {
     readers: Readers,
     /// Why it ends, once somebody has said so.
     ending: Option<SessionEnd>,
+    /// An update was not taken, because it was broken or not for this user: neither are those that follow.
+    is_refused: bool,
     /// When its duration is over.
     until: Option<Instant>,
     /// When the grace of a client that has gone is over.
@@ -213,6 +215,7 @@ impl Worker {
             replica: Profile::new(info.clone(), Limits::reading()),
             readers: Readers::new(Arc::new(info)),
             ending: None,
+            is_refused: false,
             until: new.duration.map(|duration| Instant::now() + duration),
             grace_until: None,
         }
@@ -271,7 +274,7 @@ impl Worker {
     }
 
     fn update(&mut self, update: Update) {
-        if matches!(self.ending, Some(SessionEnd::NotPermitted(_) | SessionEnd::Failed(_))) {
+        if self.is_refused {
             return;
         }
         let refused = match self.guard.check_update(&self.replica, &update) {
@@ -285,6 +288,7 @@ impl Worker {
         if let Some(end) = refused {
             tracing::warn!(session = self.summary.id, "session {} ends: {}", self.summary.id, end.text());
             self.ending = Some(end);
+            self.is_refused = true;
             self.stop(None);
             return;
         }
