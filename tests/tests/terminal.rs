@@ -27,14 +27,14 @@ fn main() -> ExitCode {
                 terminal.type_keys(CTRL_C);
                 terminal.expect(&format!("Process {} (", fixture.pid()));
                 terminal.expect("forever at ");
-                let shown = terminal.expect("_start");
+                let shown = terminal.expect(" _start");
                 assert!(!shown.contains(REPORT), "{shown}");
                 // Three updates later it is no second one.
                 for _ in 0..3 {
                     terminal.expect(STATUS);
                 }
             }
-            terminal.type_ctrl_c_twice("_start", REPORT);
+            terminal.type_ctrl_c_twice(" _start", REPORT);
             assert!(terminal.end().1.success());
             assert!(fixture.is_alive());
         })

@@ -81,7 +81,10 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, model: &Model, look: Look)
     lines.truncate(height.saturating_sub(1));
     lines.resize(height.saturating_sub(1), Line::default());
     lines.push(last_line(state, look, width));
-    for (y, line) in (area.y..area.y.saturating_add(area.height)).zip(lines) {
+    for (y, mut line) in (area.y..area.y.saturating_add(area.height)).zip(lines) {
+        if !look.unicode {
+            line.spans.iter_mut().for_each(only_ascii);
+        }
         frame.render_widget(line, Rect { y, height: 1, ..area });
     }
     if let Some((prompt, text)) = &state.prompt {
@@ -115,6 +118,18 @@ fn head(model: &Model, look: Look, width: usize) -> Line<'static> {
         Span::styled(tail, look.style(tone)),
         Span::styled(state, look.style(Tone::Warning)),
     ])
+}
+
+/// Where the terminal has no other characters: what was left out of a name, and those of others.
+fn only_ascii(span: &mut Span<'static>) {
+    if !span.content.is_ascii() {
+        let character = |c: char| match c {
+            '\u{2026}' => '~',
+            c if c.is_ascii() => c,
+            _ => '?',
+        };
+        span.content = span.content.chars().map(character).collect::<String>().into();
+    }
 }
 
 /// The last intervals, the newest on the right, as high as the highest of them.
@@ -432,6 +447,8 @@ mod tests {
             for size in [(80, 24), (200, 50), (1, 1), (3, 2), (20, 5), (8, 40)] {
                 let text = screen(&mut state, &model, LOOK, size).concat();
                 assert!(!text.contains(['\x1b', '\x07', '\u{202e}']), "{text:?}");
+                let plain = Look { colour: false, unicode: false };
+                assert!(screen(&mut state, &model, plain, size).concat().is_ascii());
             }
         }
     }
