@@ -140,6 +140,11 @@ impl EventSpec {
             attr.read_format = sys::PERF_FORMAT_GROUP.into();
         }
         self.apply_scope(&mut attr);
+        if matches!(self.event, Event::Tick { .. }) {
+            // The group is enabled as a whole once it is there: a clock that joins a tracepoint which is on already counts
+            // only from the thread's next switch on, and a thread with a CPU to itself makes none.
+            attr.set_disabled(1);
+        }
         attr
     }
 

@@ -256,6 +256,9 @@ impl EventSet {
                 event::set_filter(&leader, &tick::filter(handler)?).map_err(revoked)?;
             }
             event::redirect(&leader, owner).map_err(revoked)?;
+            if matches!(self.spec.event, Event::Tick { .. }) && !self.spec.enable_on_exec {
+                event::enable(&leader).map_err(revoked)?;
+            }
             if late {
                 self.late.insert(event::id(&leader)?, LateEvents { sampling: leader, others });
             } else {

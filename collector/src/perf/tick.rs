@@ -24,7 +24,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use super::attr::{Event, EventSpec};
-use super::event::{open, set_filter};
+use super::event::{enable, open, set_filter};
 use super::record::{Record, SampleLayout, parse};
 use super::ring_buffer::RingBuffer;
 use crate::usage::thread_cpu_ns;
@@ -143,6 +143,7 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
     let member = spec.group_member_attr().map(|member| open(&member, 0, -1, Some(leader.as_fd())));
     let _member = member.transpose().map_err(unavailable)?;
     filter(handler).and_then(|filter| set_filter(&leader, &filter)).map_err(unavailable)?;
+    enable(&leader).map_err(unavailable)?;
     let mut ring = RingBuffer::map(leader, PAGES).map_err(unavailable)?;
     let mut found = Samples::default();
     let until = thread_cpu_ns().saturating_add(PATIENCE_NS);
