@@ -57,7 +57,10 @@ fn main() -> ExitCode {
         })
         .test("speedscope_shows_it", &[CC, SPEEDSCOPE, BROWSER], || {
             for recorded in [plain(), recursive()] {
-                let mut found = sandwich(&export(recorded, "speedscope", &[]));
+                // The browser may be done before the page has drawn its table: then it is asked again.
+                let file = export(recorded, "speedscope", &[]);
+                let found = (0..20).map(|_| sandwich(&file)).find(|found| !found.is_empty());
+                let mut found = found.expect("speedscope shows functions");
                 let expected = reported(recorded, &[]);
                 found.retain(|name, _| expected.contains_key(name));
                 assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
@@ -480,6 +483,5 @@ fn sandwich(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
             )
         })
         .collect();
-    assert!(!found.is_empty(), "{document}");
     found
 }

@@ -64,7 +64,11 @@ fn main() -> ExitCode {
         .test("more_threads_than_files", &[CC, Need::Root, PRLIMIT], || {
             let recorded = crowd(None, 1_500, |files| assert!(files < 1_200, "{files} files"));
             assert!(layout_note(&recorded).unwrap().starts_with("sampled per CPU"));
-            assert_expected(&recorded);
+            // What a thousand threads did while the events were being opened is counted, and sampled in part.
+            let accounting = recorded.profile.accounting();
+            let known = accounting.received + accounting.lost;
+            let counted = accounting.target_cpu_ns.unwrap();
+            assert_samples("all", known, counted, recorded.rate_hz(), 0, 5.0 * ALLOWANCE);
         })
         .test("more_threads_than_files_to_count_them", &[CC, Need::Root, PRLIMIT], || {
             let recorded = crowd(None, 500, |files| assert!(files <= 350, "{files} files"));
