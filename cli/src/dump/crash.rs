@@ -6,6 +6,7 @@ use ccsd_profile::{Crash, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
 use super::fold::{Line, lines};
+use super::json::Frame;
 use super::text::{LINES, push_line};
 use crate::format::{count, counted, moment};
 use crate::style::{Layout, Tone};
@@ -123,17 +124,6 @@ pub struct Json<'a> {
     truncated: Option<&'a str>,
 }
 
-#[derive(Serialize)]
-struct Frame<'a> {
-    function: &'a str,
-    image: &'a str,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    inlined: bool,
-    /// In the image, hexadecimal: JSON's numbers do not hold all of them.
-    address: String,
-}
-
 /// All of them.
 pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
     crashes.iter().map(one).collect()
@@ -151,16 +141,7 @@ fn one(crash: &Crash) -> Json<'_> {
         signal_number: crash.signal,
         code: crash.code,
         reason: signal_reason(crash.signal, crash.code),
-        frames: frames
-            .map(|frame| Frame {
-                function: &frame.function,
-                image: &frame.image,
-                file: frame.file.as_deref(),
-                line: Some(frame.line).filter(|&line| line > 0),
-                inlined: frame.inlined,
-                address: format!("{:#x}", frame.address),
-            })
-            .collect(),
+        frames: frames.map(Frame::of).collect(),
         left_out_after: (crash.left_out > 0).then_some(crash.left_out_after),
         left_out: crash.left_out,
         complete: crash.truncated.is_none(),

@@ -1,6 +1,6 @@
 //! Dumps as JSON: every thread with all its frames in place, for `jq`.
 
-use ccsd_collector::dump::{Dump, End, Method, State, ThreadDump};
+use ccsd_collector::dump::{Dump, End, FrameInfo, Method, State, ThreadDump};
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -42,8 +42,9 @@ struct Thread<'a> {
     not_stopped: Option<&'a str>,
 }
 
+/// One frame, of a dump or of a stack that was kept.
 #[derive(Serialize)]
-struct Frame<'a> {
+pub struct Frame<'a> {
     function: &'a str,
     image: &'a str,
     file: Option<&'a str>,
@@ -51,6 +52,20 @@ struct Frame<'a> {
     inlined: bool,
     /// In the image, hexadecimal: JSON's numbers do not hold all of them.
     address: String,
+}
+
+impl Frame<'_> {
+    /// As JSON has it.
+    pub fn of(frame: &FrameInfo) -> Frame<'_> {
+        Frame {
+            function: &frame.function,
+            image: &frame.image,
+            file: frame.file.as_deref(),
+            line: Some(frame.line).filter(|&line| line > 0),
+            inlined: frame.inlined,
+            address: format!("{:#x}", frame.address),
+        }
+    }
 }
 
 /// The document.
@@ -89,16 +104,7 @@ fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> Thread<'a> {
         state: thread.state,
         wait: thread.wait.as_deref(),
         kernel_stack: &thread.kernel_stack,
-        frames: frames
-            .map(|frame| Frame {
-                function: &frame.function,
-                image: &frame.image,
-                file: frame.file.as_deref(),
-                line: Some(frame.line).filter(|&line| line > 0),
-                inlined: frame.inlined,
-                address: format!("{:#x}", frame.address),
-            })
-            .collect(),
+        frames: frames.map(Frame::of).collect(),
         complete: thread.end == End::Complete,
         truncated,
         missing,

@@ -54,22 +54,16 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 fn perf_data(args: &ImportArgs, file: File) -> Result<Profile, Failure> {
     let name = args.file.display();
     let mut output: Option<Result<OutputFile, _>> = None;
-    // Written as it comes; the file is made when it is known to be for something.
-    let output = std::cell::RefCell::new(&mut output);
     // What goes wrong with it is told once, as an error.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let imported = import::perf_data(
-        file,
-        &mut |session| **output.borrow_mut() = Some(OutputFile::create(&args.output, session)),
-        &mut |update| {
-            if let Some(Ok(output)) = &mut **output.borrow_mut() {
-                output.write(update);
-            }
-        },
-    );
+    // Written as it comes; nothing is replaced before there is something.
+    let imported = import::perf_data(file, &mut |session, update| {
+        if let Ok(output) = output.get_or_insert_with(|| OutputFile::create(&args.output, session)) {
+            output.write(update);
+        }
+    });
     panic::set_hook(hook);
-    let output = output.into_inner().take();
     let failed = |error: ImportError| Failure::bad_request(anyhow!("{name}: {error}"));
     match (imported, output) {
         (Ok(profile), Some(Ok(mut output))) => {

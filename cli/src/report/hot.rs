@@ -107,6 +107,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         let fork = path.shared.checked_sub(1).and_then(|at| path.steps.get(at));
         let head = match (fork, path.steps.get(path.shared)) {
             (Some(fork), Some(_)) => format!("{number}. leaves a chain before this at {}", sanitise(&fork.name)),
+            _ if number > 1 => format!("{number}. the next heaviest, from another root"),
             _ => format!("{number}. the heaviest chain"),
         };
         if number > 1 {

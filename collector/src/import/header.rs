@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
 const HEADER: usize = 104;
@@ -25,13 +24,6 @@ const EVENT_DESC: usize = 12;
 
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-/// Whether a file begins like one.
-pub fn begins_like_perf_data(path: &Path) -> bool {
-    let mut magic = [0; 8];
-    let regular = path.metadata().is_ok_and(|meta| meta.is_file());
-    regular && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == MAGIC
 }
 
 /// Checks that all sections lie within the file, so that nobody reserves memory for what is not there.

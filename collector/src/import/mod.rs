@@ -16,7 +16,6 @@ mod table;
 use std::fs::File;
 use std::io::{BufReader, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use ccsd_profile::{Limits, Metric, Profile, Session, Unit, Update};
@@ -70,25 +69,17 @@ pub enum ImportError {
     Empty,
 }
 
-/// Reads a file of `perf record`. `begin` is told what it is of before the first update.
+/// Reads a file of `perf record`. `update` is given the profile as it grows, with what it is of.
 ///
 /// # Errors
 /// [`ImportError`]; what `update` was given before is right.
-pub fn perf_data(
-    file: File,
-    begin: &mut dyn FnMut(&Session),
-    update: &mut dyn FnMut(&Update),
-) -> Result<Profile, ImportError> {
+pub fn perf_data(file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Profile, ImportError> {
     // What the reader of the format takes for granted is not all checked here.
-    let done = catch_unwind(AssertUnwindSafe(|| read(file, begin, update)));
+    let done = catch_unwind(AssertUnwindSafe(|| read(file, update)));
     done.unwrap_or_else(|_| Err(ImportError::Damaged("it is damaged".to_owned())))
 }
 
-fn read(
-    mut file: File,
-    begin: &mut dyn FnMut(&Session),
-    update: &mut dyn FnMut(&Update),
-) -> Result<Profile, ImportError> {
+fn read(mut file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Profile, ImportError> {
     let damaged = |error: &dyn std::fmt::Display| ImportError::Damaged(format!("it is damaged: {error}"));
     header::check(&mut file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
     let modified = file.metadata().ok().and_then(|meta| meta.modified().ok());
@@ -108,7 +99,6 @@ fn read(
     let Some(first) = attributes.first() else { return Err(ImportError::Empty) };
     let started = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let session = session(&perf_file, first, started.map_or(0, |since| since.as_nanos() as u64));
-    begin(&session);
     let mut import = Import::new(&perf_file, session, first, update);
     let mut others = 0u64;
     loop {
@@ -213,7 +203,7 @@ struct Import<'a> {
     malformed: u64,
     by_frame_pointers: u64,
     notes: Vec<String>,
-    update: &'a mut dyn FnMut(&Update),
+    update: &'a mut dyn FnMut(&Session, &Update),
 }
 
 impl<'a> Import<'a> {
@@ -221,7 +211,7 @@ impl<'a> Import<'a> {
         perf_file: &PerfFile,
         session: Session,
         first: &AttributeDescription,
-        update: &'a mut dyn FnMut(&Update),
+        update: &'a mut dyn FnMut(&Session, &Update),
     ) -> Import<'a> {
         let period = if let SamplingPolicy::Period(period) = first.attr.sampling_policy { period.get() } else { 1 };
         Import {
@@ -357,7 +347,8 @@ impl<'a> Import<'a> {
             let accounting = profile.accounting_mut();
             (accounting.received, accounting.lost) = (self.received, self.lost);
             (accounting.throttle_events, accounting.duration_ns) = (self.throttled, duration);
-            (self.update)(&profile.take_update());
+            let update = profile.take_update();
+            (self.update)(profile.session(), &update);
             self.updated = self.last_time;
         }
     }
@@ -425,9 +416,4 @@ impl Chain {
         let address = |(at, &address): (usize, &u64)| if at == 0 { address } else { address.wrapping_sub(1) };
         self.user.iter().enumerate().map(address)
     }
-}
-
-/// Whether a file begins like one of `perf record`.
-pub fn is_perf_data(path: &Path) -> bool {
-    header::begins_like_perf_data(path)
 }
