@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
+use ccsd_profile::read_profile;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{Signal, kill};
@@ -212,24 +213,47 @@ impl Collecting {
         Collecting { child, file, dir, inotify }
     }
 
-    /// Waits until it has written so often to its profile, from now on: the header first, then one update a second.
+    /// Waits until it has written so often to its profile, from now on: the header first, then updates, of which the
+    /// first ones may be of notes alone. See [`Collecting::wait_for_samples`].
     ///
     /// # Panics
     /// If it ends before.
     pub fn wait_for_writes(&mut self, mut writes: usize) {
         while writes > 0 {
-            let mut fds = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
-            // The limit is there to notice that ccsd has ended, nothing else.
-            poll(&mut fds, PollTimeout::from(100u8)).unwrap();
-            let name = self.file.file_name();
-            if let Ok(events) = self.inotify.read_events() {
-                writes = writes.saturating_sub(events.iter().filter(|event| event.name.as_deref() == name).count());
-            }
-            if writes > 0 && self.child.try_wait().unwrap().is_some() {
-                let stderr = fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default();
-                panic!("ccsd has ended early: {stderr}");
-            }
+            writes = writes.saturating_sub(self.writes());
         }
+    }
+
+    /// Waits until its profile holds so many samples more than now.
+    ///
+    /// # Panics
+    /// If it ends before.
+    pub fn wait_for_samples(&mut self, samples: u64) {
+        let wanted = self.samples() + samples;
+        while self.samples() < wanted {
+            let _ = self.writes();
+        }
+    }
+
+    /// How many samples its profile holds now.
+    fn samples(&self) -> u64 {
+        let loaded = File::open(&self.file).ok().and_then(|file| read_profile(file).ok());
+        loaded.map_or(0, |loaded| loaded.profile.accounting().received)
+    }
+
+    /// Waits for writes to its profile, and counts them. Now and then there are none.
+    fn writes(&mut self) -> usize {
+        let mut fds = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
+        // The limit is there to notice that ccsd has ended, nothing else.
+        poll(&mut fds, PollTimeout::from(100u8)).unwrap();
+        let name = self.file.file_name();
+        let events = self.inotify.read_events().unwrap_or_default();
+        let writes = events.iter().filter(|event| event.name.as_deref() == name).count();
+        if writes == 0 && self.child.try_wait().unwrap().is_some() {
+            let stderr = fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default();
+            panic!("ccsd has ended early: {stderr}");
+        }
+        writes
     }
 
     /// Sends it a signal.

@@ -95,7 +95,7 @@ fn attach_through_the_daemon() {
         command.arg(file).arg(pid.to_string());
         command
     });
-    collecting.wait_for_writes(3);
+    collecting.wait_for_samples(20);
     fixture.go();
     assert_eq!(fixture.end().1.code(), Some(5));
     let recorded = collecting.wait();
@@ -291,7 +291,7 @@ fn ending_the_daemon() {
         command.arg(file).arg(pid.to_string());
         command
     });
-    collecting.wait_for_writes(3);
+    collecting.wait_for_samples(20);
     report_with_samples(&daemon, "1");
     daemon.stop();
     let recorded = collecting.wait();
@@ -310,10 +310,7 @@ fn killing_the_daemon() {
         command.arg(file).arg(pid.to_string());
         command
     });
-    collecting.wait_for_writes(3);
-    report_with_samples(&daemon, "1");
-    // What comes next has them.
-    collecting.wait_for_writes(2);
+    collecting.wait_for_samples(20);
     let _dir = daemon.kill();
     let recorded = collecting.wait();
     assert!(recorded.ended.stderr.contains("went away"), "{:?}", recorded.ended);

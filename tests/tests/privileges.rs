@@ -77,7 +77,7 @@ fn attach(user: Option<u32>, target: Option<u32>) -> Recorded {
     }
     let mut fixture = Running::start_command(&mut command);
     let mut collecting = Collecting::attach_as(user, &[], &[fixture.pid()]);
-    collecting.wait_for_writes(1);
+    collecting.wait_for_samples(20);
     fixture.go();
     assert_eq!(fixture.end().1.code(), Some(5));
     let recorded = collecting.wait();

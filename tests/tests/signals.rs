@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         .test("kill_leaves_the_target_and_a_profile", &[CC], || {
             let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
             let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
-            collecting.wait_for_writes(2);
+            collecting.wait_for_samples(20);
             collecting.signal(Signal::SIGKILL);
             let recorded = collecting.wait();
             assert_eq!(recorded.ended.status.signal(), Some(libc::SIGKILL));
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             // Who reads the outer part of this stack waits for ever.
             let mut fixture = Running::start(&build("served.c", &["-O1", "-pthread"]), &[]);
             let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
-            collecting.wait_for_writes(3);
+            collecting.wait_for_samples(20);
             let recorded = collecting.stop();
             assert!(fixture.is_alive());
             let all = recorded.samples("forever").inherited;
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         .test("interrupted_record_passes_the_signal_on", &[CC], || {
             let record = Record::new(build("forever.c", &["-O1"]), &["600000"]);
             let mut collecting = Collecting::start(|file| record.command(file));
-            collecting.wait_for_writes(2);
+            collecting.wait_for_samples(20);
             collecting.signal(Signal::SIGTERM);
             let recorded = collecting.wait();
             // It was ccsd alone that was told; it ends as the program did.
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 fn attach_until(signal: Signal) {
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
-    collecting.wait_for_writes(1);
+    collecting.wait_for_samples(20);
     collecting.signal(signal);
     let recorded = collecting.wait();
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);

@@ -114,11 +114,11 @@ fn killed_in_a_session() {
         command.arg(file).arg(pid.to_string());
         command
     });
-    collecting.wait_for_writes(3);
+    collecting.wait_for_samples(20);
     let before = kill_worker(&daemon);
     fixture.go();
     // Nobody needs it until something new is met.
-    collecting.wait_for_writes(2);
+    collecting.wait_for_samples(20);
     assert!(daemon.worker().is_some_and(|pid| pid != before));
     fixture.go();
     let _ = fixture.finish();
@@ -143,7 +143,7 @@ fn without_it() {
         command.arg(file).arg(pid.to_string());
         command
     });
-    collecting.wait_for_writes(3);
+    collecting.wait_for_samples(20);
     // Until it has been started as often as it may be in a minute. Each of these sessions needs it anew.
     while daemon.worker().is_some() {
         kill_worker(&daemon);
@@ -153,7 +153,7 @@ fn without_it() {
     fixture.go();
     let said = daemon.wait_until_it_says("was started 5 times");
     assert!(said.contains("no names"), "{said}");
-    collecting.wait_for_writes(2);
+    collecting.wait_for_samples(20);
     fixture.go();
     let _ = fixture.finish();
     let recorded = collecting.wait();
