@@ -1,8 +1,11 @@
 //! A list of tests that says why a test is ignored.
 
 use std::os::unix::fs::PermissionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
@@ -11,6 +14,11 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 /// Far more than the slowest suite takes, building ccsd included, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// Tests of a suite that may fail once. What they assert on are samples, which chance takes and a busy machine withholds;
+/// bounds that never fail by chance would let mistakes pass. A test that fails in one of a hundred runs fails twice in one
+/// of ten thousand, and one that always fails is not helped. More than this is no chance.
+const MAX_REPEATS: usize = 2;
 
 /// What a test may need beside ccsd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +124,8 @@ fn restore_signals() {
 #[derive(Default)]
 pub struct Suite {
     trials: Vec<Trial>,
+    /// Tests that have failed once.
+    repeats: Arc<AtomicUsize>,
 }
 
 impl Suite {
@@ -125,13 +135,23 @@ impl Suite {
         Suite::default()
     }
 
-    /// Adds a test. It is ignored, with the reason in its name, where something that it needs is missing.
+    /// Adds a test. It is ignored, with the reason in its name, where something that it needs is missing; it is run once
+    /// more when it fails, and that is said.
     #[must_use]
-    pub fn test(mut self, name: impl Into<String>, needs: &[Need], body: impl FnOnce() + Send + 'static) -> Suite {
+    pub fn test(mut self, name: impl Into<String>, needs: &[Need], body: impl Fn() + Send + 'static) -> Suite {
         let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
         let reason = missing.join(", ");
+        let name = name.into();
         let trial = if missing.is_empty() {
+            let (shown, repeats) = (name.clone(), Arc::clone(&self.repeats));
             Trial::test(name, move || {
+                if catch_unwind(AssertUnwindSafe(&body)).is_ok() {
+                    return Ok(());
+                }
+                if repeats.fetch_add(1, Ordering::Relaxed) >= MAX_REPEATS {
+                    return Err(format!("failed, as did {MAX_REPEATS} others before it, which were run again").into());
+                }
+                eprintln!("RUN AGAIN: {shown} has failed as said above; if it does so twice, that was no chance");
                 body();
                 Ok(())
             })
