@@ -12,15 +12,18 @@ use crate::args::service::SocketArgs;
 use crate::args::watch::StoredArgs;
 use crate::exit::{Exit, Failure};
 use crate::query::{self, Asked, QueryArgs};
-use crate::report::file;
+use crate::report::file::{self, LoadedColumns};
 use crate::{output, warn};
+
+/// Parts of time at most: about as many as a screen has room for.
+const COLUMNS: usize = 600;
 
 /// Arguments of `ccsd export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The format
     ///
-    /// html: one page to look at, with flame graph, functions, callers and callees, call graph; pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
+    /// html: one page to look at, with flame graph, functions, callers and callees, call graph, timeline; pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
     /// a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope: speedscope.app; dot: Graphviz; gprof: its two
     /// tables; json: all of it; csv: the flat profile.
     #[arg(value_name = "FORMAT", value_parser = format())]
@@ -46,7 +49,8 @@ pub struct ExportArgs {
     pub force: bool,
     /// Largest HTML file, as in 500K or 20M [default: 5M]
     ///
-    /// Where the stacks do not fit, the lightest are summed up within their callers, and the page says how many.
+    /// Where they do not fit, the parts of its timeline are made longer first, and then the lightest stacks are summed up
+    /// within their callers; the page says so.
     #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
     pub max_size: usize,
     #[command(flatten)]
@@ -86,7 +90,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if args.query.sort.is_some() && args.format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", args.format.name())));
     }
-    let loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    let LoadedColumns { file: loaded, columns } = load(args)?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
@@ -99,6 +103,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         max_bytes: args.max_size,
         sort: args.query.sort,
         question: &asked_for.join("; "),
+        columns: &columns,
     };
     if args.output.is_none() && !args.format.is_text() && stdout().is_terminal() {
         let name = args.format.name();
@@ -131,6 +136,15 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     output::write(path, &bytes, args.force)?;
     say_what_has_no_place(args, &remarks);
     Ok(Exit::SUCCESS)
+}
+
+/// The profile; with its time in columns where the format shows time and that is known.
+fn load(args: &ExportArgs) -> Result<LoadedColumns, Failure> {
+    if args.format.shows_time() && file::has_intervals(&args.file, &args.stored)? {
+        return file::load_columns(&args.file, &args.stored, args.query.metric.as_deref(), COLUMNS);
+    }
+    let file = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    Ok(LoadedColumns { file, columns: Vec::new() })
 }
 
 /// The accounting, where the format has no place for it.

@@ -115,7 +115,8 @@ fn offset_ns(text: &str) -> Option<u64> {
             };
         rest = after;
     }
-    (!text.is_empty()).then_some(sum as u64)
+    // Rounded, so that a time to the nanosecond is that nanosecond.
+    (!text.is_empty()).then_some(sum.round() as u64)
 }
 
 fn nanoseconds(at: Timestamp) -> u64 {

@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
+use ccsd_profile::{
+    ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
+};
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, Need, Suite};
 use serde_json::Value;
+use tempfile::TempDir;
 
 const BROWSER: Need = Need::Program("chromium", "chromium");
 
@@ -25,15 +29,16 @@ fn main() -> ExitCode {
         .test("its_functions_are_those_of_the_report", &[CC, BROWSER], || {
             let recorded = recursive();
             let page = page(recorded, &[]);
-            for (address, options) in [
+            let questions = [
                 ("", &[][..]),
                 ("hide=q", &["--hide", "q"]),
                 ("hide=q%20%3B%3B%20module%3Alibc.so.6", &["--hide", "q", "--hide", "module:libc.so.6"]),
                 ("focus=%2F%5E(p%7Cr)%24%2F", &["--focus", "/^(p|r)$/"]),
                 ("ignore=calib*", &["--ignore", "calib*"]),
-            ] {
-                let document = open(&page, &format!("view=table&{address}"));
-                assert_eq!(rows(&document), reported(recorded, options), "{address}");
+            ];
+            let documents = at_each(&page, questions.iter().map(|it| format!("view=table&{}", it.0)));
+            for (document, (address, options)) in documents.iter().zip(questions) {
+                assert_eq!(rows(document), reported(recorded, options), "{address}");
             }
         })
         .test("its_arcs_are_those_of_the_report", &[CC, BROWSER], || {
@@ -56,6 +61,111 @@ fn main() -> ExitCode {
             let callers = callers.rsplit_once("called by").unwrap().1;
             assert_eq!(sorted(found(callers)), sorted(arcs(&node.callers)));
             assert_eq!(sorted(found(callees)), sorted(arcs(&node.callees)));
+        })
+        .test("a_part_of_the_time_is_that_of_the_report", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let questions = [
+                ("time=0-4", &[][..]),
+                ("time=7-7", &[]),
+                ("time=3-11&hide=p", &["--hide", "p"]),
+                ("time=2-9&hide=q%20%3B%3B%20alone", &["--hide", "q", "--hide", "alone"]),
+                ("time=2-9&focus=%2F%5E(p%7Cq)%24%2F", &["--focus", "/^(p|q)$/"]),
+                ("time=5-8&ignore=busy_2", &["--ignore", "busy_2"]),
+            ];
+            let documents = at_each(&page, questions.iter().map(|it| format!("view=table&{}", it.0)));
+            for (document, (address, question)) in documents.iter().zip(questions) {
+                let (since, until) = (attribute(document, "since"), attribute(document, "until"));
+                let time = ["--since", &since, "--until", &until];
+                let expected = reported_of(&file.path, &[&time[..], question].concat());
+                assert!(!expected.is_empty() && expected != reported_of(&file.path, question), "{address}");
+                assert_eq!(rows(document), expected, "{address}: {since} to {until}");
+            }
+            // What is nonsense is all of it.
+            let nonsense = ["7-3", "0-99", "x", "0-11"];
+            for document in at_each(&page, nonsense.iter().map(|it| format!("view=table&time={it}"))) {
+                assert_eq!(rows(&document), reported_of(&file.path, &[]), "{document}");
+            }
+        })
+        .test("a_part_of_the_time_is_chosen_by_hand", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            // All columns are equally long: from the middle of the third to that of the seventh.
+            let drag = "point('pointerdown', 2.5 / 12); point('pointermove', 4 / 12); point('pointermove', 6.5 / 12); \
+                        point('pointerup', 6.5 / 12)";
+            let back = "point('pointerdown', 6.5 / 12); point('pointermove', 2.5 / 12); point('pointerup', 2.5 / 12)";
+            // The first, two further, then longer by four.
+            let keys =
+                "for (let i = 0; i < 3; i++) key('ArrowRight'); for (let i = 0; i < 4; i++) key('ArrowRight', true)";
+            let part = reported_of(&file.path, &["--since", "+2s", "--until", "+7s"]);
+            let all = reported_of(&file.path, &[]);
+            let steps = [
+                (drag.to_owned(), &part),
+                ("key('Escape')".to_owned(), &all),
+                (keys.to_owned(), &part),
+                ("point('pointerdown', 0.5); point('pointerup', 0.5)".to_owned(), &all),
+                (back.to_owned(), &part),
+            ];
+            let mut scripts: Vec<String> = steps.iter().map(|it| it.0.clone()).collect();
+            scripts[0] = format!("at('view=table'); {drag}");
+            scripts.push("document.querySelector('nav [data-view=hot]').click()".to_owned());
+            let documents = driven(&page, &scripts);
+            for (document, (script, expected)) in documents.iter().zip(&steps) {
+                assert_eq!(&&rows(document), expected, "{script}");
+            }
+            // Other views are of that time, too.
+            let hot = documents.last().unwrap();
+            assert!(hot.contains("--since +2s --until +7s"), "{hot}");
+            let main = format!("{:.2} ms (", part["main"].1 as f64 / 1e6);
+            assert!(hot.split("<ol").nth(1).unwrap().contains(&main), "{main}: {hot}");
+        })
+        .test("its_bands_are_those_of_the_report", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let questions = [
+                ("", &[][..]),
+                ("&sort=inherited", &["--inherited"]),
+                ("&hide=q", &["--hide", "q"]),
+                ("&sort=inherited&focus=p", &["--inherited", "--focus", "p"]),
+            ];
+            let documents = at_each(&page, questions.iter().map(|it| format!("view=time{}", it.0)));
+            for (document, (address, options)) in documents.iter().zip(questions) {
+                let drawn = document.split("data-weights=\"").skip(1).map(|it| it.split('"').next().unwrap());
+                let drawn = drawn.map(|it| it.split(' ').map(|it| it.parse().unwrap()).collect()).collect();
+                let mut report = ccsd(["report", "--view", "timeline", "-n", "30", "--json"]);
+                let ended = Ended::of(report.args(options).arg(&file.path));
+                let timeline: Value = serde_json::from_str(&ended.stdout).unwrap();
+                let list =
+                    |it: &Value| it.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect::<Vec<_>>();
+                let bands = timeline["timeline"]["bands"].as_array().unwrap();
+                let mut expected: Vec<Vec<u64>> = bands.iter().map(|band| list(&band["weights"])).collect();
+                expected.push(list(&timeline["timeline"]["weights"]));
+                assert!(expected.len() > 3 && expected[0].len() == 12, "{ended:?}");
+                let sorted = |mut bands: Vec<Vec<u64>>| {
+                    bands.sort();
+                    bands
+                };
+                assert_eq!(sorted(drawn), sorted(expected), "{address}");
+            }
+        })
+        .test("a_timeline_is_coarser_in_a_small_page", &[BROWSER], || {
+            let file = timed(500, 40);
+            let whole = page_of(&file.path, &file.dir, &[]);
+            let size = whole.metadata().unwrap().len();
+            let document = open(&whole, "view=table");
+            assert!(
+                document.contains("in 500 parts of at most 1.00 s") && !document.contains("--max-size"),
+                "{document}"
+            );
+            let small = page_of(&file.path, &file.dir, &["--max-size", &(size - 8_000).to_string()]);
+            assert!(small.metadata().unwrap().len() <= size - 8_000);
+            let document = open(&small, "view=table&time=1-3");
+            let parts = document.split(" parts of at most ").next().unwrap().rsplit(' ').next().unwrap();
+            let parts: usize = parts.parse().unwrap();
+            assert!((20..500).contains(&parts) && document.contains("500 are too many for this file"), "{document}");
+            assert!(!document.contains("[pruned]"), "{document}");
+            let (since, until) = (attribute(&document, "since"), attribute(&document, "until"));
+            assert_eq!(rows(&document), reported_of(&file.path, &["--since", &since, "--until", &until]));
         })
         .test("every_view_opens", &[CC, BROWSER], || {
             let page = page(recursive(), &[]);
@@ -136,11 +246,105 @@ fn recursive() -> &'static Recorded {
     })
 }
 
+/// A profile whose time is known to the nanosecond.
+struct Timed {
+    path: PathBuf,
+    dir: TempDir,
+}
+
+/// A file of so many intervals of a second, of a program that does something else in each of them: one of the functions
+/// `busy_0` to `busy_N`, and `p` and `q`, which call each other.
+fn timed(intervals: u64, functions: u64) -> Timed {
+    let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
+    let session = Session { metrics, rate_hz: 999, target: "timed".into(), ..Session::default() };
+    let mut profile = Profile::new(session, Limits::default());
+    let image = profile.add_image(Image { name: "/usr/bin/timed".into(), build_id: vec![7; 20] });
+    let mut function = |name: String| {
+        profile.add_cost_centre(CostCentre {
+            image,
+            linkage_name: Some(name),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+        })
+    };
+    let [main, p, q, alone] = ["main", "p", "q", "alone"].map(|name| function(name.to_owned()));
+    let busy: Vec<_> = (0..functions).map(|i| function(format!("busy_{i}"))).collect();
+    let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "timed".into() };
+    let process = profile.add_process(process);
+    let thread = profile.add_thread(Thread { process, tid: 1, name: "timed".into() });
+    let dir = scratch();
+    let path = dir.path().join("timed.ccsd");
+    let mut encoder = Encoder::new(fs::File::create(&path).unwrap(), profile.session()).unwrap();
+    for second in 0..intervals {
+        let one = busy[(second % functions) as usize];
+        for (stack, samples) in [
+            (&[main, one][..], 10 + second),
+            (&[main, p, q], 3),
+            (&[main, p, q, p, one], second % 3),
+            (&[main, q, p, q], second % 5),
+            (&[alone], u64::from(second % 4 == 1)),
+        ] {
+            let context = stack.iter().fold(ContextId::ROOT, |at, &id| profile.contexts_mut().push(at, id));
+            for _ in 0..samples {
+                profile.charge(thread, context, LineId::UNKNOWN, &[1_001_001]);
+                profile.accounting_mut().received += 1;
+            }
+        }
+        profile.accounting_mut().duration_ns = (second + 1) * 1_000_000_000;
+        encoder.write(&profile.take_update()).unwrap();
+    }
+    encoder.finish_with(profile.accounting()).unwrap();
+    Timed { path, dir }
+}
+
+/// What an attribute of the document says: the answer to a question is in such.
+fn attribute(document: &str, name: &str) -> String {
+    let value = document.split(&format!("data-{name}=\"")).nth(1).unwrap();
+    value.split('"').next().unwrap().to_owned()
+}
+
 fn page(recorded: &Recorded, options: &[&str]) -> PathBuf {
-    let file = recorded.dir.path().join(format!("{}.html", options.concat()));
-    let ended = Ended::of(ccsd(["export", "html"]).arg(&recorded.file).args(options).arg("-o").arg(&file));
+    page_of(&recorded.file, &recorded.dir, options)
+}
+
+fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
+    let file = dir.path().join(format!("{}.html", options.concat()));
+    let ended = Ended::of(ccsd(["export", "html"]).arg(profile).args(options).arg("-o").arg(&file));
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     file
+}
+
+/// What becomes of the document when one thing after the other is done to it by scripts, which stand in for hands: with
+/// `at(address)`, `point(event, part of the width of the timeline)` and `key(key, with shift)`.
+fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
+    let html = fs::read_to_string(page).unwrap();
+    let (before, after) = html.rsplit_once("</body>").unwrap();
+    let names = "const strip = document.getElementById('strip'), answers = [];
+        const at = address => { history.replaceState(null, '', '#' + address); window.dispatchEvent(new Event('hashchange')); };
+        const point = (kind, part) => { const area = strip.getBoundingClientRect(); strip.dispatchEvent(new PointerEvent(kind,
+          { clientX: area.left + part * area.width, clientY: area.top + 9, pointerId: 1, bubbles: true })); };
+        const key = (key, shiftKey) => strip.dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey, bubbles: true }));
+        const answer = () => { const copy = document.documentElement.cloneNode(true);
+          copy.querySelectorAll('script').forEach(it => it.remove()); answers.push(copy.outerHTML); };";
+    let each: String = scripts.iter().map(|script| format!("{script}; answer();\n")).collect();
+    let last = "const given = document.createElement('pre'); given.id = 'given'; given.textContent = JSON.stringify(answers); \
+                document.body.append(given);";
+    let file = page.with_file_name("driven.html");
+    fs::write(&file, format!("{before}<script>{names}{each}{last}</script></body>{after}")).unwrap();
+    let document = open(&file, "");
+    let given = document.split("<pre id=\"given\">").nth(1).unwrap().split("</pre>").next().unwrap();
+    let given = given.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").replace("&nbsp;", "\u{a0}");
+    let answers: Vec<String> = serde_json::from_str(&given).unwrap();
+    assert_eq!(answers.len(), scripts.len());
+    answers
+}
+
+/// The document at one address after the other.
+fn at_each(page: &Path, addresses: impl Iterator<Item = String>) -> Vec<String> {
+    let scripts: Vec<String> = addresses.map(|address| format!("at('{address}')")).collect();
+    driven(page, &scripts)
 }
 
 /// The document that a browser makes of the page at an address, without its own scripts and data.
@@ -180,7 +384,11 @@ fn rows(document: &str) -> Weights {
 
 /// What `ccsd report --json` says.
 fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
-    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+    reported_of(&recorded.file, options)
+}
+
+fn reported_of(file: &Path, options: &[&str]) -> Weights {
+    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(file));
     assert!(ended.status.success(), "{ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let rows = document["flat"]["rows"].as_array().unwrap();

@@ -87,7 +87,15 @@ pub struct LoadedColumns {
     pub columns: Vec<TimeColumn>,
 }
 
-/// A time of a file, or all of it, in at most `most` columns.
+/// Whether what is asked for is a file, which knows what was charged in which interval.
+///
+/// # Errors
+/// That both a watch and something that excludes it are asked for.
+pub fn has_intervals(path: &Path, stored: &StoredArgs) -> Result<bool, Failure> {
+    Ok(!stored.is_given()? && service::session_number(path).is_none())
+}
+
+/// A time of a file, or all of it, in at most `most` columns: none where nothing was charged in any interval.
 ///
 /// # Errors
 /// As [`load_asked`]; that there is no such metric; that there are no intervals, because it is no file.
@@ -97,7 +105,7 @@ pub fn load_columns(
     metric: Option<&str>,
     most: usize,
 ) -> Result<LoadedColumns, Failure> {
-    if stored.is_given()? || service::session_number(path).is_some() {
+    if !has_intervals(path, stored)? {
         return Err(Failure::bad_request(anyhow!(
             "a timeline is made from the intervals of a file; `ccsd record` and `ccsd attach` write one"
         )));
@@ -106,6 +114,12 @@ pub fn load_columns(
     let mut list = Vec::new();
     let (whole, intervals) = read_window_with(reader(&file), window, |from, to| list.push((from, to)))
         .map_err(|error| failure(path, error))?;
+    if intervals.taken == 0 && !stored.is_part() {
+        let Loaded { profile, recovery, finished, records, bytes } = whole;
+        let (path, session, stored, intervals) = (path.to_owned(), None, None, None);
+        let file = LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals };
+        return Ok(LoadedColumns { file, columns: Vec::new() });
+    }
     rewind(&mut file, path)?;
     none_of(path, &intervals)?;
     let (number, _) = crate::query::metric(&whole.profile, metric)?;

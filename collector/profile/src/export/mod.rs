@@ -23,6 +23,7 @@ pub use svg::write_difference;
 use std::io::{self, Write};
 use std::str::FromStr;
 
+use crate::codec::TimeColumn;
 use crate::model::{Metric, Unit};
 use crate::profile::Profile;
 use crate::sanitise;
@@ -91,6 +92,12 @@ impl Format {
         !matches!(self, Format::Folded | Format::Csv)
     }
 
+    /// Whether it shows what was spent when.
+    #[must_use]
+    pub const fn shows_time(self) -> bool {
+        matches!(self, Format::Html)
+    }
+
     /// Whether it is text.
     #[must_use]
     pub const fn is_text(self) -> bool {
@@ -123,13 +130,16 @@ pub struct Export<'a> {
     pub sort: Option<Column>,
     /// What was asked of the profile to get this one, for the remarks; empty if nothing.
     pub question: &'a str,
+    /// What the metrics of the profile after the first are of, if its time is in columns
+    /// ([`read_columns`](crate::codec::read_columns)); empty if it is not.
+    pub columns: &'a [TimeColumn],
 }
 
 impl<'a> Export<'a> {
     /// Of this part of a profile, with what is usual else.
     #[must_use]
     pub const fn new(profile: &'a Profile, selection: &'a Selection) -> Self {
-        Self { profile, selection, max_bytes: DEFAULT_MAX_BYTES, sort: None, question: "" }
+        Self { profile, selection, max_bytes: DEFAULT_MAX_BYTES, sort: None, question: "", columns: &[] }
     }
 
     /// Writes it.

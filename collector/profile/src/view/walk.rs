@@ -18,7 +18,7 @@ pub(crate) struct Visible<'a> {
 }
 
 impl Visible<'_> {
-    pub(super) const fn entries(&self) -> &[u32] {
+    pub(crate) const fn entries(&self) -> &[u32] {
         self.entries
     }
 

@@ -1,8 +1,10 @@
 //! One HTML file that needs nothing else: opened from disk, it shows the stacks as a flame graph, functions, callers and
-//! callees, the call graph and the hot path, and answers questions (hide, focus, ignore) itself.
+//! callees, the call graph, the hot path and what ran when, and answers questions (hide, focus, ignore, of which time) itself.
 //!
 //! Names come into the page as JSON in an element that is not executed, with `<`, `>` and `&` escaped, and from there only
 //! as text, never as markup; a content security policy forbids every request.
+
+mod timeline;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,11 +17,20 @@ use crate::ids::CostCentreId;
 use crate::sanitise;
 use crate::view::TreeView;
 
+use timeline::{Packed, Timeline};
+
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 4] =
-    [include_str!("model.js"), include_str!("flame.js"), include_str!("graph.js"), include_str!("page.js")];
+const SCRIPTS: [&str; 5] = [
+    include_str!("model.js"),
+    include_str!("flame.js"),
+    include_str!("graph.js"),
+    include_str!("times.js"),
+    include_str!("page.js"),
+];
+/// A timeline is made coarser down to so many columns before stacks are summed up.
+const FEWEST_COLUMNS: usize = 20;
 
 /// Functions that the page knows by number: `[elided]` and `[root]` are 0 and 1 in every profile.
 const PRUNED: &str = "[pruned]";
@@ -38,6 +49,8 @@ struct Data {
     entries: Vec<u32>,
     /// What was spent in exactly this stack.
     weights: Vec<u64>,
+    /// And when.
+    timeline: Option<Packed>,
 }
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -46,13 +59,21 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let frame = PAGE.len() + STYLE.len() + SCRIPTS.iter().map(|it| it.len()).sum::<usize>() + 2 * title.len();
     let most = export.max_bytes.saturating_sub(frame);
     let mut nodes = tree.nodes.len();
+    let mut timeline = Timeline::new(export, &tree);
     let json = loop {
-        let json = data(export, &tree, nodes)?;
-        if json.len() <= most || nodes == 0 {
+        let json = data(export, &tree, nodes, timeline.as_ref())?;
+        if json.len() <= most || (nodes == 0 && timeline.is_none()) {
             break json;
         }
-        // Names are not in proportion to nodes, so more than one round may be needed.
-        nodes = (nodes as u64 * most as u64 * 9 / (json.len() as u64 * 10).max(1)) as usize;
+        timeline = match timeline {
+            Some(fine) if fine.len() > FEWEST_COLUMNS => Some(fine.coarser()),
+            _ if nodes == 0 => None,
+            coarse => {
+                // Names are not in proportion to nodes, so more than one round may be needed.
+                nodes = (nodes as u64 * most as u64 * 9 / (json.len() as u64 * 10).max(1)) as usize;
+                coarse
+            }
+        };
     };
     if json.len() > most {
         let least = frame.saturating_add(json.len());
@@ -80,7 +101,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 }
 
 /// The data of the page, with the `most` heaviest nodes of the tree.
-fn data(export: &Export<'_>, tree: &TreeView, most: usize) -> io::Result<String> {
+fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Timeline>) -> io::Result<String> {
     let profile = export.profile;
     let metric = export.metric();
     let mut kept: Vec<usize> = (0..tree.nodes.len()).collect();
@@ -102,6 +123,7 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize) -> io::Result<String>
     }
     // What was left out stays within its caller.
     let mut pruned: HashMap<i64, u64> = HashMap::new();
+    let mut callers: HashMap<usize, i64> = HashMap::new();
     let (mut left_out, mut left_out_weight) = (0u64, 0u64);
     for (i, node) in tree.nodes.iter().enumerate().filter(|(i, _)| !place.contains_key(i)) {
         left_out += 1;
@@ -114,10 +136,13 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize) -> io::Result<String>
         let caller = caller.and_then(|at| place.get(&at).copied()).unwrap_or(-1);
         let sum = pruned.entry(caller).or_default();
         *sum = sum.saturating_add(node.self_weight);
+        callers.insert(i, caller);
     }
     let mut pruned: Vec<(i64, u64)> = pruned.into_iter().filter(|(_, weight)| *weight > 0).collect();
     pruned.sort_unstable();
+    let mut stands: HashMap<i64, usize> = HashMap::new();
     for (parent, weight) in pruned {
+        stands.insert(parent, parents.len());
         parents.push(parent);
         entries.push(numbers.pruned() * 2 + 1);
         weights.push(weight);
@@ -131,6 +156,23 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize) -> io::Result<String>
              callers; --max-size allows more"
         ));
     }
+    let all = export.columns.len();
+    match timeline {
+        Some(timeline) if timeline.len() < all => remarks.push(format!(
+            "the timeline has {} parts of at most {:.3} s: {all} are too many for this file; --max-size allows more",
+            timeline.len(),
+            timeline.longest_ns() as f64 / 1e9,
+        )),
+        None if all >= 2 => {
+            remarks.push("the timeline is left out for the size of this file; --max-size allows more".to_owned())
+        }
+        _ => {}
+    }
+    let at = |node: usize| match place.get(&node) {
+        Some(&at) => usize::try_from(at).ok(),
+        None => stands.get(callers.get(&node)?).copied(),
+    };
+    let timeline = timeline.map(|timeline| timeline.packed(at));
     let seconds = profile.accounting().duration_ns as f64 / 1e9;
     let data = Data {
         facts: format!(
@@ -148,6 +190,7 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize) -> io::Result<String>
         parents,
         entries,
         weights,
+        timeline,
     };
     Ok(serde_json::to_string(&data)
         .map_err(io::Error::from)?

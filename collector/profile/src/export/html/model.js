@@ -14,7 +14,7 @@ class Model {
     const count = data.parents.length;
     this.parents = data.parents;
     this.entries = data.entries; // function * 2 + (1 if marked)
-    this.weights = data.weights;
+    this.weights = data.weights; // of all the time, or of the part of it that is asked for
     this.count = count;
   }
 
@@ -58,6 +58,8 @@ class Model {
       // Everything hidden: it is nobody's.
       tree.own[at < 0 ? tree.child(-1, this.rootFunction(), 1) : at] += weight;
     }
+    tree.place = place;
+    tree.counts = counts;
     tree.finish(total, outside, unmatched);
     return tree;
   }

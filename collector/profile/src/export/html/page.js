@@ -13,6 +13,8 @@ class Page {
     document.documentElement.classList.toggle("dark", dark);
     this.flame = new Flame(element("flame"), element("tip"), this);
     this.graph = new Graph(element("graph"), this);
+    const times = data.timeline && new Times(data.timeline, this.model.count);
+    this.timeline = times && new Timeline(times, this);
     element("facts").textContent = data.facts;
     for (const remark of data.remarks) this.add("li", remark, element("remarks"));
     this.listen();
@@ -70,7 +72,7 @@ class Page {
   key(event) {
     if (event.key === "Escape") return this.reset();
     if (event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const views = ["flame", "table", "butterfly", "graph", "hot"];
+    const views = ["flame", "table", "butterfly", "graph", "hot", ...(this.timeline ? ["time"] : [])];
     const chosen = this.flame.selected >= 0 && this.state.view === "flame" ? this.tree.ids[this.flame.selected] : this.state.function;
     const name = chosen >= 0 ? this.model.functions[chosen].name : "";
     if (event.key === "/") { event.preventDefault(); element("search").focus(); }
@@ -90,6 +92,7 @@ class Page {
 
   reset() {
     Object.assign(this.state, { search: "", hide: "", focus: "", ignore: "" });
+    if (this.timeline) this.timeline.range = null;
     this.write();
     this.fill();
     this.ask();
@@ -117,6 +120,7 @@ class Page {
       if (this.state[key]) parts.push(key + "=" + encodeURIComponent(this.state[key]));
     }
     if (this.state.up) parts.push("up=1");
+    if (this.timeline && this.timeline.text) parts.push("time=" + this.timeline.text);
     if (this.state.function >= 0) parts.push("function=" + this.state.function);
     this.hash = "#" + parts.join("&");
     history.replaceState(null, "", this.hash);
@@ -126,8 +130,10 @@ class Page {
     this.hash = location.hash;
     const given = new URLSearchParams(location.hash.slice(1));
     for (const key of ["search", "hide", "focus", "ignore"]) this.state[key] = given.get(key) || "";
-    if (document.querySelector(`section[data-view="${CSS.escape(given.get("view") || "")}"]`)) this.state.view = given.get("view");
-    if (["self", "inherited", "name", "image"].includes(given.get("sort"))) this.state.sort = given.get("sort");
+    const tab = document.querySelector(`nav [data-view="${CSS.escape(given.get("view") || "")}"]`);
+    this.state.view = tab && !tab.hidden ? tab.dataset.view : "flame";
+    if (this.timeline) this.timeline.text = given.get("time") || "";
+    this.state.sort = ["self", "inherited", "name", "image"].includes(given.get("sort")) ? given.get("sort") : "self";
     this.state.up = given.get("up") === "1";
     const chosen = Number(given.get("function") ?? -1);
     this.state.function = Number.isInteger(chosen) && chosen >= 0 && chosen < this.model.functions.length ? chosen : -1;
@@ -146,10 +152,12 @@ class Page {
     const patterns = text => text.split(";;").map(it => it.trim()).filter(Boolean);
     const begun = performance.now();
     const { hide, focus, ignore } = this.state;
+    if (this.timeline) this.model.weights = this.timeline.weights(this.data.weights);
     this.tree = this.model.ask({ hide: patterns(hide), focus: patterns(focus), ignore: patterns(ignore) });
     for (const id of ["hide", "focus", "ignore"]) {
       element(id).classList.toggle("wrong", patterns(this.state[id]).some(it => this.tree.unmatched.includes(it)));
     }
+    if (this.timeline) this.timeline.show(this.tree);
     this.say();
     this.find();
     this.flame.show(this.tree);
@@ -233,6 +241,7 @@ class Page {
       butterfly: () => this.butterfly(),
       graph: () => this.graph.show(this.tree, Number(element("most").value)),
       hot: () => this.hot(),
+      time: () => this.timeline.table(),
     })[this.state.view]();
   }
 
