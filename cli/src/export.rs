@@ -24,7 +24,7 @@ pub struct ExportArgs {
     /// The format
     ///
     /// html: one page to look at, with flame graph, functions, callers and callees, call graph, timeline; pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
-    /// a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope: speedscope.app; dot: Graphviz; gprof: its two
+    /// a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope: speedscope.app; firefox: profiler.firefox.com; dot: Graphviz; gprof: its two
     /// tables; json: all of it; csv: the flat profile.
     #[arg(value_name = "FORMAT", value_parser = format())]
     pub format: Format,
@@ -68,6 +68,7 @@ Examples:
   ccsd export svg --focus parse -o parse.svg
   ccsd export folded | flamegraph.pl > flame.svg
   ccsd export speedscope -o profile.speedscope.json
+  ccsd export firefox -o profile.json      then drop it on profiler.firefox.com
   ccsd export dot --by module | dot -Tsvg -o modules.svg";
 
 fn format() -> impl clap::builder::TypedValueParser<Value = Format> {

@@ -16,6 +16,7 @@ mod import;
 mod job;
 mod leader;
 mod manual;
+mod near;
 mod output;
 mod query;
 mod report;

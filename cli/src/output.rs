@@ -13,7 +13,7 @@ use crate::exit::Failure;
 
 /// How the formats begin that ccsd exports to, and what else is in their first bytes, without regard to case. `folded` has
 /// nothing of the kind: see [`is_ours`].
-const FORMATS: [(&[u8], &[u8]); 9] = [
+const FORMATS: [(&[u8], &[u8]); 10] = [
     // gzip of no named file, of no time, by no known system.
     (b"\x1f\x8b\x08\0\0\0\0\0\0\xff", b""),
     (b"<!doctype html>", b"ccsd"),
@@ -21,6 +21,7 @@ const FORMATS: [(&[u8], &[u8]); 9] = [
     (b"{", b"\"schema\""),
     (b"{", b"\"$schema\":\"https://www.speedscope.app/"),
     (b"# callgrind format", b""),
+    (b"{\"meta\":{\"importedfrom\":\"ccsd\"", b""),
     (b"// ccsd ", b"digraph"),
     (b"flat profile:", b""),
     (b"# ccsd ", b"samples received"),

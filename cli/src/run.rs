@@ -132,6 +132,11 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         (Some(path), _) => Some(path.clone()),
         (None, _) => Some(PathBuf::from(DEFAULT_FILE)),
     };
+    if output.as_deref().is_some_and(|path| path.as_os_str() == "-") {
+        return Err(Failure::bad_request(anyhow!(
+            "a profile is not written to standard output, which is the program's: name a file (-o ./- for one of the name -)"
+        )));
+    }
     if let Some(path) = &output {
         // Before the program runs; what else can be wrong with the file does not keep it from running.
         OutputFile::check_replaceable(path).map_err(Failure::bad_request)?;

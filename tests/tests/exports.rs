@@ -20,9 +20,13 @@ const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
 const DOT: Need = Need::Program("dot", "graphviz");
 const BROWSER: Need = Need::Program("chromium", "chromium");
 const SPEEDSCOPE: Need = Need::Program("speedscope", "npm; npm install -g speedscope");
+/// The Firefox Profiler's own code, without its page.
+const FIREFOX_PROFILER: Need =
+    Need::Program("profiler-cli", "npm; npm install -g @firefox-devtools/profiler-cli@0.10.0");
 const GPROF2DOT: Need = Need::Program("gprof2dot", "pipx; pipx install gprof2dot");
 
-const FORMATS: [&str; 9] = ["pprof", "callgrind", "folded", "svg", "speedscope", "dot", "gprof", "json", "csv"];
+const FORMATS: [&str; 10] =
+    ["pprof", "callgrind", "folded", "svg", "speedscope", "firefox", "dot", "gprof", "json", "csv"];
 
 /// Self and inherited weight by name.
 type Weights = BTreeMap<String, (u64, u64)>;
@@ -71,6 +75,30 @@ fn main() -> ExitCode {
                         assert!(off <= 0.005_001, "{name}: {shown} of {unit} ns, and {exact} ns in the report");
                     }
                 }
+            }
+        })
+        .test("firefox_profiler_reads_it", &[CC, FIREFOX_PROFILER], || {
+            for recorded in [plain(), recursive()] {
+                let file = export(recorded, "firefox", &[]);
+                let document: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+                let threads = document["threads"].as_array().unwrap();
+                let end = document["meta"]["profilingEndTime"].as_f64().unwrap();
+                for thread in threads {
+                    let times = thread["samples"]["time"].as_array().unwrap().iter().map(|it| it.as_f64().unwrap());
+                    assert!(
+                        times.clone().is_sorted() && times.clone().all(|time| time > 0.0 && time <= end),
+                        "{thread}"
+                    );
+                }
+                let is_program = |lib: &&Value| {
+                    ["weights", "recursion"].iter().any(|it| lib["name"].as_str().unwrap().starts_with(it))
+                };
+                let lib = document["libs"].as_array().unwrap().iter().find(is_program).unwrap();
+                let image = recorded.profile.images().iter().find(|it| lib["path"] == it.name.as_str()).unwrap();
+                let build_id: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+                assert!(!build_id.is_empty() && lib["codeId"] == build_id.as_str(), "{lib}");
+                assert_eq!(firefox_functions(&file, threads.len()), reported(recorded, &[]), "{}", file.display());
+                assert!(document["meta"]["extra"].to_string().contains("recursion is folded"));
             }
         })
         .test("callgrind_annotate_reads_it", &[CC, ANNOTATE], || {
@@ -429,6 +457,49 @@ fn total(recorded: &Recorded, options: &[&str]) -> u64 {
     let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     document["flat"]["total"]["weight"].as_u64().unwrap()
+}
+
+/// Self and inherited weight in nanoseconds by name, over all threads, as the Firefox Profiler adds them up: of the
+/// functions that have a name of their own.
+fn firefox_functions(file: &Path, threads: usize) -> Weights {
+    let dir = scratch();
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new("profiler-cli");
+        command.env("PROFILER_CLI_SESSION_DIR", dir.path()).args(arguments);
+        let ended = Ended::of(&mut command);
+        assert!(ended.status.success(), "{arguments:?}: {ended:?}");
+        ended.stdout
+    };
+    // It leaves a process that answers, which must be ended whatever becomes of the test.
+    struct Stop<'a>(&'a Path);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            let _ =
+                Command::new("profiler-cli").env("PROFILER_CLI_SESSION_DIR", self.0).args(["stop", "--all"]).output();
+        }
+    }
+    let _stop = Stop(dir.path());
+    ask(&["load", file.to_str().unwrap()]);
+    let mut weights = Weights::new();
+    for number in 0..threads {
+        let mut twice = std::collections::BTreeSet::new();
+        let thread = format!("t-{number}");
+        let answer = ask(&["thread", "functions", "--json", "--limit", "100000", "--thread", &thread]);
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["weightType"], "tracing-ms");
+        let mut seen = std::collections::BTreeSet::new();
+        for row in answer["functions"].as_array().unwrap() {
+            let nanoseconds = |field: &str| (row[field].as_f64().unwrap() * 1e6).round() as u64;
+            let name = row["name"].as_str().unwrap().to_owned();
+            if !seen.insert(name.clone()) {
+                twice.insert(name.clone());
+            }
+            let sums = weights.entry(name).or_default();
+            (sums.0, sums.1) = (sums.0 + nanoseconds("selfSamples"), sums.1 + nanoseconds("totalSamples"));
+        }
+        weights.retain(|name, _| !twice.contains(name));
+    }
+    weights
 }
 
 /// A weight as speedscope shows it: a number, and of how many nanoseconds.

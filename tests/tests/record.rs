@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 
 use ccsd_profile::view::ProcessRow;
-use ccsd_tests::ccsd::Record;
-use ccsd_tests::fixture::build;
+use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
 use ccsd_tests::suite::{CC, Suite};
@@ -55,6 +55,13 @@ fn main() -> ExitCode {
             assert!(expected > 190, "{accounting:?}");
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
             assert_eq!(accounting.undelivered(), expected - known.min(expected));
+        })
+        .test("standard_output_is_the_program_s", &[], || {
+            let dir = scratch();
+            for command in [&["record", "-o", "-", "--", "true"][..], &["attach", "-o", "-", "1"]] {
+                Ended::of(ccsd(command).current_dir(dir.path())).assert_refused(2, &["standard output", "-o ./-"]);
+            }
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         })
         .test("short_lived_children", &[CC], || {
             let recorded = record("processes.c", &["children"], &["-F", "1999"]);

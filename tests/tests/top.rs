@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ccsd_tests::ccsd::{Ended, Record, binary, ccsd};
+use ccsd_tests::ccsd::{Collecting, Ended, Record, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -167,6 +167,26 @@ fn main() -> ExitCode {
             assert!(fixture.is_alive());
             let report = Ended::of(&mut ccsd([Path::new("report"), &tmux.dir.path().join("top.ccsd")]));
             assert!(report.status.success() && report.stdout.contains("forever"), "{report:?}");
+        })
+        .test("who_died_and_where", &[CC, TMUX, Need::Root, Need::Tracefs], || {
+            let program = build("crash.c", &["-g", "-O0", "-pthread"]);
+            let record = Record::new(program, &["fault"]);
+            let recorded = Collecting::start(|file| record.command(file)).wait();
+            assert_eq!(recorded.profile.crashes().len(), 1, "{:?}", recorded.ended);
+            let tmux = Tmux::start((80, 24), "", recorded.file.to_str().unwrap());
+            let first = tmux.until_shown("ENDED");
+            assert!(first.lines().next().unwrap().contains("1 died: c"), "{first}");
+            tmux.keys(&["c"]);
+            let stack = tmux.until_shown("Died: ");
+            assert!(stack.contains("SIGSEGV") && stack.contains(" third at "), "{stack}");
+            tmux.keys(&["x", "q"]);
+            tmux.until_shown("ended with 0");
+            let quiet = self::recorded();
+            let tmux = Tmux::start((80, 24), "", quiet.file.to_str().unwrap());
+            let none = tmux.until_shown("ENDED");
+            assert!(!none.contains("died"), "{none}");
+            tmux.keys(&["c"]);
+            tmux.until_shown("no process has died");
         })
         .test("what_is_no_terminal_is_refused", &[], || {
             Ended::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd live"]);

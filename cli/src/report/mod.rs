@@ -31,7 +31,7 @@ use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
 use crate::query::{self, Asked, Metric, Question, metric};
 use crate::style::{ColorChoice, Layout};
-use crate::warn;
+use crate::{near, warn};
 
 use choice::View;
 pub use json::Counts;
@@ -79,6 +79,12 @@ impl<'a> Pattern<'a> {
     pub fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
         let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
         Pattern { text, exact: ids.any(|id| profile.name(id) == text) }
+    }
+
+    /// Whether there is one.
+    fn is_known(&self, profile: &Profile) -> bool {
+        let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
+        self.exact || ids.any(|id| self.matches(&profile.name(id)))
     }
 
     /// Whether a function of this name is one.
@@ -184,6 +190,15 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let Asked { profile, selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
+    if let Some(text) = &args.function
+        && !Pattern::new(text, &loaded.profile).is_known(&loaded.profile)
+    {
+        let (name, near) = (sanitise(text), near::question(text, &loaded.profile));
+        return Err(Failure::at_run_time(anyhow!(
+            "no {} of the profile has a name like {name:?}{near}",
+            args.query.by.nouns().0
+        )));
+    }
     let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
     let min = args.query.min.unwrap_or(view.usual_min());
     let shown = Shown {

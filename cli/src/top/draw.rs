@@ -102,6 +102,10 @@ fn head(model: &Model, look: Look, width: usize) -> Line<'static> {
         (false, true) => "  ENDED",
         (false, false) => "",
     };
+    let died = match model.profile().crashes().len() {
+        0 => String::new(),
+        died => format!("  {} died: c", count(died as u64)),
+    };
     let tail = format!(
         "  {}  {} samples  {} lost",
         nanoseconds(accounting.duration_ns),
@@ -109,13 +113,14 @@ fn head(model: &Model, look: Look, width: usize) -> Line<'static> {
         count(lost)
     );
     let begin = "ccsd top  ";
-    let room = width.saturating_sub(begin.width() + tail.width() + state.width());
+    let room = width.saturating_sub(begin.width() + tail.width() + died.width() + state.width());
     let target = cut(&sanitise(&model.profile().session().target), room.max(8));
     let tone = if lost > 0 { Tone::Warning } else { Tone::Plain };
     Line::from(vec![
         Span::styled(begin, look.style(Tone::Faint)),
         Span::styled(target, look.style(Tone::Strong)),
         Span::styled(tail, look.style(tone)),
+        Span::styled(died, look.style(Tone::Bad)),
         Span::styled(state, look.style(Tone::Warning)),
     ])
 }

@@ -7,6 +7,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::model::Model;
 use super::rows::{Key, Question, Row, View};
+use crate::dump::crash;
+use crate::style::Layout;
 
 /// Longest text that is typed: a name of a function or a file.
 const LONGEST_INPUT: usize = 200;
@@ -241,11 +243,25 @@ impl State {
                 }
             }
             KeyCode::Char('d') => return Ok(Wish::Dump),
+            KeyCode::Char('c') => self.crashes(model),
             KeyCode::Char('s') if !control => self.prompt = Some((Prompt::Save, self.file.clone())),
             KeyCode::Char('?') => self.page = Some(help()),
             _ => {}
         }
         Ok(Wish::None)
+    }
+
+    /// The stacks of processes that a fault has killed.
+    fn crashes(&mut self, model: &Model) {
+        let crashes = model.profile().crashes();
+        if crashes.is_empty() {
+            self.message = Some("no process has died of a fault".to_owned());
+            return;
+        }
+        let layout = Layout { width: None, colour: false };
+        let texts = crashes.iter().map(|crash| crash::text(crash, layout));
+        let lines = texts.flat_map(|text| text.lines().map(str::to_owned).chain([String::new()]).collect::<Vec<_>>());
+        self.page = Some(Page { title: "Who died, and where".to_owned(), lines: lines.collect(), top: 0 });
     }
 
     fn go(&mut self, to: usize) {
@@ -351,6 +367,7 @@ p, space          pause: what comes meanwhile is shown afterwards
 i                 the last interval only, or everything so far
 f                 freeze: compare what comes from now on with what came before
 d                 stacks of all threads, now
+c                 who died of a fault, and where
 s                 save the profile so far
 Ctrl-L, Ctrl-Z    draw anew; go to the background
 q, Ctrl-C         end

@@ -9,6 +9,7 @@
 mod callgrind;
 mod csv;
 mod dot;
+mod firefox;
 mod folded;
 mod gprof;
 mod html;
@@ -44,6 +45,8 @@ pub enum Format {
     Svg,
     /// speedscope's JSON.
     Speedscope,
+    /// The Firefox Profiler's JSON: profiler.firefox.com.
+    Firefox,
     /// Graphviz' language: `dot -Tsvg`.
     Dot,
     /// gprof's two tables, in its layout.
@@ -56,13 +59,14 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 10] = [
+    pub const ALL: [Format; 11] = [
         Format::Html,
         Format::Pprof,
         Format::Callgrind,
         Format::Folded,
         Format::Svg,
         Format::Speedscope,
+        Format::Firefox,
         Format::Dot,
         Format::Gprof,
         Format::Json,
@@ -79,6 +83,7 @@ impl Format {
             Format::Folded => "folded",
             Format::Svg => "svg",
             Format::Speedscope => "speedscope",
+            Format::Firefox => "firefox",
             Format::Dot => "dot",
             Format::Gprof => "gprof",
             Format::Json => "json",
@@ -95,7 +100,7 @@ impl Format {
     /// Whether it shows what was spent when.
     #[must_use]
     pub const fn shows_time(self) -> bool {
-        matches!(self, Format::Html)
+        matches!(self, Format::Html | Format::Firefox)
     }
 
     /// Whether it is text.
@@ -155,6 +160,7 @@ impl<'a> Export<'a> {
             Format::Folded => folded::write(self, out),
             Format::Svg => svg::write(self, out),
             Format::Speedscope => speedscope::write(self, out),
+            Format::Firefox => firefox::write(self, out),
             Format::Dot => dot::write(self, out),
             Format::Gprof => gprof::write(self, out),
             Format::Json => json::write(self, out),

@@ -1,0 +1,331 @@
+//! The Firefox Profiler's processed format (<https://profiler.firefox.com>; its `docs-developer/CHANGELOG-formats.md` and
+//! `src/types/profile.ts`), which takes any process with its threads over time.
+//!
+//! Weights are exact: nanoseconds as milliseconds, anything else as a count, one sample for each stack, line and part of the
+//! time. What is known of time are intervals: within one the samples of a thread follow each other, each for its share of it.
+//! (The crate `fxprof-processed-profile` has weights of 32 bits, which two seconds in nanoseconds do not fit into.)
+
+mod tables;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use hashbrown::HashMap;
+
+use super::Export;
+use super::walk::walk;
+use crate::codec::TimeColumn;
+use crate::ids::{CostCentreId, LineId, ThreadId};
+use crate::model::{Image, Unit};
+use crate::sanitise;
+
+use tables::{Category, File, Lib, Markers, Meta, Remark, Samples, Section, Shared, Thread, Units, Weight};
+
+/// The version of the format, since when a frame names its library.
+const VERSION: u32 = 70;
+/// That of the browser's own format at that time, which the front end wants to be there.
+const BROWSER_VERSION: u32 = 36;
+/// Threads that are shown at first.
+const SHOWN_THREADS: usize = 10;
+
+/// Where a function's categories are in [`CATEGORIES`].
+const OTHER: u32 = 0;
+const USER: u32 = 1;
+const KERNEL: u32 = 2;
+const CATEGORIES: [(&str, &str); 3] = [("Other", "grey"), ("User", "yellow"), ("Kernel", "orange")];
+
+/// What one thread spent in one stack in one column.
+struct Cell {
+    column: usize,
+    stack: usize,
+    weight: u64,
+}
+
+pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let profile = export.profile;
+    let duration = profile.accounting().duration_ns;
+    let whole = [TimeColumn { from_ns: 0, to_ns: duration }];
+    let timed = !export.columns.is_empty();
+    let columns = if timed { export.columns } else { &whole };
+    let mut tables = Tables::new(export);
+    let mut threads: BTreeMap<ThreadId, Vec<Cell>> = BTreeMap::new();
+    walk(export, |stack| {
+        let at = tables.stack(export, stack.functions, stack.line);
+        let cells = threads.entry(stack.thread).or_default();
+        let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
+        for (column, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
+            cells.push(Cell { column, stack: at, weight });
+        }
+    });
+    let total = |cells: &[Cell]| cells.iter().map(|cell| cell.weight).fold(0, u64::saturating_add);
+    let mut threads: Vec<(ThreadId, Vec<Cell>)> = threads.into_iter().filter(|(_, cells)| !cells.is_empty()).collect();
+    threads.sort_by_key(|(thread, cells)| (std::cmp::Reverse(total(cells)), *thread));
+    let unit = export.metric().unit;
+    let mut processes = Vec::new();
+    let threads: Vec<Thread> = threads
+        .into_iter()
+        .map(|(id, cells)| {
+            let thread = profile.thread(id);
+            let process = thread.and_then(|thread| profile.process(thread.process));
+            let pid = process.map_or(0, |process| process.pid);
+            let generation = process.map_or(0, |process| process.exec_generation);
+            // Of each process the heaviest thread leads, as the first of them.
+            let key = (pid, process.map(|process| process.start_time), generation);
+            let first = !processes.contains(&key);
+            if first {
+                processes.push(key);
+            }
+            Thread {
+                process_type: "default",
+                process_startup_time: 0.0,
+                process_shutdown_time: None,
+                register_time: 0.0,
+                unregister_time: None,
+                paused_ranges: [],
+                name: sanitise(thread.map_or("[unknown]", |thread| &thread.name)).into_owned(),
+                is_main_thread: first,
+                process_name: sanitise(process.map_or("[unknown]", |process| &process.name)).into_owned(),
+                // A number may be that of several programs, one after the other.
+                pid: if generation == 0 { pid.to_string() } else { format!("{pid}.{generation}") },
+                tid: thread.map_or(0, |thread| thread.tid).to_string(),
+                samples: samples(cells, columns, unit),
+                markers: Markers::default(),
+            }
+        })
+        .collect();
+    let mut remarks = export.remarks();
+    remarks.push(match columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max() {
+        Some(longest) if timed => format!(
+            "times are known to {:.3} s: within such a part of the time, the samples of a thread follow each other, each for \
+             its share of it",
+            longest as f64 / 1e9
+        ),
+        _ => "what was spent when is not known: the samples of a thread follow each other, each for its share of the time"
+            .to_owned(),
+    });
+    if unit == Unit::Cycles {
+        remarks.push("what are called samples are cycles".to_owned());
+    }
+    let remark = |(i, value)| Remark { label: format!("{}", i + 1), format: "string", value };
+    let file = File {
+        meta: Meta {
+            imported_from: "ccsd",
+            interval: 1e3 / f64::from(profile.session().rate_hz.max(1)),
+            start_time: profile.session().started_unix_ns as f64 / 1e6,
+            profiling_start_time: 0.0,
+            profiling_end_time: duration as f64 / 1e6,
+            process_type: 0,
+            categories: CATEGORIES
+                .map(|(name, color)| Category { name, color, subcategories: ["Other"] })
+                .into_iter()
+                .collect(),
+            product: format!("{} (recursion is folded)", export.title()),
+            stackwalk: 1,
+            version: BROWSER_VERSION,
+            preprocessed_profile_version: VERSION,
+            symbolicated: true,
+            symbolication_not_supported: true,
+            marker_schema: [],
+            sample_units: Units { time: "ms", event_delay: "ms", thread_cpu_delta: "ns" },
+            uses_only_one_stack_type: true,
+            source_code_is_not_on_searchfox: true,
+            keep_profile_thread_order: true,
+            initial_visible_threads: (0..threads.len().min(SHOWN_THREADS)).collect(),
+            initial_selected_threads: (0..threads.len().min(1)).collect(),
+            extra: vec![Section {
+                label: "What these numbers are",
+                entries: remarks.into_iter().enumerate().map(remark).collect(),
+            }],
+        },
+        libs: tables.libs,
+        shared: tables.shared,
+        threads,
+    };
+    crate::json::write(&file, out).map_err(io::Error::from)
+}
+
+/// Samples in the order of time, each in the middle of its share of its column: the front end leaves out one at the very end.
+fn samples(mut cells: Vec<Cell>, columns: &[TimeColumn], unit: Unit) -> Samples {
+    cells.sort_by_key(|cell| (cell.column, cell.stack));
+    let in_milliseconds = unit == Unit::Nanoseconds;
+    let mut samples = Samples {
+        stack: Vec::new(),
+        time: Vec::new(),
+        weight: Vec::new(),
+        weight_type: if in_milliseconds { "tracing-ms" } else { "samples" },
+        thread_cpu_delta: in_milliseconds.then(Vec::new),
+        length: cells.len(),
+    };
+    let mut last = 0;
+    for group in cells.chunk_by(|a, b| a.column == b.column) {
+        let all: f64 = group.iter().map(|cell| cell.weight as f64).sum();
+        let Some(column) = group.first().and_then(|cell| columns.get(cell.column)) else { continue };
+        let length = column.to_ns.saturating_sub(column.from_ns) as f64;
+        let mut sum = 0.0;
+        for cell in group {
+            let middle = sum + cell.weight as f64 / 2.0;
+            sum += cell.weight as f64;
+            samples.stack.push(cell.stack);
+            samples.time.push((column.from_ns as f64 + length * middle / all) / 1e6);
+            samples.weight.push(if in_milliseconds {
+                Weight::Milliseconds(cell.weight as f64 / 1e6)
+            } else {
+                Weight::Count(cell.weight)
+            });
+            if let Some(deltas) = &mut samples.thread_cpu_delta {
+                deltas.push(last / 2 + cell.weight / 2);
+            }
+            last = cell.weight;
+        }
+    }
+    samples
+}
+
+/// What the threads share, with the places of what is there already.
+struct Tables {
+    shared: Shared,
+    libs: Vec<Lib>,
+    strings: HashMap<String, usize>,
+    functions: HashMap<CostCentreId, usize>,
+    sources: HashMap<String, usize>,
+    frames: HashMap<(CostCentreId, LineId), usize>,
+    stacks: HashMap<(Option<usize>, usize), usize>,
+}
+
+impl Tables {
+    /// With all images.
+    fn new(export: &Export<'_>) -> Self {
+        let mut tables = Self {
+            shared: Shared::default(),
+            libs: export.profile.images().iter().map(lib).collect(),
+            strings: HashMap::new(),
+            functions: HashMap::new(),
+            sources: HashMap::new(),
+            frames: HashMap::new(),
+            stacks: HashMap::new(),
+        };
+        for image in export.profile.images() {
+            let name = tables.string(&sanitise(base(&image.name)));
+            tables.shared.resource_table.push(name);
+        }
+        tables
+    }
+
+    fn string(&mut self, text: &str) -> usize {
+        let next = self.shared.string_array.len();
+        let number = *self.strings.entry_ref(text).or_insert(next);
+        if number == next {
+            self.shared.string_array.push(text.to_owned());
+        }
+        number
+    }
+
+    fn function(&mut self, export: &Export<'_>, id: CostCentreId) -> usize {
+        if let Some(&number) = self.functions.get(&id) {
+            return number;
+        }
+        let profile = export.profile;
+        let name = self.string(&sanitise(&profile.name(id)));
+        let centre = profile.cost_centre(id);
+        let source = centre.and_then(|it| it.file.as_deref()).map(|file| {
+            let file = sanitise(file);
+            let filename = self.string(&file);
+            let sources = &mut self.shared.sources;
+            *self.sources.entry_ref(file.as_ref()).or_insert_with(|| sources.push(filename))
+        });
+        let line = centre.map(|it| it.line).filter(|&line| line > 0);
+        let resource = centre.map_or(0, |it| it.image.index());
+        let number = self.shared.func_table.push(name, resource, source, line);
+        self.functions.insert(id, number);
+        number
+    }
+
+    fn frame(&mut self, export: &Export<'_>, id: CostCentreId, line: LineId) -> usize {
+        if let Some(&number) = self.frames.get(&(id, line)) {
+            return number;
+        }
+        let func = self.function(export, id);
+        let profile = export.profile;
+        let centre = profile.cost_centre(id);
+        let image = centre.map(|it| it.image);
+        let category = match image.and_then(|image| profile.image(image)).map_or("", |image| &image.name) {
+            "[ccsd]" | "" => OTHER,
+            name if name.starts_with("[kernel") => KERNEL,
+            _ => USER,
+        };
+        // A frame has a number alone: its file is that of its function.
+        let here = |file: &str| centre.is_some_and(|it| it.file.as_deref() == Some(file));
+        let number = profile.line(line).filter(|it| it.line > 0 && here(&it.file)).map(|it| it.line);
+        let frame = self.shared.frame_table.push(func, image.map(|image| image.index()), category, number);
+        self.frames.insert((id, line), frame);
+        frame
+    }
+
+    /// The stack of these functions, root first, of which the last ran at `line`.
+    fn stack(&mut self, export: &Export<'_>, functions: &[CostCentreId], line: LineId) -> usize {
+        let mut caller: Option<usize> = None;
+        for (i, &id) in functions.iter().enumerate() {
+            let line = if i + 1 == functions.len() { line } else { LineId::UNKNOWN };
+            let frame = self.frame(export, id, line);
+            let stacks = &mut self.shared.stack_table;
+            caller = Some(*self.stacks.entry((caller, frame)).or_insert_with(|| {
+                let number = stacks.length;
+                stacks.frame.push(frame);
+                stacks.prefix_offset.push(caller.map_or(0, |caller| number - caller));
+                stacks.length += 1;
+                number
+            }));
+        }
+        caller.unwrap_or(0)
+    }
+}
+
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
+}
+
+fn lib(image: &Image) -> Lib {
+    let (path, name) = (sanitise(&image.name).into_owned(), sanitise(base(&image.name)).into_owned());
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    Lib {
+        arch: "x86_64",
+        name: name.clone(),
+        path: path.clone(),
+        debug_name: name,
+        debug_path: path,
+        breakpad_id: breakpad_id(&image.build_id),
+        code_id: (!image.build_id.is_empty()).then(|| hex(&image.build_id)),
+    }
+}
+
+/// A build id as Breakpad names it: its first 16 bytes as a GUID, whose first three numbers are little-endian, and an age of 0.
+fn breakpad_id(build_id: &[u8]) -> String {
+    const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
+    if build_id.is_empty() {
+        return String::new();
+    }
+    let byte = |at: usize| build_id.get(at).copied().unwrap_or(0);
+    ORDER.iter().map(|&at| format!("{:02X}", byte(at))).collect::<String>() + "0"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_ids_as_breakpad_names_them() {
+        // As in the documentation of the crate debugid: a Linux build id and its debug id.
+        let bytes: Vec<u8> = (0..20).collect();
+        assert_eq!(breakpad_id(&bytes), "03020100050407060809 0A0B0C0D0E0F0".replace(' ', ""));
+        assert_eq!(breakpad_id(&[]), "");
+    }
+
+    #[test]
+    fn samples_stay_within_their_part_of_the_time() {
+        let columns =
+            [TimeColumn { from_ns: 0, to_ns: 1_000_000 }, TimeColumn { from_ns: 1_000_000, to_ns: 5_000_000 }];
+        let cell = |column, stack, weight| Cell { column, stack, weight };
+        let samples = samples(vec![cell(1, 0, 30), cell(0, 7, 5), cell(1, 3, 10)], &columns, Unit::Count);
+        assert_eq!((samples.stack, samples.time, samples.length), (vec![7, 0, 3], vec![0.5, 2.5, 4.5], 3));
+    }
+}
