@@ -34,6 +34,8 @@ pub mod system;
 pub mod unwind;
 pub mod usage;
 
+/// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.
+pub use ccsd_symbolizer::ElfFile;
 pub use error::{Error, Result};
 pub use perf::choice::{EventChoice, Scope, check_rate};
 pub use session::{Options, Session, SessionEvent, check_target};

@@ -6,14 +6,17 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::{Recorded, with_commas};
-use ccsd_tests::suite::{CC, Suite};
+use ccsd_tests::suite::{CC, Need, Suite};
 use serde_json::Value;
+
+/// objdump and nm.
+const OBJDUMP: Need = Need::Program("objdump", "binutils");
 
 const VIEWS: [&str; 10] = [
     "--flat",
@@ -234,6 +237,19 @@ fn main() -> ExitCode {
             }
             Ended::of(&mut ccsd(["report", "--view", "timeline", "77777"])).assert_refused(2, &["intervals of a file"]);
         })
+        .test("a_name_that_is_none", &[CC], || {
+            let recorded = shared();
+            for options in [&["--graph"][..], &["--lines"], &["--view", "butterfly"], &["--json"]] {
+                let ask = |name| Ended::of(ccsd(["report", "--function", name]).args(options).arg(&recorded.file));
+                ask("wieght_12").assert_refused(1, &["wieght_12", "did you mean weight_12 or"]);
+                let nothing = ask("quicksilver");
+                nothing.assert_refused(1, &["quicksilver"]);
+                assert!(!nothing.stderr.contains("did you mean"), "{nothing:?}");
+                assert!(ask("eight_12").status.success());
+            }
+            let annotate = Ended::of(ccsd(["annotate", "wieght_12"]).arg(&recorded.file));
+            annotate.assert_refused(2, &["did you mean weight_12"]);
+        })
         .test("source_with_costs", &[CC], || {
             let recorded = shared();
             let annotate = |options: &[&str]| {
@@ -279,6 +295,56 @@ fn main() -> ExitCode {
             refused.assert_refused(2, &["no_such_function"]);
             let refused = Ended::of(ccsd(["annotate", "main", "--by", "module"]).arg(&recorded.file));
             refused.assert_refused(2, &["--by"]);
+        })
+        .test("instructions_with_the_costs_of_their_lines", &[CC, OBJDUMP], || {
+            let recorded = shared();
+            let ask = |options: &[&str]| {
+                Ended::of(ccsd(["annotate", "weight_12", "--asm"]).arg(&recorded.file).args(options))
+            };
+            let ended = ask(&["--json"]);
+            assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+            let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+            let function = &document["functions"][0];
+            let assembly = &function["assembly"];
+            let groups = assembly["groups"].as_array().unwrap();
+            // Each line's cost once, as the report has it, and all of it.
+            let mut costs = std::collections::BTreeMap::new();
+            let mut sum = assembly["elsewhere"].as_u64().unwrap();
+            for group in groups {
+                if let Some(weight) = group["weight"].as_u64() {
+                    sum += weight;
+                    assert!(costs.insert(group["line"].as_u64().unwrap(), weight).is_none(), "{assembly}");
+                }
+            }
+            assert_eq!(sum, function["self_weight"].as_u64().unwrap());
+            assert!(!costs.is_empty());
+            for line in function["files"][0]["lines"].as_array().unwrap() {
+                let found = costs.get(&line["line"].as_u64().unwrap()).copied();
+                assert!(found.is_none() || found == line["weight"].as_u64(), "{line}: {assembly}");
+            }
+            // Every instruction of the function, in order.
+            let instructions = groups.iter().flat_map(|group| group["instructions"].as_array().unwrap());
+            let addresses: Vec<u64> = instructions.map(|it| it["address"].as_u64().unwrap()).collect();
+            let nm = Ended::of(Command::new("nm").arg("--print-size").arg(assembly["image"].as_str().unwrap()));
+            let symbol = nm.stdout.lines().find(|line| line.ends_with(" weight_12")).unwrap();
+            let mut numbers = symbol.split(' ').map(|it| u64::from_str_radix(it, 16).unwrap_or(0));
+            let (start, size) = (numbers.next().unwrap(), numbers.next().unwrap());
+            assert!(addresses.is_sorted() && addresses[0] == start && *addresses.last().unwrap() < start + size);
+            let text = ask(&[]).stdout;
+            assert!(
+                text.contains("instructions of weight_12 in ") && text.contains("costs are of source lines"),
+                "{text}"
+            );
+            // Without objdump, and of another program of that name.
+            let nothing = Ended::of(
+                ccsd(["annotate", "weight_12", "--asm"]).arg(&recorded.file).env("PATH", recorded.dir.path()),
+            );
+            nothing.assert_refused(2, &["objdump is not there"]);
+            let program = build("weights.c", &["-O1", "-g", "-DTO_BE_REPLACED"]);
+            let replaced = Record::new(&program, &["200"]).options(&["-F", "1999"]).run();
+            fs::copy("/bin/true", &program).unwrap();
+            let other = Ended::of(ccsd(["annotate", "weight_12", "--asm"]).arg(&replaced.file));
+            other.assert_refused(2, &["not what was profiled", "build id"]);
         })
         .test("columns_to_sort_by", &[CC], || {
             let recorded = shared();

@@ -1,5 +1,6 @@
 //! `ccsd annotate`: source with what each line cost.
 
+mod assembly;
 mod source;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,9 @@ use crate::query::{self, Asked, QueryArgs, Question};
 use crate::report::{Counts, Pattern, accounting, file};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
-use crate::warn;
+use crate::{near, warn};
 
+use assembly::Assembly;
 use source::{Found, Places};
 
 /// Functions that are shown on a terminal, if a name means several.
@@ -52,6 +54,12 @@ pub struct AnnotateArgs {
     /// So many lines around each that cost something
     #[arg(long, value_name = "LINES", default_value = "5")]
     pub context: u32,
+    /// Show the instructions, too, by objdump, grouped by the lines that they were made from
+    ///
+    /// The costs are those of lines: a profile keeps no addresses within functions. The program must be there as it was,
+    /// by its build id.
+    #[arg(long)]
+    pub asm: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -69,6 +77,7 @@ Examples:
   ccsd annotate parse
   ccsd annotate parse old.ccsd --source-root ~/src/parser-1.2
   ccsd annotate --substitute /build/parser=/home/me/parser --context 20 parse
+  ccsd annotate parse --asm                what its lines were made into, by objdump
   ccsd annotate parse --json | jq '.functions[].files[].lines[] | select(.weight > 0)'";
 
 /// A function as it is shown.
@@ -83,6 +92,9 @@ struct Annotated {
     files: Vec<AnnotatedFile>,
     /// What ran where no line is known.
     without_line: u64,
+    /// Its instructions, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assembly: Option<Assembly>,
 }
 
 #[derive(Serialize)]
@@ -128,7 +140,8 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if wanted.is_empty() {
         let name = sanitise(&args.function);
         return Err(Failure::bad_request(anyhow!(
-            "no sample was taken in a function whose name contains {name:?}; what it called is in `ccsd report --view butterfly`"
+            "no sample was taken in a function whose name contains {name:?}; what it called is in `ccsd report --view butterfly`{}",
+            near::question(&args.function, profile)
         )));
     }
     let left_out =
@@ -138,7 +151,11 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let taken_unix_ns = profile.session().started_unix_ns;
     let mut shown: Vec<Annotated> = Vec::new();
     for function in wanted {
-        shown.push(annotated(profile, function, total, &places, taken_unix_ns, args.context));
+        let mut annotated = annotated(profile, function, total, &places, taken_unix_ns, args.context);
+        if args.asm {
+            annotated.assembly = Some(disassembled(profile, function)?);
+        }
+        shown.push(annotated);
     }
     let text = if args.json {
         let document = Document {
@@ -256,7 +273,18 @@ fn annotated(
         share: Share::of(function.self_weight, total.weight, total.samples),
         files,
         without_line,
+        assembly: None,
     }
+}
+
+/// The instructions of a function.
+fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly, Failure> {
+    let centre = profile.cost_centre(function.function);
+    let found = match centre.and_then(|centre| Some((centre, profile.image(centre.image)?))) {
+        Some((centre, image)) => assembly::of(centre, image, &function.lines),
+        None => Err("the profile does not say where it is".to_owned()),
+    };
+    found.map_err(|why| Failure::bad_request(anyhow!("no instructions of {}: {why}", sanitise(&function.name))))
 }
 
 fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layout) -> String {
@@ -273,7 +301,6 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
     text.push('\n');
     if function.files.is_empty() {
         text.push_str("no line of it is known: there is no debug information with line numbers for this code\n");
-        return text;
     }
     for file in &function.files {
         text.push_str(&format!("\n{}\n", sanitise(&file.path)));
@@ -307,7 +334,7 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
         }
         text.push_str(&table.render(layout));
     }
-    if function.without_line > 0 {
+    if function.without_line > 0 && !function.files.is_empty() {
         let share = Share::of(function.without_line, total.weight, total.samples).fraction;
         text.push_str(&format!(
             "\n{} {} ({}%) ran where no line is known\n",
@@ -315,6 +342,9 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
             scale.unit,
             percent(share)
         ));
+    }
+    if let Some(assembly) = &function.assembly {
+        text.push_str(&assembly.text(total.weight, scale, layout));
     }
     text
 }

@@ -1,0 +1,295 @@
+//! Instructions, by objdump, beside the lines that they were made from.
+//!
+//! A profile keeps no addresses within functions, so an instruction has no cost of its own: a line's cost stands once, at the
+//! first group of instructions that was made from it.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ccsd_collector::ElfFile;
+use ccsd_profile::view::LineRow;
+use ccsd_profile::{CostCentre, Image, sanitise};
+use nix::fcntl::OFlag;
+use serde::Serialize;
+
+use crate::format::{Scale, percent};
+use crate::style::{Layout, Tone};
+use crate::table::{Cell, Column, Table};
+
+/// Largest output of objdump that is read: of a function of a million instructions.
+const LARGEST: u64 = 64 << 20;
+/// What is said above every disassembly.
+pub const PER_LINE: &str = "costs are of source lines, wherever the line's code is, inlined copies included; each stands once, at \
+                            the first instructions of its line: no instruction has a cost of its own";
+
+/// A function's instructions.
+#[derive(Debug, Serialize)]
+pub struct Assembly {
+    /// The file that was disassembled.
+    image: String,
+    /// The symbol.
+    symbol: String,
+    /// What the costs are of.
+    costs: &'static str,
+    /// In the order of addresses.
+    groups: Vec<Group>,
+    /// What was spent in lines, or outside of lines, that no instruction of this symbol was made from.
+    elsewhere: u64,
+}
+
+/// Instructions, one after the other, that were made from one line.
+#[derive(Debug, PartialEq, Serialize)]
+struct Group {
+    /// As objdump names it; empty where it knows no line.
+    file: String,
+    line: u32,
+    /// What the line cost in all, at the first of its groups; `null` at further ones and for lines without a cost.
+    weight: Option<u64>,
+    instructions: Vec<Instruction>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Instruction {
+    /// In the image.
+    address: u64,
+    /// As objdump writes it.
+    text: String,
+}
+
+/// The instructions of a function of an image, with what its lines cost.
+///
+/// # Errors
+/// Why there are none: a sentence.
+pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assembly, String> {
+    let path = Path::new(&image.name);
+    let shown = sanitise(&image.name).into_owned();
+    if !path.is_absolute() {
+        return Err(format!("{shown} is no file: there is nothing to disassemble"));
+    }
+    check(path, &image.build_id)?;
+    let Some(symbol) = centre.linkage_name.as_deref() else {
+        return Err(format!("the function has no symbol in {shown} that objdump could find it by"));
+    };
+    let text = objdump(path, symbol)?;
+    let groups = parse(&text);
+    if groups.is_empty() {
+        let name = sanitise(symbol);
+        return Err(format!(
+            "objdump finds no symbol {name} in {shown}: it is stripped, or all of the function is inlined"
+        ));
+    }
+    Ok(costed(shown, symbol, groups, rows))
+}
+
+/// That the file is what was profiled.
+fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
+    let name = sanitise(&path.to_string_lossy()).into_owned();
+    // Not to be held by a FIFO: only regular files are read.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let file = file.map_err(|error| format!("cannot open {name}: {error}"))?;
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(format!("{name} is not a regular file"));
+    }
+    let elf = ElfFile::open(file).map_err(|error| format!("{name}: {error}"))?;
+    let hex = |id: &[u8]| match id {
+        [] => "none".to_owned(),
+        id => id.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    let is = elf.build_id().unwrap_or_default();
+    if is != build_id {
+        return Err(format!(
+            "{name} is not what was profiled: its build id is {}, that of the profile {}",
+            hex(is),
+            hex(build_id)
+        ));
+    }
+    Ok(())
+}
+
+/// What objdump prints of a symbol.
+fn objdump(path: &Path, symbol: &str) -> Result<String, String> {
+    let mut command = Command::new("objdump");
+    command.args(["--disassemble", "--line-numbers", "--no-show-raw-insn", "--wide"]);
+    // One argument each: neither is taken for an option.
+    command.arg(format!("--disassemble={symbol}")).arg("--").arg(path);
+    command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "objdump is not there: it comes with binutils".to_owned(),
+        _ => format!("cannot run objdump: {error}"),
+    })?;
+    let mut bytes = Vec::new();
+    let read = match child.stdout.take() {
+        Some(out) => out.take(LARGEST).read_to_end(&mut bytes),
+        None => Ok(0),
+    };
+    // It may still want to write.
+    let cut = bytes.len() as u64 == LARGEST;
+    if cut || read.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| format!("cannot wait for objdump: {error}"))?;
+    match read {
+        Err(error) => Err(format!("cannot read what objdump prints: {error}")),
+        Ok(_) if cut => Err("objdump prints too much of this function".to_owned()),
+        Ok(_) if !status.success() => Err(format!("objdump cannot read the file ({status})")),
+        Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+/// The groups of what objdump prints: a line of `FILE:LINE` before the instructions that were made from it.
+fn parse(text: &str) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut place = (String::new(), 0);
+    let mut within = false;
+    for line in text.lines() {
+        if let Some((address, instruction)) = instruction(line).filter(|_| within) {
+            if groups.last().is_none_or(|group| (group.file.as_str(), group.line) != (place.0.as_str(), place.1)) {
+                groups.push(Group { file: place.0.clone(), line: place.1, weight: None, instructions: Vec::new() });
+            }
+            if let Some(group) = groups.last_mut() {
+                group.instructions.push(Instruction { address, text: sanitise(instruction).into_owned() });
+            }
+        } else if line.ends_with(">:") {
+            // A symbol begins.
+            (within, place) = (true, (String::new(), 0));
+        } else if line.starts_with("Disassembly of section") {
+            within = false;
+        } else if let Some(found) = location(line) {
+            place = found;
+        }
+    }
+    groups
+}
+
+/// `    1137:\tmov    %eax,%edx`
+fn instruction(line: &str) -> Option<(u64, &str)> {
+    let (address, text) = line.strip_prefix(' ')?.trim_start().split_once(":\t")?;
+    Some((u64::from_str_radix(address, 16).ok()?, text.trim_end()))
+}
+
+/// `/src/a.c:12`, perhaps with ` (discriminator 3)`
+fn location(line: &str) -> Option<(String, u32)> {
+    let line = line.split_once(" (discriminator ").map_or(line, |(place, _)| place);
+    let (file, number) = line.rsplit_once(':')?;
+    let number = number.parse().ok().filter(|&number| number > 0)?;
+    (!file.is_empty()).then(|| (file.to_owned(), number))
+}
+
+/// Gives each line's cost to the first group of it.
+fn costed(image: String, symbol: &str, mut groups: Vec<Group>, rows: &[LineRow]) -> Assembly {
+    let mut left: BTreeMap<u32, Vec<(PathBuf, u64)>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.weight > 0) {
+        left.entry(row.line).or_default().push((normal(&row.file), row.weight));
+    }
+    for group in groups.iter_mut().filter(|group| group.line > 0) {
+        let Some(rows) = left.get_mut(&group.line) else { continue };
+        let file = normal(&group.file);
+        // One of the two may be relative to where it was compiled.
+        let same =
+            |(row, _): &(PathBuf, u64)| !row.as_os_str().is_empty() && (file.ends_with(row) || row.ends_with(&file));
+        if let Some(at) = rows.iter().position(same) {
+            group.weight = Some(rows.remove(at).1);
+        }
+    }
+    let elsewhere = left.into_values().flatten().map(|(_, weight)| weight).fold(0, u64::saturating_add);
+    for group in &mut groups {
+        group.file = sanitise(&group.file).into_owned();
+    }
+    Assembly { image, symbol: sanitise(symbol).into_owned(), costs: PER_LINE, groups, elsewhere }
+}
+
+/// A path without `.` and, as far as that goes, without `..`.
+fn normal(path: &str) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if normal.file_name().is_some() => {
+                normal.pop();
+            }
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+impl Assembly {
+    /// As text.
+    pub fn text(&self, total: u64, scale: Scale, layout: Layout) -> String {
+        let mut text = format!("\ninstructions of {} in {}\n", self.symbol, self.image);
+        text.push_str(&layout.paint(Tone::Faint, &format!("# {}\n", self.costs)));
+        let mut table = Table::new(vec![
+            Column::number(format!("line {}", scale.unit)),
+            Column::number("%"),
+            Column::number("address"),
+            Column::text("instruction"),
+        ]);
+        let share = |weight: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
+        for group in &self.groups {
+            let place = match group.line {
+                0 => "[no line]".to_owned(),
+                line => format!("{}:{line}", group.file.rsplit('/').next().unwrap_or(&group.file)),
+            };
+            let (weight, part) = match group.weight {
+                Some(weight) => (scale.weight(weight), percent(share(weight))),
+                None => (String::new(), String::new()),
+            };
+            table.row(vec![weight.into(), part.into(), Cell::default(), Cell::toned(Tone::Faint, place)]);
+            for instruction in &group.instructions {
+                let address = Cell::toned(Tone::Faint, format!("{:x}", instruction.address));
+                let instruction = format!("  {}", instruction.text.replace('\t', " "));
+                table.row(vec![Cell::default(), Cell::default(), address, instruction.into()]);
+            }
+        }
+        text.push_str(&table.render(layout));
+        if self.elsewhere > 0 {
+            let (weight, part) = (scale.weight(self.elsewhere), percent(share(self.elsewhere)));
+            let unit = scale.unit;
+            text.push_str(&format!(
+                "\n{weight} {unit} ({part}%) was spent in lines that none of these were made from\n"
+            ));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccsd_profile::LineId;
+    use ccsd_profile::view::Share;
+
+    use super::*;
+
+    const PRINTED: &str = "\nt:     file format elf64-x86-64\n\n\nDisassembly of section .text:\n\n0000000000001129 <hot>:\n\
+        hot():\n/w/./t.c:5\n    1129:\ttest   %edi,%edi\n    112b:\tjle    114a <hot+0x21>\n/w/t.c:4\n    1132:\tmov    \
+        $0x0,%ecx\nsq():\n/w/t.c:2 (discriminator 3)\n    1137:\tmov    %eax,%edx\nhot():\n/w/./t.c:5\n    1140:\tadd    \
+        $0x1,%eax\n\nDisassembly of section .fini:\n";
+
+    fn row(file: &str, line: u32, weight: u64) -> LineRow {
+        LineRow { id: LineId::UNKNOWN, file: file.to_owned(), line, weight, samples: 1, share: Share::of(1, 2, 3) }
+    }
+
+    #[test]
+    fn a_line_s_cost_stands_once() {
+        let rows = [row("/w/t.c", 5, 70), row("t.c", 4, 20), row("/elsewhere/t.c", 2, 8), row("", 0, 2)];
+        let assembly = costed("t".into(), "hot", parse(PRINTED), &rows);
+        let groups: Vec<_> = assembly.groups.iter().map(|it| (it.line, it.weight, it.instructions.len())).collect();
+        assert_eq!(groups, [(5, Some(70), 2), (4, Some(20), 1), (2, None, 1), (5, None, 1)]);
+        assert_eq!(assembly.elsewhere, 10);
+        let first = assembly.groups[0].instructions.first().map(|it| (it.address, it.text.as_str()));
+        assert_eq!(first, Some((0x1129, "test   %edi,%edi")));
+    }
+
+    #[test]
+    fn what_is_no_program() {
+        assert!(check(Path::new("/dev/zero"), &[]).unwrap_err().contains("not a regular file"));
+        assert!(check(Path::new("/etc/passwd"), &[]).is_err());
+        assert!(check(Path::new("/nowhere"), &[]).unwrap_err().contains("cannot open"));
+        let me = std::env::current_exe().unwrap();
+        assert!(check(&me, &[1, 2, 3]).unwrap_err().contains("not what was profiled"));
+    }
+}
