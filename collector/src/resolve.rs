@@ -6,6 +6,7 @@
 mod generated;
 mod images;
 mod kernel;
+mod kernel_store;
 
 use std::sync::Arc;
 
@@ -203,7 +204,7 @@ impl Resolver {
     }
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
-        let symbols = self.kernel.as_mut().map(KernelNames::symbols);
+        let symbols = self.kernel.as_mut().map(|names| names.symbols(address));
         let function = symbols.as_ref().and_then(|symbols| symbols.as_ref().as_ref().ok()?.lookup(address));
         let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
         let named = function.is_some();

@@ -81,6 +81,8 @@ pub struct Sampler {
     sorter: EventSorter,
     channels: Channels,
     interval: Duration,
+    /// Whether the process ends with the session.
+    exits: bool,
     /// Whether the target ran before: nobody waits for its end and says how much CPU time it used.
     attached: bool,
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
@@ -110,6 +112,7 @@ impl Sampler {
             sorter,
             channels,
             interval,
+            exits: false,
             attached: false,
             ends_with_target: false,
             started: None,
@@ -117,6 +120,11 @@ impl Sampler {
             hurry_until: 0,
             state,
         }
+    }
+
+    /// What it has open need not be closed in time: nothing comes after it.
+    pub fn exits_with_process(&mut self) {
+        self.exits = true;
     }
 
     /// Opens the events of a process that has yet to call `execve`.
@@ -128,9 +136,9 @@ impl Sampler {
         if self.events.open_thread(pid, false)? == Opened::Gone {
             return Err(Error::DiedDuringAttach(pid));
         }
+        self.state.waiting_child = Some(pid);
         self.state.enter(pid).map_err(|denied| refusal(denied, pid))?;
         self.state.table.add_thread(pid, pid, String::new());
-        self.state.waiting_child = Some(pid);
         Ok(())
     }
 
@@ -192,6 +200,9 @@ impl Sampler {
         self.read_counters();
         self.state.batch.mark = Mark::End;
         self.hand_on(true);
+        if self.exits {
+            self.events.close_at_exit();
+        }
     }
 
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.

@@ -54,8 +54,8 @@ pub struct Options {
     /// Whether CPUs may be sampled, where `per_cpu` asks for it or the target has too many threads: then samples of
     /// other programs are taken, too, before they are dropped. Where it is forbidden, `per_cpu` is refused.
     pub whole_machine: bool,
-    /// Whether this process does nothing else: then what it costs is what the session costs. Else that is the CPU time of
-    /// the session's own threads.
+    /// Whether this process does nothing else, and ends with it: then what it costs is what the session costs, and what
+    /// the session holds need not be given back. Else its cost is the CPU time of its own threads.
     pub own_process: bool,
     /// Most memory for the rings of samples, bytes. They are locked, and what they hold is how late ccsd may be.
     pub ring_bytes: usize,
@@ -106,6 +106,7 @@ pub struct Session {
     pulse: Arc<Pulse>,
     held: Held,
     threads: Vec<JoinHandle<()>>,
+    own_process: bool,
 }
 
 impl Session {
@@ -253,7 +254,8 @@ impl Drop for Session {
         self.stop(None);
         // Draining lets the aggregator get to its end.
         while !matches!(self.events.recv(), Ok(SessionEvent::Finished(_)) | Err(_)) {}
-        if !self.pulse.is_given_up() {
+        // A process that ends now takes its threads along: nobody has to wait for them to give back what they hold.
+        if !self.own_process && !self.pulse.is_given_up() {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
             }
@@ -388,6 +390,7 @@ struct Prepared {
     wake: OwnedFd,
     pulse: Arc<Pulse>,
     held: Held,
+    own_process: bool,
 }
 
 impl Prepared {
@@ -425,7 +428,10 @@ impl Prepared {
             wake: wake_receiver,
             pulse: pulse.clone(),
         };
-        let sampler = Sampler::new(events, sorter, channels, options.interval, options.owner);
+        let mut sampler = Sampler::new(events, sorter, channels, options.interval, options.owner);
+        if options.own_process {
+            sampler.exits_with_process();
+        }
         Ok(Prepared {
             info,
             sampler,
@@ -436,12 +442,13 @@ impl Prepared {
             wake,
             pulse,
             held,
+            own_process: options.own_process,
         })
     }
 
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
-        let Prepared { info, sampler, aggregator, batches, empty, commands, wake, pulse, held } = self;
+        let Prepared { info, sampler, aggregator, batches, empty, commands, wake, pulse, held, own_process } = self;
         let (watched, told) = (pulse.clone(), held.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
@@ -453,7 +460,7 @@ impl Prepared {
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
-        Ok(Session { info, events, commands, wake, pulse, held, threads })
+        Ok(Session { info, events, commands, wake, pulse, held, threads, own_process })
     }
 }
 

@@ -61,10 +61,25 @@ pub(crate) fn legacy_section(raw: Arc<[u8]>, limit: u64) -> Result<Arc<[u8]>, Im
 
 fn expand(format: CompressionFormat, data: &[u8], size: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
     within(size, data, limit)?;
+    if format == CompressionFormat::Zlib {
+        return inflate(data, size);
+    }
     let compressed = CompressedData { format, data, uncompressed_size: size };
     // Allocates exactly `size`, checked above, and stops when that is full.
     let bytes = compressed.decompress().map_err(|_| ImageError::Compression("damaged data"))?;
     Ok(Arc::from(&*bytes))
+}
+
+/// Decompresses a zlib stream where it is to stay: sections are large, and a copy of each takes as long as a third of this.
+fn inflate(data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
+    let damaged = || ImageError::Compression("damaged data");
+    let size = usize::try_from(size).map_err(|_| damaged())?;
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
+    let room = Arc::get_mut(&mut bytes).ok_or_else(damaged)?;
+    let mut stream = flate2::Decompress::new(true);
+    let status = stream.decompress(data, room, flate2::FlushDecompress::Finish).map_err(|_| damaged())?;
+    let whole = status == flate2::Status::StreamEnd && stream.total_out() == size as u64;
+    if whole { Ok(bytes) } else { Err(damaged()) }
 }
 
 /// Decompresses a stream of `xz(1)`, which does not begin with its size.

@@ -14,6 +14,7 @@
 //! [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
+mod by_unit;
 mod compressed;
 mod debugfile;
 mod demangle;
@@ -25,6 +26,7 @@ mod headers;
 pub mod jit;
 mod kernel;
 pub mod limits;
+mod lookup;
 mod meter;
 mod names;
 mod plt;

@@ -1,5 +1,7 @@
 //! The sections with debug information, read within limits and looked over before any parser sees them.
 
+use std::convert::Infallible;
+
 use gimli::{DwarfFileType, SectionId};
 use hashbrown::HashSet;
 
@@ -63,13 +65,42 @@ impl Budget {
     }
 }
 
-/// Reads what lookups need of a linked file.
-pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<gimli::Dwarf<Metered>, String> {
-    budget.take(file, SECTIONS.iter().filter_map(|id| file.debug_section(id.name())))?;
-    gimli::Dwarf::load(|id| {
-        let wanted = SECTIONS.contains(&id);
-        reader(file, id.name(), wanted.then(|| file.debug_section(id.name())).flatten())
-    })
+/// What lookups need of a linked file.
+pub(crate) struct Sections {
+    sections: Vec<(SectionId, Metered)>,
+}
+
+impl Sections {
+    /// Reads them, decompressed.
+    pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<Sections, String> {
+        budget.take(file, SECTIONS.iter().filter_map(|id| file.debug_section(id.name())))?;
+        let section = |id: SectionId| Ok((id, reader(file, id.name(), file.debug_section(id.name()))?));
+        Ok(Sections { sections: SECTIONS.into_iter().map(section).collect::<Result<_, String>>()? })
+    }
+
+    /// All of it.
+    pub(crate) fn dwarf(&self) -> gimli::Dwarf<Metered> {
+        gimli::Dwarf::load(|id| Ok::<_, Infallible>(self.section(id))).unwrap_or_else(|never| match never {})
+    }
+
+    /// The units in `info` alone, which is a part of `.debug_info`.
+    pub(crate) fn dwarf_of(&self, info: Metered) -> gimli::Dwarf<Metered> {
+        let mut dwarf = self.dwarf();
+        dwarf.debug_info = gimli::DebugInfo::from(info);
+        // It says where units are in the whole.
+        dwarf.debug_aranges = gimli::DebugAranges::from(Metered::empty_section());
+        dwarf
+    }
+
+    /// `.debug_info`.
+    pub(crate) fn info(&self) -> Metered {
+        self.section(SectionId::DebugInfo)
+    }
+
+    fn section(&self, wanted: SectionId) -> Metered {
+        let found = self.sections.iter().find(|(id, _)| *id == wanted);
+        found.map_or_else(Metered::empty_section, |(_, section)| section.clone())
+    }
 }
 
 /// Reads the part of a `.dwo` file that describes the unit `id`, as `select` finds it among the sections called
@@ -157,13 +188,33 @@ fn reader(file: &ElfFile, name: &str, section: Option<&Section>) -> Result<Meter
     Ok(Metered::new(bytes))
 }
 
-/// Refuses what would cost out of proportion to the bytes it is written in: very many units, each of which becomes an
-/// index entry, and abbreviations with very many attributes, which a one-byte entry can refer to.
-///
-/// Returns where the units begin.
+/// What is said of debug information with an error in it.
+pub(crate) fn damaged(error: gimli::Error) -> String {
+    format!("damaged debug information: {error}")
+}
+
+/// Where the units begin. Refuses very many, each of which becomes an index entry.
+pub(crate) fn unit_starts(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
+    walk_units(dwarf, |_| Ok(()))
+}
+
+/// The same, and refuses what would cost out of proportion to the bytes it is written in: abbreviations with very many
+/// attributes, which a one-byte entry can refer to.
 pub(crate) fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
-    let damaged = |error: gimli::Error| format!("damaged debug information: {error}");
     let mut tables = HashSet::new();
+    walk_units(dwarf, |header| {
+        let table = header.debug_abbrev_offset();
+        if tables.insert(table) {
+            check_abbreviations(&dwarf.debug_abbrev, table.0).map_err(damaged)?;
+        }
+        Ok(())
+    })
+}
+
+fn walk_units(
+    dwarf: &gimli::Dwarf<Metered>,
+    mut look: impl FnMut(&gimli::UnitHeader<Metered>) -> Result<(), String>,
+) -> Result<Vec<usize>, String> {
     let mut units = dwarf.units();
     let mut starts = Vec::new();
     while let Some(header) = units.next().map_err(damaged)? {
@@ -171,18 +222,26 @@ pub(crate) fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, S
         if starts.len() > limits::MAX_UNITS {
             return Err(format!("debug information has more than {} units", limits::MAX_UNITS));
         }
-        if tables.insert(header.debug_abbrev_offset()) {
-            check_abbreviations(&dwarf.debug_abbrev, header.debug_abbrev_offset().0).map_err(damaged)?;
-        }
+        look(&header)?;
     }
     Ok(starts)
 }
 
+/// What a table of abbreviations says of the units that use it.
+pub(crate) struct Abbreviations {
+    /// Nothing in them refers to other units or files.
+    pub(crate) stand_alone: bool,
+}
+
 /// Walks a table of abbreviations (DWARF 5, section 7.5.3) and looks at the number of attributes of each.
-fn check_abbreviations(section: &gimli::DebugAbbrev<Metered>, offset: usize) -> gimli::Result<()> {
+pub(crate) fn check_abbreviations(
+    section: &gimli::DebugAbbrev<Metered>,
+    offset: usize,
+) -> gimli::Result<Abbreviations> {
     use gimli::{Reader as _, Section as _};
     let mut reader = section.reader().clone();
     reader.skip(offset)?;
+    let mut stand_alone = true;
     while reader.read_uleb128()? != 0 {
         let _tag = reader.read_uleb128()?;
         let _has_children = reader.read_u8()?;
@@ -194,10 +253,31 @@ fn check_abbreviations(section: &gimli::DebugAbbrev<Metered>, offset: usize) -> 
             if (name, form) == (0, 0) {
                 break;
             }
+            stand_alone &= !(leads_elsewhere(form) || names_split_file(name));
             if count >= limits::MAX_ATTRIBUTES {
                 return Err(gimli::Error::UnsupportedAttributeForm(gimli::DW_FORM_null));
             }
         }
     }
-    Ok(())
+    Ok(Abbreviations { stand_alone })
+}
+
+/// Whether a value of this form may refer to an entry of another unit or file. (One of unknown form may be anything.)
+fn leads_elsewhere(form: u64) -> bool {
+    [
+        gimli::DW_FORM_ref_addr,
+        gimli::DW_FORM_ref_sup4,
+        gimli::DW_FORM_ref_sup8,
+        gimli::DW_FORM_GNU_ref_alt,
+        gimli::DW_FORM_strp_sup,
+        gimli::DW_FORM_GNU_strp_alt,
+        gimli::DW_FORM_indirect,
+    ]
+    .iter()
+    .any(|other| u64::from(other.0) == form)
+}
+
+/// Whether a unit with an attribute of this name was split.
+fn names_split_file(name: u64) -> bool {
+    [gimli::DW_AT_dwo_name, gimli::DW_AT_GNU_dwo_name, gimli::DW_AT_GNU_dwo_id].iter().any(|at| u64::from(at.0) == name)
 }

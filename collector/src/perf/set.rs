@@ -12,12 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashMap;
 
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES, ring_owner_attr};
-use super::event;
 use super::layout::{Layout, files_per_target, room};
 use super::ring_buffer::{PAGE, RingBuffer};
 use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
-use super::tick;
+use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
 use crate::process::procfs;
 use crate::system;
@@ -50,6 +49,8 @@ pub struct EventSet {
     /// Those whose counts add up to what the target has used: the sampling events, or those that only count.
     counting: Vec<OwnedFd>,
     others: Vec<OwnedFd>,
+    /// Those that tell of fatal signals.
+    fatal: Vec<OwnedFd>,
     /// Events on threads that may have inherited others, by the identifier of the one that samples.
     late: HashMap<u64, LateEvents>,
     /// Files that may be open for this session and the events of all others.
@@ -151,6 +152,7 @@ impl EventSet {
             owners,
             counting,
             others,
+            fatal: Vec::new(),
             late: HashMap::new(),
             file_limit,
             counted: CountedFiles::default(),
@@ -305,7 +307,7 @@ impl EventSet {
         }
         let ids = opened.iter().map(event::id).collect::<io::Result<Vec<u64>>>()?;
         opened.iter().try_for_each(event::enable)?;
-        self.others.append(&mut opened);
+        self.fatal.append(&mut opened);
         Ok(point.of(&ids))
     }
 
@@ -321,16 +323,23 @@ impl EventSet {
         Ok(())
     }
 
+    /// For a process that is about to end: what takes long to close is closed after its end, by a child.
+    pub fn close_at_exit(&self) {
+        if let Some(leaving) = closer::leave(&self.fatal) {
+            leaving.until_exit();
+        }
+    }
+
     /// How many descriptors the events take, those of the rings included.
     pub fn files(&self) -> u64 {
         let late: usize = self.late.values().map(|late| 1 + late.others.len()).sum();
-        (self.counting.len() + self.others.len() + late + 4 * self.owners.len()) as u64
+        (self.counting.len() + self.others.len() + self.fatal.len() + late + 4 * self.owners.len()) as u64
     }
 
     /// Stops sampling; the rings keep what was written.
     pub fn stop(&self) {
         let late = self.late.values().flat_map(|late| std::iter::once(&late.sampling).chain(&late.others));
-        for event in self.counting.iter().chain(&self.others).chain(late) {
+        for event in self.counting.iter().chain(&self.others).chain(&self.fatal).chain(late) {
             // An event whose thread is gone is stopped already.
             let _ = event::disable(event);
         }

@@ -191,6 +191,13 @@ impl ProcessTable {
         }
     }
 
+    /// Enters a process that is about to call `execve`: nothing that it has mapped until then is of interest.
+    pub fn expect_exec(&mut self, pid: u32) {
+        let stat = procfs::stat(pid).ok();
+        let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
+        self.add_process(pid, None, start_time, 0, name, Mappings::default());
+    }
+
     fn add_process(
         &mut self,
         pid: u32,

@@ -1,7 +1,8 @@
 //! Names of kernel functions: one table for all sessions of this process, which takes some 5 MB.
 //!
 //! The kernel takes 40 ms and more to print it, so it is read by a thread beside the collection; who needs it before that
-//! is done waits for it. It is there for as long as any session is, and read anew when one begins and the kernel's modules
+//! is done waits for it. The kernel proper's part is kept in a file (see `kernel_store`): where that is there, the rest is
+//! read only when a module's function is met. It is there for as long as any session is, and read anew when one begins and the kernel's modules
 //! have changed since: their functions are others then, at other places. Sessions that run already see that table too from
 //! then on.
 
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ccsd_symbolizer::KernelSymbols;
 
+use super::kernel_store;
 use crate::promptness::become_favoured;
 
 /// The table, or why there is none.
@@ -24,9 +26,11 @@ struct Shared {
     users: usize,
     /// Which modules there were when reading began, and what was read.
     table: Option<(u64, Cell)>,
+    /// The kernel proper's, if they were kept.
+    proper: Option<Arc<Symbols>>,
 }
 
-static SHARED: Mutex<Shared> = Mutex::new(Shared { users: 0, table: None });
+static SHARED: Mutex<Shared> = Mutex::new(Shared { users: 0, table: None, proper: None });
 
 fn shared() -> MutexGuard<'static, Shared> {
     // Nothing that could panic is done while it is held.
@@ -45,21 +49,36 @@ impl KernelNames {
         let modules = modules();
         let mut shared = shared();
         shared.users += 1;
+        if shared.proper.is_none() {
+            shared.proper = kernel_store::load().map(|symbols| Arc::new(Ok(symbols)));
+        }
+        let is_kept = shared.proper.is_some();
         if shared.table.as_ref().is_none_or(|(of, _)| *of != modules) {
             let cell = Cell::default();
             shared.table = Some((modules, Arc::clone(&cell)));
-            // Without a thread it is read by who needs it first.
-            let _ = std::thread::Builder::new().name("ccsd-kallsyms".to_owned()).spawn(move || {
-                become_favoured();
-                cell.get_or_init(read);
-            });
+            if !is_kept {
+                // Without a thread it is read by who needs it first.
+                let _ = std::thread::Builder::new().name("ccsd-kallsyms".to_owned()).spawn(move || {
+                    become_favoured();
+                    if let Ok(symbols) = cell.get_or_init(read).as_ref() {
+                        kernel_store::save(symbols);
+                    }
+                });
+            }
         }
         KernelNames { trouble: None }
     }
 
-    /// The table as it is now. To be asked for each new address, not for each sample.
-    pub fn symbols(&mut self) -> Arc<Symbols> {
-        let cell = shared().table.as_ref().map(|(_, cell)| Arc::clone(cell));
+    /// The table as it is now that has an address, if any has. To be asked for each new address, not for each sample.
+    pub fn symbols(&mut self, address: u64) -> Arc<Symbols> {
+        let (cell, proper) = {
+            let shared = shared();
+            (shared.table.as_ref().map(|(_, cell)| Arc::clone(cell)), shared.proper.clone())
+        };
+        let is_in = |symbols: &Arc<Symbols>| symbols.as_ref().as_ref().is_ok_and(|all| all.is_proper(address));
+        if let Some(proper) = proper.filter(is_in) {
+            return proper;
+        }
         let symbols = Arc::clone(cell.unwrap_or_default().get_or_init(read));
         self.trouble = symbols.as_ref().as_ref().err().cloned();
         symbols
@@ -76,7 +95,7 @@ impl Drop for KernelNames {
         let mut shared = shared();
         shared.users = shared.users.saturating_sub(1);
         if shared.users == 0 {
-            shared.table = None;
+            (shared.table, shared.proper) = (None, None);
         }
     }
 }
@@ -109,10 +128,11 @@ mod tests {
     #[test]
     fn sessions_share_one_table() {
         let (mut one, mut other) = (KernelNames::new(), KernelNames::new());
-        let first = one.symbols();
-        assert!(Arc::ptr_eq(&first, &other.symbols()));
+        // No kernel function is there; whichever is kept in a file, this asks for the whole.
+        let first = one.symbols(0);
+        assert!(Arc::ptr_eq(&first, &other.symbols(0)));
         drop(one);
-        assert!(Arc::ptr_eq(&first, &other.symbols()));
+        assert!(Arc::ptr_eq(&first, &other.symbols(0)));
         assert_eq!(other.trouble().is_some(), first.is_err());
         drop(other);
         // With the last the table goes. (Another test of this process may have a session, too.)

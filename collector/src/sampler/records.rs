@@ -149,7 +149,11 @@ impl State {
         // Not what was before the look: then it may have been another program.
         let from = if permitted.is_ok() { now_ns() } else { NEVER };
         if permitted.is_ok() {
-            self.table.read_process(pid, &mut self.images);
+            if self.waiting_child == Some(pid) {
+                self.table.expect_exec(pid);
+            } else {
+                self.table.read_process(pid, &mut self.images);
+            }
         }
         if self.owner.is_some() {
             self.table.permit(pid, from);

@@ -1,6 +1,8 @@
 //! Names of kernel functions, from `/proc/kallsyms` (proc(5)).
 
-use std::io::{self, BufRead, BufReader, Read};
+mod proper;
+
+use std::io::{self, Read};
 
 use crate::limits;
 
@@ -20,6 +22,8 @@ pub enum KernelSymbolsError {
 
 /// A function longer than this is none: what lies beyond has no name (a program of BPF's, say, between two modules).
 const MAX_FUNCTION_BYTES: u64 = 1 << 20;
+/// Bytes read at once. A line is far shorter.
+const BUFFER: usize = 64 << 10;
 /// In place of a name: here begins what is no function.
 const NO_FUNCTION: u32 = u32::MAX;
 
@@ -28,8 +32,11 @@ const NO_FUNCTION: u32 = u32::MAX;
 pub struct KernelSymbols {
     /// Address, and where the name is in `text`, or [`NO_FUNCTION`].
     symbols: Vec<(u64, u32)>,
-    /// Names and modules, as `name\0module\0`.
+    /// Names, as `name\0`, and modules behind each, as `module\0`, if there are any.
     text: Vec<u8>,
+    modules: bool,
+    /// Where the text of the kernel proper ends (`_etext`); 0 if that is not known.
+    proper_end: u64,
 }
 
 /// A kernel function.
@@ -52,32 +59,36 @@ impl KernelSymbols {
     ///
     /// [`KernelSymbolsError::Hidden`] where all addresses are zero (`kptr_restrict`, or no CAP_SYSLOG).
     pub fn read(source: impl Read) -> Result<KernelSymbols, KernelSymbolsError> {
-        let mut reader = BufReader::with_capacity(64 << 10, source.take(limits::MAX_KALLSYMS));
-        let mut found: Vec<(u64, Kind, u32)> = Vec::new();
-        let mut text = Vec::new();
-        let mut hidden = false;
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            match parse_line(&line) {
-                Some(Line { address: 0, kind: Kind::Global | Kind::Local, .. }) => hidden = true,
-                Some(Line { address: 0, .. }) | None => {}
-                // A marker is of use only after a function. (The list is nearly in order of address.)
-                Some(Line { address, kind: Kind::Other, .. }) => {
-                    if found.last().is_some_and(|&(_, kind, _)| kind != Kind::Other) {
-                        found.push((address, Kind::Other, NO_FUNCTION));
-                    }
-                }
-                Some(Line { address, kind, name, module }) => {
-                    let Some(at) = u32::try_from(text.len()).ok().filter(|&at| at != NO_FUNCTION) else { break };
-                    text.extend_from_slice(name);
-                    text.push(0);
-                    text.extend_from_slice(module);
-                    text.push(0);
-                    found.push((address, kind, at));
-                }
+        let mut source = source.take(limits::MAX_KALLSYMS);
+        let mut list = List::default();
+        // The kernel fills at most a page or so at each read; what is left of the last line comes first in the next.
+        let mut buffer = vec![0; BUFFER];
+        let mut filled = 0;
+        loop {
+            let room = buffer.get_mut(filled..).unwrap_or_default();
+            let read = match source.read(room) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            filled += read;
+            let bytes = buffer.get(..filled).unwrap_or_default();
+            let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
+                Some(end) => end + 1,
+                // The last line, or one that is none.
+                None if read == 0 || filled == buffer.len() => filled,
+                None => continue,
+            };
+            if !list.lines(bytes.get(..whole).unwrap_or_default()) {
+                break;
             }
-            line.clear();
+            buffer.copy_within(whole..filled, 0);
+            filled -= whole;
+            if read == 0 && filled == 0 {
+                break;
+            }
         }
+        let List { mut found, mut text, hidden, proper_end } = list;
         if found.is_empty() {
             return Err(if hidden { KernelSymbolsError::Hidden } else { KernelSymbolsError::Empty });
         }
@@ -88,7 +99,7 @@ impl KernelSymbols {
         let mut symbols: Vec<(u64, u32)> = Vec::with_capacity(found.len());
         symbols.extend(found.into_iter().map(|(address, _, at)| (address, at)));
         text.shrink_to_fit();
-        Ok(KernelSymbols { symbols, text })
+        Ok(KernelSymbols { symbols, text, modules: true, proper_end })
     }
 
     /// The function that contains `address`: the nearest one before it, as the list has no sizes. `None` below the
@@ -97,14 +108,23 @@ impl KernelSymbols {
     pub fn lookup(&self, address: u64) -> Option<KernelFunction<'_>> {
         let after = self.symbols.partition_point(|&(start, _)| start <= address);
         let &(start, at) = self.symbols.get(after.checked_sub(1)?)?;
-        if at == NO_FUNCTION || address - start > MAX_FUNCTION_BYTES {
+        if address - start > MAX_FUNCTION_BYTES {
+            return None;
+        }
+        let (name, module) = self.name_at(at)?;
+        Some(KernelFunction { name, module, start })
+    }
+
+    /// The name and the module that begin there.
+    fn name_at(&self, at: u32) -> Option<(&str, Option<&str>)> {
+        if at == NO_FUNCTION {
             return None;
         }
         let mut parts = self.text.get(at as usize..)?.split(|&byte| byte == 0);
         let mut next = || std::str::from_utf8(parts.next().unwrap_or_default()).ok();
         let name = next()?;
-        let module = next()?;
-        Some(KernelFunction { name, module: (!module.is_empty()).then_some(module), start })
+        let module = if self.modules { next()? } else { "" };
+        Some((name, (!module.is_empty()).then_some(module)))
     }
 
     /// How many functions are listed.
@@ -136,22 +156,71 @@ struct Line<'a> {
     module: &'a [u8],
 }
 
+/// What was read so far.
+#[derive(Default)]
+struct List {
+    found: Vec<(u64, Kind, u32)>,
+    text: Vec<u8>,
+    /// A function at address zero was seen: none has another one then.
+    hidden: bool,
+    proper_end: u64,
+}
+
+impl List {
+    /// Takes whole lines; false where no more are of use.
+    fn lines(&mut self, lines: &[u8]) -> bool {
+        for line in lines.split(|&byte| byte == b'\n') {
+            match parse_line(line) {
+                Some(Line { address: 0, kind: Kind::Global | Kind::Local, .. }) => self.hidden = true,
+                Some(Line { address: 0, .. }) | None => {}
+                Some(Line { address, kind: Kind::Other, name, module }) => {
+                    if name == b"_etext" && module.is_empty() {
+                        self.proper_end = address;
+                    }
+                    // A marker is of use only after a function. (The list is nearly in order of address.)
+                    if self.found.last().is_some_and(|&(_, kind, _)| kind != Kind::Other) {
+                        self.found.push((address, Kind::Other, NO_FUNCTION));
+                    }
+                }
+                Some(Line { address, kind, name, module }) => {
+                    let Some(at) = u32::try_from(self.text.len()).ok().filter(|&at| at != NO_FUNCTION) else {
+                        return false;
+                    };
+                    for part in [name, module] {
+                        self.text.extend_from_slice(part);
+                        self.text.push(0);
+                    }
+                    self.found.push((address, kind, at));
+                }
+            }
+        }
+        // Whoever may see no addresses sees none of a hundred thousand.
+        !(self.hidden && self.found.is_empty())
+    }
+}
+
+/// `ffffffff81000000 T name`, then a tab and `[module]` if it is of one.
 fn parse_line(line: &[u8]) -> Option<Line<'_>> {
-    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    let address = hexadecimal(fields.next()?)?;
-    let kind = match fields.next()? {
-        b"t" => Kind::Local,
-        b"T" | b"w" | b"W" => Kind::Global,
+    let (address, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
+    let address = hexadecimal(address)?;
+    let (&[b' ', letter, b' '], rest) = rest.split_first_chunk::<3>()? else { return None };
+    let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+    let (name, rest) = rest.split_at_checked(end)?;
+    if name.is_empty() || name.len() > limits::MAX_LINKAGE_NAME || !is_text(name) {
+        return None;
+    }
+    let kind = match letter {
+        _ if matches!(name, b"_etext" | b"_einittext") => Kind::Other,
+        b't' => Kind::Local,
+        b'T' | b'w' | b'W' => Kind::Global,
         _ => Kind::Other,
     };
-    let name = fields.next().filter(|name| name.len() <= limits::MAX_LINKAGE_NAME && is_text(name))?;
-    let kind = if matches!(name, b"_etext" | b"_einittext") { Kind::Other } else { kind };
-    let module = fields.next().and_then(|field| field.strip_prefix(b"[")?.strip_suffix(b"]"));
+    let module = rest.trim_ascii().strip_prefix(b"[").and_then(|module| module.strip_suffix(b"]"));
     Some(Line { address, kind, name, module: module.filter(|module| is_text(module)).unwrap_or_default() })
 }
 
 fn is_text(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0)
+    !bytes.contains(&0) && (bytes.is_ascii() || std::str::from_utf8(bytes).is_ok())
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<u64> {

@@ -1,0 +1,190 @@
+//! Debug information one unit at a time.
+//!
+//! To find the unit of an address, `addr2line` parses the beginnings of all units, with all their abbreviations and lists
+//! of files: of glibc's 1,700 units, that takes three times as long as decompressing them. GCC and the assembler write a
+//! list of the addresses that each unit is about (`.debug_aranges`; DWARF 5, section 6.1.2). With it, only the units that
+//! have addresses of interest are given to `addr2line`, each as if it were all there is.
+//!
+//! That works for units that refer to no other one. Where one does (link-time optimisation, `dwz(1)`), where parts were split
+//! off, and for an address that is not in the list while there are units that are not, all units are needed after all.
+
+use gimli::{Reader as _, Section as _};
+use hashbrown::{HashMap, HashSet};
+
+use crate::dwarf::DwarfFrame;
+use crate::limits;
+use crate::lookup::{Lookup, Shared};
+use crate::sections::{self, Sections, damaged};
+
+/// Units whose lists claim one address that are asked about it. Linkers leave lists of functions that they left out, which
+/// then seem to lie over others at the beginning of the image.
+const MAX_CLAIMS: usize = 16;
+
+/// The units of an image by the addresses that they are about.
+pub(crate) struct ByUnit {
+    /// In the order of their beginnings.
+    ranges: Vec<Range>,
+    /// Where the units begin in `.debug_info`, in order.
+    starts: Vec<usize>,
+    /// Whether there are units without addresses in the list. (Those may have no code at all.)
+    others: bool,
+    open: HashMap<u32, Lookup>,
+}
+
+struct Range {
+    begin: u64,
+    end: u64,
+    /// The largest `end` up to here.
+    reach: u64,
+    /// Index of the unit.
+    unit: u32,
+}
+
+/// What came of a question.
+pub(crate) enum Found {
+    /// Whatever there is to say.
+    Answer(gimli::Result<()>),
+    /// Only a look at all units can tell.
+    NeedsAll,
+}
+
+impl ByUnit {
+    /// Reads the list; `None` if there is none, or if it leaves out most units.
+    ///
+    /// # Errors
+    /// Debug information that cannot be used; says why.
+    pub(crate) fn new(sections: &Sections) -> Result<Option<ByUnit>, String> {
+        let dwarf = sections.dwarf();
+        if dwarf.debug_aranges.reader().is_empty() {
+            return Ok(None);
+        }
+        let starts = sections::unit_starts(&dwarf)?;
+        let mut ranges = Vec::new();
+        let mut listed = HashSet::new();
+        let mut headers = dwarf.debug_aranges.headers();
+        while let Some(header) = headers.next().map_err(damaged)? {
+            let Ok(unit) = starts.binary_search(&header.debug_info_offset().0) else { continue };
+            let mut entries = header.entries();
+            while let Some(entry) = entries.next().transpose() {
+                // One whose end is beyond the address space; the next one may be right.
+                let Ok(entry) = entry else { continue };
+                let (begin, end) = (entry.address(), entry.range().end);
+                if begin < end {
+                    ranges.push(Range { begin, end, reach: end, unit: unit as u32 });
+                    listed.insert(unit);
+                }
+            }
+        }
+        if listed.len() * 2 < starts.len() {
+            return Ok(None);
+        }
+        ranges.sort_unstable_by_key(|range| (range.begin, range.unit));
+        let mut reach = 0;
+        for range in &mut ranges {
+            reach = reach.max(range.end);
+            range.reach = reach;
+        }
+        Ok(Some(ByUnit { ranges, others: listed.len() < starts.len(), starts, open: HashMap::new() }))
+    }
+
+    /// The functions at `svma`, as [`Lookup::frames`].
+    ///
+    /// # Errors
+    /// Debug information that must not be used again; says why.
+    pub(crate) fn frames(
+        &mut self,
+        svma: u64,
+        sections: &Sections,
+        shared: &mut Shared,
+        out: &mut Vec<DwarfFrame>,
+    ) -> Result<Found, String> {
+        let units = self.claiming(svma);
+        if units.is_empty() && self.others {
+            return Ok(Found::NeedsAll);
+        }
+        let mut answer = Ok(());
+        for unit in units {
+            if !self.open.contains_key(&unit) {
+                let Some(lookup) = self.open(unit, sections)? else { return Ok(Found::NeedsAll) };
+                self.open.insert(unit, lookup);
+            }
+            let Some(lookup) = self.open.get_mut(&unit) else { continue };
+            out.clear();
+            answer = lookup.frames(svma, shared, out);
+            if answer.is_ok() && out.first().is_some_and(|frame| frame.name.is_some()) {
+                break;
+            }
+        }
+        Ok(Found::Answer(answer))
+    }
+
+    /// The units that claim an address, the one with the range that begins nearest to it first.
+    fn claiming(&self, svma: u64) -> Vec<u32> {
+        let after = self.ranges.partition_point(|range| range.begin <= svma);
+        let before = self.ranges.get(..after).unwrap_or_default().iter().rev();
+        let mut units = Vec::new();
+        for range in before.take_while(|range| range.reach > svma) {
+            if range.end > svma && !units.contains(&range.unit) {
+                units.push(range.unit);
+            }
+            if units.len() == MAX_CLAIMS {
+                break;
+            }
+        }
+        units
+    }
+
+    /// One unit, if it can stand alone.
+    fn open(&self, unit: u32, sections: &Sections) -> Result<Option<Lookup>, String> {
+        let Some(&start) = self.starts.get(unit as usize) else { return Ok(None) };
+        let end = self.starts.get(unit as usize + 1).copied();
+        let mut info = sections.info();
+        info.skip(start).map_err(damaged)?;
+        if let Some(length) = end.and_then(|end| end.checked_sub(start)) {
+            info.truncate(length).map_err(damaged)?;
+        }
+        let dwarf = sections.dwarf_of(info);
+        let Some(header) = dwarf.units().next().map_err(damaged)? else { return Ok(None) };
+        let abbreviations = sections::check_abbreviations(&dwarf.debug_abbrev, header.debug_abbrev_offset().0);
+        if !abbreviations.map_err(damaged)?.stand_alone {
+            return Ok(None);
+        }
+        Lookup::new(dwarf, vec![0], Vec::new()).map(Some).map_err(damaged)
+    }
+}
+
+// Ranges, of which there is at least one for each unit, take less than what they save.
+const _: () = assert!(size_of::<Range>() <= 32 && limits::MAX_UNITS <= u32::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(ranges: &[(u64, u64, u32)]) -> ByUnit {
+        let mut reach = 0;
+        let ranges = ranges.iter().map(|&(begin, end, unit)| {
+            reach = reach.max(end);
+            Range { begin, end, reach, unit }
+        });
+        ByUnit { ranges: ranges.collect(), starts: Vec::new(), others: false, open: HashMap::new() }
+    }
+
+    #[test]
+    fn the_nearest_claim_comes_first() {
+        // Unit 9 claims all from zero on, as what the linker has left out does.
+        let units = of(&[(0, 0x5000, 9), (0x1000, 0x2000, 1), (0x1800, 0x1900, 2), (0x3000, 0x4000, 1)]);
+        assert_eq!(units.claiming(0x0fff), [9]);
+        assert_eq!(units.claiming(0x1000), [1, 9]);
+        assert_eq!(units.claiming(0x1850), [2, 1, 9]);
+        assert_eq!(units.claiming(0x1900), [1, 9]);
+        assert_eq!(units.claiming(0x3fff), [1, 9]);
+        assert_eq!(units.claiming(0x5000), [0u32; 0]);
+        assert_eq!(of(&[]).claiming(7), [0u32; 0]);
+    }
+
+    #[test]
+    fn claims_without_end_are_cut() {
+        let many: Vec<(u64, u64, u32)> = (0..1000).map(|unit| (u64::from(unit), 1 << 20, unit)).collect();
+        assert_eq!(of(&many).claiming(5000).len(), MAX_CLAIMS);
+    }
+}

@@ -1,0 +1,218 @@
+//! Lookups in debug information: a whole image's, or one unit's.
+
+use std::sync::Arc;
+
+use addr2line::{Context, Frame, LookupContinuation, LookupResult};
+use gimli::{AttributeValue, Reader, UnitRef};
+use hashbrown::{HashMap, HashSet};
+
+use crate::dwarf::{Declaration, DwarfFrame};
+use crate::limits;
+use crate::meter::Metered;
+use crate::names;
+use crate::scopes::Scopes;
+use crate::sections::Budget;
+use crate::split::SplitFiles;
+use crate::units::{Entry, Part, Units};
+
+/// Some units, ready for lookups.
+pub(crate) struct Lookup {
+    context: Context<Metered>,
+    units: Units,
+    /// What was found out about functions, by where their entries are.
+    functions: HashMap<(Part, usize), Known>,
+    scopes: Scopes,
+}
+
+/// What all lookups in an image share.
+pub(crate) struct Shared {
+    pub(crate) files: HashSet<Arc<str>>,
+    pub(crate) split: SplitFiles,
+    pub(crate) budget: Budget,
+    /// Inlined Rust functions without linkage names turned up.
+    pub(crate) short_names: bool,
+}
+
+/// What `addr2line` does not give of a function.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// Only for functions without a linkage name that need one.
+    path: Option<Arc<str>>,
+    declaration: Declaration,
+    /// The linker left the function out of the image (`--gc-sections`) and its debug entry says address zero. If it
+    /// is long it seems to lie over the functions at the beginning of the image.
+    dropped: bool,
+}
+
+impl Lookup {
+    /// All units of `dwarf`, which begin at `starts`, and of its supplement, likewise.
+    ///
+    /// # Errors
+    /// Damaged debug information.
+    pub(crate) fn new(
+        mut dwarf: gimli::Dwarf<Metered>,
+        starts: Vec<usize>,
+        of_supplement: Vec<usize>,
+    ) -> gimli::Result<Lookup> {
+        if starts.len() > 1 {
+            // Where units share abbreviations they would otherwise be parsed for each.
+            dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+        }
+        let dwarf = Arc::new(dwarf);
+        let context = Context::from_arc_dwarf(Arc::clone(&dwarf))?;
+        let units = Units::new(dwarf, starts, of_supplement);
+        Ok(Lookup { context, units, functions: HashMap::new(), scopes: Scopes::default() })
+    }
+
+    /// The functions at `svma`, innermost first, in `out`, which is empty; none if these units know nothing about it, or
+    /// only of a function that the linker left out.
+    ///
+    /// # Errors
+    /// Debug information that is damaged there.
+    pub(crate) fn frames(&mut self, svma: u64, shared: &mut Shared, out: &mut Vec<DwarfFrame>) -> gimli::Result<()> {
+        let Lookup { context, units, functions, scopes } = self;
+        let Shared { files, split, budget, short_names } = shared;
+        let mut frames = finish(context.find_frames(svma), split, budget)?;
+        let mut unit = None;
+        let (mut dropped, mut rust) = (false, false);
+        while let Some(frame) = frames.next()? {
+            let unit = *unit.get_or_insert_with(|| finish(context.find_dwarf_and_unit(svma), split, budget));
+            let entry = unit.zip(frame.dw_die_offset).map(|(unit, offset)| Entry::new(unit, offset));
+            // A skeleton unit does not tell the language.
+            let language = frame.function.as_ref().and_then(|function| function.language);
+            let language = language.or_else(|| entry?.language());
+            let known = match entry {
+                Some(entry) => know(units, entry, &frame, language, files, functions, scopes),
+                None => Known::default(),
+            };
+            dropped = known.dropped;
+            rust |= language == Some(gimli::DW_LANG_Rust);
+            if out.len() >= limits::MAX_INLINE_DEPTH {
+                // Keep the outermost: it is the function that was really called.
+                out.pop();
+            }
+            out.push(convert(&frame, known, files));
+        }
+        if dropped {
+            out.clear();
+        }
+        // The outermost has its full name in the symbol table.
+        let mut inlined = out.iter().rev().skip(1).filter_map(|frame| frame.name.as_ref());
+        *short_names |= rust && inlined.any(|name| !names::is_mangled(name.as_bytes()));
+        Ok(())
+    }
+}
+
+/// Brings a lookup to its end, with the files it asks for.
+fn finish<L: LookupContinuation<Buf = Metered>>(
+    mut lookup: LookupResult<L>,
+    split: &mut SplitFiles,
+    budget: &mut Budget,
+) -> L::Output {
+    loop {
+        lookup = match lookup {
+            LookupResult::Output(output) => return output,
+            LookupResult::Load { load, continuation } => continuation.resume(split.load(&load, budget)),
+        };
+    }
+}
+
+fn convert(frame: &Frame<'_, Metered>, known: Known, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
+    let location = frame.location.as_ref();
+    DwarfFrame {
+        name: known.path.map(|path| path.to_string()).or_else(|| raw_name(frame)),
+        file: location.and_then(|location| location.file).map(|file| intern(files, file)),
+        line: location.and_then(|location| location.line).unwrap_or(0),
+        declaration: known.declaration,
+    }
+}
+
+fn raw_name(frame: &Frame<'_, Metered>) -> Option<String> {
+    let mut name = frame.function.as_ref()?.raw_name().ok()?.into_owned();
+    name.truncate(name.floor_char_boundary(limits::MAX_LINKAGE_NAME));
+    (!name.is_empty()).then_some(name)
+}
+
+fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
+    let file = file.get(..file.floor_char_boundary(limits::MAX_PATH)).unwrap_or_default();
+    files.get_or_insert_with(file, |file| Arc::from(file)).clone()
+}
+
+/// What is to be known of the function whose entry, or inlined copy, is `at`; worked out once.
+fn know<'a>(
+    units: &'a Units,
+    at: Entry<'a>,
+    frame: &Frame<'_, Metered>,
+    language: Option<gimli::DwLang>,
+    files: &mut HashSet<Arc<str>>,
+    functions: &mut HashMap<(Part, usize), Known>,
+    scopes: &mut Scopes,
+) -> Known {
+    let Some(key) = at.key() else { return Known::default() };
+    if let Some(known) = functions.get(&key) {
+        return known.clone();
+    }
+    let needs_path =
+        language.is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
+    let path = if needs_path { scopes.path(units, at) } else { None };
+    let low = at.unit.entry(at.offset).ok().and_then(|entry| entry.attr_value(gimli::DW_AT_low_pc));
+    let known = Known {
+        path: path.map(Arc::from),
+        declaration: find_declaration(units, at, files).unwrap_or_default(),
+        dropped: matches!(low, Some(AttributeValue::Addr(0))),
+    };
+    functions.insert(key, known.clone());
+    known
+}
+
+fn is_cpp(language: gimli::DwLang) -> bool {
+    matches!(
+        language,
+        gimli::DW_LANG_C_plus_plus
+            | gimli::DW_LANG_C_plus_plus_03
+            | gimli::DW_LANG_C_plus_plus_11
+            | gimli::DW_LANG_C_plus_plus_14
+            | gimli::DW_LANG_C_plus_plus_17
+            | gimli::DW_LANG_C_plus_plus_20
+    )
+}
+
+/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
+/// origin, or on the declaration that one completes.
+fn find_declaration<'a>(units: &'a Units, at: Entry<'a>, files: &mut HashSet<Arc<str>>) -> Option<Declaration> {
+    let at = units.find(at, gimli::DW_AT_decl_line)?;
+    let entry = at.unit.entry(at.offset).ok()?;
+    let line = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value());
+    let file = match entry.attr_value(gimli::DW_AT_decl_file) {
+        Some(AttributeValue::FileIndex(index)) => path_of(units.with_lines(at)?, index),
+        _ => None,
+    };
+    let file = file.map(|path| intern(files, &path));
+    Some(Declaration { file, line: line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0) })
+}
+
+/// The path of a file in the unit's line table, put together as `addr2line` does it for lines.
+fn path_of(unit: UnitRef<'_, Metered>, index: u64) -> Option<String> {
+    let header = unit.line_program.as_ref()?.header();
+    let file = header.file(index)?;
+    let mut path = String::new();
+    let mut push = |part: &str| {
+        if part.starts_with('/') {
+            path.clear();
+        } else if !path.is_empty() && !path.ends_with('/') {
+            path.push('/');
+        }
+        path.push_str(part);
+    };
+    if let Some(directory) = &unit.comp_dir {
+        push(&directory.to_string_lossy().ok()?);
+    }
+    // Directory 0 is the unit's own.
+    if file.directory_index() != 0
+        && let Some(directory) = file.directory(header)
+    {
+        push(&unit.attr_string(directory).ok()?.to_string_lossy().ok()?);
+    }
+    push(&unit.attr_string(file.path_name()).ok()?.to_string_lossy().ok()?);
+    Some(path)
+}
