@@ -127,6 +127,12 @@ impl KernelSymbols {
         Some((name, (!module.is_empty()).then_some(module)))
     }
 
+    /// The function with the lowest address.
+    #[must_use]
+    pub fn first(&self) -> Option<KernelFunction<'_>> {
+        self.symbols.first().and_then(|&(start, _)| self.lookup(start))
+    }
+
     /// How many functions are listed.
     #[must_use]
     pub fn len(&self) -> usize {
