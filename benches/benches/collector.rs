@@ -6,6 +6,7 @@
 
 use std::hint::black_box;
 
+use ccsd_collector::Budget;
 use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
 use ccsd_collector::perf::layout::Layout;
 use ccsd_collector::perf::record::{Record, SampleLayout, parse};
@@ -107,7 +108,7 @@ fn bench(c: &mut Criterion) {
     group.finish();
 
     let resolver = |profile: &mut Profile| {
-        let mut resolver = Resolver::new(false);
+        let mut resolver = Resolver::new(false, &Budget::default());
         for index in 0..images.len() as u32 {
             let image = images.get(ImageIndex(index)).expect("an image").clone();
             resolver.add_image(profile, image);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
-use ccsd_collector::{EventChoice, Options, Scope, check_rate, system};
+use ccsd_collector::{Budget, EventChoice, Options, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use crossbeam_channel::{Receiver, select, unbounded};
@@ -120,6 +120,7 @@ fn options(args: &CollectArgs) -> Result<Options, Failure> {
         rate_hz: rate(&args.frequency)?,
         inherit: !args.no_inherit,
         per_cpu: args.per_cpu,
+        budget: Budget::of(args.memory),
         ..Options::default()
     })
 }

@@ -3,12 +3,15 @@
 //! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
-use ccsd_profile::{Accounting, ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
+use ccsd_profile::{
+    Accounting, ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Shed, Thread, ThreadId,
+};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
+use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
 use crate::layers::{Common, Layers, Reserve};
 use crate::perf::attr::{Event, EventSpec};
@@ -96,16 +99,33 @@ pub struct Aggregator {
     /// Sum of the samples' first weights.
     weighed: u64,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
+    /// As many as the profile can tell apart. Those that have ended stay: their children name them.
+    most_processes: usize,
+    /// Images that the sampler had no room for, as far as they are counted.
+    images_left_out: u64,
+    /// The process that those share which there is no room for.
+    other_process: Option<ProcessId>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
 }
 
 impl Aggregator {
-    /// An aggregator for an empty profile. `own_process` says whether what the process costs is what the session costs.
-    pub fn new(profile: Profile, spec: EventSpec, layout: Layout, own_process: bool) -> Aggregator {
+    /// An aggregator for an empty profile. `own_process` says whether what the process costs is what the session costs. What
+    /// it remembers keeps to `budget`.
+    pub fn new(
+        mut profile: Profile,
+        spec: EventSpec,
+        layout: Layout,
+        own_process: bool,
+        budget: &Budget,
+    ) -> Aggregator {
         let metrics = spec.metrics();
+        profile.accounting_mut().memory_bytes = budget.memory;
         Aggregator {
+            most_processes: profile.limits().processes,
+            other_process: None,
+            images_left_out: 0,
             profile,
-            resolver: Resolver::new(spec.kernel),
+            resolver: Resolver::new(spec.kernel, budget),
             spec,
             layout,
             own_process,
@@ -144,8 +164,10 @@ impl Aggregator {
                     _ => self.resolver.look_for_names(&mut self.profile),
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
+                let held_bytes = self.held_bytes();
+                self.profile.accounting_mut().held_bytes = held_bytes;
                 let update = self.profile.take_update();
-                held.tell(self.resolver.held_bytes().saturating_add(self.profile.bytes() as u64));
+                held.tell(held_bytes);
                 // A reader that has gone away needs no more updates; the session is stopped by its handle's drop.
                 let _ = events.send(SessionEvent::Update(Box::new(update)));
             }
@@ -164,6 +186,15 @@ impl Aggregator {
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
         let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
+    }
+
+    /// What the profile, the resolver and the threads' last stacks take, bytes, about.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        let stacks: usize = self.threads.values().map(|thread| thread.steps.bytes()).sum();
+        let tables = self.threads.allocation_size() + self.processes.allocation_size();
+        let own = self.profile.bytes() + stacks + tables;
+        self.resolver.held_bytes().saturating_add(own as u64)
     }
 
     /// The profile so far.
@@ -211,10 +242,15 @@ impl Aggregator {
                 Item::Process { key, parent, pid, start_time, exec_generation, name } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
                     let process = Process { pid, start_time, exec_generation, parent, name };
-                    self.processes.insert(key, self.profile.add_process(process));
+                    let id = self.profile.add_process(process);
+                    match self.processes.len() < self.most_processes {
+                        true => drop(self.processes.insert(key, id)),
+                        false => self.other_process = Some(id),
+                    }
                 }
                 Item::Thread { key, process, tid, name } => {
-                    let Some(&process) = self.processes.get(&process) else { continue };
+                    let known = self.processes.get(&process).copied().or(self.other_process);
+                    let Some(process) = known else { continue };
                     let id = self.profile.add_thread(Thread { process, tid, name });
                     let state = ThreadState {
                         id,
@@ -353,7 +389,7 @@ impl Aggregator {
             // It has only frames of this stack now, or none.
             thread.resolved = usize::MAX;
         }
-        thread.cut_short = thread.steps.bound();
+        thread.cut_short = thread.steps.bound(common);
         if leaf_changed && let Some(&leaf) = stack.first() {
             let resolved = self.resolver.resolve(&mut self.profile, leaf, time);
             (thread.line, thread.named) = (resolved.line, resolved.named);
@@ -370,6 +406,11 @@ impl Aggregator {
         accounting.received = counts.received;
         accounting.lost = own_part(counts.lost, counts);
         accounting.dropped_by_us = counts.dropped;
+        accounting.shed.add(Shed::Images, counts.images_left_out.saturating_sub(self.images_left_out));
+        self.images_left_out = counts.images_left_out;
+        accounting.shed.set(Shed::Queue, counts.dropped_by_queue);
+        accounting.shed.set(Shed::Stacks, counts.cut_memories);
+        accounting.shed.set(Shed::UnwindTables, counts.refused_images);
         accounting.throttled = own_part(counts.throttled, counts);
         accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;
@@ -553,7 +594,7 @@ mod tests {
         let watched = pulse.clone();
         let aggregate = std::thread::spawn(move || {
             let profile = Profile::new(Session::default(), Limits::default());
-            Aggregator::new(profile, spec, Layout::Threads, true).run(
+            Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).run(
                 &batch_receiver,
                 &empty,
                 &events,

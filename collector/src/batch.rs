@@ -129,6 +129,8 @@ pub struct Counts {
     pub lost: u64,
     /// Samples ccsd dropped because its own queue was full.
     pub dropped: u64,
+    /// Of these, the samples that the queue had no room for.
+    pub dropped_by_queue: u64,
     /// Times the kernel stopped an event that fired too often.
     pub throttle_events: u64,
     /// Samples missing because of that: rate times the time stopped.
@@ -143,6 +145,10 @@ pub struct Counts {
     pub malformed: u64,
     /// Images whose unwind information was not read, because there was too much already.
     pub refused_images: u64,
+    /// Mappings whose image found no room.
+    pub images_left_out: u64,
+    /// Stacks remembered only in part, because there was no room.
+    pub cut_memories: u64,
     /// Stacks completed with what was read from the target's memory, later than the sample.
     pub read_late: u64,
     /// Stacks that were not followed to their root because they took too long.

@@ -7,6 +7,8 @@
 /// Frames beyond the reserve that are remembered of a stack, at most, by either thread. Without that, each thread of the
 /// target that was once deep where there was no room for its reserve would hold its whole stack.
 pub const MAX_OWN: usize = 4096;
+/// The same where all threads together remember as much as they may: thousands of threads can be deep.
+pub const FEW_OWN: usize = 64;
 
 /// One stack, and the deeper one that it may grow back into.
 #[derive(Clone, Debug)]
@@ -27,6 +29,15 @@ pub struct Common {
     pub own: u32,
     /// What becomes of the reserve.
     pub reserve: Reserve,
+    /// Whether only [`FEW_OWN`] frames beyond the reserve are to be remembered of the new stack, for want of room.
+    pub few: bool,
+}
+
+impl Common {
+    /// Frames beyond the reserve that are to be remembered of the new stack, at most.
+    pub const fn most(&self) -> usize {
+        if self.few { FEW_OWN } else { MAX_OWN }
+    }
 }
 
 /// What becomes of the reserve with a new stack.
@@ -66,6 +77,11 @@ impl<T> Layers<T> {
     /// Frames of the stack.
     pub fn depth(&self) -> usize {
         self.shared + self.own.len()
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        (self.reserve.capacity() + self.own.capacity()) * size_of::<T>()
     }
 
     /// The innermost frame.
@@ -111,13 +127,13 @@ impl<T> Layers<T> {
         }
     }
 
-    /// Forgets what lies more than [`MAX_OWN`] frames beyond the reserve, memory included. Whether there was any. To be
+    /// Forgets what lies further beyond the reserve than is to be remembered, memory included. Whether there was any. To be
     /// called when the stack has settled; no later one has more than that in common with it.
-    pub fn bound(&mut self) -> bool {
-        if self.own.len() <= MAX_OWN {
+    pub fn bound(&mut self, common: Common) -> bool {
+        if self.own.len() <= common.most() {
             return false;
         }
-        self.own.truncate(MAX_OWN);
+        self.own.truncate(common.most());
         self.own.shrink_to_fit();
         true
     }
@@ -135,18 +151,23 @@ mod tests {
     fn what_is_too_deep_takes_no_memory() {
         let mut layers = Layers::default();
         (0..MAX_OWN).for_each(|_| layers.push(1u8));
-        assert!(!layers.bound());
+        assert!(!layers.bound(Common::default()));
         assert_eq!(layers.own().len(), MAX_OWN);
         (0..100 * MAX_OWN).for_each(|_| layers.push(2));
-        assert!(layers.bound());
+        assert!(layers.bound(Common::default()));
         assert!(layers.own() == [1; MAX_OWN] && layers.own.capacity() < 2 * MAX_OWN, "{}", layers.own.capacity());
         // A reserve has its own limits.
         let deep = Common { own: MAX_OWN as u32, reserve: Reserve::Replaced, ..Common::default() };
         layers.cut(deep);
         (0..10).for_each(|_| layers.push(3));
         layers.settle(deep);
-        assert!(!layers.bound());
+        assert!(!layers.bound(Common::default()));
         assert_eq!(layers.depth(), MAX_OWN + 10);
+        // Where there is no room it is fewer.
+        layers.cut(Common::default());
+        (0..=FEW_OWN).for_each(|_| layers.push(4));
+        assert!(!layers.bound(Common::default()) && layers.bound(Common { few: true, ..Common::default() }));
+        assert_eq!((layers.own().len(), layers.own.capacity()), (FEW_OWN, FEW_OWN));
     }
 
     #[test]

@@ -14,8 +14,9 @@
 //! `unsafe` stands in five modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
 //! (system calls), `perf::ring_buffer` (shared memory), `child` (fork, wait4) and `dump::ptrace`.
 
-mod aggregator;
-mod batch;
+pub mod aggregator;
+pub mod batch;
+pub mod budget;
 pub mod child;
 mod crash;
 pub mod dump;
@@ -34,6 +35,7 @@ pub mod system;
 pub mod unwind;
 pub mod usage;
 
+pub use budget::Budget;
 /// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.
 pub use ccsd_symbolizer::ElfFile;
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! From frames to cost centres, each distinct frame once.
 //!
 //! The answer to a frame is a run of cost centres, because functions may have been inlined into the one that the frame
-//! is in. Answers are remembered until there are [`MAX_FRAMES_KNOWN`] of them.
+//! is in. Answers are remembered until there are [`Budget::addresses`] of them; then all are forgotten.
 
 mod generated;
 mod images;
@@ -10,19 +10,17 @@ mod kernel_store;
 
 use std::sync::Arc;
 
-use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile};
+use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile, Shed};
 use ccsd_symbolizer::{DebugFileFinder, Function};
 use ccsd_worker::Told;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::budget::Budget;
 use crate::process::images::{Image, ImageIndex};
 use crate::unwind::Frame;
 use images::{Batch, ImageSymbols, Left};
 use kernel::KernelNames;
-
-/// Frames remembered: some 40 bytes each, so 40 MiB. A compiler run meets 30,000. At the limit all are forgotten.
-const MAX_FRAMES_KNOWN: usize = 1 << 20;
 
 /// How often it is checked what is kept of images, in frames resolved: adding up takes about as long as resolving ten frames.
 const FRAMES_PER_CHECK: u64 = 512;
@@ -50,6 +48,7 @@ pub struct Resolved {
 
 /// Resolves frames, and enters images, cost centres and lines into a profile.
 pub struct Resolver {
+    budget: Budget,
     images: Vec<ImageSymbols>,
     /// `None` where no kernel frames are expected.
     kernel: Option<KernelNames>,
@@ -72,8 +71,9 @@ pub struct Resolver {
 
 impl Resolver {
     /// A resolver; `kernel` says whether there will be kernel frames.
-    pub fn new(kernel: bool) -> Resolver {
+    pub fn new(kernel: bool, budget: &Budget) -> Resolver {
         Resolver {
+            budget: budget.clone(),
             images: Vec::new(),
             kernel: kernel.then(KernelNames::new),
             known: HashMap::default(),
@@ -94,7 +94,7 @@ impl Resolver {
         let Image { name, elf, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
-        self.images.push(ImageSymbols { id, name, elf, debug, names: None, jit: None, used: 0 });
+        self.images.push(ImageSymbols { id, name, elf, debug, names: None, jit: None, used: 0, too_large: false });
     }
 
     /// Frees what is kept of an image (`None`), or gives it its files back.
@@ -112,7 +112,7 @@ impl Resolver {
     pub fn held_bytes(&self) -> u64 {
         let known = self.known.capacity() * size_of::<(Frame, Resolved)>();
         let arena = self.arena.capacity() * size_of::<CostCentreId>();
-        self.image_bytes().saturating_add((known + arena) as u64)
+        self.image_bytes().saturating_add((known + arena + self.generated_bytes()) as u64)
     }
 
     /// What a frame is.
@@ -148,13 +148,14 @@ impl Resolver {
 
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
-        if self.known.len() >= MAX_FRAMES_KNOWN {
+        if self.known.len() >= self.budget.addresses || self.arena.len() >= 4 * self.budget.addresses {
             self.known.clear();
             self.arena.clear();
+            profile.accounting_mut().count_shed(Shed::Addresses);
         }
         self.resolved += 1;
         if self.resolved.is_multiple_of(FRAMES_PER_CHECK) {
-            self.bound_symbols();
+            self.bound_symbols(profile);
         }
         let first = self.arena.len() as u32;
         let (line, named) = if frame.image == ImageIndex::KERNEL {

@@ -16,6 +16,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::batch::{Batch, Item, Mark};
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::perf::now_ns;
 use crate::perf::set::{EventSet, Opened};
@@ -98,15 +99,16 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler for `events`, whose rings are `sorter`, of all processes or of an owner's alone. An update is due every
-    /// `interval`.
+    /// `interval`. What it remembers keeps to `budget`.
     pub fn new(
         events: EventSet,
         sorter: EventSorter,
         channels: Channels,
         interval: Duration,
         owner: Option<Owner>,
+        budget: &Budget,
     ) -> Sampler {
-        let state = State::new(&events, owner);
+        let state = State::new(&events, owner, budget);
         Sampler {
             events,
             sorter,
@@ -186,7 +188,7 @@ impl Sampler {
                 // Intervals that were slept through are not made up for.
                 next_interval = now.saturating_add(interval);
                 self.read_counters();
-                self.state.reserved = self.state.table.reserved_frames();
+                self.state.remembered = self.state.table.remembered_frames();
                 self.state.batch.mark = Mark::Interval;
             }
             self.hand_on(false);
@@ -256,6 +258,7 @@ impl Sampler {
         }
         state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();
+        state.counts.images_left_out = state.images.left_out();
         state.counts.memory = state.unwinder.memory_refusals();
         state.counts.read_late = state.unwinder.read_late();
         state.counts.cut_stacks = state.unwinder.cut_stacks();

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Limits, Metric, Profile, Session as SessionInfo, Unit, Update};
+use ccsd_profile::{Metric, Profile, Session as SessionInfo, Unit, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::aggregator::Aggregator;
+use crate::budget::Budget;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
 use crate::perf::attr::Event;
@@ -57,15 +58,13 @@ pub struct Options {
     /// Whether this process does nothing else, and ends with it: then what it costs is what the session costs, and what
     /// the session holds need not be given back. Else its cost is the CPU time of its own threads.
     pub own_process: bool,
-    /// Most memory for the rings of samples, bytes. They are locked, and what they hold is how late ccsd may be.
-    pub ring_bytes: usize,
     /// Whose processes are followed, and no others, where ccsd may do more than whom it serves. `None` for all that the
     /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these.
     pub owner: Option<Owner>,
     /// Time between two updates.
     pub interval: Duration,
-    /// Budgets of the profile.
-    pub limits: Limits,
+    /// What it may have in memory.
+    pub budget: Budget,
 }
 
 impl Default for Options {
@@ -79,11 +78,9 @@ impl Default for Options {
             per_cpu: false,
             whole_machine: true,
             own_process: true,
-            // A machine with hundreds of CPUs shall not lock gigabytes.
-            ring_bytes: 128 << 20,
             owner: None,
             interval: Duration::from_secs(1),
-            limits: Limits::default(),
+            budget: Budget::default(),
         }
     }
 }
@@ -402,7 +399,7 @@ impl Prepared {
         command: Vec<String>,
         pids: Vec<u32>,
     ) -> Result<Prepared> {
-        let (mut events, mut sorter) = EventSet::new(choice.spec, layout, options.ring_bytes, &mut choice.notes)?;
+        let (mut events, mut sorter) = EventSet::new(choice.spec, layout, options.budget.rings, &mut choice.notes)?;
         if !options.own_process {
             choice.notes.push(SHARED.to_owned());
         }
@@ -415,7 +412,7 @@ impl Prepared {
         let spec = *events.spec();
         let held = Held::new(events.ring_bytes());
         let info = describe(&choice, target, command, pids);
-        let profile = Profile::new(info.clone(), options.limits.clone());
+        let profile = Profile::new(info.clone(), options.budget.profile.clone());
         let (batch_sender, batches) = bounded(BATCHES);
         let (empty, empty_receiver) = bounded(BATCHES);
         let (commands, command_receiver) = bounded(COMMANDS);
@@ -428,14 +425,14 @@ impl Prepared {
             wake: wake_receiver,
             pulse: pulse.clone(),
         };
-        let mut sampler = Sampler::new(events, sorter, channels, options.interval, options.owner);
+        let mut sampler = Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget);
         if options.own_process {
             sampler.exits_with_process();
         }
         Ok(Prepared {
             info,
             sampler,
-            aggregator: Aggregator::new(profile, spec, layout, options.own_process),
+            aggregator: Aggregator::new(profile, spec, layout, options.own_process, &options.budget),
             batches,
             empty,
             commands,

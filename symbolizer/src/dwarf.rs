@@ -56,13 +56,18 @@ pub(crate) struct Declaration {
 
 impl Dwarf {
     /// Reads the debug sections of `file`, and of `supplement`, the file that `dwz(1)` moved common parts to. `split` finds
-    /// what was split off.
+    /// what was split off. At most `most` bytes are read.
     ///
     /// # Errors
     ///
     /// Says, in words for the user, why the debug information cannot be used.
-    pub(crate) fn load(file: &ElfFile, supplement: Option<&ElfFile>, split: SplitFiles) -> Result<Dwarf, String> {
-        let mut budget = Budget::new();
+    pub(crate) fn load(
+        file: &ElfFile,
+        supplement: Option<&ElfFile>,
+        split: SplitFiles,
+        most: u64,
+    ) -> Result<Dwarf, String> {
+        let mut budget = Budget::new(most);
         let sections = Sections::read(file, &mut budget)?;
         let supplement = supplement.map(|supplement| Sections::read(supplement, &mut budget)).transpose()?;
         let granted = limits::MAX_DWARF_STEPS + budget.used() / limits::DEBUG_BYTES_PER_STEP;

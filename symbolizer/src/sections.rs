@@ -39,26 +39,29 @@ pub(crate) fn is_in(file: &ElfFile) -> bool {
     file.debug_section(".debug_info").is_some_and(|section| file.section_size(section) > 0)
 }
 
-/// What may still be read of one image's debug information, of [`limits::MAX_DEBUG_BYTES`].
+/// What may still be read of one image's debug information.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: u64,
+    all: u64,
 }
 
 impl Budget {
-    pub(crate) fn new() -> Budget {
-        Budget { left: limits::MAX_DEBUG_BYTES }
+    /// So many bytes, but no more than [`limits::MAX_DEBUG_BYTES`].
+    pub(crate) fn new(bytes: u64) -> Budget {
+        let all = bytes.min(limits::MAX_DEBUG_BYTES);
+        Budget { left: all, all }
     }
 
     /// Bytes taken so far.
     pub(crate) fn used(&self) -> u64 {
-        limits::MAX_DEBUG_BYTES - self.left
+        self.all - self.left
     }
 
     /// Takes what the sections will need, before they are read.
     fn take<'a>(&mut self, file: &ElfFile, sections: impl Iterator<Item = &'a Section>) -> Result<(), String> {
         let size = sections.fold(0, |sum: u64, section| sum.saturating_add(file.section_size(section)));
-        let (mib, limit) = (size.saturating_add(self.used()) >> 20, limits::MAX_DEBUG_BYTES >> 20);
+        let (mib, limit) = (size.saturating_add(self.used()) >> 20, self.all >> 20);
         let left = self.left.checked_sub(size);
         self.left = left.ok_or(format!("debug information of {mib} MiB is above the limit of {limit} MiB"))?;
         Ok(())

@@ -60,6 +60,8 @@ pub struct Symbols {
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
     short_names_noted: bool,
+    /// Bytes of debug information that may be read.
+    most: u64,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,15 @@ impl Symbols {
             frames: Vec::new(),
             notes: Vec::new(),
             short_names_noted: false,
+            most: limits::MAX_DEBUG_BYTES,
         }
+    }
+
+    /// Reads at most so many bytes of debug information (sections). Where there is more, none is read: functions are then
+    /// known by the symbol table alone, and a note says so.
+    #[must_use]
+    pub fn within(self, bytes: u64) -> Symbols {
+        Symbols { most: bytes, ..self }
     }
 
     /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out, and
@@ -104,7 +114,8 @@ impl Symbols {
     /// - Either loses symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are made one.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
-        let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, &mut self.notes));
+        let most = self.most;
+        let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, most, &mut self.notes));
         self.frames.clear();
         if let Some(dwarf) = &mut tables.dwarf
             && let Err(why) = dwarf.frames(svma, &mut self.frames)
@@ -217,7 +228,7 @@ struct Called {
 }
 
 impl Tables {
-    fn load(image: &ElfFile, finder: &DebugFileFinder, notes: &mut Vec<String>) -> Tables {
+    fn load(image: &ElfFile, finder: &DebugFileFinder, most: u64, notes: &mut Vec<String>) -> Tables {
         let has_dwarf = sections::is_in(image);
         // With both in the image there is nothing to look for.
         let has_symbols = image.section(b".symtab").is_some();
@@ -231,11 +242,11 @@ impl Tables {
             notes.push("the symbols of this image are above a limit: some are not used".to_owned());
         }
         let dwarf = if has_dwarf {
-            load_dwarf(image, None, finder, notes)
+            load_dwarf(image, None, finder, most, notes)
         } else {
             debug_file
                 .filter(|file| sections::is_in(file))
-                .and_then(|file| load_dwarf(file, debug.as_ref(), finder, notes))
+                .and_then(|file| load_dwarf(file, debug.as_ref(), finder, most, notes))
         };
         let starts = FunctionStarts::new(image.unwind_sections());
         let entry = entry_function(image, &symbols, &starts);
@@ -296,11 +307,12 @@ fn load_dwarf(
     file: &ElfFile,
     debug: Option<&DebugFile>,
     finder: &DebugFileFinder,
+    most: u64,
     notes: &mut Vec<String>,
 ) -> Option<Dwarf> {
     let path = debug.and_then(|debug| debug.path.as_deref());
     let supplement = finder.find_supplement(file, path, notes);
-    match Dwarf::load(file, supplement.as_ref(), SplitFiles::new(finder.clone(), path)) {
+    match Dwarf::load(file, supplement.as_ref(), SplitFiles::new(finder.clone(), path), most) {
         Ok(dwarf) => Some(dwarf),
         Err(why) => {
             notes.push(why);

@@ -172,7 +172,7 @@ fn locked_memory() -> Check {
     let cpus = system::online_cpus().len() as u64;
     // What a ring at its best takes, with its header page, and the small ring beside it.
     let command = format!("sudo sysctl kernel.perf_event_mlock_kb={}", 516 + 2048 + 128);
-    match EventSet::new(choice.spec, Layout::Threads, ccsd_collector::Options::default().ring_bytes, &mut notes) {
+    match EventSet::new(choice.spec, Layout::Threads, ccsd_collector::Budget::default().rings, &mut notes) {
         Ok((events, _)) => {
             let stack = u64::from(events.spec().stack_bytes);
             let text = format!("{} of stack are copied per sample, on {cpus} CPUs; {allowance}", bytes(stack));

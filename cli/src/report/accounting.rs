@@ -35,6 +35,9 @@ pub fn text(
         Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
         Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
+    if let Some(text) = limits(accounting) {
+        lines.push(Line { label: "limits", text, tone: Tone::Warning });
+    }
     let time = file.and_then(|file| file.stored.as_ref().map(|about| about.line()).or_else(|| file.time()));
     if let Some(text) = time {
         lines.insert(1, Line { label: "time", text, tone: Tone::Plain });
@@ -166,6 +169,21 @@ fn cost(accounting: &Accounting) -> String {
         ),
         None => format!("target's CPU time not known; ccsd {own} CPU, {peak} peak"),
     }
+}
+
+/// Which tables were full, if any was.
+fn limits(accounting: &Accounting) -> Option<String> {
+    let full: Vec<String> = accounting
+        .shed
+        .iter()
+        .map(|(table, times)| format!("{} ({} times)", table.key().replace('_', " "), count(times)))
+        .collect();
+    let budget = match accounting.memory_bytes {
+        0 => String::new(),
+        bytes_of_all => format!(" within {} of memory (--memory)", bytes(bytes_of_all)),
+    };
+    (!full.is_empty())
+        .then(|| format!("no room{budget} for all {}: no weight is lost, detail is; see --stats", full.join(", ")))
 }
 
 fn is_lossy(accounting: &Accounting) -> bool {

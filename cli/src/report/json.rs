@@ -7,7 +7,9 @@ use ccsd_profile::view::{
     Column, Cycle, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
     StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
-use ccsd_profile::{Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, TruncationReason};
+use ccsd_profile::{
+    Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, ShedCounts, TruncationReason,
+};
 use serde::Serialize;
 
 use super::choice::View;
@@ -100,6 +102,11 @@ pub struct Counts {
     pushes: u64,
     frames: u64,
     max_stack_depth: u64,
+    /// Bytes that the tables took at the end, and what they might take; 0 if not known.
+    held_bytes: u64,
+    memory_bytes: u64,
+    /// How often each table had no room; those that always had are left out.
+    shed: ShedCounts,
     contexts: ContextStats,
 }
 
@@ -128,6 +135,9 @@ impl Counts {
             pushes: accounting.pushes,
             frames: accounting.frames,
             max_stack_depth: accounting.max_stack_depth,
+            held_bytes: accounting.held_bytes,
+            memory_bytes: accounting.memory_bytes,
+            shed: accounting.shed,
             contexts: accounting.contexts,
         }
     }

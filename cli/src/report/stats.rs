@@ -59,5 +59,13 @@ pub fn text(shown: &Shown<'_>) -> String {
             count(table_stats.elided)
         ),
     );
+    let accounting = shown.profile.accounting();
+    if accounting.memory_bytes > 0 {
+        let budget = bytes(accounting.memory_bytes);
+        row("memory of all tables", bytes(accounting.held_bytes), format!("at the end; budget {budget} (--memory)"));
+    }
+    for (table, times) in accounting.shed.iter() {
+        row(&format!("full: {}", table.key().replace('_', " ")), count(times), format!("times {}", table.text()));
+    }
     table.render(shown.layout)
 }

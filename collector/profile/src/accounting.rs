@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::context::ContextStats;
+use crate::shed::{Shed, ShedCounts};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
@@ -111,6 +112,12 @@ pub struct Accounting {
     pub dropped_by_us: u64,
     /// Bytes written so far to the file of this session, if any.
     pub file_bytes: u64,
+    /// What had no room, by the table that was full.
+    pub shed: ShedCounts,
+    /// Bytes that the session's tables held at the last update, about.
+    pub held_bytes: u64,
+    /// What the session may hold, bytes; 0 if that is not known.
+    pub memory_bytes: u64,
     /// What the collector's table of contexts did and holds. Kept up by `Profile::take_update`.
     pub contexts: ContextStats,
 }
@@ -128,6 +135,12 @@ impl Accounting {
     #[must_use]
     pub fn truncated_total(&self) -> u64 {
         self.truncated.iter().copied().fold(0, u64::saturating_add)
+    }
+
+    /// Counts something that had no room.
+    #[cold]
+    pub fn count_shed(&mut self, table: Shed) {
+        self.shed.add(table, 1);
     }
 
     /// Counts one truncated sample.
@@ -161,6 +174,9 @@ impl Accounting {
             max_stack_depth: _,
             dropped_by_us,
             file_bytes,
+            shed,
+            held_bytes: _,
+            memory_bytes: _,
             contexts: _,
         } = earlier;
         let mut later = self.clone();
@@ -187,6 +203,9 @@ impl Accounting {
         less(&mut later.frames, frames);
         less(&mut later.dropped_by_us, dropped_by_us);
         less(&mut later.file_bytes, file_bytes);
+        for (from, earlier) in later.shed.numbers_mut().iter_mut().zip(shed.numbers()) {
+            less(from, earlier);
+        }
         later
     }
 
@@ -212,6 +231,9 @@ impl Accounting {
             max_stack_depth,
             dropped_by_us,
             file_bytes,
+            shed,
+            held_bytes,
+            memory_bytes,
             contexts,
         } = other;
         let add = |to: &mut u64, more: &u64| *to = to.saturating_add(*more);
@@ -242,6 +264,11 @@ impl Accounting {
         self.max_stack_depth = self.max_stack_depth.max(*max_stack_depth);
         add(&mut self.dropped_by_us, dropped_by_us);
         add(&mut self.file_bytes, file_bytes);
+        for (to, more) in self.shed.numbers_mut().iter_mut().zip(shed.numbers()) {
+            add(to, more);
+        }
+        self.held_bytes = self.held_bytes.max(*held_bytes);
+        self.memory_bytes = self.memory_bytes.max(*memory_bytes);
         self.contexts.merge(contexts);
     }
 }

@@ -8,6 +8,7 @@ use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::naming::Namings;
+use crate::shed::Shed;
 use crate::symbols::{Files, Table, clip, clip_string};
 use crate::update::Counts;
 
@@ -157,7 +158,7 @@ impl Profile {
         if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
             return ImageId(i);
         }
-        if self.images.len() + 1 >= self.limits.images || !self.has_room_for(image.name.len()) {
+        if self.is_full(self.images.len() + 1, self.limits.images, image.name.len(), Shed::Images) {
             image = Image { name: "[other]".into(), build_id: Vec::new() };
             if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
                 return ImageId(i);
@@ -170,7 +171,11 @@ impl Profile {
     /// The cost centre with this identity, added if it is new. The first description of it holds.
     ///
     /// [`CostCentreId::ELIDED`] when there are too many, or when the image does not exist.
-    pub fn add_cost_centre(&mut self, mut cost_centre: CostCentre) -> CostCentreId {
+    pub fn add_cost_centre(&mut self, cost_centre: CostCentre) -> CostCentreId {
+        self.add_cost_centre_within(cost_centre, self.limits.cost_centres)
+    }
+
+    fn add_cost_centre_within(&mut self, mut cost_centre: CostCentre, limit: usize) -> CostCentreId {
         let CostCentre { linkage_name, display_name, file, .. } = &mut cost_centre;
         for text in [linkage_name, display_name, file].into_iter().flatten() {
             clip_string(text);
@@ -178,10 +183,13 @@ impl Profile {
         if let Some(i) = self.cost_centres.find(&crate::symbols::Identity::key(&cost_centre)) {
             return CostCentreId(i);
         }
-        if self.cost_centres.len() >= self.limits.cost_centres || self.images.get(cost_centre.image.0).is_none() {
+        if self.is_full(self.cost_centres.len(), limit, 0, Shed::Functions)
+            || self.images.get(cost_centre.image.0).is_none()
+        {
             return CostCentreId::ELIDED;
         }
-        if !self.has_room_for(string_bytes(&cost_centre)) {
+        if limit != usize::MAX && !self.has_room_for(string_bytes(&cost_centre)) {
+            self.accounting.count_shed(Shed::Names);
             // No room for names: the address has to do, if there is one.
             let CostCentre { image, start, line, .. } = cost_centre;
             if start.is_none() {
@@ -208,12 +216,13 @@ impl Profile {
         self.add_special(&format!("[gap: {reason}]"))
     }
 
-    /// A cost centre of the profiler's own, such as `[truncated: ...]`.
+    /// A cost centre of the profiler's own, such as `[truncated: ...]`. They are few, and what they say must not be lost: no
+    /// budget applies.
     pub(crate) fn add_special(&mut self, name: &str) -> CostCentreId {
         let image = ImageId::CCSD;
         let special =
             CostCentre { image, linkage_name: Some(name.into()), display_name: None, start: None, file: None, line: 0 };
-        self.add_cost_centre(special)
+        self.add_cost_centre_within(special, usize::MAX)
     }
 
     /// The line with this file and number, added if it is new; [`LineId::UNKNOWN`] for an empty file and line 0, and when
@@ -223,7 +232,7 @@ impl Profile {
         if let Some(i) = self.lines.find(&(file, line)) {
             return LineId(i);
         }
-        if self.lines.len() >= self.limits.lines || !self.has_room_for(file.len()) {
+        if self.is_full(self.lines.len(), self.limits.lines, self.files.added_bytes(file), Shed::Lines) {
             return LineId::UNKNOWN;
         }
         self.string_bytes += self.files.added_bytes(file);
@@ -240,7 +249,7 @@ impl Profile {
         if process.parent.is_some_and(|parent| parent.index() >= self.processes.len()) {
             process.parent = None;
         }
-        if self.processes.len() + 1 >= self.limits.processes || !self.has_room_for(process.name.len()) {
+        if self.is_full(self.processes.len() + 1, self.limits.processes, process.name.len(), Shed::Processes) {
             return self.other_process();
         }
         self.string_bytes += process.name.len();
@@ -253,12 +262,22 @@ impl Profile {
         if let Some(i) = self.threads.find(&(thread.process.0, thread.tid)) {
             return ThreadId(i);
         }
-        let full = self.threads.len() + 1 >= self.limits.threads || !self.has_room_for(thread.name.len());
+        let full = self.is_full(self.threads.len() + 1, self.limits.threads, thread.name.len(), Shed::Threads);
         if full || self.processes.get(thread.process.0).is_none() {
             return self.other_thread();
         }
         self.string_bytes += thread.name.len();
         ThreadId(self.threads.insert(thread))
+    }
+
+    /// Whether one more than `len` entries, with a name of so many bytes, is too much. If so it is counted.
+    fn is_full(&mut self, len: usize, limit: usize, name: usize, table: Shed) -> bool {
+        let full = len >= limit;
+        if full || name > 0 && !self.has_room_for(name) {
+            self.accounting.count_shed(if full { table } else { Shed::Names });
+            return true;
+        }
+        false
     }
 
     /// Whether names of so many bytes keep within the budget.
@@ -407,6 +426,9 @@ impl Profile {
             && line.index() < self.lines.len();
         let elided = self.contexts.is_elided(context);
         if !known || !self.charges.add((thread.0, context.0, line.0), samples, weights, false) {
+            if known {
+                self.accounting.shed.add(Shed::Charges, samples);
+            }
             self.charge_coarsely(thread, samples, weights);
         } else if elided {
             self.accounting.elided = self.accounting.elided.saturating_add(samples);

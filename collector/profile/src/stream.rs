@@ -5,6 +5,7 @@ use crate::error::UpdateError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::model::Line;
 use crate::profile::{Profile, string_bytes};
+use crate::shed::Shed;
 use crate::symbols::{Identity, Table, clip};
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
 
@@ -25,6 +26,7 @@ impl Profile {
     pub fn take_update(&mut self) -> Update {
         if self.collecting {
             self.accounting.contexts = self.contexts.stats();
+            self.accounting.shed.set(Shed::Contexts, self.accounting.contexts.elided);
             self.accounting.pushes = self.accounting.pushes.max(self.accounting.contexts.pushes());
         }
         let base = self.sent;

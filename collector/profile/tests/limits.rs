@@ -55,6 +55,14 @@ fn nothing_is_lost_beyond_the_limits() {
     let view = FlatView::new(&profile, &all);
     assert_eq!((view.total.weight, view.total.samples), (total, 500));
     assert!(profile.accounting().elided > 0);
+    // What had no room is counted by the table that had none. Contexts are counted when an update is taken.
+    let shed = |profile: &Profile, table| profile.accounting().shed.get(table);
+    for table in [Shed::Names, Shed::Functions, Shed::Images, Shed::Processes] {
+        assert!(shed(&profile, table) > 0, "{}", table.key());
+    }
+    for table in [Shed::Queue, Shed::Stacks, Shed::UnwindTables, Shed::GeneratedCode, Shed::Addresses] {
+        assert_eq!(shed(&profile, table), 0, "{}", table.key());
+    }
     assert_eq!(ThreadsView::new(&profile, &all).processes.iter().map(|p| p.weight).sum::<u64>(), total);
     assert_eq!(LinesView::new(&profile, &all).functions.iter().map(|f| f.self_weight).sum::<u64>(), total);
     // And all of that can be written and read.
@@ -63,6 +71,91 @@ fn nothing_is_lost_beyond_the_limits() {
     let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
     assert_eq!(loaded.profile.canonical(), profile.canonical());
     assert_eq!(loaded.profile.accounting(), profile.accounting());
+}
+
+/// Each table alone is driven over its limit: that one and no other counts, all weight is there, and the named row has it.
+#[test]
+fn each_limit_alone_is_counted_and_sheds_to_its_row() {
+    let wide = Limits::default();
+    let cases = [
+        (Shed::Contexts, Limits { context_bytes: MIN_CONTEXT_BYTES, ..wide.clone() }),
+        (Shed::Charges, Limits { charge_bytes: 8 << 10, ..wide.clone() }),
+        (Shed::Names, Limits { string_bytes: 4 << 10, ..wide.clone() }),
+        (Shed::Functions, Limits { cost_centres: 64, ..wide.clone() }),
+        (Shed::Lines, Limits { lines: 16, ..wide.clone() }),
+        (Shed::Images, Limits { images: 4, ..wide.clone() }),
+        (Shed::Processes, Limits { processes: 4, ..wide.clone() }),
+        (Shed::Threads, Limits { threads: 8, ..wide.clone() }),
+    ];
+    for (table, limits) in cases {
+        let mut profile = Profile::new(session(), limits.clone());
+        for i in 0..2_000u32 {
+            let image = profile.add_image(Image { name: format!("lib{}", i % 8), build_id: Vec::new() });
+            let (process, parent) = (i % 8, None);
+            let process = profile.add_process(Process {
+                pid: process,
+                start_time: 1,
+                exec_generation: 0,
+                parent,
+                name: "p".into(),
+            });
+            let thread = profile.add_thread(Thread { process, tid: i % 16, name: "t".into() });
+            let mut context = ContextId::ROOT;
+            for frame in 0..8 {
+                let number = i.wrapping_mul(2_654_435_761).rotate_left(5 * frame) % 200;
+                let function = profile.add_cost_centre(CostCentre {
+                    image,
+                    linkage_name: Some(format!("function_{number}")),
+                    display_name: None,
+                    start: None,
+                    file: None,
+                    line: 0,
+                });
+                context = profile.contexts_mut().push(context, function);
+            }
+            let line = profile.add_line("a.c", i % 32);
+            profile.charge(thread, context, line, &[u64::from(i) + 1]);
+        }
+        let update = profile.take_update();
+        let shed: Vec<&str> = update.accounting.shed.iter().map(|(table, _)| table.key()).collect();
+        // What has no function has no context either.
+        let expected = match table {
+            Shed::Functions | Shed::Names => vec!["contexts", table.key()],
+            _ => vec![table.key()],
+        };
+        assert_eq!(shed, expected);
+        let view = FlatView::new(&profile, &Selection::all());
+        assert_eq!((view.total.weight, view.total.samples), (2_000 * 2_001 / 2, 2_000), "{}", table.key());
+        let elided = view.row(CostCentreId::ELIDED).map_or(0, |row| row.inherited_weight);
+        let elides = matches!(table, Shed::Contexts | Shed::Charges | Shed::Names | Shed::Functions);
+        assert_eq!(elided > 0, elides, "{}", table.key());
+        let others = profile.images().iter().filter(|image| image.name == "[other]").count()
+            + profile.processes().iter().filter(|process| process.name == "[other]").count()
+            + profile.threads().iter().filter(|thread| thread.name == "[other]").count();
+        assert_eq!(others > 0, matches!(table, Shed::Images | Shed::Processes | Shed::Threads), "{}", table.key());
+        assert!(profile.contexts().bytes() <= limits.context_bytes, "{}", table.key());
+        // And the counts survive the file.
+        let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
+        encoder.write(&update).unwrap();
+        let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
+        assert_eq!(loaded.profile.accounting(), profile.accounting());
+    }
+}
+
+/// What a stack that was cut short is charged to must stay, however many functions there are.
+#[test]
+fn what_says_why_a_stack_is_cut_has_always_room() {
+    let mut profile = Profile::new(session(), Limits { cost_centres: 3, string_bytes: 0, ..Limits::default() });
+    let image = profile.add_image(Image { name: String::new(), build_id: vec![1] });
+    for start in 0..9 {
+        let bare =
+            CostCentre { image, linkage_name: None, display_name: None, start: Some(start), file: None, line: 0 };
+        profile.add_cost_centre(bare);
+    }
+    let truncated = profile.truncated_cost_centre(TruncationReason::TooDeep);
+    let gap = profile.gap_cost_centre(TruncationReason::StackCopyTooSmall);
+    assert!(truncated != CostCentreId::ELIDED && gap != CostCentreId::ELIDED && truncated != gap);
+    assert_eq!(truncated, profile.truncated_cost_centre(TruncationReason::TooDeep));
 }
 
 #[test]

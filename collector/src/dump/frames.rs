@@ -3,6 +3,7 @@
 use ccsd_profile::{CostCentreId, Limits, Profile, Session};
 use hashbrown::HashMap;
 
+use crate::budget::Budget;
 use crate::perf::now_ns;
 use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
@@ -136,7 +137,7 @@ fn unwind(
 /// Names all frames. For each the positions of its entries in the dump, innermost first.
 fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>> {
     let mut profile = Profile::new(Session::default(), Limits::default());
-    let mut resolver = Resolver::new(false);
+    let mut resolver = Resolver::new(false, &Budget::default());
     for index in 0..images.len() {
         if let Some(image) = images.get(ImageIndex(index as u32)) {
             resolver.add_image(&mut profile, image.clone());

@@ -26,6 +26,7 @@ use linux_perf_data::{AttributeDescription, PerfFile, PerfFileReader, PerfFileRe
 
 use crate::aggregator::Aggregator;
 use crate::batch::{Batch, Item, MAX_METRICS};
+use crate::budget::Budget;
 use crate::layers::Common;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
@@ -41,7 +42,7 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 /// A batch of stacks, bytes.
 const BATCH_BYTES: usize = 64 << 10;
 /// Frames in reserve for deep stacks of all threads.
-const MAX_RESERVED: usize = 1 << 20;
+const MAX_REMEMBERED: usize = 1 << 20;
 
 /// Numbers of registers in `perf_event_attr.sample_regs_user` (`asm/perf_regs.h`), in the order of [`OTHERS`].
 const OTHER_REGISTERS: [u64; OTHERS.len()] = [0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
@@ -188,7 +189,7 @@ struct Import<'a> {
     batch: Batch,
     frames: Vec<Frame>,
     announced_images: usize,
-    reserved: usize,
+    remembered: usize,
     /// What one sample stands for where they do not say.
     period: u64,
     /// Bytes of stack that were asked for with each sample.
@@ -222,7 +223,7 @@ impl<'a> Import<'a> {
             batch: Batch::default(),
             frames: Vec::new(),
             announced_images: 0,
-            reserved: 0,
+            remembered: 0,
             period,
             stack_bytes: first.attr.sample_stack_user as usize,
             first_time: None,
@@ -286,16 +287,16 @@ impl<'a> Import<'a> {
                     stack_full: stack.len() >= self.stack_bytes,
                 };
                 let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
-                let before = thread.shadow.reserved();
-                let room = self.reserved < MAX_RESERVED;
+                let before = thread.shadow.remembered();
+                let room = self.remembered < MAX_REMEMBERED;
                 let found = self.unwinder.unwind(&one, target, &mut thread.shadow, room, &mut self.frames);
-                self.reserved = (self.reserved + thread.shadow.reserved()).saturating_sub(before);
+                self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(before);
                 (found.root, found.common, found.gap)
             }
             _ => {
                 self.by_frame_pointers += 1;
                 // The next one has nothing in common with what the aggregator has seen last.
-                self.reserved = self.reserved.saturating_sub(thread.shadow.reserved());
+                self.remembered = self.remembered.saturating_sub(thread.shadow.remembered());
                 thread.shadow = ShadowStack::default();
                 self.frames.clear();
                 self.frames.extend(chain.kernel_frames());
@@ -337,7 +338,7 @@ impl<'a> Import<'a> {
                 stack_bytes: 0,
             };
             let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), Limits::default()));
-            Aggregator::new(profile, spec, Layout::Threads, true)
+            Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default())
         });
         aggregator.absorb(&mut self.batch);
         self.batch.clear();

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile};
+use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile, Shed};
 use ccsd_symbolizer::jit::{Found, JitDump, PerfMap};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -22,6 +22,11 @@ const MAX_WAITING: usize = 1 << 15;
 const DISORDER_NS: u64 = 1_000_000_000;
 /// Jitdumps of one process: one for each runtime in it.
 const MAX_DUMPS: usize = 4;
+/// Bytes that a remembered address takes with its name, and one that waits. (Names are shared and mostly shorter.)
+const KNOWN_BYTES: usize = 256;
+const WAITING_BYTES: usize = 64;
+/// Entries of each that there is always room for.
+const LEAST_ENTRIES: usize = 16;
 /// Looks at the end, each at a limited number of bytes.
 const LAST_LOOKS: usize = 32;
 
@@ -61,6 +66,11 @@ pub struct JitNames {
     /// Whether the files have been looked at since the last batch.
     looked: bool,
     notes: Vec<String>,
+    /// Most entries of `known` and `centres`, and of `waiting`.
+    most_known: usize,
+    most_waiting: usize,
+    /// Bytes of the names in `centres`.
+    centre_bytes: usize,
 }
 
 impl JitNames {
@@ -75,7 +85,39 @@ impl JitNames {
             waiting: HashMap::default(),
             looked: false,
             notes: Vec::new(),
+            most_known: MAX_KNOWN,
+            most_waiting: MAX_WAITING,
+            centre_bytes: 0,
         }
+    }
+
+    /// Bytes taken, about.
+    pub fn bytes(&self) -> usize {
+        let files = self.map.iter().map(|(_, map)| map.bytes()).chain(self.dumps.iter().map(|(_, dump)| dump.bytes()));
+        files.sum::<usize>()
+            + self.known.allocation_size()
+            + self.centres.allocation_size()
+            + self.centre_bytes
+            + self.waiting.allocation_size()
+    }
+
+    /// Sets how many bytes it may take from now on: half for what the files say, a quarter for what has been looked up, an
+    /// eighth for what waits.
+    pub fn allot(&mut self, bytes: usize) {
+        let files = usize::from(self.map.is_some()) + self.dumps.len();
+        let each = bytes / 2 / files.max(1);
+        if let Some((_, map)) = &mut self.map {
+            map.limit(each);
+        }
+        self.dumps.iter_mut().for_each(|(_, dump)| dump.limit(each));
+        self.most_known = (bytes / 4 / KNOWN_BYTES).clamp(LEAST_ENTRIES, MAX_KNOWN);
+        self.most_waiting = (bytes / 8 / WAITING_BYTES).clamp(LEAST_ENTRIES, MAX_WAITING);
+    }
+
+    /// Pieces of code that the files name and there was no room for.
+    pub fn left_out(&self) -> u64 {
+        let maps = self.map.iter().map(|(_, map)| map.code().left_out());
+        maps.chain(self.dumps.iter().map(|(_, dump)| dump.code().left_out())).sum()
     }
 
     /// Whose names hold where this process has none of its own.
@@ -155,18 +197,22 @@ impl JitNames {
         time: u64,
     ) -> Option<Answer> {
         let (name, from, until) = self.find_or_inherited(inherited, address, time)?;
-        let (centre, new) = match self.centres.get(name) {
+        let (centre, new): (_, Option<Box<str>>) = match self.centres.get(name) {
             Some(&centre) => (centre, None),
             None => (named(profile, name), Some(Box::from(name))),
         };
         if let Some(name) = new {
-            if self.centres.len() >= MAX_KNOWN {
-                self.centres.clear();
+            if self.centres.len() >= self.most_known || self.centre_bytes >= self.most_known * KNOWN_BYTES {
+                self.centres = HashMap::default();
+                self.centre_bytes = 0;
+                profile.accounting_mut().count_shed(Shed::GeneratedCode);
             }
+            self.centre_bytes += name.len();
             self.centres.insert(name, centre);
         }
-        if self.known.len() >= MAX_KNOWN {
-            self.known.clear();
+        if self.known.len() >= self.most_known {
+            self.known = HashMap::default();
+            profile.accounting_mut().count_shed(Shed::GeneratedCode);
         }
         let answer = Answer { centre, named: true, from, until };
         self.known.insert(address, answer);
@@ -175,7 +221,8 @@ impl JitNames {
 
     /// Lets an address wait for its name.
     pub fn wait(&mut self, profile: &mut Profile, address: u64, time: u64) -> Answer {
-        if self.waiting.len() >= MAX_WAITING {
+        if self.waiting.len() >= self.most_waiting {
+            profile.accounting_mut().count_shed(Shed::GeneratedCode);
             return Answer { centre: nameless(profile), named: false, from: 0, until: u64::MAX };
         }
         let image = self.waiting_image(profile);

@@ -103,10 +103,8 @@ impl EventSet {
         notes: &mut Vec<String>,
     ) -> Result<(EventSet, EventSorter)> {
         let cpus = system::online_cpus();
-        let most =
-            (ring_bytes / PAGE / cpus.len()).next_power_of_two().clamp(MIN_SAMPLE_PAGES, useful_pages(spec.rate_hz));
+        let (most, mut tracking_pages) = ring_pages(ring_bytes, cpus.len(), spec.rate_hz);
         let mut sample_pages = most;
-        let mut tracking_pages = TRACKING_PAGES;
         let rings = loop {
             match map_rings(&cpus, sample_pages, tracking_pages) {
                 Ok(rings) => break rings,
@@ -398,6 +396,13 @@ impl Drop for CountedFiles {
     fn drop(&mut self) {
         self.set(0);
     }
+}
+
+/// Pages of the two rings of a CPU, for samples and for everything else, where all of them take about `ring_bytes`.
+#[must_use]
+pub fn ring_pages(ring_bytes: usize, cpus: usize, rate_hz: u32) -> (usize, usize) {
+    let each = (ring_bytes / PAGE / cpus.max(1)).next_power_of_two();
+    (each.clamp(MIN_SAMPLE_PAGES, useful_pages(rate_hz)), TRACKING_PAGES)
 }
 
 /// Pages of a sample ring that are of use at a rate.

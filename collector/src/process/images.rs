@@ -11,6 +11,7 @@ use super::debug_roots::DebugRoots;
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::procfs;
+use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
 
 /// Position of an image in [`Images`].
@@ -38,9 +39,8 @@ pub struct Image {
 /// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
 /// libraries mapped at once, but only through all its processes together.
 const SWEEP_AT: usize = 256;
-/// Images known at most, 300 bytes each. A program that maps new files without end has the later ones counted as
-/// `[unknown]`.
-const MAX_IMAGES: usize = 65_536;
+/// Bytes that an image takes beside its name, in both of ccsd's threads; see [`Budget::images`].
+const IMAGE_BYTES: usize = 512;
 
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +61,11 @@ pub struct Images {
     sweep_at: usize,
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
+    /// Bytes that the list may take and takes, about; and how many found no room. A program that maps new files without end
+    /// has the later ones counted as `[unknown]`.
+    limit: usize,
+    bytes: usize,
+    left_out: u64,
     debug_roots: DebugRoots,
     /// The code that processes generate.
     pub jit: JitCodes,
@@ -68,6 +73,13 @@ pub struct Images {
 
 impl Default for Images {
     fn default() -> Self {
+        Images::within(Budget::default().images)
+    }
+}
+
+impl Images {
+    /// None yet, and never more than so many, of names of usual length.
+    pub fn within(images: usize) -> Self {
         let special = |name: &str| Image { name: name.to_owned(), elf: None, debug: DebugFileFinder::none() };
         Images {
             list: vec![special("[unknown]"), special("[kernel]")],
@@ -76,6 +88,9 @@ impl Default for Images {
             sweep_at: SWEEP_AT,
             closed: HashSet::new(),
             reopened: Vec::new(),
+            limit: images.saturating_mul(2 * IMAGE_BYTES),
+            bytes: 0,
+            left_out: 0,
             debug_roots: DebugRoots::default(),
             jit: JitCodes::default(),
         }
@@ -83,6 +98,23 @@ impl Default for Images {
 }
 
 impl Images {
+    /// How many mappings of images found no room for their image.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Takes the room for one more image, if there is any.
+    fn take_room(&mut self, name: &str) -> bool {
+        // The name is in both threads, and where there is no file it is the key, too.
+        let bytes = self.bytes.saturating_add(IMAGE_BYTES + 3 * name.len());
+        let fits = bytes <= self.limit;
+        match fits {
+            true => self.bytes = bytes,
+            false => self.left_out += 1,
+        }
+        fits
+    }
+
     /// Name of the images that anonymous executable memory is: code generated at run time.
     pub const ANONYMOUS: &'static str = "[anon]";
 
@@ -112,8 +144,9 @@ impl Images {
         mapped: MappedFile<'_>,
     ) -> ImageIndex {
         let mut own = |images: &mut Images| {
-            let list = &mut images.list;
-            images.jit.own(code, mapped.pid, start_time, || Images::add_anonymous(list))
+            let room = images.bytes.saturating_add(IMAGE_BYTES) <= images.limit;
+            let (list, bytes) = (&mut images.list, &mut images.bytes);
+            images.jit.own(code, mapped.pid, start_time, || room.then(|| Images::add_anonymous(list, bytes)))
         };
         if jit_code::is_dump(mapped.path)
             && let Some(file) = mapped.open()
@@ -138,13 +171,11 @@ impl Images {
         self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || None)
     }
 
-    /// A new image for one process's generated code, if there may be more.
-    fn add_anonymous(list: &mut Vec<Image>) -> Option<ImageIndex> {
-        if list.len() >= MAX_IMAGES {
-            return None;
-        }
+    /// A new image for one process's generated code, for which there is room.
+    fn add_anonymous(list: &mut Vec<Image>, bytes: &mut usize) -> ImageIndex {
+        *bytes += IMAGE_BYTES;
         list.push(Image { name: Self::ANONYMOUS.to_owned(), elf: None, debug: DebugFileFinder::none() });
-        Some(ImageIndex(list.len() as u32 - 1))
+        ImageIndex(list.len() as u32 - 1)
     }
 
     /// The image in a file that is open already.
@@ -178,7 +209,7 @@ impl Images {
             }
             return index;
         }
-        if self.list.len() >= MAX_IMAGES {
+        if !self.take_room(name) {
             return ImageIndex::UNKNOWN;
         }
         let index = ImageIndex(self.list.len() as u32);

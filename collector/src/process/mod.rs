@@ -337,8 +337,8 @@ impl ProcessTable {
     }
 
     /// Frames that all threads keep in reserve.
-    pub fn reserved_frames(&self) -> usize {
-        self.threads.values().map(|thread| thread.shadow.reserved()).sum()
+    pub fn remembered_frames(&self) -> usize {
+        self.threads.values().map(|thread| thread.shadow.remembered()).sum()
     }
 
     /// The images that some process has mapped.

@@ -5,7 +5,7 @@ use crate::jit::{Answer, JitNames};
 use crate::process::images::ImageIndex;
 use crate::process::jit_code::JitEvent;
 use crate::unwind::Frame;
-use ccsd_profile::{LineId, Profile};
+use ccsd_profile::{LineId, Profile, Shed};
 
 impl Resolver {
     /// What the sampler says of generated code.
@@ -100,7 +100,12 @@ impl Resolver {
 
     /// Reads on in the files of one process.
     fn look(&mut self, profile: &mut Profile, names: &mut JitNames) -> bool {
+        let others = self.generated_bytes();
+        names.allot(self.budget.generated_code.saturating_sub(others));
+        let left_out = names.left_out();
         let grown = names.look();
+        let left_out = names.left_out().saturating_sub(left_out);
+        profile.accounting_mut().shed.add(Shed::GeneratedCode, left_out);
         if grown {
             let inherited = names.inherited().and_then(|parent| self.jit(parent));
             let named = names.name_waiting(profile, inherited);
@@ -110,10 +115,18 @@ impl Resolver {
         grown
     }
 
+    /// Bytes that the names of generated code take, of all processes but one whose names are being looked at.
+    pub(super) fn generated_bytes(&self) -> usize {
+        self.jit_images.iter().filter_map(|&index| self.jit(index)).map(JitNames::bytes).sum()
+    }
+
     fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
         let Some(mut names) = self.take_jit(index) else { return };
         let inherited = names.inherited().and_then(|parent| self.jit(parent));
-        self.named_later += names.finish(profile, inherited);
+        let left_out = names.left_out();
+        let named = names.finish(profile, inherited);
+        self.named_later += named;
+        profile.accounting_mut().shed.add(Shed::GeneratedCode, names.left_out().saturating_sub(left_out));
         self.left.notes.extend(names.take_notes());
         self.jit_images.retain(|&other| other != index);
         self.generation = self.generation.wrapping_add(1);

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ccsd_profile::ImageId;
+use ccsd_profile::{ImageId, Profile, Shed};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
 use ccsd_worker::{Names, Told};
 use hashbrown::HashMap;
@@ -18,10 +18,8 @@ use crate::unwind::Frame;
 
 use super::Resolver;
 
-/// Bytes of symbols and debug information kept for all images together. That of `rustc` is some 200 MiB.
-const MAX_SYMBOL_BYTES: u64 = 256 << 20;
-/// The same where it is one image that takes more. Its debug sections may be as large.
-const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
+/// Notes about images that are not kept, beyond which no more are.
+const MAX_NOTES: usize = 256;
 
 /// An image and its names.
 pub(super) struct ImageSymbols {
@@ -34,6 +32,8 @@ pub(super) struct ImageSymbols {
     pub(super) jit: Option<Box<JitNames>>,
     /// When it was last asked, in frames resolved.
     pub(super) used: u64,
+    /// It alone takes more than there may be: its debug information is not read again.
+    pub(super) too_large: bool,
 }
 
 impl ImageSymbols {
@@ -65,7 +65,9 @@ impl Left {
     /// Frees the names of an image.
     pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
         if let Some(names) = image.names.take() {
-            self.notes.extend(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
+            if self.notes.len() < MAX_NOTES {
+                self.notes.extend(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
+            }
             self.cpu_ns = self.cpu_ns.saturating_add(names.cpu_ns());
         }
     }
@@ -94,7 +96,11 @@ impl Resolver {
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return Told::Known };
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
-        let names = image.names.get_or_insert_with(|| Names::new(Arc::clone(elf), image.debug.clone()));
+        let names = image.names.get_or_insert_with(|| {
+            // What is made of the sections takes about half as much again.
+            let most = if image.too_large { 0 } else { self.budget.debug_information_of_one() / 3 * 2 };
+            Names::new(Arc::clone(elf), image.debug.clone()).within(most)
+        });
         let most = names.batch();
         let mut asked = vec![frame.address];
         if most > 1 {
@@ -130,18 +136,22 @@ impl Resolver {
         self.images.iter().map(ImageSymbols::held_bytes).sum()
     }
 
-    /// Keeps the symbols of all images within [`MAX_SYMBOL_BYTES`] by dropping those that have not been asked for
-    /// longest. They are read again if they are needed again. (A worker sees to its own.)
-    pub(super) fn bound_symbols(&mut self) {
+    /// Keeps the symbols of all images within their budget by dropping those that have not been asked for longest. They are
+    /// read again if they are needed again. (A worker sees to its own.)
+    pub(super) fn bound_symbols(&mut self, profile: &mut Profile) {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
-        while total > MAX_SYMBOL_BYTES {
+        while total > self.budget.debug_information {
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
             let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
             // The only one is being used, and would be read again at once.
-            if held(oldest) == total && total <= MAX_IMAGE_SYMBOL_BYTES {
-                return;
+            if held(oldest) == total {
+                if oldest.too_large || total <= self.budget.debug_information_of_one() {
+                    return;
+                }
+                oldest.too_large = true;
             }
+            profile.accounting_mut().count_shed(Shed::DebugInformation);
             total = total.saturating_sub(held(oldest));
             self.left.drop_names(oldest);
         }

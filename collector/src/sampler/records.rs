@@ -8,6 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::Channels;
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS};
+use crate::budget::Budget;
 use crate::perf::attr::Event;
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
@@ -18,12 +19,6 @@ use crate::process::owner::{Denied, Owner};
 use crate::process::{NEVER, ProcessTable, procfs};
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 
-/// The largest a batch may grow while the aggregator is busy. At depth 24 and 999 Hz this is 40 s of one CPU.
-const MAX_BATCH_BYTES: usize = 16 << 20;
-/// Frames of deep stacks that all threads together keep in reserve: ten of 100,000. They take 32 bytes here and 24 with
-/// the aggregator.
-const MAX_RESERVED: usize = 1 << 20;
-
 /// What handling a record touches: apart from the rings, so that both can be borrowed.
 pub struct State {
     pub table: ProcessTable,
@@ -33,9 +28,14 @@ pub struct State {
     announced_images: usize,
     pub unwinder: StackUnwinder,
     frames: Vec<Frame>,
-    /// Frames that the threads keep in reserve; too many by those of ended threads, until it is counted anew.
-    pub reserved: usize,
+    /// Frames of the threads' stacks that are remembered; too many by those of ended threads, until it is counted anew.
+    pub remembered: usize,
+    /// The most that it may be; by default that is ten stacks of 100,000.
+    most_remembered: usize,
     pub batch: Batch,
+    /// The largest that it may grow while the aggregator is busy, bytes. By default, at depth 24 and 999 Hz, that is 40 s of
+    /// one CPU.
+    most_batch: usize,
     pub counts: Counts,
     metrics: usize,
     /// Whether samples weigh what is read with them.
@@ -72,7 +72,7 @@ pub struct State {
 
 impl State {
     /// Nothing has happened yet.
-    pub fn new(events: &EventSet, owner: Option<Owner>) -> State {
+    pub fn new(events: &EventSet, owner: Option<Owner>, budget: &Budget) -> State {
         let metrics = events.spec().metrics();
         let period = match events.spec().event {
             Event::Cycles { .. } => 0,
@@ -81,12 +81,14 @@ impl State {
         State {
             table: if owner.is_some() { ProcessTable::restricted() } else { ProcessTable::default() },
             owner,
-            images: Images::default(),
+            images: Images::within(budget.images),
             announced_images: 0,
-            unwinder: StackUnwinder::default(),
+            unwinder: StackUnwinder::within(budget.unwind_tables),
             frames: Vec::new(),
-            reserved: 0,
+            remembered: 0,
+            most_remembered: budget.stack_frames,
             batch: Batch::default(),
+            most_batch: budget.batch,
             counts: Counts::default(),
             metrics,
             by_tick: matches!(events.spec().event, Event::Tick { .. }),
@@ -259,8 +261,9 @@ impl State {
                 return;
             }
         }
-        if self.batch.bytes() >= MAX_BATCH_BYTES {
+        if self.batch.bytes() >= self.most_batch {
             self.counts.dropped += 1;
+            self.counts.dropped_by_queue += 1;
             return;
         }
         if self.owner.is_some() && !self.table.knows_process(sample.pid) {
@@ -290,18 +293,19 @@ impl State {
             1 => weights[0] = sample.period,
             _ => (weights[0], weights[1]) = (sample.period, gained),
         }
-        let may_reserve = self.reserved < MAX_RESERVED;
-        let reserved = thread.shadow.reserved();
+        let room = self.remembered < self.most_remembered;
+        let remembered = thread.shadow.remembered();
         let target =
             Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images: &self.images };
         let shadow = &mut thread.shadow;
-        let unwound = self.unwinder.unwind(sample, target, shadow, may_reserve, &mut self.frames);
+        let unwound = self.unwinder.unwind(sample, target, shadow, room, &mut self.frames);
         let Unwound { root, common, mut gap } = unwound;
         if fatal.is_some() && sample.stack.is_empty() && matches!(root, Root::Truncated(_)) && gap.is_none() {
             let (mappings, images) = (&mut process.mappings, &self.images);
             gap = self.unwinder.follow_pointers(sample, mappings, images, &mut self.frames);
         }
-        self.reserved = (self.reserved + thread.shadow.reserved()).saturating_sub(reserved);
+        self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(remembered);
+        self.counts.cut_memories += u64::from(common.few);
 
         let items = &mut self.batch.items;
         for index in self.images.take_reopened() {

@@ -18,12 +18,10 @@ const IMAGE_SPAN: u64 = 1 << 33;
 /// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
 /// `.debug_frame` this much above.
 pub const DEBUG_FRAME_SPAN: u64 = 1 << 32;
-/// Bytes of unwind information held at most. A desktop's programs and libraries together have some 200 MiB.
-const MAX_UNWIND_BYTES: u64 = 512 << 20;
-
-/// The images, and how much of [`MAX_UNWIND_BYTES`] they hold.
-#[derive(Default)]
+/// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
 pub struct LoadedImages {
+    /// Bytes of unwind information held at most.
+    limit: u64,
     /// `None` until a frame falls into it.
     list: Vec<Option<LoadedImage>>,
     held: u64,
@@ -44,6 +42,11 @@ pub struct LoadedImage {
 }
 
 impl LoadedImages {
+    /// None yet, and never more than so many bytes of unwind information.
+    pub fn within(limit: u64) -> LoadedImages {
+        LoadedImages { limit, list: Vec::new(), held: 0, refused: HashSet::default() }
+    }
+
     /// An image, loaded into `unwinder` if this is its first frame.
     #[inline]
     pub fn get(
@@ -101,7 +104,7 @@ impl LoadedImages {
         let Some(elf) = &image.elf else { return bare };
         let sections = elf.unwind_sections();
         let bytes = sections.bytes();
-        let Some(held) = self.held.checked_add(bytes).filter(|&held| held <= MAX_UNWIND_BYTES) else {
+        let Some(held) = self.held.checked_add(bytes).filter(|&held| held <= self.limit) else {
             self.refused.insert(index);
             return bare;
         };
@@ -178,18 +181,18 @@ mod tests {
         };
         let (first, second) = (insert(), insert());
         let mut unwinder = UnwinderX86_64::new();
-        let mut loaded = LoadedImages::default();
+        let mut loaded = LoadedImages::within(64 << 20);
         let bytes = loaded.get(&mut unwinder, first, &images).unwrap().bytes;
         assert!(bytes > 0 && loaded.held == bytes);
-        loaded.held = MAX_UNWIND_BYTES - bytes + 1;
+        loaded.held = loaded.limit - bytes + 1;
         let bare = loaded.get(&mut unwinder, second, &images).unwrap();
         assert_eq!(bare.bytes, 0);
         assert!(matches!(bare.no_way(0), Stop::Because(TruncationReason::NoUnwindInfo)));
-        assert_eq!((loaded.refused(), loaded.held), (1, MAX_UNWIND_BYTES - bytes + 1));
+        assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
         // The next frame does not ask again, but where another image has gone.
         assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, 0);
         assert!(loaded.drop_image(&mut unwinder, first));
         assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, bytes);
-        assert_eq!((loaded.refused(), loaded.held), (1, MAX_UNWIND_BYTES - bytes + 1));
+        assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
     }
 }

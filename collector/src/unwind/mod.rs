@@ -45,6 +45,7 @@ use ccsd_profile::TruncationReason;
 use framehop::FrameAddress;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 
+use crate::budget::Budget;
 use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
@@ -143,10 +144,17 @@ pub struct Unwound {
 
 impl Default for StackUnwinder {
     fn default() -> Self {
+        StackUnwinder::within(Budget::default().unwind_tables)
+    }
+}
+
+impl StackUnwinder {
+    /// Never holds more than so many bytes of unwind tables.
+    pub fn within(unwind_tables: u64) -> StackUnwinder {
         StackUnwinder {
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
-            images: LoadedImages::default(),
+            images: LoadedImages::within(unwind_tables),
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
             memory: Memory::default(),
@@ -159,11 +167,9 @@ impl Default for StackUnwinder {
             read_too_late: 0,
         }
     }
-}
 
-impl StackUnwinder {
     /// Replaces `frames` by the sample's stack, innermost first: the kernel's part, then the user's, out to where it has
-    /// the rest in common with the thread's last one, which is `shadow`. `may_reserve` says that there is room to keep
+    /// the rest in common with the thread's last one, which is `shadow`. `room` says that there is room to remember
     /// another deep stack.
     #[inline]
     pub fn unwind(
@@ -171,7 +177,7 @@ impl StackUnwinder {
         sample: &Sample<'_>,
         target: Target<'_>,
         shadow: &mut ShadowStack,
-        may_reserve: bool,
+        room: bool,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
         let Target { mappings, goroutines, images } = target;
@@ -190,7 +196,7 @@ impl StackUnwinder {
             Ok(Found { root: Root::Complete, common, in_shadow: true }) if self.gap.is_none() => {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
-                let common = shadow.remember(common, &self.known, &stack, mappings.generation(), may_reserve);
+                let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
                 if self.is_in_go(frames, images) {
                     let by_register = || sample.regs.map(|regs| (regs.others[R14], regs.sp));
                     if let Some(goroutine) = self.goroutine.or_else(by_register) {

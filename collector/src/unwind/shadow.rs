@@ -28,7 +28,7 @@
 //! comes again, and to read megabytes of stack for each sample would cost too much. Before anything of it is used, the
 //! words are compared as above.
 
-use crate::layers::{Common, Layers, MAX_OWN, Reserve};
+use crate::layers::{Common, FEW_OWN, Layers, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
@@ -157,7 +157,7 @@ impl ShadowStack {
             }
             if known.state == *state {
                 let shared = self.layers.shared() as u32;
-                return Some(Common { shared, own: search.own as u32, reserve: Reserve::Stays });
+                return Some(Common { shared, own: search.own as u32, reserve: Reserve::Stays, few: false });
             }
             search.own -= 1;
         }
@@ -178,7 +178,7 @@ impl ShadowStack {
         let outer = reserve.len().saturating_sub(near);
         search.reserve = outer + reserve.get(outer..)?.partition_point(|known| known.state.sp >= state.sp);
         let known = reserve.get(search.reserve.checked_sub(1)?)?;
-        let found = Common { shared: search.reserve as u32, own: 0, reserve: Reserve::Stays };
+        let found = Common { shared: search.reserve as u32, own: 0, reserve: Reserve::Stays, few: false };
         (known.state == *state).then_some(found)
     }
 
@@ -270,6 +270,7 @@ impl ShadowStack {
             shared: count.min(all.len()) as u32,
             own: count.saturating_sub(all.len()) as u32,
             reserve: Reserve::Stays,
+            few: false,
         };
         let common = up_to(count);
         let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, Known::return_slot));
@@ -287,14 +288,15 @@ impl ShadowStack {
     }
 
     /// Remembers a stack that is whole: what it has in `common` with the one before, and its other frames, innermost first.
-    /// Returns what others that follow this thread's stacks have to do.
+    /// Without `room` it is remembered only as far as it has few frames beyond the reserve. Returns what others that follow
+    /// this thread's stacks have to do.
     pub fn remember(
         &mut self,
         mut common: Common,
         frames: &[Known],
         stack: &UserStack<'_>,
         generation: u32,
-        may_reserve: bool,
+        room: bool,
     ) -> Common {
         self.idle = if common.shared > 0 { 0 } else { self.idle.saturating_add(1) };
         let stale = self.generation != generation || self.idle > MAX_IDLE;
@@ -302,7 +304,7 @@ impl ShadowStack {
         let own = common.own as usize + frames.len();
         let outermost = self.get(common, 0).filter(|_| common != Common::default()).or(frames.last());
         let deep = outermost.is_some_and(|known| !known.is_copied(stack));
-        if deep && own > MANY_OWN && may_reserve {
+        if deep && own > MANY_OWN && room {
             common.reserve = Reserve::Replaced;
         } else if stale && common.shared == 0 && !self.layers.reserve().is_empty() {
             common.reserve = Reserve::Dropped;
@@ -311,11 +313,15 @@ impl ShadowStack {
         if common.reserve != Reserve::Stays {
             self.seen = Seen::default();
         }
+        common.few = !room && own > FEW_OWN;
         self.layers.cut(common);
-        if own <= MAX_OWN || common.reserve == Reserve::Replaced {
+        if own <= common.most() || common.reserve == Reserve::Replaced {
             frames.iter().rev().for_each(|&known| self.layers.push(known));
         }
         self.layers.settle(common);
+        if self.layers.bound(common) {
+            self.seen.keep(FEW_OWN);
+        }
         common
     }
 
@@ -331,9 +337,14 @@ impl ShadowStack {
         reserve.chain(self.layers.own()).map(Known::return_slot)
     }
 
-    /// Frames kept in reserve.
-    pub fn reserved(&self) -> usize {
-        self.layers.reserve().len()
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        self.layers.bytes()
+    }
+
+    /// Frames remembered, in reserve and beyond.
+    pub fn remembered(&self) -> usize {
+        self.layers.reserve().len() + self.layers.own().len()
     }
 }
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-pub use values::{AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Pattern, Rate, StoreBytes, WatchName, Window};
+pub use values::{
+    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Pattern, Rate, StoreBytes, WatchName, Window, bytes,
+};
 
 /// Where the configuration is.
 pub const DEFAULT_PATH: &str = "/etc/ccsd/ccsd.toml";
@@ -97,6 +99,9 @@ pub struct Watch {
     /// Time between two updates.
     #[serde(default = "default_interval")]
     pub interval: Interval,
+    /// What its session may have in memory.
+    #[serde(default = "default_memory")]
+    pub memory: MemoryBytes,
 }
 
 impl Watch {
@@ -113,6 +118,11 @@ fn default_rate() -> Rate {
 
 fn default_interval() -> Interval {
     Interval(Duration::from_secs(10))
+}
+
+fn default_memory() -> MemoryBytes {
+    // A quarter of what a session has that somebody asks for: there are many watches.
+    MemoryBytes(ccsd_collector::Budget::DEFAULT_MEMORY / 4)
 }
 
 impl Default for Config {

@@ -47,7 +47,8 @@ fn all_keys() -> BTreeSet<String> {
     let Budget { cpu_percent: _, memory: _, window: _ } = budget;
     let ClientSessions { memory_of_user: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
-    let Watch { name: _, unit: _, cgroup: _, exe: _, comm: _, user: _, rate_hz: _, interval: _ } = &whole.watches[0];
+    let Watch { name: _, unit: _, cgroup: _, exe: _, comm: _, user: _, rate_hz: _, interval: _, memory: _ } =
+        &whole.watches[0];
     let keys = [
         "socket",
         "state_dir",
@@ -66,6 +67,7 @@ fn all_keys() -> BTreeSet<String> {
         "watch.user",
         "watch.rate_hz",
         "watch.interval",
+        "watch.memory",
     ];
     keys.into_iter().map(str::to_owned).collect()
 }
@@ -93,6 +95,7 @@ fn the_example_documents_every_key() {
     // What the example shows of a watch are the defaults.
     let watch = &config.watches[0];
     assert_eq!((watch.rate_hz, watch.interval), (default_rate(), default_interval()));
+    assert_eq!(watch.memory, default_memory());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ccsd_collector::{Options, Scope};
+use ccsd_collector::{Budget, Options, Scope};
 use serde::{Deserialize, Serialize};
 
 use crate::watch::WatchStatus;
@@ -53,6 +53,9 @@ pub struct Collect {
     /// Milliseconds between two updates.
     #[serde(default = "one_second")]
     pub interval_ms: u64,
+    /// Bytes that it may have in memory. (The daemon may give less.)
+    #[serde(default = "usual_memory")]
+    pub memory: u64,
 }
 
 fn auto() -> String {
@@ -61,6 +64,10 @@ fn auto() -> String {
 
 const fn yes() -> bool {
     true
+}
+
+const fn usual_memory() -> u64 {
+    Budget::DEFAULT_MEMORY
 }
 
 const fn one_second() -> u64 {
@@ -81,7 +88,7 @@ pub enum WhichCode {
 }
 
 impl Collect {
-    /// Of the collector's options. Budgets are the daemon's to choose.
+    /// Of the collector's options.
     #[must_use]
     pub fn of(options: &Options) -> Collect {
         let scope = match options.scope {
@@ -96,6 +103,7 @@ impl Collect {
             inherit: options.inherit,
             per_cpu: options.per_cpu,
             interval_ms: u64::try_from(options.interval.as_millis()).unwrap_or(u64::MAX),
+            memory: options.budget.memory,
         }
     }
 
@@ -115,6 +123,7 @@ impl Collect {
             inherit: self.inherit,
             per_cpu: self.per_cpu,
             interval: Duration::from_millis(self.interval_ms.clamp(MIN_INTERVAL_MS, MAX_INTERVAL_MS)),
+            budget: Budget::of(self.memory),
             ..Options::default()
         })
     }

@@ -57,14 +57,15 @@ mod tests {
 
     fn collect() -> impl Strategy<Value = Collect> {
         let scope = prop::sample::select(vec![WhichCode::Auto, WhichCode::Kernel, WhichCode::User]);
-        (".*", scope, any::<u32>(), any::<(bool, bool)>(), any::<u64>()).prop_map(
-            |(event, scope, rate_hz, (inherit, per_cpu), interval_ms)| Collect {
+        (".*", scope, any::<u32>(), any::<(bool, bool)>(), any::<(u64, u64)>()).prop_map(
+            |(event, scope, rate_hz, (inherit, per_cpu), (interval_ms, memory))| Collect {
                 event,
                 scope,
                 rate_hz,
                 inherit,
                 per_cpu,
                 interval_ms,
+                memory,
             },
         )
     }
@@ -154,10 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn options_survive_but_for_budgets() {
-        let options = Options { rate_hz: 49, per_cpu: true, inherit: false, ..Options::default() };
+    fn options_survive() {
+        let budget = ccsd_collector::Budget::of(100 << 20);
+        let options = Options { rate_hz: 49, per_cpu: true, inherit: false, budget, ..Options::default() };
         let back = Collect::of(&options).options().unwrap();
         assert_eq!((back.rate_hz, back.per_cpu, back.inherit), (49, true, false));
         assert_eq!((back.event, back.scope, back.interval), (options.event, options.scope, options.interval));
+        assert_eq!(back.budget, options.budget);
     }
 }

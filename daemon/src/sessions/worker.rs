@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccsd_collector::{Options, Scope, Session, SessionEvent, system};
+use ccsd_collector::{Budget, Options, Scope, Session, SessionEvent, system};
 use ccsd_profile::{Limits, Profile, Update};
 use crossbeam_channel::{Receiver, Select, Sender};
 
@@ -119,10 +119,12 @@ pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Resu
 /// Opens the events, within what the owner may do.
 fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard), Refusal> {
     let Grant { ring_bytes, profile_bytes, .. } = grant;
-    let mut options = Options { own_process: false, ring_bytes, ..new.collect.options()? };
+    let mut options = Options { own_process: false, ..new.collect.options()? };
     if let Some(bytes) = profile_bytes {
-        bound(&mut options.limits, usize::try_from(bytes).unwrap_or(usize::MAX));
+        options.budget = Budget::of(options.budget.memory.min(bytes));
+        bound(&mut options.budget.profile, usize::try_from(bytes).unwrap_or(usize::MAX));
     }
+    options.budget.rings = ring_bytes;
     restrict(&mut options, &new.owner)?;
     let pids = match &new.target {
         Target::Pids(pids) => pids.as_slice(),

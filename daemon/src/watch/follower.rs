@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ccsd_collector::{EventChoice, Options, Scope, Session, SessionEvent};
-use ccsd_profile::{Limits, Update};
+use ccsd_collector::{Budget, EventChoice, Options, Scope, Session, SessionEvent};
+use ccsd_profile::Update;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
 
@@ -303,7 +303,7 @@ impl Follower {
             scope: if self.step.user_only() { Scope::User } else { Scope::Auto },
             rate_hz,
             interval: self.watch.interval.0,
-            limits: limits(),
+            budget: Budget::of(self.watch.memory.0),
             own_process: false,
             ..Options::default()
         };
@@ -410,17 +410,6 @@ impl Follower {
 
 fn not_stored(error: &WriteError) -> String {
     format!("profiling goes on, but nothing is stored: {error}")
-}
-
-/// Budgets of an hour's profile of one watch: a quarter of what a session that somebody asks for has.
-fn limits() -> Limits {
-    let whole = Limits::default();
-    Limits {
-        context_bytes: whole.context_bytes / 4,
-        charge_bytes: whole.charge_bytes / 4,
-        string_bytes: whole.string_bytes / 4,
-        ..whole
-    }
 }
 
 fn unix_ns() -> u64 {

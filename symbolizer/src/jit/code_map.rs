@@ -60,6 +60,8 @@ pub struct CodeMap {
     large: Vec<u32>,
     refs: usize,
     left_out: u64,
+    /// Bytes that it may take, if that is less than [`MAX_BYTES`].
+    limit: Option<usize>,
 }
 
 impl CodeMap {
@@ -72,7 +74,10 @@ impl CodeMap {
         let large = last - first >= MAX_PAGES;
         let pages = if large { 1 } else { (last - first + 1) as usize };
         let bytes = self.bytes() + size_of::<Piece>() + name.len() + pages * 8;
-        if bytes > MAX_BYTES || large && self.large.len() >= MAX_LARGE || self.pieces.len() >= u32::MAX as usize {
+        if bytes > self.limit.unwrap_or(MAX_BYTES)
+            || large && self.large.len() >= MAX_LARGE
+            || self.pieces.len() >= u32::MAX as usize
+        {
             self.left_out += 1;
             return;
         }
@@ -130,9 +135,14 @@ impl CodeMap {
         Found { name: None, from: 0, until }
     }
 
+    /// Takes no more than so many bytes from now on. What is there stays.
+    pub fn limit(&mut self, bytes: usize) {
+        self.limit = Some(bytes.min(MAX_BYTES));
+    }
+
     /// Forgets everything, as when a file is written anew.
     pub fn clear(&mut self) {
-        *self = CodeMap { left_out: self.left_out, ..CodeMap::default() };
+        *self = CodeMap { left_out: self.left_out, limit: self.limit, ..CodeMap::default() };
     }
 
     /// Pieces of code that there was no room for.

@@ -21,6 +21,8 @@ const MAX_RECORD_BYTES: usize = 16 << 10;
 /// `JITDUMP_FLAGS_ARCH_TIMESTAMP`: times are of the processor's counter.
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
 /// Pieces of code whose moves are followed.
+/// Bytes that such a name takes beside its text.
+const NAME_ENTRY_BYTES: usize = 48;
 const MAX_FOLLOWED: usize = 1 << 18;
 /// Bytes that their names may take.
 const MAX_FOLLOWED_BYTES: usize = 16 << 20;
@@ -115,6 +117,17 @@ impl JitDump {
     #[must_use]
     pub fn code(&self) -> &CodeMap {
         &self.code
+    }
+
+    /// Bytes taken, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.code.bytes() + self.name_bytes + self.names.len() * NAME_ENTRY_BYTES
+    }
+
+    /// Takes no more than so many bytes from now on, beside the names of code that may move. What is there stays.
+    pub fn limit(&mut self, bytes: usize) {
+        self.code.limit(bytes);
     }
 
     /// The latest time that a record has, nanoseconds; `u64::MAX` where times do not matter. What there was before that

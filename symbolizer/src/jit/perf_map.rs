@@ -49,6 +49,17 @@ impl PerfMap {
         &self.code
     }
 
+    /// Bytes taken, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.code.bytes()
+    }
+
+    /// Takes no more than so many bytes from now on. What is there stays.
+    pub fn limit(&mut self, bytes: usize) {
+        self.code.limit(bytes);
+    }
+
     /// Lines that made no sense.
     #[must_use]
     pub fn bad_lines(&self) -> u64 {

@@ -170,6 +170,16 @@ impl Names {
         })
     }
 
+    /// Reads at most so many bytes of debug information in this process; see [`Symbols::within`]. A worker has its own
+    /// bounds.
+    #[must_use]
+    pub fn within(self, bytes: u64) -> Names {
+        Names(match self.0 {
+            Source::Here(symbols) => Source::Here(Box::new(symbols.within(bytes))),
+            worker @ Source::Worker(_) => worker,
+        })
+    }
+
     /// How many addresses are best asked for at once; 1 if it makes no difference.
     #[must_use]
     pub fn batch(&self) -> usize {

@@ -67,7 +67,8 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
     Ok(Metric { name, unit })
 }
 
-/// Counted lists, so that each can grow: the truncated samples by reason, the numbers, those of the context table.
+/// Counted lists, so that each can grow: the truncated samples by reason, the numbers, those of the context table (there
+/// will always be nine) with how often each table had no room.
 pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
     let a = accounting;
     put_len(out, a.truncated.len());
@@ -91,6 +92,8 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         a.file_bytes,
         a.with_gap,
         a.read_late,
+        a.held_bytes,
+        a.memory_bytes,
     ];
     put_option(out, a.expected);
     put_option(out, a.target_cpu_ns);
@@ -99,9 +102,9 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         put(out, number);
     }
     let contexts = a.contexts.numbers();
-    put_len(out, contexts.len());
-    for number in contexts {
-        put(out, number);
+    put_len(out, contexts.len() + a.shed.numbers().len());
+    for number in contexts.iter().chain(a.shed.numbers()) {
+        put(out, *number);
     }
 }
 
@@ -134,11 +137,14 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
         &mut a.file_bytes,
         &mut a.with_gap,
         &mut a.read_late,
+        &mut a.held_bytes,
+        &mut a.memory_bytes,
     ];
     for (field, number) in fields.into_iter().zip(numbers) {
         *field = number;
     }
-    for (field, number) in a.contexts.numbers_mut().into_iter().zip(from.list(Cursor::get)?) {
+    let tables = from.list(Cursor::get)?;
+    for (field, number) in a.contexts.numbers_mut().into_iter().chain(a.shed.numbers_mut()).zip(tables) {
         *field = number;
     }
     Ok(a)

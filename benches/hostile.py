@@ -1,0 +1,107 @@
+"""How ccsd bears programs that want to fill its tables: contexts, threads, libraries and generated code without end.
+
+    cargo build --release -p ccsd
+    python3 benches/hostile.py                                 four programs, 10 minutes each, with 256 MiB
+    python3 benches/hostile.py --minutes 3 --memory 64MiB --ccsd target/release/ccsd --only recurse,jit
+
+Each is recorded by `ccsd record` (999 Hz, user code) while ccsd's resident memory is read twice a second. A line per
+program and period shows it over time; then what was shed, by table, and whether every sample received was charged with its
+weight (I1), and the budget kept: the peak of the resident memory must stay below it. The exit status is 1 if not.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "fixtures")
+PROGRAMS = ["recurse", "threads", "libraries", "jit"]
+RATE = 999
+
+
+def size(text):
+    for unit, shift in (("KiB", 10), ("MiB", 20), ("GiB", 30)):
+        if text.endswith(unit):
+            return int(text[: -len(unit)]) << shift
+    return int(text)
+
+
+def resident(pid):
+    """Bytes of memory that are its own and resident. Rings are the kernel's pages, mapped and counted here, too."""
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def compiled(folder):
+    program, library = os.path.join(folder, "hostile"), os.path.join(folder, "library.so")
+    source = os.path.join(FIXTURES, "hostile")
+    subprocess.run(["cc", "-O1", "-pthread", source + ".c", "-o", program, "-ldl"], check=True)
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", source + "_library.c", "-o", library], check=True)
+    return program, library
+
+
+def run(ccsd, memory, what, seconds, period, program, library, folder):
+    profile = os.path.join(folder, what + ".ccsd")
+    command = [ccsd, "record", "--no-daemon", "-q", "--user", "-e", "cpu-clock", "-F", str(RATE), "--memory", memory]
+    # The program counts CPU time, of which it has as much as there is.
+    command += ["-o", profile, "--", program, what, str(seconds * 1000)]
+    began = time.monotonic()
+    running = subprocess.Popen(command + ([library] if what == "libraries" else []), stdout=subprocess.DEVNULL)
+    peak, due, curve = 0, period, []
+    while running.poll() is None:
+        try:
+            now = resident(running.pid)
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            break
+        peak = max(peak, now)
+        if time.monotonic() - began >= due:
+            curve.append(f"{due / 60:.1f} min {now / (1 << 20):.1f}")
+            due += period
+        time.sleep(0.5)
+    status = running.wait()
+    print(f"{what}: resident MiB after " + ", ".join(curve) + f"; peak {peak / (1 << 20):.1f}", flush=True)
+    report = subprocess.run([ccsd, "report", profile, "--json", "--stats"], stdout=subprocess.PIPE, check=True)
+    accounting = json.loads(report.stdout)["accounting"]
+    flat = subprocess.run([ccsd, "report", profile, "--json"], stdout=subprocess.PIPE, check=True)
+    flat = json.loads(flat.stdout)["data"]["flat"]["total"]
+    # Generated code leaves its map if the program was killed.
+    expected = accounting["received"] * (1_000_000_000 // RATE)
+    conserved = flat["samples"] == accounting["received"] and flat["weight"] == expected
+    kept = peak <= size(memory)
+    mib = lambda number: f"{number / (1 << 20):.1f} MiB"
+    print(
+        f"  {accounting['received']} samples received, {accounting['lost']} lost, {accounting['dropped']} dropped; all charged: "
+        f"{conserved}; {accounting['elided']} elided\n"
+        f"  tables {mib(accounting['held_bytes'])}, contexts {accounting['contexts']['contexts']} in "
+        f"{mib(accounting['contexts']['bytes'])}; file {mib(os.path.getsize(profile))}; within {memory}: {kept}; "
+        f"ccsd {accounting['own_cpu_ns'] / 1e6 / max(accounting['received'], 1) * 1000:.1f} ms CPU for 1,000 samples\n"
+        f"  shed: {json.dumps(accounting['shed'])}",
+        flush=True,
+    )
+    os.remove(profile)
+    return status == 0 and conserved and kept
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ccsd", default="target/release/ccsd")
+    parser.add_argument("--minutes", type=float, default=10, help="CPU time of each program")
+    parser.add_argument("--memory", default="256MiB")
+    parser.add_argument("--period", type=float, default=60, help="seconds between two figures")
+    parser.add_argument("--only", default=",".join(PROGRAMS))
+    arguments = parser.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory(prefix="ccsd-hostile-") as folder:
+        program, library = compiled(folder)
+        for what in arguments.only.split(","):
+            seconds = int(arguments.minutes * 60)
+            ccsd = os.path.abspath(arguments.ccsd)
+            good &= run(ccsd, arguments.memory, what, seconds, arguments.period, program, library, folder)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+//! What a session may have in memory, and how it is divided among what it remembers.
+//!
+//! One number is given ([`Budget::of`]), and every table has a fixed part of it. A table that is full sheds: what has no
+//! room goes to a coarser place (`[elided]`, `[other]`, `[unknown]`), or is forgotten and found out again when it is needed,
+//! and is counted (see [`ccsd_profile::Shed`]). No weight is lost. Nothing is allocated before it is needed: usual programs
+//! take a few percent of the default.
+
+use ccsd_profile::{Limits, MIN_CONTEXT_BYTES};
+
+/// Parts that the memory of a session is divided into. The tables below have 48 of them; the others are for ccsd itself,
+/// what is known of the live processes and threads, the updates under way, and an image whose debug information alone
+/// takes twice the part of all.
+const PARTS: u64 = 64;
+
+/// Bytes that an entry takes at most, with its part of an index: of frames resolved, functions, source lines, images (with
+/// the name, in both threads), processes, threads, and a frame of a stack remembered (32 bytes in one thread, 24 in the
+/// other, and room to grow).
+const ADDRESS_BYTES: u64 = 64;
+const FUNCTION_BYTES: u64 = 128;
+const LINE_BYTES: u64 = 64;
+const IMAGE_BYTES: u64 = 1024;
+const PROCESS_BYTES: u64 = 256;
+const THREAD_BYTES: u64 = 128;
+const FRAME_BYTES: u64 = 64;
+
+/// Batches of stacks that there can be at once: with each of the two threads, and between them.
+const BATCHES: u64 = 8;
+
+/// The budgets of one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// All of it, bytes.
+    pub memory: u64,
+    /// Rings of samples, bytes. They are locked, and what they hold is how late ccsd may be.
+    pub rings: usize,
+    /// The tables of the profile.
+    pub profile: Limits,
+    /// Addresses whose functions are remembered.
+    pub addresses: usize,
+    /// Bytes of the names of code that programs generate, of all processes.
+    pub generated_code: usize,
+    /// Bytes of symbols and debug information. A single image may have [`Budget::debug_information_of_one`].
+    pub debug_information: u64,
+    /// Bytes of unwind tables.
+    pub unwind_tables: u64,
+    /// Frames of the threads' last stacks, and of the deep ones that they may return to.
+    pub stack_frames: usize,
+    /// Bytes of one batch of stacks between the sampling and the aggregating thread.
+    pub batch: usize,
+    /// Images, with the names that they have.
+    pub images: usize,
+}
+
+impl Budget {
+    /// 2 GiB: far more than any program takes that is not made to be large (`cc1 -O2` takes 40 MiB, a browser some 300).
+    pub const DEFAULT_MEMORY: u64 = 2 << 30;
+    /// The least that is of use: rings for two CPUs, and the unwind tables of a C library.
+    pub const MIN_MEMORY: u64 = 16 << 20;
+
+    /// `memory` bytes, at least [`Budget::MIN_MEMORY`], divided.
+    #[must_use]
+    pub fn of(memory: u64) -> Budget {
+        let memory = memory.max(Budget::MIN_MEMORY);
+        let parts = |count: u64| memory / PARTS * count;
+        let bytes = |count: u64| usize::try_from(parts(count)).unwrap_or(usize::MAX);
+        // Tables double: only a power of two fills what they have allocated.
+        let entries = |bytes: u64, each: u64| 1usize << (bytes / each).max(1).ilog2().min(30);
+        Budget {
+            memory,
+            rings: bytes(4),
+            profile: Limits {
+                context_bytes: bytes(2).max(MIN_CONTEXT_BYTES),
+                charge_bytes: bytes(2),
+                string_bytes: bytes(4),
+                cost_centres: entries(parts(4), FUNCTION_BYTES),
+                lines: entries(parts(1), LINE_BYTES),
+                images: entries(parts(1) / 2, IMAGE_BYTES),
+                processes: entries(parts(1) / 2, PROCESS_BYTES),
+                threads: entries(parts(1), THREAD_BYTES),
+            },
+            addresses: entries(parts(2), ADDRESS_BYTES),
+            generated_code: bytes(4),
+            debug_information: parts(8),
+            unwind_tables: parts(8),
+            stack_frames: entries(parts(2), FRAME_BYTES),
+            batch: bytes(4) / BATCHES as usize,
+            images: entries(parts(1), IMAGE_BYTES),
+        }
+    }
+
+    /// The same of an image alone, because it would else be read again and again: twice as much.
+    #[must_use]
+    pub const fn debug_information_of_one(&self) -> u64 {
+        self.debug_information.saturating_mul(2)
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::of(Budget::DEFAULT_MEMORY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_no_more_than_the_whole() {
+        for memory in [0, Budget::MIN_MEMORY, 100 << 20, Budget::DEFAULT_MEMORY, 64 << 30] {
+            let Budget {
+                memory,
+                rings,
+                profile,
+                addresses,
+                generated_code,
+                debug_information,
+                unwind_tables,
+                stack_frames,
+                batch,
+                images,
+            } = Budget::of(memory);
+            let Limits { context_bytes, charge_bytes, string_bytes, cost_centres, lines, processes, threads, .. } =
+                profile;
+            let entries = [
+                (cost_centres, FUNCTION_BYTES),
+                (lines, LINE_BYTES),
+                (profile.images + images, IMAGE_BYTES),
+                (processes, PROCESS_BYTES),
+                (threads, THREAD_BYTES),
+                (addresses, ADDRESS_BYTES),
+                (stack_frames, FRAME_BYTES),
+            ];
+            let entries: u64 = entries.iter().map(|&(count, each)| count as u64 * each).sum();
+            let bytes = [rings, context_bytes, charge_bytes, string_bytes, generated_code, batch * BATCHES as usize];
+            let bytes: u64 = bytes.iter().map(|&bytes| bytes as u64).sum();
+            let all = entries + bytes + debug_information + unwind_tables;
+            assert!(all <= memory / PARTS * 48 && all >= memory / 2, "{all} of {memory}");
+        }
+    }
+
+    #[test]
+    fn the_default_is_what_the_profile_has_by_itself() {
+        let Budget { profile, .. } = Budget::default();
+        let Limits { context_bytes, charge_bytes, string_bytes, cost_centres, .. } = Limits::default();
+        let [a, b, c, d] = [profile.context_bytes, profile.charge_bytes, profile.string_bytes, profile.cost_centres];
+        assert_eq!([a, b, c, d], [context_bytes, charge_bytes, string_bytes, cost_centres]);
+    }
+}

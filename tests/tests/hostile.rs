@@ -1,0 +1,104 @@
+//! Programs that want to fill every table of a profiler: each stays within its budget, what has no room is counted and has
+//! a row with a name, and no weight is lost (I1, I10).
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Command, ExitCode};
+
+use ccsd_profile::{CostCentreId, Shed};
+use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Suite};
+
+/// The least that a session may have.
+const MEMORY: u64 = 16 << 20;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("contexts_without_end", &[CC], || {
+            let recorded = record("4999", "recurse", "2500", &[]);
+            let accounting = recorded.profile.accounting();
+            // A sixteenth of a half: 512 KiB hold some 12,000 contexts, and each sample makes dozens.
+            assert!(accounting.contexts.bytes <= MEMORY / 32, "{accounting:?}");
+            assert!(accounting.shed.get(Shed::Contexts) > 0 && accounting.elided > 0, "{accounting:?}");
+            // The leaf is known all the same.
+            assert!(recorded.samples("bottom").own * 10 >= accounting.received * 8, "{:?}", recorded.names());
+        })
+        .test("threads_one_after_the_other", &[CC], || {
+            let recorded = record("4999", "threads", "2500", &[]);
+            // 256 KiB hold 2,048; all others are one. There are some 5,000.
+            let threads = recorded.profile.threads();
+            assert!(threads.len() <= 2_048, "{}", threads.len());
+            let shed = recorded.profile.accounting().shed.get(Shed::Threads);
+            assert!(shed > 0 && threads.iter().any(|thread| thread.name == "[other]"), "{shed}");
+        })
+        .test("libraries_without_end", &[CC], || {
+            let dir = scratch();
+            let library = dir.path().join("library.so");
+            std::fs::copy(build("hostile_library.c", &["-shared", "-fPIC"]), &library).unwrap();
+            let recorded = record("999", "libraries", "2000", &[library.to_str().unwrap()]);
+            let images = recorded.profile.images();
+            assert!(images.len() <= 128, "{}", images.len());
+            let shed = recorded.profile.accounting().shed.get(Shed::Images);
+            assert!(
+                shed > 0 && images.iter().any(|image| image.name == "[other]" || image.name == "[unknown]"),
+                "{shed}"
+            );
+        })
+        .test("generated_code_without_end", &[CC], || {
+            let recorded = record("1999", "jit", "2500", &[]);
+            let shed = recorded.profile.accounting().shed;
+            assert!(shed.get(Shed::GeneratedCode) > 0, "{shed:?}");
+        })
+        .test("many_deep_stacks", &[CC], || {
+            // 24 threads of 3,000 frames, where 8,192 may be remembered.
+            let recorded = record("999", "deep", "2000", &[]);
+            let accounting = recorded.profile.accounting();
+            assert!(accounting.shed.get(Shed::Stacks) > 0, "{accounting:?}");
+            // That costs time, not stacks.
+            assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
+        })
+        .test("what_was_full_is_shown", &[CC], || {
+            let recorded = record("4999", "recurse", "1500", &[]);
+            let report = |args: &[&str]| {
+                let ended = Ended::of(ccsd(["report"]).arg(&recorded.file).args(args));
+                assert!(ended.status.success(), "{ended:?}");
+                ended.stdout
+            };
+            let stats = report(&["--stats"]);
+            let limits = stats.lines().find(|line| line.starts_with("# limits")).unwrap_or_else(|| panic!("{stats}"));
+            assert!(limits.contains("16.0 MiB") && limits.contains("contexts ("), "{limits}");
+            assert!(stats.contains("full: contexts") && stats.contains("memory of all tables"), "{stats}");
+            let json = report(&["--json", "--stats"]);
+            assert!(json.contains("\"shed\":") && json.contains("\"memory_bytes\":16777216"), "{json}");
+        })
+        .test("too_little_memory_is_refused", &[], || {
+            let mut command: Command = ccsd(["record", "--memory", "15MiB", "--", "true"]);
+            Ended::of(&mut command).assert_refused(2, &["15MiB", "16 MiB"]);
+        })
+        .run()
+}
+
+/// Records the program with as little memory as there may be, and checks what is true of all: every sample that was received
+/// is charged, with its weight; the row `[elided]` is there if and only if something was elided.
+fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded {
+    let program = build("hostile.c", &["-O1", "-pthread", "-ldl"]);
+    let args: Vec<&str> = [what, milliseconds].iter().chain(more).copied().collect();
+    let recorded =
+        Record::new(program, &args).options(&["--user", "-F", rate, "-e", "cpu-clock", "--memory", "16M"]).run();
+    for process in recorded.processes() {
+        let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.pid));
+    }
+    let accounting = recorded.profile.accounting();
+    let total = recorded.flat().total;
+    let period = 1_000_000_000 / rate.parse::<u64>().unwrap();
+    assert!(accounting.received > 200, "{accounting:?}");
+    assert_eq!((total.samples, total.weight), (accounting.received, accounting.received * period), "{accounting:?}");
+    assert_eq!(accounting.memory_bytes, MEMORY);
+    // Tables alone: the libraries' debug information is counted, too, and that of one image may be twice its part.
+    assert!(accounting.held_bytes <= MEMORY, "{accounting:?}");
+    let elided = recorded.flat().row(CostCentreId::ELIDED).is_some();
+    assert_eq!(elided, accounting.elided > 0, "{accounting:?}");
+    recorded
+}
