@@ -236,8 +236,8 @@ impl Aggregator {
                 }
                 Item::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
                 Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
-                Item::ImageClosed(index) => self.resolver.set_file(index, None),
-                Item::ImageReopened(index, image) => self.resolver.set_file(index, Some(image)),
+                Item::ImageClosed(index) => self.resolver.close(index),
+                Item::ImageReopened(index, image) => self.resolver.reopen(&mut self.profile, index, image),
                 Item::Note(note) => self.profile.add_note(&note),
                 Item::Process { key, parent, pid, start_time, exec_generation, name } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
@@ -527,6 +527,11 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
         ),
         line(counts.memory.over_budget, "deep stacks or those of generated code were not read to their root: reading memory took too long"),
         line(counts.cut_stacks, "stacks were not followed to their root: unwinding them took too long (\"too deep\")"),
+        line(
+            counts.unread_images,
+            "images could not be read when they were first seen, because the process that reads images had failed too often: \
+             until it was back, stacks in them had no names and may be cut short",
+        ),
         line(counts.refused_images, "images were not unwound: too much unwind information"),
     ]
     .into_iter()

@@ -149,6 +149,8 @@ pub struct Counts {
     pub images_left_out: u64,
     /// Stacks remembered only in part, because there was no room.
     pub cut_memories: u64,
+    /// Images that could not be read when they were first seen, because nobody could be asked.
+    pub unread_images: u64,
     /// Stacks completed with what was read from the target's memory, later than the sample.
     pub read_late: u64,
     /// Stacks that were not followed to their root because they took too long.

@@ -94,17 +94,38 @@ impl Resolver {
         let Image { name, elf, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
-        self.images.push(ImageSymbols { id, name, elf, debug, names: None, jit: None, used: 0, too_large: false });
+        let was_read = elf.is_some();
+        self.images.push(ImageSymbols {
+            id,
+            name,
+            elf,
+            was_read,
+            debug,
+            names: None,
+            jit: None,
+            used: 0,
+            too_large: false,
+        });
     }
 
-    /// Frees what is kept of an image (`None`), or gives it its files back.
-    pub fn set_file(&mut self, index: ImageIndex, from: Option<Image>) {
+    /// Frees what is kept of an image. What is known of its frames stays known.
+    pub fn close(&mut self, index: ImageIndex) {
         if let Some(image) = self.images.get_mut(index.0 as usize) {
             self.left.drop_names(image);
-            (image.elf, image.debug) = match from {
-                Some(from) => (from.elf, from.debug),
-                None => (None, DebugFileFinder::none()),
-            };
+            (image.elf, image.debug) = (None, DebugFileFinder::none());
+        }
+    }
+
+    /// Gives an image its files back, or those that it could not be read from before.
+    pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: Image) {
+        let Some(image) = self.images.get_mut(index.0 as usize) else { return };
+        self.left.drop_names(image);
+        (image.elf, image.debug) = (from.elf, from.debug);
+        if !std::mem::replace(&mut image.was_read, true) {
+            // Addresses in it were offsets in its file, and nameless.
+            self.known.retain(|frame, _| frame.image != index);
+            let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
+            image.id = profile.add_image(ProfileImage { name: image.name.clone(), build_id });
         }
     }
 
@@ -160,7 +181,7 @@ impl Resolver {
         let first = self.arena.len() as u32;
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
-        } else if self.find_functions(frame) == Told::NotNow {
+        } else if self.find_functions(frame) != Told::Known {
             self.one = profile.add_cost_centre(self.nameless(frame));
             let until = time.saturating_add(RETRY_NS);
             return Resolved { first: ONE, count: 1, line: LineId::UNKNOWN, named: false, until };

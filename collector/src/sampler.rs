@@ -44,6 +44,9 @@ const MAX_SLEEP_MS: u16 = 100;
 const HURRIED_SLEEP_MS: u16 = 1;
 const HURRY_NS: u64 = 100_000_000;
 
+/// How often it is tried again to read what nobody could be asked for, nanoseconds.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
 /// What the sampler is told.
 #[derive(Clone, Debug)]
 pub enum Command {
@@ -94,6 +97,8 @@ pub struct Sampler {
     handed_on: u64,
     /// Until when it looks at the rings as often as it can.
     hurry_until: u64,
+    /// When images were last asked for that could not be read.
+    asked_again: u64,
     state: State,
 }
 
@@ -120,6 +125,7 @@ impl Sampler {
             started: None,
             handed_on: 0,
             hurry_until: 0,
+            asked_again: 0,
             state,
         }
     }
@@ -271,6 +277,14 @@ impl Sampler {
             let ended = |item: &Item| if let Item::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
             state.batch.items.iter().filter_map(ended).for_each(|index| state.unwinder.drop_image(index));
         }
+        if state.images.is_awaiting() && now_ns().saturating_sub(self.asked_again) >= ASK_AGAIN_NS {
+            self.asked_again = now_ns();
+            for index in state.images.retry() {
+                state.unwinder.drop_image(index);
+                state.table.translate(index, &state.images);
+            }
+        }
+        state.counts.unread_images = state.images.unread();
         if let Some(gone) = state.images.sweep(|| state.table.mapped_images()) {
             for index in gone {
                 state.unwinder.drop_image(index);

@@ -242,7 +242,7 @@ impl Collecting {
     }
 
     /// Waits for writes to its profile, and counts them. Now and then there are none.
-    fn writes(&mut self) -> usize {
+    pub fn writes(&mut self) -> usize {
         let mut fds = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
         // The limit is there to notice that ccsd has ended, nothing else.
         poll(&mut fds, PollTimeout::from(100u8)).unwrap();

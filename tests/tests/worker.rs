@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         .test("names_are_those_without_it", &[CXX], names_are_the_same)
         .test("killed_in_a_session_it_is_replaced", &[CC], killed_in_a_session)
         .test("without_it_a_session_goes_on_nameless", &[CC], without_it)
+        .test("what_could_not_be_read_is_read_later", &[CC], read_later)
         .test("damaged_programs_are_profiled", &[CC], damaged_programs)
         .test("names_of_generated_code_come_through_it", &[CC], generated_code)
         .test("it_ends_with_the_daemon", &[], it_ends_with_the_daemon)
@@ -165,6 +166,45 @@ fn without_it() {
     assert!(accounting.unsymbolised > 10, "{accounting:?}");
     let notes = &recorded.profile.session().notes;
     assert!(notes.iter().any(|note| note.contains("the process that reads images")), "{notes:?}");
+    daemon.stop();
+}
+
+fn read_later() {
+    let mut daemon = Daemon::start(&[]);
+    let program = build("phases.c", &["-O1"]);
+    while daemon.worker().is_some() {
+        kill_worker(&daemon);
+        let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
+        assert!(ended.status.success(), "{ended:?}");
+    }
+    // A program of which nothing is known when it is attached to.
+    let mut fixture = Running::start(&program, &[]);
+    let pid = fixture.pid();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
+        command.arg(file).arg(pid.to_string());
+        command
+    });
+    collecting.wait_for_samples(20);
+    daemon.wait_until_it_says("was started 5 times");
+    // Whoever reloads the service has it try again. The next question comes within a second.
+    daemon.signal(Signal::SIGHUP);
+    while daemon.worker().is_none() {
+        let _ = collecting.writes();
+    }
+    collecting.wait_for_samples(300);
+    fixture.go();
+    fixture.go();
+    let _ = fixture.finish();
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    recorded.assert_whole();
+    // What came first has no names. Of the same program, in the same phase.
+    assert!(recorded.samples("first").own > 10, "{:?}", recorded.names());
+    let accounting = recorded.profile.accounting();
+    assert!(accounting.unsymbolised > 10, "{accounting:?}");
+    let notes = &recorded.profile.session().notes;
+    assert!(notes.iter().any(|note| note.contains("could not be read when they were first seen")), "{notes:?}");
     daemon.stop();
 }
 

@@ -70,6 +70,8 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
         let mut asked_to_end = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
+                // Whoever asks for that may have mended what was wrong.
+                ccsd_worker::forgive();
                 let _ = orders.send(Order::Reload);
                 continue;
             }

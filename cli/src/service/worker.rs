@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use ccsd_worker::{Program, Worker, read_in};
+use ccsd_worker::{Patience, Program, Worker, read_in};
 
 use crate::exit::Exit;
 use crate::warn;
@@ -25,7 +25,7 @@ impl Program for Itself {
 
 /// Has images read by a worker from now on.
 pub fn start() -> std::io::Result<()> {
-    read_in(Worker::start(Itself)?);
+    read_in(Worker::start(Itself, Patience::default())?);
     Ok(())
 }
 

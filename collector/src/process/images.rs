@@ -1,10 +1,12 @@
 //! The images seen in a session, each once, whatever processes have it mapped.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile};
-use ccsd_worker::FileKey;
+use ccsd_worker::{FileKey, Opened};
 use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
@@ -42,6 +44,11 @@ const SWEEP_AT: usize = 256;
 /// Bytes that an image takes beside its name, in both of ccsd's threads; see [`Budget::images`].
 const IMAGE_BYTES: usize = 512;
 
+/// Images that wait for somebody to read their headers, each with an open file. Further ones are not read.
+const MAX_AWAITED: usize = 256;
+/// How long it may take to ask for them again. The rest has its turn the next time.
+const MAX_RETRY: Duration = Duration::from_millis(20);
+
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -49,6 +56,15 @@ enum Key {
     File(FileKey),
     /// A file that could not be opened, or a region in brackets.
     Name(String),
+}
+
+/// An image whose headers nobody could be asked for; see [`Opened::NotNow`].
+#[derive(Debug)]
+struct Awaited {
+    index: ImageIndex,
+    file: File,
+    /// A process that has it mapped.
+    pid: u32,
 }
 
 /// All images of a session.
@@ -66,6 +82,9 @@ pub struct Images {
     limit: usize,
     bytes: usize,
     left_out: u64,
+    awaited: VecDeque<Awaited>,
+    /// Images that could not be read when they were first seen, ever.
+    unread: u64,
     debug_roots: DebugRoots,
     /// The code that processes generate.
     pub jit: JitCodes,
@@ -91,6 +110,8 @@ impl Images {
             limit: images.saturating_mul(2 * IMAGE_BYTES),
             bytes: 0,
             left_out: 0,
+            awaited: VecDeque::new(),
+            unread: 0,
             debug_roots: DebugRoots::default(),
             jit: JitCodes::default(),
         }
@@ -123,14 +144,14 @@ impl Images {
         match mapped.path {
             b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
                 // The kernel's, and in no file.
-                ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok().map(Arc::new)
+                in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()))
             }),
             _ => {
                 let name = mapped.name();
                 let file = if mapped.inode == 0 { None } else { mapped.open() };
                 match file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) {
                     Some((key, file)) => self.intern(Key::File(key), &name, mapped.pid, || ccsd_worker::open(file)),
-                    None => self.intern(Key::Name(name.clone()), &name, mapped.pid, || None),
+                    None => self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage),
                 }
             }
         }
@@ -159,7 +180,8 @@ impl Images {
             return own(self).unwrap_or_else(|| self.anonymous());
         }
         let index = self.find_or_open(mapped);
-        let is_elf = self.get(index).is_some_and(|image| image.elf.is_some());
+        let is_elf = self.get(index).is_some_and(|image| image.elf.is_some())
+            || self.awaited.iter().any(|awaited| awaited.index == index);
         match jit_code::is_memory_file(mapped.path) && !is_elf {
             true => own(self).unwrap_or(index),
             false => index,
@@ -168,7 +190,7 @@ impl Images {
 
     /// The image that generated code is in where its process has none of its own.
     fn anonymous(&mut self) -> ImageIndex {
-        self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || None)
+        self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || Opened::NoImage)
     }
 
     /// A new image for one process's generated code, for which there is room.
@@ -188,24 +210,19 @@ impl Images {
 
     /// An image of which no more is known than its name.
     pub fn by_name(&mut self, name: &str) -> ImageIndex {
-        self.intern(Key::Name(name.to_owned()), name, 0, || None)
+        self.intern(Key::Name(name.to_owned()), name, 0, || Opened::NoImage)
     }
 
     /// The code that the kernel maps into every process.
     pub fn vdso(&mut self) -> ImageIndex {
-        let open = || ElfFile::from_bytes(procfs::vdso_bytes().ok()?).ok().map(Arc::new);
+        let open = || in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()));
         self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", 0, open)
     }
 
-    fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Option<Arc<ElfFile>>) -> ImageIndex {
+    fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Opened) -> ImageIndex {
         if let Some(&index) = self.by_key.get(&key) {
-            if self.closed.remove(&index)
-                && let Some(image) = self.list.get_mut(index.0 as usize)
-            {
-                image.elf = open();
-                image.debug = self.debug_roots.finder(pid, name, image.elf.as_deref());
-                self.open += usize::from(image.elf.is_some());
-                self.reopened.push(index);
+            if self.closed.remove(&index) {
+                self.enter(index, pid, open());
             }
             return index;
         }
@@ -213,12 +230,64 @@ impl Images {
             return ImageIndex::UNKNOWN;
         }
         let index = ImageIndex(self.list.len() as u32);
-        let elf = open();
-        self.open += usize::from(elf.is_some());
-        let debug = self.debug_roots.finder(pid, name, elf.as_deref());
-        self.list.push(Image { name: name.to_owned(), elf, debug });
+        let opened = open();
+        self.list.push(Image { name: name.to_owned(), elf: None, debug: DebugFileFinder::none() });
         self.by_key.insert(key, index);
+        self.enter(index, pid, opened);
+        // It has been there for nobody yet.
+        self.reopened.pop_if(|reopened| *reopened == index);
         index
+    }
+
+    /// What an image is in. One that is not new is told as opened again.
+    fn enter(&mut self, index: ImageIndex, pid: u32, opened: Opened) {
+        let Some(image) = self.list.get_mut(index.0 as usize) else { return };
+        match opened {
+            Opened::Image(elf) => {
+                image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
+                image.elf = Some(elf);
+                self.open += 1;
+                self.reopened.push(index);
+            }
+            Opened::NoImage => {}
+            Opened::NotNow(file) => {
+                self.unread += 1;
+                if self.awaited.len() < MAX_AWAITED {
+                    self.awaited.push_back(Awaited { index, file, pid });
+                }
+            }
+        }
+    }
+
+    /// Asks once more for what nobody could be asked. Returns which images are known now: addresses in them are others from
+    /// now on (see [`Images::to_svma`]), and what was made of them before is wrong.
+    pub fn retry(&mut self) -> Vec<ImageIndex> {
+        let mut found = Vec::new();
+        let began = Instant::now();
+        for _ in 0..self.awaited.len() {
+            let Some(Awaited { index, file, pid }) = self.awaited.pop_front() else { break };
+            match ccsd_worker::open(file) {
+                Opened::NotNow(file) => self.awaited.push_back(Awaited { index, file, pid }),
+                opened => {
+                    found.extend(matches!(opened, Opened::Image(_)).then_some(index));
+                    self.enter(index, pid, opened);
+                }
+            }
+            if began.elapsed() > MAX_RETRY {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Whether some image waits for [`Images::retry`].
+    pub fn is_awaiting(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// Images that could not be read when they were first seen, because nobody could be asked.
+    pub fn unread(&self) -> u64 {
+        self.unread
     }
 
     /// If many files are open: closes those of images that are not `mapped` and returns which. They keep their index,
@@ -258,7 +327,7 @@ impl Images {
     #[cfg(test)]
     pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
         let name = format!("test-{}", self.list.len());
-        self.intern(Key::Name(name.clone()), &name, 0, || Some(Arc::new(elf)))
+        self.intern(Key::Name(name.clone()), &name, 0, || in_memory(Some(elf)))
     }
 
     /// How many there are, the two special ones included.
@@ -282,6 +351,11 @@ impl Images {
             None => file_offset.wrapping_sub(start),
         }
     }
+}
+
+/// What is in no file, so that nobody has to be asked.
+fn in_memory(elf: Option<ElfFile>) -> Opened {
+    elf.map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf)))
 }
 
 /// The SVMA of the first byte of an executable mapping. A mapping begins on a page and a segment may begin inside one, so

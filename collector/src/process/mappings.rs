@@ -100,6 +100,20 @@ impl Mappings {
         self.list.iter().find(|mapping| mapping.image == image).map(|mapping| mapping.to_svma)
     }
 
+    /// For an image whose addresses were offsets in its file: says of all its mappings what they are by `to_svma`, which is
+    /// told where a mapping starts and its offset. Whether there are any.
+    pub fn translate(&mut self, image: ImageIndex, to_svma: impl Fn(u64, u64) -> u64) -> bool {
+        let mut any = false;
+        for mapping in self.list.iter_mut().filter(|mapping| mapping.image == image) {
+            any = true;
+            mapping.to_svma = to_svma(mapping.start, mapping.to_svma.wrapping_add(mapping.start));
+        }
+        if any {
+            self.generation = self.generation.wrapping_add(1);
+        }
+        any
+    }
+
     /// Says of all mappings of one image that they are of another.
     pub fn replace_image(&mut self, old: ImageIndex, new: ImageIndex) {
         self.generation = self.generation.wrapping_add(1);

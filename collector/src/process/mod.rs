@@ -341,6 +341,13 @@ impl ProcessTable {
         self.threads.values().map(|thread| thread.shadow.remembered()).sum()
     }
 
+    /// An image is known that was not when it was mapped; see [`Images::retry`].
+    pub fn translate(&mut self, index: ImageIndex, images: &Images) {
+        for process in self.processes.values_mut() {
+            process.mappings.translate(index, |start, offset| images.to_svma(index, start, offset));
+        }
+    }
+
     /// The images that some process has mapped.
     pub fn mapped_images(&self) -> HashSet<ImageIndex> {
         self.processes.values().flat_map(|process| process.mappings.iter()).map(|mapping| mapping.image).collect()

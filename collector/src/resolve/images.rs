@@ -26,6 +26,8 @@ pub(super) struct ImageSymbols {
     pub(super) id: ImageId,
     pub(super) name: String,
     pub(super) elf: Option<Arc<ElfFile>>,
+    /// Whether there was an ELF file at some time.
+    pub(super) was_read: bool,
     pub(super) debug: DebugFileFinder,
     pub(super) names: Option<Names>,
     /// Of code that a process generates.
@@ -116,8 +118,8 @@ impl Resolver {
             asked.dedup();
         }
         let (all, told) = names.resolve(&asked);
-        if told == Told::NotNow {
-            self.left.not_asked += 1;
+        if told != Told::Known {
+            self.left.not_asked += u64::from(told == Told::NotNow);
             return told;
         }
         for (address, functions) in asked.into_iter().zip(all) {

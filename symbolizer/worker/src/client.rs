@@ -12,11 +12,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hashbrown::HashMap;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
 
+use crate::blame::{Blame, May, Token};
 use crate::message::{Answer, FileKey, Nonsense, Question};
 use crate::wire::Channel;
 
@@ -27,21 +27,37 @@ const CONNECTIONS: usize = 8;
 /// sampling thread that waits for them, which is urgent: so are the worker's threads for these, if that is allowed. (An
 /// ordinary one waits 140 ms for its turn among 200 busy threads on two CPUs, and a process may have 300 images.)
 pub const QUICK: usize = 2;
-/// How long an answer may take. The debug information of the largest programs takes some two seconds on an idle machine, and
-/// what hostile files can ask for is limited to about as much.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the worker may take to begin.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer: the largest section of unwind information, if it is compressed in its file.
-const MAX_ANSWER: usize = (64 << 20) + (1 << 20);
-/// Workers started within [`PERIOD`].
+/// Bytes of what it says then.
+const MAX_GREETING: usize = 1024;
+/// Workers started within [`Patience::starts`].
 const MAX_STARTS: usize = 5;
-/// See [`MAX_STARTS`].
-const PERIOD: Duration = Duration::from_secs(60);
-/// Deaths of the worker, while it was asked about a file, after which that is given up.
-const MAX_DEATHS: u8 = 2;
-/// Files remembered that the worker has died of. Beyond that all are forgotten, and may kill it again.
-const MAX_REMEMBERED: usize = 4096;
+
+/// How long one waits for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For an answer about headers. They take a millisecond, and whoever samples waits for them.
+    pub headers: Duration,
+    /// For another answer. The debug information of the largest programs takes some two seconds on an idle machine, and what
+    /// hostile files can ask for is limited to about as much.
+    pub answer: Duration,
+    /// The time within which no more than five workers are started.
+    pub starts: Duration,
+    /// After which it is forgotten what a worker has died of.
+    pub blame: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            headers: Duration::from_secs(5),
+            answer: Duration::from_secs(20),
+            starts: Duration::from_secs(60),
+            blame: Duration::from_secs(600),
+        }
+    }
+}
 
 /// What worker processes cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +82,7 @@ pub enum NoAnswer {
 enum Fault {
     #[error("it died")]
     Died,
-    #[error("it has not answered for {} s", PATIENCE.as_secs())]
+    #[error("it has not answered in time")]
     TimedOut,
     #[error(transparent)]
     Nonsense(#[from] Nonsense),
@@ -93,6 +109,13 @@ struct Connection {
     quick: bool,
 }
 
+/// A connection, for one question.
+#[derive(Debug)]
+struct Turn {
+    connection: Connection,
+    token: Token,
+}
+
 #[derive(Debug)]
 struct Running {
     child: Child,
@@ -101,7 +124,7 @@ struct Running {
     free: Vec<Connection>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     running: Option<Running>,
     /// How many have been started.
@@ -109,7 +132,7 @@ struct State {
     starts: VecDeque<Instant>,
     /// Killed, and not yet gone: one that hangs in a file goes when that lets it.
     dying: Vec<Child>,
-    deaths: HashMap<FileKey, u8>,
+    blame: Blame,
     /// Whether it has been said that no more are started for now.
     said: bool,
 }
@@ -118,6 +141,7 @@ struct State {
 #[derive(Debug)]
 pub struct Worker {
     program: Box<dyn Program>,
+    patience: Patience,
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -133,8 +157,16 @@ impl Worker {
     ///
     /// # Errors
     /// If it does not begin. There will be none then.
-    pub fn start(program: impl Program + 'static) -> io::Result<Worker> {
-        let worker = Worker { program: Box::new(program), state: Mutex::default(), freed: Condvar::new() };
+    pub fn start(program: impl Program + 'static, patience: Patience) -> io::Result<Worker> {
+        let state = State {
+            running: None,
+            generation: 0,
+            starts: VecDeque::new(),
+            dying: Vec::new(),
+            blame: Blame::new(patience.blame),
+            said: false,
+        };
+        let worker = Worker { program: Box::new(program), patience, state: Mutex::new(state), freed: Condvar::new() };
         worker.begin(&mut worker.lock())?;
         Ok(worker)
     }
@@ -143,6 +175,14 @@ impl Worker {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.lock().running.as_ref().map(|running| running.child.id())
+    }
+
+    /// Forgets all deaths: another process may be started at once, and asked about every file.
+    pub fn forgive(&self) {
+        let mut state = self.lock();
+        state.starts.clear();
+        state.said = false;
+        state.blame.forget();
     }
 
     /// What the process takes, and those before it have taken, as far as it is known.
@@ -176,76 +216,82 @@ impl Worker {
         mut want: impl FnMut(&Answer) -> Vec<File>,
         mut check: impl FnMut(Answer) -> Result<T, Nonsense>,
     ) -> Result<T, NoAnswer> {
+        let quick = matches!(question, Question::Headers { .. });
+        let patience = if quick { self.patience.headers } else { self.patience.answer };
+        let most = question.max_answer(key);
         loop {
-            let mut connection = self.take(key, matches!(question, Question::Headers { .. }))?;
-            let asked = connection.exchange(question, attach, &mut want);
-            let fault = match asked.and_then(|answer| check(answer).map_err(Fault::from)) {
+            let mut turn = self.take(key, quick, patience)?;
+            let asked = turn.connection.exchange(question, attach, most, patience, &mut want);
+            match asked.and_then(|answer| check(answer).map_err(Fault::from)) {
                 Ok(answer) => {
-                    self.put_back(connection, key);
+                    self.put_back(turn);
                     return Ok(answer);
                 }
-                Err(fault) => fault,
-            };
-            self.end(connection.generation, key, &fault);
+                Err(fault) => self.end(turn.token, &fault),
+            }
         }
     }
 
-    /// A free connection; waits for one.
-    fn take(&self, key: &FileKey, quick: bool) -> Result<Connection, NoAnswer> {
-        let deadline = Instant::now() + PATIENCE;
+    /// A free connection; waits for one. Whoever asks about headers does not wait for others to be done with, as that may take
+    /// long.
+    fn take(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<Turn, NoAnswer> {
+        let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
-            if state.deaths.get(key).is_some_and(|&deaths| deaths >= MAX_DEATHS) {
-                return Err(NoAnswer::GivenUp);
-            }
+            let now = Instant::now();
+            state.notice_death(now);
             if state.running.is_none() {
+                // What is given up is so also while there is nobody to be asked.
+                if state.blame.is_given_up(key, now) {
+                    return Err(NoAnswer::GivenUp);
+                }
                 self.begin_again(&mut state)?;
             }
-            if let Some(running) = &mut state.running
+            let State { running, blame, .. } = &mut *state;
+            if let Some(running) = running
                 && let Some(at) = running.free.iter().position(|connection| connection.quick == quick)
             {
-                return Ok(running.free.swap_remove(at));
+                match blame.begin(key, !quick, now) {
+                    May::Ask(token) => return Ok(Turn { connection: running.free.swap_remove(at), token }),
+                    May::Never => return Err(NoAnswer::GivenUp),
+                    May::Wait if quick => return Err(NoAnswer::NoWorker),
+                    May::Wait => {}
+                }
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(now);
             if left.is_zero() {
+                state.blame.withdraw(key);
+                self.freed.notify_all();
                 return Err(NoAnswer::NoWorker);
             }
             state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn put_back(&self, connection: Connection, key: &FileKey) {
+    fn put_back(&self, Turn { connection, token }: Turn) {
         let mut state = self.lock();
-        // It was another one that the worker died of.
-        if !state.deaths.is_empty() {
-            state.deaths.remove(key);
-        }
+        state.blame.answered(token);
         if connection.generation == state.generation
             && let Some(running) = &mut state.running
         {
             running.free.push(connection);
-            // Of those that wait some may wait for one of the other kind.
-            self.freed.notify_all();
         }
+        // Of those that wait some may wait for one of the other kind, or to be the only one.
+        self.freed.notify_all();
     }
 
-    /// A worker is of no use any more.
-    fn end(&self, generation: u64, key: &FileKey, fault: &Fault) {
+    /// A question had no answer.
+    fn end(&self, token: Token, fault: &Fault) {
         let mut state = self.lock();
-        if state.deaths.len() >= MAX_REMEMBERED {
-            state.deaths.clear();
+        // Else another question's end was that of its worker, and this one is innocent, or suspected already.
+        if state.blame.is_asked(token) {
+            let now = Instant::now();
+            match fault {
+                Fault::Died => state.blame.died(now),
+                Fault::TimedOut | Fault::Nonsense(_) => state.blame.failed(token, now),
+            }
+            state.lose(fault);
         }
-        let deaths = state.deaths.entry(key.clone()).or_insert(0);
-        // Only a death may be another's fault.
-        *deaths = if matches!(fault, Fault::Died) { deaths.saturating_add(1) } else { MAX_DEATHS };
-        if generation != state.generation {
-            return;
-        }
-        let Some(mut running) = state.running.take() else { return };
-        let how = running.child.try_wait().ok().flatten();
-        let _ = running.child.kill();
-        tracing::warn!("the process that reads images is ended: {fault}{}", how.map(told).unwrap_or_default());
-        state.dying.push(running.child);
         self.freed.notify_all();
     }
 
@@ -253,15 +299,15 @@ impl Worker {
     fn begin_again(&self, state: &mut State) -> Result<(), NoAnswer> {
         state.dying.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let now = Instant::now();
-        while state.starts.front().is_some_and(|&start| now.saturating_duration_since(start) > PERIOD) {
+        while state.starts.front().is_some_and(|&start| now.saturating_duration_since(start) > self.patience.starts) {
             state.starts.pop_front();
         }
         if state.starts.len() >= MAX_STARTS {
             if !std::mem::replace(&mut state.said, true) {
                 tracing::warn!(
                     "the process that reads images was started {MAX_STARTS} times in {} s: there are no names until that is \
-                     over",
-                    PERIOD.as_secs()
+                     over, or the service is reloaded",
+                    self.patience.starts.as_secs()
                 );
             }
             return Err(NoAnswer::NoWorker);
@@ -286,7 +332,7 @@ impl Worker {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let begun = greet(&control, generation);
+        let begun = greet(&control, generation, self.patience.answer);
         let free = match begun {
             Ok(free) => free,
             Err(error) => {
@@ -304,6 +350,27 @@ impl Worker {
     }
 }
 
+impl State {
+    /// If the worker has ended: finds that out before it is asked. What it was asked may have been the reason; what it is to
+    /// be asked was not.
+    fn notice_death(&mut self, now: Instant) {
+        let Some(running) = &mut self.running else { return };
+        if matches!(running.child.try_wait(), Ok(Some(_)) | Err(_)) {
+            self.blame.died(now);
+            self.lose(&Fault::Died);
+        }
+    }
+
+    /// Ends the worker, whatever is left of it.
+    fn lose(&mut self, fault: &Fault) {
+        let Some(mut running) = self.running.take() else { return };
+        let how = running.child.try_wait().ok().flatten();
+        let _ = running.child.kill();
+        tracing::warn!("the process that reads images is ended: {fault}{}", how.map(told).unwrap_or_default());
+        self.dying.push(running.child);
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(mut running) = self.lock().running.take() {
@@ -314,21 +381,21 @@ impl Drop for Worker {
 }
 
 /// Gives a new worker its connections, and waits until it has given up its rights.
-fn greet(control: &Channel, generation: u64) -> io::Result<Vec<Connection>> {
+fn greet(control: &Channel, generation: u64, patience: Duration) -> io::Result<Vec<Connection>> {
     let pairs: io::Result<Vec<(Channel, Channel)>> = (0..CONNECTIONS).map(|_| Channel::pair()).collect();
     let (ours, theirs): (Vec<Channel>, Vec<Channel>) = pairs?.into_iter().unzip();
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
     control.set_patience(START_PATIENCE)?;
     control.send(&Question::Begin, &files)?;
     let mut buffer = Vec::new();
-    control.receive(&mut buffer, MAX_ANSWER, Instant::now() + START_PATIENCE)?;
+    control.receive(&mut buffer, MAX_GREETING, Instant::now() + START_PATIENCE)?;
     if !matches!(postcard::from_bytes(&buffer), Ok(Answer::Ready)) {
         return Err(ErrorKind::InvalidData.into());
     }
     ours.into_iter()
         .enumerate()
         .map(|(number, channel)| {
-            channel.set_patience(PATIENCE)?;
+            channel.set_patience(patience)?;
             Ok(Connection { channel, buffer: Vec::new(), generation, quick: number < QUICK })
         })
         .collect()
@@ -339,13 +406,15 @@ impl Connection {
         &mut self,
         question: &Question,
         attach: Option<&File>,
+        most: usize,
+        patience: Duration,
         want: &mut impl FnMut(&Answer) -> Vec<File>,
     ) -> Result<Answer, Fault> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         let attached = attach.map(AsFd::as_fd);
         self.channel.send(question, attached.as_slice())?;
         loop {
-            self.channel.receive(&mut self.buffer, MAX_ANSWER, deadline)?;
+            self.channel.receive(&mut self.buffer, most, deadline)?;
             let answer = postcard::from_bytes(&self.buffer).map_err(|_| Nonsense("no answer"))?;
             match answer {
                 Answer::WantImage | Answer::WantFiles(_) => {

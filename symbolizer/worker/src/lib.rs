@@ -21,6 +21,7 @@
 //! `unsafe` stands in five places, each a system call: closing inherited files, ignoring signals, being favoured and being
 //! urgent, and taking files over from a message.
 
+mod blame;
 mod client;
 mod images;
 mod message;
@@ -29,7 +30,9 @@ pub mod sandbox;
 mod serve;
 mod wire;
 
-pub use client::{Program, Usage, Worker};
+pub use client::{Patience, Program, Usage, Worker};
 pub use message::FileKey;
-pub use reader::{Names, Told, is_elsewhere, open, open_debug, parse_code, read_in, worker_pid, worker_usage};
+pub use reader::{
+    Names, Opened, Told, forgive, is_elsewhere, open, open_debug, parse_code, read_in, worker_pid, worker_usage,
+};
 pub use serve::{ServeError, serve};

@@ -22,6 +22,17 @@ const MAX_FUNCTIONS: usize = limits::MAX_INLINE_DEPTH + 1;
 const MAX_NOTES: usize = 4 * limits::MAX_NOTES;
 /// Bytes of a note: a path and some words.
 const MAX_NOTE_BYTES: usize = 2 * limits::MAX_PATH;
+/// Bytes of functions at each address, on average, and in any case. Those of C++ with forty functions inlined into each other
+/// reach 100 KiB at one address; the next one has mostly the same names.
+const NAMES_BYTES_PER_ADDRESS: usize = 32 << 10;
+const MIN_NAMES_BYTES: usize = 1 << 20;
+/// Bytes of an answer about headers, beside a section of unwind information that is compressed in the file: segments, a few
+/// sections, paths.
+const HEADERS_BYTES: usize = 256 << 10;
+/// Bytes of what is parsed for each byte of a perf map or jitdump: no record is written more densely than it is told.
+const CODE_FACTOR: usize = 16;
+/// Bytes that every answer may have.
+const SMALL: usize = 16 << 10;
 
 /// Which file it is, for as long as it stays as it is. Inode numbers are used again after deletion; size and times tell the
 /// files apart.
@@ -48,6 +59,17 @@ impl FileKey {
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         })
+    }
+
+    /// That of another file.
+    #[cfg(test)]
+    pub fn numbered_for_test(&self, inode: u64) -> FileKey {
+        FileKey { inode, ..self.clone() }
+    }
+
+    /// The file's size when it was looked at, bytes.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     /// That of a file that is written to while it is read: it stays the same.
@@ -99,6 +121,24 @@ pub enum Question {
     Begin,
 }
 
+impl Question {
+    /// Bytes that an answer to it may have, or what is wanted for it, about the file `key`.
+    #[must_use]
+    pub fn max_answer(&self, key: &FileKey) -> usize {
+        match self {
+            Question::Headers { .. } => {
+                let unpacked = key.size().saturating_mul(limits::MAX_COMPRESSION_RATIO).min(limits::MAX_UNWIND_BYTES);
+                HEADERS_BYTES + usize::try_from(unpacked).unwrap_or(usize::MAX - HEADERS_BYTES)
+            }
+            Question::Names { addresses, .. } => {
+                Names::max_bytes(addresses.len()) + MAX_NOTES * (MAX_NOTE_BYTES + 8) + SMALL
+            }
+            Question::Code { bytes, .. } => SMALL + CODE_FACTOR * bytes.len(),
+            Question::Files | Question::Begin => SMALL,
+        }
+    }
+}
+
 /// From the worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
@@ -145,39 +185,21 @@ struct WireFunction {
 pub struct Nonsense(pub &'static str);
 
 impl Names {
-    /// Of functions, address by address.
+    /// Bytes that the functions at so many addresses may take together.
+    fn max_bytes(addresses: usize) -> usize {
+        MIN_NAMES_BYTES.max(addresses.saturating_mul(NAMES_BYTES_PER_ADDRESS))
+    }
+
+    /// Of functions, address by address. Those that there is no room for are left out, all of an address.
     #[must_use]
     pub fn of(all: &[Vec<Function>], notes: &[String], cpu_ns: u64) -> Names {
-        let mut texts = Vec::new();
-        let mut positions: HashMap<Arc<str>, u32> = HashMap::new();
-        let mut text = |text: &Option<Arc<str>>| {
-            let text = text.as_ref()?;
-            Some(*positions.entry(Arc::clone(text)).or_insert_with(|| {
-                texts.push(text.to_string());
-                texts.len() as u32 - 1
-            }))
-        };
-        let functions = all
-            .iter()
-            .map(|functions| {
-                let functions = functions.iter().map(|function| WireFunction {
-                    linkage_name: text(&function.linkage_name),
-                    display_name: text(&function.display_name),
-                    start: function.start,
-                    decl_file: text(&function.decl_file),
-                    decl_line: function.decl_line,
-                    file: text(&function.file),
-                    line: function.line,
-                    inlined: function.inlined,
-                });
-                functions.collect()
-            })
-            .collect();
+        let mut texts = Texts { list: Vec::new(), positions: HashMap::new(), left: Names::max_bytes(all.len()) };
+        let functions = all.iter().map(|functions| texts.functions(functions).unwrap_or_default()).collect();
         let notes = notes.iter().take(MAX_NOTES).map(|note| {
             let end = note.floor_char_boundary(MAX_NOTE_BYTES);
             note.get(..end).unwrap_or_default().to_owned()
         });
-        Names { texts, functions, notes: notes.collect(), cpu_ns }
+        Names { texts: texts.list, functions, notes: notes.collect(), cpu_ns }
     }
 
     /// The functions at each of `asked` addresses, and the notes about the image so far.
@@ -221,6 +243,57 @@ impl Names {
         });
         let all = all.collect::<Result<_, _>>()?;
         Ok((all, self.notes))
+    }
+}
+
+/// Bytes of a [`WireFunction`] at most, and what a list or a text takes beside what is in it.
+const FUNCTION_BYTES: usize = 48;
+
+/// Texts, each once, within a limit.
+struct Texts<'a> {
+    list: Vec<String>,
+    positions: HashMap<&'a str, u32>,
+    /// Bytes that there is room for.
+    left: usize,
+}
+
+impl<'a> Texts<'a> {
+    /// The functions at one address; `None` if there is no room for them.
+    fn functions(&mut self, functions: &'a [Function]) -> Option<Vec<WireFunction>> {
+        self.take(FUNCTION_BYTES)?;
+        let mut wire = Vec::with_capacity(functions.len());
+        for function in functions {
+            self.take(FUNCTION_BYTES)?;
+            wire.push(WireFunction {
+                linkage_name: self.position(&function.linkage_name)?,
+                display_name: self.position(&function.display_name)?,
+                start: function.start,
+                decl_file: self.position(&function.decl_file)?,
+                decl_line: function.decl_line,
+                file: self.position(&function.file)?,
+                line: function.line,
+                inlined: function.inlined,
+            });
+        }
+        Some(wire)
+    }
+
+    #[expect(clippy::option_option, reason = "no room, no text, a text: no one sees it but the caller above")]
+    fn position(&mut self, text: &'a Option<Arc<str>>) -> Option<Option<u32>> {
+        let Some(text) = text.as_deref() else { return Some(None) };
+        if let Some(&known) = self.positions.get(text) {
+            return Some(Some(known));
+        }
+        self.take(text.len() + FUNCTION_BYTES)?;
+        let position = u32::try_from(self.list.len()).ok()?;
+        self.list.push(text.to_owned());
+        self.positions.insert(text, position);
+        Some(Some(position))
+    }
+
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.left = self.left.checked_sub(bytes)?;
+        Some(())
     }
 }
 
@@ -273,6 +346,42 @@ mod tests {
         assert!(spoilt(|names| names.texts[0] = "x".repeat(limits::MAX_LINKAGE_NAME + 1)).is_err());
         assert!(spoilt(|names| names.notes = vec!["x".into(); MAX_NOTES + 1]).is_err());
         assert!(Names::of(&[vec![function("f", true); MAX_FUNCTIONS + 1]], &[], 0).check(1).is_err());
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_left_out() {
+        // Names as long as they may be, and as many functions, each with names of its own.
+        let hostile = |address: usize| -> Vec<Function> {
+            let long = |number| format!("{address} {number:0>width$}", width = limits::MAX_LINKAGE_NAME - 10);
+            (0..MAX_FUNCTIONS).map(|number| function(&long(number), true)).collect()
+        };
+        let mut all = vec![vec![function("first", false)], hostile(1), vec![function("second", false)]];
+        all.extend((2..20).map(hostile));
+        let question =
+            Question::Names { image: ImageKey { file: key(), path: None, view: 0 }, addresses: vec![0; all.len()] };
+        let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &["note".into()], 5))).unwrap();
+        assert!(bytes.len() <= question.max_answer(&key()), "{}", bytes.len());
+        let Answer::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };
+        let (functions, _) = names.check(all.len()).unwrap();
+        assert_eq!(functions[0], all[0]);
+        assert!(functions[1..].iter().any(Vec::is_empty));
+    }
+
+    fn key() -> FileKey {
+        FileKey::of(&tempfile::tempfile().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_bounded_by_its_question() {
+        let of_size = |size| Question::Headers { debug: false }.max_answer(&FileKey { size, ..key() });
+        assert_eq!(of_size(100), HEADERS_BYTES + 100 * limits::MAX_COMPRESSION_RATIO as usize);
+        assert_eq!(of_size(u64::MAX), HEADERS_BYTES + limits::MAX_UNWIND_BYTES as usize);
+        let bytes = b"1 1 a\n".repeat(1000);
+        let parser = Parser::PerfMap { skipping: false };
+        let parsed = ccsd_symbolizer::jit::parse(parser, &bytes);
+        let answer = postcard::to_stdvec(&Answer::Code(parsed)).unwrap();
+        let most = Question::Code { parser, bytes }.max_answer(&key());
+        assert!(answer.len() <= most && most < 200_000, "{} {most}", answer.len());
     }
 
     #[test]

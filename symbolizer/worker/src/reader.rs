@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use ccsd_symbolizer::jit::{self, Parsed, Parser};
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Headers, Symbols};
 use hashbrown::HashMap;
 
 use crate::client::{NoAnswer, Usage, Worker};
@@ -46,6 +46,13 @@ pub fn is_elsewhere() -> bool {
     READER.get().is_some()
 }
 
+/// Forgets what the worker, if there is one, has died of, and how often.
+pub fn forgive() {
+    if let Some(reader) = READER.get() {
+        reader.worker.forgive();
+    }
+}
+
 /// The process id of the worker, if there is one and it runs.
 pub fn worker_pid() -> Option<u32> {
     READER.get()?.worker.pid()
@@ -56,10 +63,21 @@ pub fn worker_usage() -> Usage {
     READER.get().map(|reader| reader.worker.usage()).unwrap_or_default()
 }
 
-/// Opens an image. `None` if it is none that can be read; what it is is not told then.
-pub fn open(file: File) -> Option<Arc<ElfFile>> {
+/// What a file turned out to be.
+#[derive(Debug)]
+pub enum Opened {
+    /// An image.
+    Image(Arc<ElfFile>),
+    /// None that can be read; what it is is not told.
+    NoImage,
+    /// Nobody could be asked. Later somebody may; this is the file.
+    NotNow(File),
+}
+
+/// Opens an image.
+pub fn open(file: File) -> Opened {
     match READER.get() {
-        None => ElfFile::open(file).ok().map(Arc::new),
+        None => ElfFile::open(file).map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf))),
         Some(reader) => reader.open(file),
     }
 }
@@ -68,7 +86,10 @@ pub fn open(file: File) -> Option<Arc<ElfFile>> {
 pub fn open_debug(file: File) -> Option<ElfFile> {
     match READER.get() {
         None => ElfFile::open_debug(file).ok(),
-        Some(reader) => reader.headers(file, true),
+        Some(reader) => match reader.headers(&FileKey::of(&file).ok()?, &file, true) {
+            Ok(headers) => headers?.apply(file).ok(),
+            Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => None,
+        },
     }
 }
 
@@ -84,38 +105,43 @@ pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed>
 }
 
 impl Reader {
-    fn open(&self, file: File) -> Option<Arc<ElfFile>> {
-        let key = FileKey::of(&file).ok()?;
+    fn open(&self, file: File) -> Opened {
+        let Ok(key) = FileKey::of(&file) else { return Opened::NoImage };
         let lock = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().open.get(&key).and_then(Weak::upgrade) {
-            return Some(known);
+            return Opened::Image(known);
         }
-        let new = Arc::new(self.headers(file, false)?);
+        let headers = match self.headers(&key, &file, false) {
+            Ok(Some(headers)) => headers,
+            Ok(None) => return Opened::NoImage,
+            // What the worker has died of is asked about again when that is long ago.
+            Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => return Opened::NotNow(file),
+        };
+        let Ok(new) = headers.apply(file).map(Arc::new) else { return Opened::NoImage };
         let mut files = lock();
         // Another one may have been as quick.
         if let Some(known) = files.open.get(&key).and_then(Weak::upgrade) {
-            return Some(known);
+            return Opened::Image(known);
         }
         files.open.insert(key, Arc::downgrade(&new));
         if files.open.len() > files.sweep_at {
             files.open.retain(|_, file| file.strong_count() > 0);
             files.sweep_at = SWEEP_AT.max(2 * files.open.len());
         }
-        Some(new)
+        Opened::Image(new)
     }
 
-    fn headers(&self, file: File, debug: bool) -> Option<ElfFile> {
-        let key = FileKey::of(&file).ok()?;
-        if !file.metadata().ok()?.is_file() {
-            return None;
+    /// `None` if it is no image.
+    fn headers(&self, key: &FileKey, file: &File, debug: bool) -> Result<Option<Headers>, NoAnswer> {
+        if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+            return Ok(None);
         }
         let check = |answer| match answer {
             Answer::Headers(headers) => Ok(headers),
             _ => Err(Nonsense("no headers")),
         };
         let nothing = |_: &Answer| Vec::new();
-        let headers = self.worker.ask(&key, &Question::Headers { debug }, Some(&file), nothing, check);
-        headers.ok()?.ok()?.apply(file).ok()
+        self.worker.ask(key, &Question::Headers { debug }, Some(file), nothing, check).map(Result::ok)
     }
 }
 
@@ -137,6 +163,7 @@ struct Asked {
     key: ImageKey,
     finder: DebugFileFinder,
     notes: Vec<String>,
+    /// Whether it is noted that nobody reads it any more.
     given_up: bool,
     cpu_ns: u64,
 }
@@ -148,6 +175,8 @@ pub enum Told {
     Known,
     /// Nobody could be asked. A later question may have an answer.
     NotNow,
+    /// The worker has died of this image, and nobody is asked about it for some time. It is noted.
+    GivenUp,
 }
 
 impl Names {
@@ -233,14 +262,12 @@ impl Names {
 }
 
 /// What is noted of an image that nobody reads any more.
-const GIVEN_UP: &str = "its functions have no names: the process that reads images did not survive it, or found no end";
+const GIVEN_UP: &str =
+    "its functions had no names for some time: the process that reads images did not survive it, or found no end";
 
 impl Asked {
     fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
         let nothing = || vec![Vec::new(); addresses.len()];
-        if self.given_up {
-            return (nothing(), Told::Known);
-        }
         let question = Question::Names { image: self.key.clone(), addresses: addresses.to_vec() };
         let (image, finder) = (&self.image, &self.finder);
         let want = |wanted: &Answer| match wanted {
@@ -258,13 +285,15 @@ impl Asked {
         match self.reader.worker.ask(&self.key.file, &question, None, want, check) {
             Ok(((functions, notes), cpu_ns)) => {
                 self.notes = notes;
+                self.notes.extend(self.given_up.then(|| GIVEN_UP.to_owned()));
                 self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
                 (functions, Told::Known)
             }
             Err(NoAnswer::GivenUp) => {
-                self.given_up = true;
-                self.notes.push(GIVEN_UP.to_owned());
-                (nothing(), Told::Known)
+                if !std::mem::replace(&mut self.given_up, true) {
+                    self.notes.push(GIVEN_UP.to_owned());
+                }
+                (nothing(), Told::GivenUp)
             }
             Err(NoAnswer::NoWorker) => (nothing(), Told::NotNow),
         }
