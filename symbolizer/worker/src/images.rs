@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, OpenFiles, Symbols};
@@ -15,6 +15,9 @@ use crate::message::ImageKey;
 const MAX_SYMBOL_BYTES: u64 = 256 << 20;
 /// The same where it is one image that takes more. Its debug sections may be as large.
 const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
+/// An image of this many bytes, debug files included, is read while no other such one is. Compressed debug information takes
+/// some five times its bytes, so that what six threads read at once, and what is kept, is within what the process may take.
+const LARGE: u64 = 8 << 20;
 /// Images known at once. Each has a file open, or a few.
 const MAX_IMAGES: usize = 512;
 /// Images that nobody has asked for in so long are forgotten.
@@ -28,18 +31,77 @@ pub trait Asker: OpenFiles {
     fn image_file(&self) -> Option<File>;
 }
 
-/// Opens debug files through whoever asks at the moment.
+/// One image at a time may be a large one that is being read: so much memory for all is not there.
 #[derive(Debug, Default)]
-struct Current(Mutex<Option<Arc<dyn OpenFiles>>>);
+struct Gate {
+    busy: Mutex<bool>,
+    left: Condvar,
+}
 
-impl OpenFiles for Current {
-    fn open(&self, path: &Path) -> Vec<File> {
-        let asker = lock(&self.0).clone();
-        asker.map_or_else(Vec::new, |asker| asker.open(path))
+impl Gate {
+    fn enter(&self) {
+        let mut busy = lock(&self.busy);
+        while *busy {
+            busy = self.left.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        *busy = true;
+    }
+
+    fn leave(&self) {
+        *lock(&self.busy) = false;
+        self.left.notify_one();
     }
 }
 
-#[derive(Debug, Default)]
+/// The question about an image that is being answered: opens debug files through whoever asks. It waits for the [`Gate`] where
+/// that makes the image a large one.
+#[derive(Debug)]
+struct Current {
+    asker: Mutex<Option<Arc<dyn OpenFiles>>>,
+    gate: Arc<Gate>,
+    /// Bytes of the image and of its debug files so far.
+    bytes: AtomicU64,
+    inside: AtomicBool,
+}
+
+impl Current {
+    fn new(gate: Arc<Gate>) -> Current {
+        Current { asker: Mutex::default(), gate, bytes: AtomicU64::new(0), inside: AtomicBool::new(false) }
+    }
+
+    /// Begins a question. The image's state is locked, so that there is one at a time; and whoever is inside the gate waits for
+    /// no other state.
+    fn begin(&self, asker: Arc<dyn OpenFiles>, bytes: u64) {
+        *lock(&self.asker) = Some(asker);
+        self.grow(bytes.saturating_sub(self.bytes.load(Ordering::Relaxed)));
+    }
+
+    /// Ends it. What is held stays, and what is known of its size.
+    fn end(&self) {
+        *lock(&self.asker) = None;
+        if self.inside.swap(false, Ordering::Relaxed) {
+            self.gate.leave();
+        }
+    }
+
+    fn grow(&self, bytes: u64) {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) >= LARGE && !self.inside.swap(true, Ordering::Relaxed) {
+            self.gate.enter();
+        }
+    }
+}
+
+impl OpenFiles for Current {
+    fn open(&self, path: &Path) -> Vec<File> {
+        let asker = lock(&self.asker).clone();
+        let files = asker.map_or_else(Vec::new, |asker| asker.open(path));
+        self.grow(files.iter().filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum());
+        files
+    }
+}
+
+#[derive(Debug)]
 struct Entry {
     state: Mutex<State>,
     /// Milliseconds since the table was made.
@@ -47,7 +109,7 @@ struct Entry {
     held: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     current: Arc<Current>,
     symbols: Option<Symbols>,
@@ -60,12 +122,13 @@ struct State {
 #[derive(Debug)]
 pub struct Images {
     entries: Mutex<HashMap<ImageKey, Arc<Entry>>>,
+    gate: Arc<Gate>,
     began: Instant,
 }
 
 impl Default for Images {
     fn default() -> Images {
-        Images { entries: Mutex::default(), began: Instant::now() }
+        Images { entries: Mutex::default(), gate: Arc::default(), began: Instant::now() }
     }
 }
 
@@ -78,14 +141,15 @@ impl Images {
         addresses: &[u64],
         asker: &Arc<A>,
     ) -> Option<(Vec<Vec<Function>>, Vec<String>)> {
-        let entry = Arc::clone(lock(&self.entries).entry(key.clone()).or_default());
+        let entry = Arc::clone(lock(&self.entries).entry(key.clone()).or_insert_with(|| self.new_entry()));
         entry.used.store(self.now(), Ordering::Relaxed);
         let answer = {
             let mut state = lock(&entry.state);
             let opener: Arc<dyn OpenFiles> = Arc::<A>::clone(asker);
-            *lock(&state.current.0) = Some(opener);
+            let current = Arc::clone(&state.current);
+            current.begin(opener, key.file.size());
             let answer = state.functions(key, addresses, &**asker);
-            *lock(&state.current.0) = None;
+            current.end();
             if let (0, Some(symbols)) = (state.until_look, &state.symbols) {
                 entry.held.store(symbols.held_bytes(), Ordering::Relaxed);
                 state.until_look = ADDRESSES_PER_LOOK;
@@ -94,6 +158,12 @@ impl Images {
         };
         self.bound(&entry);
         answer
+    }
+
+    fn new_entry(&self) -> Arc<Entry> {
+        let current = Arc::new(Current::new(Arc::clone(&self.gate)));
+        let state = State { current, symbols: None, failed: None, until_look: 0 };
+        Arc::new(Entry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
 
     /// Forgets what has not been asked for in a long time.
@@ -222,6 +292,57 @@ mod tests {
     /// Where something of this program is.
     fn address() -> u64 {
         ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap().entry()
+    }
+
+    /// Gives files of a size, and tells how many questions were answered at once.
+    #[derive(Debug, Default)]
+    struct Large {
+        now: Arc<AtomicU64>,
+        most: Arc<AtomicU64>,
+        bytes: u64,
+    }
+
+    impl OpenFiles for Large {
+        fn open(&self, _: &Path) -> Vec<File> {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(self.bytes).unwrap();
+            vec![file]
+        }
+    }
+
+    fn at_once(bytes: u64) -> u64 {
+        let (gate, most) = (Arc::new(Gate::default()), Arc::new(AtomicU64::new(0)));
+        let now = Arc::new(AtomicU64::new(0));
+        let all_there = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let current = Current::new(Arc::clone(&gate));
+                    let asker = Large { now: Arc::clone(&now), most: Arc::clone(&most), bytes };
+                    let (now, most) = (Arc::clone(&asker.now), Arc::clone(&asker.most));
+                    current.begin(Arc::new(asker), 1 << 20);
+                    all_there.wait();
+                    // It is a debug file that makes it large.
+                    assert_eq!(current.open(Path::new("/a")).len(), 1);
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(20));
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    current.end();
+                    // Once known as large, it is from the beginning.
+                    current.begin(Arc::new(Large::default()), 1 << 20);
+                    assert_eq!(current.inside.load(Ordering::Relaxed), bytes >= LARGE);
+                    current.end();
+                });
+            }
+        });
+        most.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn of_large_images_one_is_read_at_a_time() {
+        assert_eq!(at_once(LARGE), 1);
+        // All have begun before one ends, but where there is no CPU for them.
+        assert!((0..20).any(|_| at_once(1) > 1));
     }
 
     #[test]
