@@ -61,7 +61,7 @@ impl Dumps {
     pub fn take(&self, user: Authority, pid: u32) -> Result<Dump, Refusal> {
         let began = check(user, pid)?;
         let _running = self.begin(user, pid, Instant::now())?;
-        let mut dump = dump(pid)?;
+        let mut dump = dump(pid, user.owner())?;
         // It may have become another's, or another process, meanwhile.
         let now = check(user, pid)?;
         if now != began || dump.start_time != began {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::elf::ElfFile;
 use crate::limits;
-use crate::root::Root;
+use crate::root::{ForUser, Root};
 
 /// Where separate debug files are searched for one image.
 ///
@@ -35,6 +35,8 @@ pub struct DebugFileFinder {
     opener: Option<Arc<dyn OpenFiles>>,
     /// Of another root; see [`DebugFileFinder::view`].
     view: u64,
+    /// Only what this user may read is found.
+    user: Option<ForUser>,
 }
 
 /// Opens files for a process that may not.
@@ -95,6 +97,26 @@ impl DebugFileFinder {
     #[must_use]
     pub fn view(&self) -> u64 {
         self.view
+    }
+
+    /// Finds only what a user may read, whatever this process may.
+    #[must_use]
+    pub fn for_user(mut self, user: ForUser) -> DebugFileFinder {
+        self.user = Some(user);
+        self
+    }
+
+    /// Who has to be allowed to read what is found, if that is anybody in particular.
+    #[must_use]
+    pub fn user(&self) -> Option<ForUser> {
+        self.user
+    }
+
+    fn open_in(&self, root: &Root, path: &Path) -> io::Result<File> {
+        match self.user {
+            Some(user) => root.open_for(user, path),
+            None => root.open(path),
+        }
     }
 
     /// The image's absolute path, if it is known.
@@ -158,7 +180,7 @@ impl DebugFileFinder {
         // Each file found may add two paths, and as many files are held.
         while let Some(path) = paths.pop() {
             for root in &self.roots {
-                let Ok(file) = root.open(&path) else { continue };
+                let Ok(file) = self.open_in(root, &path) else { continue };
                 if self.held.len() >= limits::MAX_HELD_FILES {
                     return self;
                 }
@@ -277,7 +299,7 @@ impl DebugFileFinder {
     fn open(&self, path: &Path) -> impl Iterator<Item = File> {
         let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
         let others = self.opener.iter().flat_map(move |opener| opener.open(path));
-        held.chain(self.roots.iter().filter_map(move |root| root.open(path).ok())).chain(others)
+        held.chain(self.roots.iter().filter_map(move |root| self.open_in(root, path).ok())).chain(others)
     }
 }
 

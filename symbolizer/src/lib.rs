@@ -47,7 +47,7 @@ pub use error::ImageError;
 pub use go::{GoFunction, GoFunctions};
 pub use headers::Headers;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
-pub use root::Root as FileRoot;
+pub use root::{ForUser, Root as FileRoot};
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
 

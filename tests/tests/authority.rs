@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, NM, Need, Suite};
 
 const NEEDS: &[Need] = &[CC, Need::Root, Need::SetUserId];
 
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("a_child_with_more_rights_is_not_followed", NEEDS, a_child_with_more_rights)
         .test("a_recorded_program_with_more_rights_is_not_followed", NEEDS, a_recorded_program)
+        .test("private_debug_files_are_not_read_for_others", &[CC, NM, Need::Root], private_debug_files)
         .test("programs_that_are_not_dumpable_are_refused", NEEDS, not_dumpable)
         .run()
 }
@@ -102,6 +103,37 @@ fn a_recorded_program() {
         let recorded = Recorded::open(dir, &file, ended);
         let names = recorded.names();
         assert_eq!(names.iter().any(|name| *name == format!("{role}_work")), seen, "{names:?}");
+    }
+}
+
+/// A stripped program whose names are in a file beside it, of this mode.
+fn linked(dir: &Path, mode: u32) -> PathBuf {
+    let whole = build("images.c", &["-O1", "-g"]);
+    let (program, debug) = (dir.join(format!("program-{mode:o}")), dir.join(format!("{mode:o}.debug")));
+    let objcopy = |args: &[&str], to: &Path| {
+        assert!(Command::new("objcopy").args(args).arg(&whole).arg(to).status().unwrap().success());
+    };
+    objcopy(&["--only-keep-debug"], &debug);
+    objcopy(&["--strip-all", &format!("--add-gnu-debuglink={}", debug.display())], &program);
+    fs::set_permissions(&debug, fs::Permissions::from_mode(mode)).unwrap();
+    program
+}
+
+fn private_debug_files() {
+    let (daemon, dir) = (Daemon::start(&["--socket-mode", "666"]), scratch());
+    let (private, public) = (linked(dir.path(), 0o600), linked(dir.path(), 0o644));
+    // First for root: what the daemon knows then is not for everybody.
+    for (program, user, named) in [(&private, 0, true), (&private, NOBODY, false), (&public, NOBODY, true)] {
+        let profile = scratch();
+        let file = profile.path().join("profile.ccsd");
+        let mut command = daemon.ccsd(["record", "--daemon", "-F", "1999", "-o"]);
+        let ended = Ended::of(as_user(command.arg(&file).arg("--").arg(program).arg("now"), user));
+        assert!(ended.status.success(), "{ended:?}");
+        let recorded = Recorded::open(profile, &file, ended);
+        let names = recorded.names();
+        assert_eq!(names.iter().any(|name| *name == "image_loop"), named, "{user}: {names:?}");
+        // It is there all the same.
+        assert!(recorded.total() > 100, "{}", recorded.total());
     }
 }
 

@@ -127,7 +127,7 @@ pub fn take(pids: &[u32], children: bool, by: &By) -> (Vec<Dump>, Vec<Failure>) 
 
 /// The dump of one process: by this process or, where it may not, by a daemon that may.
 fn one(pid: u32, by: &By) -> Result<Dump, Failure> {
-    let own = (!by.daemon_only).then(|| dump(pid));
+    let own = (!by.daemon_only).then(|| dump(pid, None));
     match own {
         Some(Ok(own)) if own.refused() == 0 => return Ok(own),
         Some(Err(error)) if !matches!(error, Error::DumpNotPermitted { .. }) => return Err(error.into()),

@@ -9,6 +9,7 @@ use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::ProcessTable;
 use crate::process::images::{ImageIndex, Images};
+use crate::process::owner::Owner;
 use crate::resolve::Resolver;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
@@ -42,9 +43,9 @@ impl Frames {
 }
 
 /// Unwinds and names what was taken, and enters it into the dump.
-pub fn read(taken: Vec<Taken>, dump: &mut Dump) {
+pub fn read(taken: Vec<Taken>, owner: Option<Owner>, dump: &mut Dump) {
     let pid = dump.pid;
-    let mut images = Images::default();
+    let mut images = Images::default().of(owner);
     let mut table = ProcessTable::default();
     table.read_process(pid, &mut images);
     // With the main thread its memory is no longer to be found under its number.

@@ -25,6 +25,7 @@ use hashbrown::HashSet;
 
 use crate::error::{Error, Result};
 use crate::perf::now_ns;
+use crate::process::owner::Owner;
 use crate::process::procfs;
 use crate::session::check_target;
 use crate::system;
@@ -40,25 +41,26 @@ const ATTEMPTS: u32 = 3;
 /// Stack of the thread that does the work: reading debug information is recursive, up to a depth that it limits.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Takes the stacks of all threads of a process. What cannot be had of a thread is said in its place.
+/// Takes the stacks of all threads of a process. What cannot be had of a thread is said in its place. For an
+/// owner, debug information is read only from files that he may read.
 ///
 /// # Errors
 /// Those of [`check_target`], [`Error::DumpNotPermitted`], and [`Error::NoSuchProcess`] if it ends meanwhile.
-pub fn dump(pid: u32) -> Result<Dump> {
+pub fn dump(pid: u32, owner: Option<Owner>) -> Result<Dump> {
     check_target(pid)?;
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("ccsd-dump".to_owned()).stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, || attempts(pid));
+        let thread = builder.spawn_scoped(scope, || attempts(pid, owner));
         let thread = thread.map_err(|error| Error::system("start a thread", error))?;
         let failed = || Error::system("take a dump", io::Error::other("its thread has failed"));
         thread.join().unwrap_or_else(|_| Err(failed()))
     })
 }
 
-fn attempts(pid: u32) -> Result<Dump> {
+fn attempts(pid: u32, owner: Option<Owner>) -> Result<Dump> {
     let mut attempt = 1;
     loop {
-        let (dump, same) = once(pid)?;
+        let (dump, same) = once(pid, owner)?;
         if same {
             return Ok(dump);
         }
@@ -73,7 +75,7 @@ fn attempts(pid: u32) -> Result<Dump> {
 }
 
 /// One attempt. Whether what was mapped at the beginning was so at the end.
-fn once(pid: u32) -> Result<(Dump, bool)> {
+fn once(pid: u32, owner: Option<Owner>) -> Result<(Dump, bool)> {
     let stat = procfs::stat(pid).map_err(|_| Error::NoSuchProcess(pid))?;
     let mappings = || match procfs::executable_maps(pid) {
         Ok(maps) => Ok(maps),
@@ -104,7 +106,7 @@ fn once(pid: u32) -> Result<(Dump, bool)> {
         took_ns,
         ..Dump::default()
     };
-    frames::read(taken, &mut dump);
+    frames::read(taken, owner, &mut dump);
     dump.notes.extend(permission_note(&dump));
     Ok((dump, same))
 }

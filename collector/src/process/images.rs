@@ -12,6 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use super::debug_roots::DebugRoots;
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
+use super::owner::Owner;
 use super::procfs;
 use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
@@ -119,6 +120,12 @@ impl Images {
 }
 
 impl Images {
+    /// The same for a session in which only this user's processes are followed, if it is one's in particular.
+    #[must_use]
+    pub fn of(self, owner: Option<Owner>) -> Images {
+        Images { debug_roots: DebugRoots::of(owner), ..self }
+    }
+
     /// How many mappings of images found no room for their image.
     pub fn left_out(&self) -> u64 {
         self.left_out

@@ -81,7 +81,7 @@ impl State {
         State {
             table: if owner.is_some() { ProcessTable::restricted() } else { ProcessTable::default() },
             owner,
-            images: Images::within(budget.images),
+            images: Images::within(budget.images).of(owner),
             announced_images: 0,
             unwinder: StackUnwinder::within(budget.unwind_tables),
             frames: Vec::new(),

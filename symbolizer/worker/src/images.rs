@@ -268,7 +268,7 @@ mod tests {
 
     fn key(view: u64) -> ImageKey {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
-        ImageKey { file: FileKey::of(&file).unwrap(), path: None, view }
+        ImageKey { file: FileKey::of(&file).unwrap(), path: None, view, user: None }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use ccsd_symbolizer::jit::{Parsed, Parser};
-use ccsd_symbolizer::{Function, Headers, limits};
+use ccsd_symbolizer::{ForUser, Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,8 @@ pub struct ImageKey {
     pub path: Option<Vec<u8>>,
     /// The file system that the path is in.
     pub view: u64,
+    /// Who has to be allowed to read its debug files. What has been read for others is not for him.
+    pub user: Option<ForUser>,
 }
 
 /// From the daemon.
@@ -357,8 +359,10 @@ mod tests {
         };
         let mut all = vec![vec![function("first", false)], hostile(1), vec![function("second", false)]];
         all.extend((2..20).map(hostile));
-        let question =
-            Question::Names { image: ImageKey { file: key(), path: None, view: 0 }, addresses: vec![0; all.len()] };
+        let question = Question::Names {
+            image: ImageKey { file: key(), path: None, view: 0, user: None },
+            addresses: vec![0; all.len()],
+        };
         let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &["note".into()], 5))).unwrap();
         assert!(bytes.len() <= question.max_answer(&key()), "{}", bytes.len());
         let Answer::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };

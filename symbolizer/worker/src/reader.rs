@@ -187,7 +187,7 @@ impl Names {
             let reader = READER.get()?;
             let file = FileKey::of(image.file()?).ok()?;
             let path = finder.path().map(|path| path.as_os_str().as_bytes().to_vec());
-            Some((reader, ImageKey { file, path, view: finder.view() }))
+            Some((reader, ImageKey { file, path, view: finder.view(), user: finder.user() }))
         };
         Names(match asked() {
             Some((reader, key)) => {
