@@ -167,11 +167,17 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     // What is stored is there without a service, too; and of a watch that has stored nothing yet only the service knows.
     let told = service::connect(&args.socket).and_then(|mut client| client.watches());
     let served = told.is_ok();
+    let unserved = told.as_ref().err().map(ToString::to_string);
     let (mut statuses, dir) = told.unwrap_or_default();
     let given = args.state_dir.clone().or(dir);
     let dir = given.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names = match store::watches(&dir) {
         Err(StoreError::Read { source, .. }) if served && source.kind() == ErrorKind::NotFound => Vec::new(),
+        // That is not what is wrong.
+        Err(StoreError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            let why = unserved.unwrap_or_default();
+            return Err(Failure::bad_request(anyhow!("{why}; and nothing is stored in {}", dir.display())));
+        }
         names => names.map_err(refused)?,
     };
     names.extend(statuses.iter().map(|status| status.name.clone()));

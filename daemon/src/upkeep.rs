@@ -13,6 +13,7 @@ use crate::config::{AbsolutePath, Config, ConfigError};
 use crate::heap;
 use crate::metrics::{self, Own};
 use crate::sessions::Sessions;
+use crate::store::{InUse, StateLock};
 use crate::watch::{WatchStatus, Watches};
 
 /// Time between two looks at how things are.
@@ -37,6 +38,19 @@ pub struct Upkeep {
     reloads: Mutex<Reloads>,
     /// Where profiles are kept.
     state_dir: Mutex<PathBuf>,
+    /// That nobody else keeps his there, while there are watches.
+    lock: Mutex<Option<StateLock>>,
+}
+
+/// Why a service does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum UpkeepError {
+    /// No thread can be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// Its directory is another's.
+    #[error(transparent)]
+    InUse(#[from] InUse),
 }
 
 #[derive(Clone, Copy)]
@@ -50,13 +64,30 @@ impl Upkeep {
     /// Starts to watch what `config` says, which was read from `path`.
     ///
     /// # Errors
-    /// If no thread can be started.
-    pub fn start(config: &Config, path: Option<PathBuf>, sessions: Sessions) -> std::io::Result<Arc<Upkeep>> {
+    /// See [`UpkeepError`].
+    pub fn start(config: &Config, path: Option<PathBuf>, sessions: Sessions) -> Result<Arc<Upkeep>, UpkeepError> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let reloads = Mutex::new(Reloads { taken_up: 0, refused: 0, good: true });
         let state_dir = Mutex::new(config.state_dir.0.clone());
+        let lock = Mutex::new(take(None, config).map_err(|(_, error)| error)?);
         let watches = Watches::start(config.clone())?;
-        Ok(Arc::new(Upkeep { watches, sessions, started, path, reloads, state_dir }))
+        Ok(Arc::new(Upkeep { watches, sessions, started, path, reloads, state_dir, lock }))
+    }
+
+    /// Notices that the directory with the profiles is another than it was.
+    fn look_after_state_dir(&self) {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(old) = lock.take_if(|lock| !lock.is_there()) else { return };
+        let dir = old.dir().display();
+        match StateLock::take(old.dir()) {
+            Ok(new) => {
+                tracing::warn!(
+                    "{dir} was moved away or replaced: what is profiled from now on goes to what is there now"
+                );
+                *lock = new;
+            }
+            Err(error) => tracing::error!("{dir} was moved away or replaced: {error}"),
+        }
     }
 
     /// Obeys orders until the one to stop; then the watches end, within five seconds.
@@ -86,6 +117,7 @@ impl Upkeep {
             }
             self.tell(&[]);
             heap::give_back();
+            self.look_after_state_dir();
             metrics_failed = self.write_metrics(metrics_file.as_ref(), metrics_failed);
         }
         let _ = sd_notify::notify(&[NotifyState::Stopping, NotifyState::Status("ending")]);
@@ -135,6 +167,24 @@ impl Upkeep {
         reloading.extend(NotifyState::monotonic_usec_now());
         let _ = sd_notify::notify(&reloading);
         let read = self.path.as_deref().map(read_config);
+        // A directory that is somebody else's is a mistake like any other.
+        let read = read.map(|read| match read {
+            Ok(config) => {
+                let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+                let had = lock.take();
+                match take(had, &config) {
+                    Ok(new) => {
+                        *lock = new;
+                        Ok(config)
+                    }
+                    Err((had, error)) => {
+                        *lock = had;
+                        Err(error.to_string())
+                    }
+                }
+            }
+            Err(error) => Err(error.to_string()),
+        });
         {
             let mut reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
             match &read {
@@ -201,6 +251,18 @@ impl Upkeep {
         let ended = sessions.iter().filter(|session| session.ended.is_some()).count() as u64;
         ((sessions.len() as u64).saturating_sub(ended), ended)
     }
+}
+
+/// The lock that goes with a configuration, which may be the one that there is.
+///
+/// # Errors
+/// That another one has it, with the one that there is.
+fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (Option<StateLock>, InUse)> {
+    let dir = &config.state_dir.0;
+    if config.watches.is_empty() || had.as_ref().is_some_and(|had| had.dir() == dir) {
+        return Ok(had);
+    }
+    StateLock::take(dir).map_err(|error| (had, error))
 }
 
 /// Reads a configuration; the default file may be missing.

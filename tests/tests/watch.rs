@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -28,6 +29,11 @@ fn main() -> ExitCode {
         .test("two_times_are_compared", &[CC], two_times_are_compared)
         .test("a_bad_configuration_changes_nothing", &[CC], a_bad_configuration_changes_nothing)
         .test("killed_and_begun_again", &[CC], killed_and_begun_again)
+        .test("a_state_directory_has_one_daemon", &[CC], a_state_directory_has_one_daemon)
+        .test("a_state_directory_that_is_moved_away_is_noticed", &[CC], a_state_directory_is_moved)
+        .test("what_is_configured_counts_more_than_the_environment", &[], configured_socket)
+        .test("where_there_is_no_daemon_that_is_said", &[], no_daemon)
+        .test("a_file_named_like_a_watch_is_told_from_it", &[CC], a_file_like_a_watch)
         .test("a_full_disk_and_room_again", &[CC, UNSHARE, Need::Root], a_full_disk)
         .test("an_outsider_is_told_nothing", &[CC, Need::Root], an_outsider_is_told_nothing)
         .test("as_systemd_runs_it", &[], as_systemd_runs_it)
@@ -329,12 +335,124 @@ fn killed_and_begun_again() {
     assert_eq!(fs::read_to_string(foreign).unwrap(), "mine");
 }
 
+fn a_state_directory_has_one_daemon() {
+    let mut service = Service::start("");
+    let other = scratch();
+    let config = other.path().join("ccsd.toml");
+    let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
+    let sock = |path: PathBuf| format!("{path:?}");
+    fs::write(&config, text.replace(&sock(service.path("sock")), &sock(other.path().join("sock")))).unwrap();
+    let second = || {
+        let mut command = ccsd(["daemon", "--config"]);
+        command.arg(&config).env_remove("CCSD_SOCKET").stdin(Stdio::null());
+        command
+    };
+    let pid = format!("(PID {})", service.daemon.id());
+    Ended::of(&mut second()).assert_refused(2, &["another ccsd daemon", &pid, "state_dir"]);
+    // Who has another directory and is told to take this one keeps his own.
+    let state = sock(service.path("state"));
+    let apart = fs::read_to_string(&config).unwrap().replace(&state, &sock(other.path().join("state")));
+    fs::write(&config, &apart).unwrap();
+    let log = other.path().join("log");
+    let said = |words: &str| fs::read_to_string(&log).unwrap().contains(words);
+    let mut daemon = second().stderr(fs::File::create(&log).unwrap()).stdout(Stdio::null()).spawn().unwrap();
+    service.until("the second listens", || said("listens at"));
+    fs::write(&config, apart.replace(&sock(other.path().join("state")), &state)).unwrap();
+    let signal = |signal| kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
+    signal(Signal::SIGHUP);
+    service.until("it refuses", || said("the configuration stays as it was: another ccsd daemon"));
+    // It is free when the first has ended, however that was.
+    service.daemon.kill().unwrap();
+    let _ = service.daemon.wait();
+    signal(Signal::SIGHUP);
+    service.until("it takes it up", || said("the configuration was read anew"));
+    signal(Signal::SIGTERM);
+    assert!(daemon.wait().unwrap().success());
+}
+
+fn a_state_directory_is_moved() {
+    let mut service = Service::start("rate_hz = 499");
+    service.stop();
+    let mut command = service.command();
+    command.env("CCSD_LOG", "debug");
+    service.begin(command);
+    let fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 10);
+    let begins = format!("watch busy: follows PID {}", fixture.pid());
+    service.until("it is said who is followed", || service.log().contains(&begins));
+    fs::rename(service.path("state"), service.path("moved")).unwrap();
+    service.until("it is noticed", || service.log().contains("removed or moved away"));
+    let stored = || fs::read_dir(service.path("state/busy")).is_ok_and(|mut files| files.next().is_some());
+    service.until("it is stored in what is there now", stored);
+    let pid = fixture.pid();
+    drop(fixture);
+    service.until("it is said who is not", || service.log().contains(&format!("follows PID {pid} no more")));
+    service.stop();
+}
+
+/// A daemon with a configuration of no watches.
+fn configured(dir: &Path, text: &str) -> Command {
+    let config = dir.join("ccsd.toml");
+    fs::write(&config, text).unwrap();
+    let mut command = ccsd(["daemon", "--config"]);
+    command.arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Where a daemon says that it listens.
+fn listens_at(command: &mut Command) -> String {
+    let mut daemon = command.spawn().unwrap();
+    let mut messages = BufReader::new(daemon.stderr.take().unwrap()).lines();
+    let line = messages.find_map(|line| line.ok().filter(|line| line.contains("listens at")));
+    daemon.kill().unwrap();
+    let _ = daemon.wait();
+    line.unwrap()
+}
+
+fn configured_socket() {
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let text = format!("socket = {:?}\n", path("configured"));
+    let run = |text: &str| {
+        let mut command = configured(dir.path(), text);
+        command.env("CCSD_SOCKET", path("environment"));
+        command
+    };
+    assert!(listens_at(&mut run(&text)).contains(&path("configured")));
+    assert!(listens_at(run(&text).arg("--socket").arg(path("argument"))).contains(&path("argument")));
+    assert!(listens_at(&mut run("")).contains(&path("environment")));
+}
+
+fn no_daemon() {
+    let dir = scratch();
+    let mut command = ccsd(["watches", "--state-dir"]);
+    command.arg(dir.path().join("none")).env("CCSD_SOCKET", dir.path().join("socket"));
+    Ended::of(&mut command).assert_refused(2, &["no daemon", "socket", "nothing is stored in"]);
+}
+
+fn a_file_like_a_watch() {
+    let service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| status["bytes"].as_u64().unwrap() > 500);
+    let dir = scratch();
+    fs::write(dir.path().join("busy"), "no profile".repeat(100)).unwrap();
+    let ended = Ended::of(service.ccsd(&["live", "busy"]).current_dir(dir.path()));
+    ended.assert_refused(2, &["taken for the file of that name", "--watch busy"]);
+    let ended = Ended::of(service.ccsd(&["live", "--duration", "10ms", "busy"]).current_dir(service.dir.path()));
+    assert!(ended.status.success() && !ended.stderr.contains("taken for"), "{ended:?}");
+    // Of a service that is somewhere else.
+    let socket = service.path("sock");
+    let mut command = ccsd(["diff", "--watch", "busy", "--since", "-1s", "--against", "-1h..-30m", "--socket"]);
+    Ended::of(command.arg(&socket).env_remove("CCSD_SOCKET"))
+        .assert_refused(2, &["watch busy has nothing of that time"]);
+}
+
 fn a_full_disk() {
     let mut service = Service::start("rate_hz = 499");
     service.stop();
     // A file system of its own, that nobody else sees.
     let state = service.path("state");
-    let script = "mount -t tmpfs -o size=24m tmpfs \"$0\" && head -c 30M /dev/zero > \"$0/ballast\"; exec \"$@\"";
+    let script = "mount -t tmpfs -o size=24m tmpfs \"$0\" && head -c 20M /dev/zero > \"$0/ballast\"; exec \"$@\"";
     let inner = service.command();
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(&state).arg(inner.get_program()).args(inner.get_args());
@@ -343,7 +461,8 @@ fn a_full_disk() {
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
-    assert!(problem.contains("profiling goes on, but nothing is stored"), "{problem}");
+    // Some is free, for others: a profile is begun where there is room for an hour of it.
+    assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
     assert!(service.stored(&["watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
     // As the daemon sees it.
     let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));

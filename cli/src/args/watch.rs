@@ -88,6 +88,8 @@ pub struct DiffArgs {
     pub limit: Option<usize>,
     #[command(flatten)]
     pub query: QueryArgs,
+    #[command(flatten)]
+    pub socket: SocketArgs,
 }
 
 pub const DIFF_EXAMPLES: &str = "\

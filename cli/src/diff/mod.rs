@@ -12,7 +12,6 @@ use ccsd_profile::view::{DiffRow, DiffSide, DiffTree, DiffView, Selection, Share
 use ccsd_profile::{Accounting, Limits, Profile, Session, Unit, sanitise};
 use serde::Serialize;
 
-use crate::args::service::SocketArgs;
 use crate::args::watch::DiffArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
@@ -221,7 +220,7 @@ fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
     };
     if args.stored.is_given()? {
         let side = |since: Option<&str>, until: Option<&str>| {
-            let loaded = stored::load(&args.stored, &SocketArgs::default(), since, until)?;
+            let loaded = stored::load(&args.stored, &args.socket, since, until)?;
             for message in loaded.about.messages() {
                 warn(format_args!("{message}"));
             }

@@ -2,20 +2,21 @@
 
 use std::io::{Write, stderr, stdout};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use ccsd_collector::promptness::become_favoured;
 use ccsd_daemon::config::{Config, DEFAULT_PATH};
 use ccsd_daemon::service::Service;
-use ccsd_daemon::service::socket::{SOCKET_VARIABLE, Socket, SocketError, place};
+use ccsd_daemon::service::socket::{SOCKET_VARIABLE, SYSTEM_SOCKET, Socket, SocketError, place};
 use ccsd_daemon::sessions::SessionLimits;
-use ccsd_daemon::upkeep::{Order, Upkeep, read_config};
+use ccsd_daemon::upkeep::{Order, Upkeep, UpkeepError, read_config};
 use crossbeam_channel::{bounded, unbounded};
 use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::args::service::DaemonArgs;
@@ -23,6 +24,9 @@ use crate::exit::{Exit, Failure};
 use crate::format::counted;
 use crate::service::worker;
 use crate::warn;
+
+/// How much is said: `warn`, `info` or `debug`, which tells of each process that a watch follows.
+const LOG_VARIABLE: &str = "CCSD_LOG";
 
 /// Serves until it is told to end.
 pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
@@ -54,7 +58,11 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
     let socket = match inherited {
         Some(socket) => socket,
         None => {
-            let configured = path.as_ref().map(|_| config.socket.0.as_path()).filter(|_| !has_socket_variable());
+            // What is said on the command line counts more than the environment; the machine's configuration does not.
+            let configured = config.socket.as_ref().map(|socket| socket.0.as_path());
+            let of_the_machine = path.as_ref().filter(|_| args.config.is_none()).map(|_| Path::new(SYSTEM_SOCKET));
+            let configured = configured.or(of_the_machine);
+            let configured = configured.filter(|_| args.config.is_some() || !has_socket_variable());
             let path = place(args.socket.as_deref().or(configured)).map_err(refused)?;
             Socket::make(&path, args.socket_mode).map_err(refused)?
         }
@@ -92,7 +100,10 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
     let bytes_of_user = config.sessions.memory_of_user.0;
     let limits = SessionLimits { grace: args.grace, bytes_of_user, ..SessionLimits::default() };
     let service = Service::new(socket, limits).map_err(Failure::at_run_time)?;
-    let upkeep = Upkeep::start(&config, path, service.sessions().clone()).map_err(Failure::at_run_time)?;
+    let upkeep = Upkeep::start(&config, path, service.sessions().clone()).map_err(|error| match error {
+        UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),
+        error => Failure::at_run_time(error),
+    })?;
     let service = service.with_upkeep(upkeep.clone());
     let keep = thread("ccsd-upkeep", Box::new(move || upkeep.run(config, &ordered)))?;
     service.run(&stopped).map_err(Failure::at_run_time)?;
@@ -122,7 +133,7 @@ fn begin_to_log() -> Result<(), Failure> {
     let plain = journal
         .is_none()
         .then(|| tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(false).with_target(false));
-    let level = tracing_subscriber::filter::LevelFilter::INFO;
+    let level = std::env::var(LOG_VARIABLE).ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     let log = tracing_subscriber::registry().with(level).with(journal).with(plain);
     tracing::subscriber::set_global_default(log).context("cannot begin to log").map_err(Failure::at_run_time)
 }

@@ -4,6 +4,7 @@ use std::io::{Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use ccsd_daemon::config::WatchName;
 use ccsd_daemon::store::watch_dir;
 use ccsd_daemon::{Collection, Request, Stop, Target};
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
@@ -85,10 +86,17 @@ fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, boo
 /// The directory of the watch that is meant, if one is.
 pub fn watch(what: &Path, socket: &SocketArgs) -> Option<PathBuf> {
     let name = what.to_str().filter(|name| name.parse::<u32>().is_err() && !name.contains(['/', '.']))?;
-    if what.symlink_metadata().is_ok() {
+    if !WatchName::is_valid(name) {
         return None;
     }
-    watch_dir(&state_dir(None, socket), name).ok()
+    let dir = watch_dir(&state_dir(None, socket), name).ok()?;
+    if what.symlink_metadata().is_ok() {
+        warn(format_args!(
+            "{name} is taken for the file of that name, not for the watch; `--watch {name}` of `ccsd report` is"
+        ));
+        return None;
+    }
+    Some(dir)
 }
 
 /// To attach to a process for as long as this runs.

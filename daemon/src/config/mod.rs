@@ -27,8 +27,8 @@ const MAX_WATCHES: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The socket, where systemd has not opened one.
-    pub socket: AbsolutePath,
+    /// The socket, where systemd has not opened one, and it is not where it is by default.
+    pub socket: Option<AbsolutePath>,
     /// Where profiles are kept, a directory for each watch.
     pub state_dir: AbsolutePath,
     /// The file that the service's own metrics are written to for node_exporter, if any.
@@ -128,7 +128,7 @@ fn default_memory() -> MemoryBytes {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            socket: AbsolutePath("/run/ccsd/ccsd.sock".into()),
+            socket: None,
             state_dir: AbsolutePath("/var/lib/ccsd".into()),
             metrics_file: None,
             retention: Retention::default(),

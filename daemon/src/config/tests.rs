@@ -74,7 +74,8 @@ fn all_keys() -> BTreeSet<String> {
 
 #[test]
 fn the_example_is_the_default() {
-    assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
+    let socket = Some(AbsolutePath(crate::service::socket::SYSTEM_SOCKET.into()));
+    assert_eq!(parse(EXAMPLE).unwrap(), Config { socket, ..Config::default() });
 }
 
 #[test]
@@ -113,6 +114,7 @@ fn every_mistake_is_named_with_its_place() {
         ("[budget]\nmemory = \"1MiB\"", "c.toml:2:10", vec!["64MiB"]),
         ("socket = \"ccsd.sock\"", "c.toml:1:10", vec!["ccsd.sock", "absolute"]),
         ("[[watch]]\nname = \"a/b\"\ncomm = \"x\"", "c.toml:2:8", vec!["a/b", "letters"]),
+        ("[[watch]]\nname = \"17\"\ncomm = \"x\"", "c.toml:2:8", vec!["\"17\"", "session or a process"]),
         ("[[watch]]\nname = \"a\"", "c.toml:1:1", vec!["unit, cgroup, exe, comm, user"]),
         ("[[watch]]\ncomm = \"a\"", "c.toml:1:1", vec!["missing field `name`"]),
         (&format!("{watch}rate_hz = 0"), "c.toml:4:11", vec!["whole number from 1 to 9999"]),

@@ -183,6 +183,10 @@ impl WatchName {
 impl<'de> Deserialize<'de> for WatchName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let name = text(from, "a name in quotation marks")?;
+        if name.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() {
+            let why = "a number means a session or a process on command lines";
+            return Err(de::Error::custom(format!("{name:?} cannot name a watch: {why}")));
+        }
         if WatchName::is_valid(&name) {
             return Ok(WatchName(name));
         }

@@ -4,6 +4,7 @@
 //! record, and old data goes by removing whole files. Whoever writes one holds a lock on it. Files of other names, and
 //! those that are no profiles, are nobody's business here: they are left alone, and named.
 
+mod lock;
 mod query;
 mod retention;
 mod segment;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use crate::config::WatchName;
 
+pub use lock::{InUse, StateLock};
 pub use query::{Answer, TimeRange, query};
 pub use retention::{Removed, retain};
 pub use segment::{SegmentWriter, WriteError, room};

@@ -11,7 +11,7 @@ use super::name;
 
 /// Of one second, so many segments may begin: a program that starts and ends all the time makes one session, not many.
 const MAX_OF_ONE_SECOND: u32 = 1000;
-/// Bytes that must be free before another segment is begun after one has failed: what a busy watch writes in an hour.
+/// Bytes that must be free before a segment is begun: what a busy watch writes in an hour.
 const ROOM: u64 = 16 << 20;
 
 /// Why nothing is stored at the moment.
@@ -33,8 +33,8 @@ pub enum WriteError {
         /// Why.
         source: EncodeError,
     },
-    /// Somebody has removed it.
-    #[error("{} was removed while it was being written", path.display())]
+    /// Somebody has removed it, or moved it away.
+    #[error("{} was removed or moved away while it was being written", path.display())]
     Removed {
         /// Which.
         path: PathBuf,
@@ -101,7 +101,9 @@ impl SegmentWriter {
             return Err(WriteError::Write { path: self.path.clone(), source });
         }
         self.good = self.encoder.bytes_written();
-        if file.metadata().is_ok_and(|meta| meta.nlink() == 0) {
+        // With its directory, perhaps: what is written to it then nobody finds.
+        let there = self.path.symlink_metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+        if file.metadata().is_ok_and(|own| Some((own.dev(), own.ino())) != there) {
             return Err(WriteError::Removed { path: self.path.clone() });
         }
         Ok(())
@@ -130,7 +132,7 @@ impl SegmentWriter {
     }
 }
 
-/// Whether a segment can be begun, to be asked after one has failed, before a session is begun for it.
+/// Whether a segment can be begun.
 ///
 /// # Errors
 /// Why not.

@@ -213,6 +213,7 @@ impl Follower {
         self.set(|status| status.processes = found.len() as u64);
         let known = |found: &Found| self.found.binary_search(found).is_ok();
         let new: Vec<u32> = found.iter().filter(|found| !known(found)).map(|found| found.pid).collect();
+        self.log_changes(&found);
         self.found = found;
         self.found.sort_unstable();
         if self.found.is_empty() {
@@ -236,6 +237,17 @@ impl Follower {
                     self.restart();
                 }
             },
+        }
+    }
+
+    /// Who has begun to be followed, and who is followed no more.
+    fn log_changes(&self, found: &[Found]) {
+        let name = self.watch.name.0.as_str();
+        for Found { pid, .. } in found.iter().filter(|found| self.found.binary_search(found).is_err()) {
+            tracing::debug!(watch = name, target_pid = pid, "watch {name}: follows PID {pid}");
+        }
+        for Found { pid, .. } in self.found.iter().filter(|old| !found.contains(old)) {
+            tracing::debug!(watch = name, target_pid = pid, "watch {name}: follows PID {pid} no more");
         }
     }
 
@@ -275,7 +287,8 @@ impl Follower {
                 self.refused(&refused);
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
-                let segment = SegmentWriter::create(&self.place.dir, &info);
+                let dir = &self.place.dir;
+                let segment = store::room(dir).and_then(|()| SegmentWriter::create(dir, &info));
                 let (segment, problem) = match segment {
                     Ok(segment) => (Some(segment), None),
                     Err(error) => (None, Some(not_stored(&error))),

@@ -1,0 +1,102 @@
+//! That one daemon keeps its profiles in a directory, and that it is still the same directory.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The file in the directory that is locked. It holds the process id of the daemon.
+const NAME: &str = ".daemon";
+/// Bytes of it that are looked at.
+const MAX_BYTES: u64 = 32;
+
+/// Another daemon keeps its profiles there.
+#[derive(Debug, thiserror::Error)]
+#[error("another ccsd daemon{} keeps its profiles in {}; stop it, or name another `state_dir`", told(*pid), dir.display())]
+pub struct InUse {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The other daemon, if it has said so.
+    pub pid: Option<u32>,
+}
+
+fn told(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (PID {pid})"))
+}
+
+/// The right to write into a directory, until it is dropped.
+#[derive(Debug)]
+pub struct StateLock {
+    dir: PathBuf,
+    file: File,
+}
+
+impl StateLock {
+    /// Takes the directory, and makes it if need be. `None` where that cannot be: it is not writable, or has no locks. Whoever
+    /// writes there finds out why.
+    ///
+    /// # Errors
+    /// [`InUse`]
+    pub fn take(dir: &Path) -> Result<Option<StateLock>, InUse> {
+        let _ = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+        let Ok(mut file) = options.open(dir.join(NAME)) else { return Ok(None) };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let _ = file.take(MAX_BYTES).read_to_string(&mut text);
+                return Err(InUse { dir: dir.to_owned(), pid: text.trim().parse().ok() });
+            }
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+        // Only told to people.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Some(StateLock { dir: dir.to_owned(), file }))
+    }
+
+    /// Which directory it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether the directory of that name is still the one that was taken.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let (Ok(own), Ok(there)) = (self.file.metadata(), self.dir.join(NAME).symlink_metadata()) else { return false };
+        (own.dev(), own.ino()) == (there.dev(), there.ino())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/state");
+        let first = StateLock::take(&state).unwrap().unwrap();
+        let refused = StateLock::take(&state).unwrap_err();
+        assert_eq!(refused.pid, Some(std::process::id()));
+        assert!(refused.to_string().contains("state_dir"), "{refused}");
+        drop(first);
+        assert!(StateLock::take(&state).unwrap().is_some());
+        assert!(StateLock::take(Path::new("/proc/none")).unwrap().is_none(), "who cannot write says so elsewhere");
+    }
+
+    #[test]
+    fn another_directory_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let lock = StateLock::take(&state).unwrap().unwrap();
+        assert!(lock.is_there());
+        std::fs::rename(&state, dir.path().join("moved")).unwrap();
+        assert!(!lock.is_there());
+        let other = StateLock::take(&state).unwrap().unwrap();
+        assert!(other.is_there() && !lock.is_there());
+    }
+}
