@@ -142,7 +142,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
 /// The profile; with its time in columns where the format shows time and that is known.
 fn load(args: &ExportArgs) -> Result<LoadedColumns, Failure> {
     if args.format.shows_time() && file::has_intervals(&args.file, &args.stored)? {
-        return file::load_columns(&args.file, &args.stored, args.query.metric.as_deref(), COLUMNS);
+        return file::load_columns(&args.file, &args.stored, &args.socket, args.query.metric.as_deref(), COLUMNS);
     }
     let file = file::load_asked(&args.file, &args.stored, &args.socket)?;
     Ok(LoadedColumns { file, columns: Vec::new() })

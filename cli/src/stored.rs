@@ -10,6 +10,7 @@ use anyhow::anyhow;
 use ccsd_daemon::config::Config;
 use ccsd_daemon::store::{self, Answer, StoreError};
 use ccsd_daemon::watch::WatchStatus;
+use ccsd_profile::codec::{TimeColumn, columns};
 use ccsd_profile::{Profile, sanitise};
 use jiff::Zoned;
 use serde::Serialize;
@@ -32,6 +33,8 @@ pub struct Stored {
     pub dir: PathBuf,
     /// Which time that is, and in how many files it was.
     pub about: About,
+    /// Its intervals, in order, in nanoseconds since 1970.
+    pub intervals: Vec<TimeColumn>,
 }
 
 /// Where a profile of a watch comes from.
@@ -111,7 +114,7 @@ pub fn load(
     let now = Zoned::now();
     let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
     let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), &watch).map_err(refused)?;
-    let Answer { profile, covered, segments, opened, bytes, interrupted, problems, available } =
+    let Answer { profile, covered, intervals, segments, opened, bytes, interrupted, problems, available } =
         store::query(&dir, range).map_err(refused)?;
     let Some(profile) = profile else {
         let has = available.map_or_else(
@@ -138,7 +141,33 @@ pub fn load(
         problems,
         local,
     };
-    Ok(Stored { profile, dir, about })
+    Ok(Stored { profile, dir, about, intervals })
+}
+
+/// The same with the weights of one metric in at most `most` columns, whose times are from the first interval on.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_columns(
+    args: &StoredArgs,
+    socket: &SocketArgs,
+    metric: Option<&str>,
+    most: usize,
+) -> Result<(Stored, Vec<TimeColumn>), Failure> {
+    let mut stored = load(args, socket, args.since.as_deref(), args.until.as_deref())?;
+    // That there is no such metric is better said of all of it.
+    crate::query::metric(&stored.profile, metric)?;
+    let intervals: Vec<(u64, u64)> = stored.intervals.iter().map(|it| (it.from_ns, it.to_ns)).collect();
+    let columns = columns(&intervals, stored.profile.charge_count(), most);
+    let Answer { profile, problems, .. } = store::query_columns(&stored.dir, metric, &columns).map_err(refused)?;
+    let gone = || Failure::at_run_time(anyhow!("what watch {} had of that time is gone", stored.about.watch));
+    stored.profile = profile.ok_or_else(gone)?;
+    stored.about.problems.extend(problems);
+    stored.about.problems.dedup();
+    let start = columns.first().map_or(0, |column| column.from_ns);
+    let since = |ns: u64| ns.saturating_sub(start);
+    let columns = columns.iter().map(|it| TimeColumn { from_ns: since(it.from_ns), to_ns: since(it.to_ns) });
+    Ok((stored, columns.collect()))
 }
 
 /// One watch in the list.

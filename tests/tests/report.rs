@@ -235,7 +235,8 @@ fn main() -> ExitCode {
                 assert!(ended.stdout.contains(block) && ended.stdout.contains(" weight_12"), "{ended:?}");
                 assert_eq!(ended.stdout.is_ascii(), locale == "C");
             }
-            Ended::of(&mut ccsd(["report", "--view", "timeline", "77777"])).assert_refused(2, &["intervals of a file"]);
+            Ended::of(&mut ccsd(["report", "--view", "timeline", "77777"]))
+                .assert_refused(2, &["known as a whole", "--watch"]);
         })
         .test("a_name_that_is_none", &[CC], || {
             let recorded = shared();

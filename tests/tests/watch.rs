@@ -199,6 +199,19 @@ fn what_ran_when() {
     assert_eq!(fs::metadata(&segments[0]).unwrap().permissions().mode() & 0o777, 0o640);
     let whole = Ended::of(ccsd(["report"]).arg(&segments[0]));
     assert!(whole.status.success() && whole.stderr.is_empty(), "{whole:?}");
+    // When it ran: each part of the time has what the report has of it, and together they are all of it.
+    let flat = service.report(&[]);
+    let timeline = service.report(&["--view", "timeline"]);
+    let view = &timeline["timeline"];
+    let list = |it: &Value| it.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect::<Vec<u64>>();
+    assert_eq!(list(&view["weights"]).iter().sum::<u64>(), flat["flat"]["total"]["weight"].as_u64().unwrap());
+    let columns = view["columns"].as_array().unwrap();
+    assert!(columns.len() >= 2 && columns[0]["from_ns"] == 0, "{view}");
+    let band = view["bands"].as_array().unwrap().iter().find(|it| it["name"] == "forever").unwrap();
+    let own = flat["flat"]["rows"].as_array().unwrap().iter().find(|row| row["name"] == "forever").unwrap();
+    assert_eq!(list(&band["weights"]).iter().sum::<u64>(), own["self_weight"].as_u64().unwrap());
+    let text = service.stored(&["report", "--watch", "busy", "--view", "timeline"]).stdout;
+    assert!(text.contains(" forever") && text.contains("of watch busy"), "{text}");
     // What is not there is said, with what is.
     let nothing = service.stored(&["report", "--watch", "busy", "--since", "2001-01-01", "--until", "2001-01-02"]);
     nothing.assert_refused(2, &["busy has nothing of that time", "begin at"]);

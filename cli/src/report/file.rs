@@ -44,7 +44,7 @@ pub struct LoadedFile {
 
 impl From<Stored> for LoadedFile {
     fn from(stored: Stored) -> LoadedFile {
-        let Stored { profile, dir, about } = stored;
+        let Stored { profile, dir, about, .. } = stored;
         let (recovery, finished, records, bytes) = (Recovery::Whole, true, 0, about.bytes);
         LoadedFile {
             path: dir,
@@ -102,12 +102,18 @@ pub fn has_intervals(path: &Path, stored: &StoredArgs) -> Result<bool, Failure> 
 pub fn load_columns(
     path: &Path,
     stored: &StoredArgs,
+    socket: &SocketArgs,
     metric: Option<&str>,
     most: usize,
 ) -> Result<LoadedColumns, Failure> {
-    if !has_intervals(path, stored)? {
+    if stored.is_given()? {
+        let (stored, columns) = stored::load_columns(stored, socket, metric, most)?;
+        return Ok(LoadedColumns { file: stored.into(), columns });
+    }
+    if service::session_number(path).is_some() {
         return Err(Failure::bad_request(anyhow!(
-            "a timeline is made from the intervals of a file; `ccsd record` and `ccsd attach` write one"
+            "a daemon's session is known as a whole, not when what ran: a timeline is of a file (`ccsd record`, `ccsd attach`) or of \
+             what a watch has stored (--watch)"
         )));
     }
     let (mut file, window) = open_part(path, stored.since.as_deref(), stored.until.as_deref())?;

@@ -179,7 +179,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut columns = Vec::new();
     let mut loaded = if view == View::Timeline {
         let width = timeline::width(layout.width);
-        let loaded = file::load_columns(&args.file, &args.stored, args.query.metric.as_deref(), width)?;
+        let loaded = file::load_columns(&args.file, &args.stored, &args.socket, args.query.metric.as_deref(), width)?;
         columns = loaded.columns;
         loaded.file
     } else {

@@ -366,6 +366,30 @@ mod tests {
     }
 
     #[test]
+    fn hostile_names_are_inert_and_cut() {
+        let evil = "\x1b[2J\x1b]0;title\x07\u{202e}evil\u{9b}31m\r\n<script>";
+        let (long, wide) = ("n".repeat(100_000), "\u{65e5}\u{672c}".repeat(300));
+        let mut source = Source::new();
+        source.charge(&["main", evil, &long], 60);
+        source.charge(&["main", &wide], 30);
+        let (mut state, mut model) = shown(&mut source, 200_000_000);
+        for size in [(80, 24), (200, 50), (20, 5)] {
+            for look in [LOOK, Look { colour: false, unicode: false }] {
+                for view in "1234".chars() {
+                    press(&mut state, &mut model, &view.to_string());
+                    let shown = screen(&mut state, &model, look, size);
+                    let bad = |c: char| c.is_control() || c == '\u{202e}' || (!look.unicode && !c.is_ascii());
+                    assert!(!shown.iter().any(|line| line.contains(bad)), "{view}: {shown:?}");
+                    assert_eq!(shown.len(), usize::from(size.1));
+                    if size.0 >= 80 && view == '1' {
+                        assert!(shown.iter().any(|line| line.contains("\\u{1b}[2J\\u{1b}]0;title")), "{shown:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn every_view_at_80_columns() {
         let mut source = Source::new();
         source.charge(&["main", "parse", "read"], 60);

@@ -68,6 +68,33 @@ fn speedscope(text: &str) -> Weights {
     weights
 }
 
+/// As the Firefox Profiler counts: a stack is a row that names its caller's, a function counts once for each sample.
+fn firefox(text: &str) -> Weights {
+    let document: Value = serde_json::from_str(text).unwrap();
+    let shared = &document["shared"];
+    let number = |table: &str, column: &str, at: u64| shared[table][column][at as usize].as_u64().unwrap();
+    let mut weights = Weights::new();
+    for thread in document["threads"].as_array().unwrap() {
+        let samples = &thread["samples"];
+        for at in 0..samples["length"].as_u64().unwrap() as usize {
+            let mut functions = Vec::new();
+            let mut row = samples["stack"][at].as_u64().unwrap();
+            loop {
+                let function = number("frameTable", "func", number("stackTable", "frame", row));
+                let name = number("funcTable", "name", function) as usize;
+                functions.insert(0, shared["stringArray"][name].as_str().unwrap());
+                match number("stackTable", "prefixOffset", row) {
+                    0 => break,
+                    offset => row -= offset,
+                }
+            }
+            let scale = if samples["weightType"] == "tracing-ms" { 1e6 } else { 1.0 };
+            add(&mut weights, &functions, (samples["weight"][at].as_f64().unwrap() * scale).round() as u64);
+        }
+    }
+    weights
+}
+
 fn json(text: &str) -> Weights {
     let document: Value = serde_json::from_str(text).unwrap();
     let mut weights = Weights::new();
@@ -133,6 +160,7 @@ proptest! {
         let expected = expected(profile, &selection);
         prop_assert_eq!(&folded(&text(profile, &selection, Format::Folded)), &expected);
         prop_assert_eq!(&speedscope(&text(profile, &selection, Format::Speedscope)), &expected);
+        prop_assert_eq!(&firefox(&text(profile, &selection, Format::Firefox)), &expected);
         prop_assert_eq!(&json(&text(profile, &selection, Format::Json)), &expected);
         prop_assert_eq!(&callgrind(&text(profile, &selection, Format::Callgrind)), &expected);
         prop_assert_eq!(&csv(&text(profile, &selection, Format::Csv)), &expected);
@@ -150,20 +178,22 @@ fn hostile_names_are_inert() {
     let mut stack = evil.replace(' ', "_");
     stack.push_str(" leaf");
     maker.charge(&stack, 5);
+    // And one of 100 kB.
+    maker.charge(&"<b>".repeat(33_334), 1);
     for format in Format::ALL.into_iter().filter(|format| format.is_text()) {
         let text = text(&maker.profile, &Selection::all(), format);
         assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{}: {text}", format.name());
         if matches!(format, Format::Svg | Format::Html) {
-            assert!(!text.contains("<script>alert"), "{text}");
+            assert!(!text.contains("<script>alert") && !text.contains("<b><b>"), "{text}");
         }
     }
     let folded = text(&maker.profile, &Selection::all(), Format::Folded);
-    assert_eq!((folded.lines().count(), folded.matches(';').count()), (1, 1), "{folded}");
+    assert_eq!((folded.lines().count(), folded.matches(';').count()), (2, 1), "{folded}");
     let dot = text(&maker.profile, &Selection::all(), Format::Dot);
     // A quote that ends a string is not preceded by an odd number of backslashes.
     assert!(dot.contains("</script>\\\"];x;"), "{dot}");
     let csv = text(&maker.profile, &Selection::all(), Format::Csv);
-    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert_eq!(csv.lines().count(), 4, "{csv}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::{self, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ccsd_profile::codec::{TimeColumn, profile_in_columns, put_in_column};
 use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, Limits, MergeError, Profile};
 
 use super::retention::is_being_written;
@@ -32,6 +33,8 @@ pub struct Answer {
     pub profile: Option<Profile>,
     /// From the start of the first to the end of the last of these intervals.
     pub covered: TimeRange,
+    /// These intervals, in order, in nanoseconds since 1970.
+    pub intervals: Vec<TimeColumn>,
     /// Segments that hold any of it.
     pub segments: usize,
     /// Segments that were opened to find that out.
@@ -51,10 +54,36 @@ pub struct Answer {
 /// # Errors
 /// [`StoreError::Read`] if the directory cannot be read. Files that cannot be are told in the answer.
 pub fn query(dir: &Path, range: TimeRange) -> Result<Answer, StoreError> {
+    ask(dir, range, None)
+}
+
+/// The same with the weights of one metric, by its name, or else the first one, in columns of whole intervals, given in
+/// nanoseconds since 1970: a metric for all of them, and one for each. What is in none of them is left out.
+///
+/// # Errors
+/// As [`query`].
+pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -> Result<Answer, StoreError> {
+    let ends = |column: &TimeColumn| (column.from_ns, column.to_ns);
+    let range = TimeRange {
+        from: columns.first().map_or(0, |column| ends(column).0),
+        until: columns.last().map_or(0, |column| ends(column).1),
+    };
+    ask(dir, range, Some(Columns { metric, columns }))
+}
+
+/// How weights are put into columns.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    metric: Option<&'a str>,
+    columns: &'a [TimeColumn],
+}
+
+fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Answer, StoreError> {
     let found = contents(dir)?.segments;
     let mut answer = Answer {
         profile: None,
         covered: TimeRange { from: u64::MAX, until: 0 },
+        intervals: Vec::new(),
         segments: 0,
         opened: 0,
         bytes: 0,
@@ -70,13 +99,14 @@ pub fn query(dir: &Path, range: TimeRange) -> Result<Answer, StoreError> {
             continue;
         }
         answer.opened += 1;
-        match read(&segment.path, range) {
+        match read(&segment.path, range, columns) {
             Ok(part) => answer.add(&segment.path, part),
             // Dropped between listing and opening.
             Err(DecodeError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => answer.problems.push(format!("{}: {error}", segment.path.display())),
         }
     }
+    answer.intervals.sort_by_key(|it| (it.to_ns, it.from_ns));
     Ok(answer)
 }
 
@@ -85,6 +115,7 @@ struct Part {
     profile: Profile,
     /// `None` if no interval is of the time.
     covered: Option<TimeRange>,
+    intervals: Vec<TimeColumn>,
     bytes: u64,
     interrupted: bool,
     problem: Option<DecodeError>,
@@ -92,7 +123,7 @@ struct Part {
 
 impl Answer {
     fn add(&mut self, path: &Path, part: Part) {
-        let Part { profile, covered, bytes, interrupted, problem } = part;
+        let Part { profile, covered, intervals, bytes, interrupted, problem } = part;
         self.bytes += bytes;
         if let Some(problem) = problem {
             self.problems.push(format!("{}: {problem}; what comes before is shown", path.display()));
@@ -110,13 +141,14 @@ impl Answer {
                 }
             }
         }
+        self.intervals.extend(intervals);
         self.segments += 1;
         self.covered.from = self.covered.from.min(covered.from);
         self.covered.until = self.covered.until.max(covered.until);
     }
 }
 
-fn read(path: &Path, range: TimeRange) -> Result<Part, DecodeError> {
+fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Part, DecodeError> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(DecodeError::NotAProfile);
@@ -124,7 +156,15 @@ fn read(path: &Path, range: TimeRange) -> Result<Part, DecodeError> {
     let being_written = is_being_written(&file);
     let mut decoder = Decoder::new(BufReader::with_capacity(1 << 18, file))?;
     let started = decoder.session().started_unix_ns;
-    let mut profile = Profile::new(decoder.session().clone(), Limits::reading());
+    let metrics = &decoder.session().metrics;
+    let named = |name: &str| metrics.iter().position(|metric| metric.name == name).unwrap_or(usize::MAX);
+    let metric = columns.and_then(|it| it.metric).map_or(0, named);
+    let metrics = metrics.len();
+    let mut profile = match columns {
+        Some(it) => profile_in_columns(decoder.session(), metric, it.columns.len()),
+        None => Profile::new(decoder.session().clone(), Limits::reading()),
+    };
+    let mut intervals: Vec<TimeColumn> = Vec::new();
     let mut before = Accounting::default();
     let mut covered: Option<TimeRange> = None;
     let (mut interrupted, mut problem) = (false, None);
@@ -142,6 +182,19 @@ fn read(path: &Path, range: TimeRange) -> Result<Part, DecodeError> {
                 } else {
                     let known = covered.get_or_insert(TimeRange { from, until });
                     known.until = known.until.max(until);
+                    let interval = TimeColumn { from_ns: from, to_ns: until };
+                    // A very large update is written as several records of one interval.
+                    if until > from && intervals.last() != Some(&interval) {
+                        intervals.push(interval);
+                    }
+                }
+                if let Some(Columns { columns, .. }) = columns {
+                    let column = columns.partition_point(|column| column.to_ns < until);
+                    put_in_column(
+                        &mut update,
+                        (metrics, metric),
+                        (columns.len(), column.min(columns.len().saturating_sub(1))),
+                    );
                 }
                 if let Err(source) = profile.apply(&update) {
                     problem = Some(DecodeError::Update { record: decoder.whole_records(), source });
@@ -166,5 +219,5 @@ fn read(path: &Path, range: TimeRange) -> Result<Part, DecodeError> {
     }
     let accounting = profile.accounting().since(&before);
     *profile.accounting_mut() = accounting;
-    Ok(Part { profile, covered, bytes: decoder.bytes_used(), interrupted, problem })
+    Ok(Part { profile, covered, intervals, bytes: decoder.bytes_used(), interrupted, problem })
 }

@@ -11,6 +11,7 @@ use crate::error::DecodeError;
 use crate::limits::Limits;
 use crate::model::{Metric, Session, Unit};
 use crate::profile::Profile;
+use crate::update::Update;
 
 /// Memory that the weights of all columns may take, in bytes. A charge has two numbers for each.
 const COLUMN_BYTES: usize = 128 << 20;
@@ -54,6 +55,33 @@ pub fn columns(intervals: &[(u64, u64)], charges: usize, most: usize) -> Vec<Tim
     columns.into_iter().map(|(_, column)| column).collect()
 }
 
+/// An empty profile of a session, with the metric asked for, by its number, and one for each of so many columns. It cannot be
+/// written.
+#[must_use]
+pub fn profile_in_columns(session: &Session, metric: usize, columns: usize) -> Profile {
+    let mut session = session.clone();
+    let none = || Metric { name: "[none]".to_owned(), unit: Unit::Count };
+    let chosen = session.metrics.get(metric).cloned().unwrap_or_else(none);
+    let column = |number: usize| Metric { name: format!("column {number}"), unit: Unit::Count };
+    session.metrics = std::iter::once(chosen).chain((0..columns).map(column)).collect();
+    Profile::with_all_metrics(session, Limits::reading())
+}
+
+/// Puts what an update of a session of so many metrics charges by one of them into one of so many columns, for
+/// [`profile_in_columns`].
+pub fn put_in_column(update: &mut Update, (metrics, metric): (usize, usize), (columns, column): (usize, usize)) {
+    let mut weights = vec![0; update.charges.len() * (columns + 1)];
+    for (new, old) in weights.chunks_exact_mut(columns + 1).zip(update.weights.chunks_exact(metrics.max(1))) {
+        let weight = old.get(metric).copied().unwrap_or(0);
+        for at in [0, column + 1] {
+            if let Some(place) = new.get_mut(at) {
+                *place = weight;
+            }
+        }
+    }
+    update.weights = weights;
+}
+
 /// Reads a file with the weights of one metric, by its number, in columns; what is not in one of them is left out.
 ///
 /// # Errors
@@ -64,13 +92,7 @@ pub fn read_columns<R: Read>(input: R, metric: usize, columns: Vec<TimeColumn>) 
         until_ns: columns.last().map_or(0, |column| column.to_ns),
     };
     let (mut before, mut within) = (Accounting::default(), None);
-    let make = |session: &Session| {
-        let mut session = session.clone();
-        let chosen = session.metrics.get(metric).cloned();
-        let column = |number: usize| Metric { name: format!("column {number}"), unit: Unit::Count };
-        session.metrics = chosen.into_iter().chain((0..columns.len()).map(column)).collect();
-        Profile::with_all_metrics(session, Limits::reading())
-    };
+    let make = |session: &Session| profile_in_columns(session, metric, columns.len());
     let mut last_ns = 0;
     let mut loaded = read_profile_as(input, make, |session, update| {
         last_ns = update.to_ns;
@@ -84,18 +106,7 @@ pub fn read_columns<R: Read>(input: R, metric: usize, columns: Vec<TimeColumn>) 
             return;
         }
         within = Some(update.accounting.clone());
-        let mut weights = vec![0; update.charges.len() * (columns.len() + 1)];
-        for (new, old) in
-            weights.chunks_exact_mut(columns.len() + 1).zip(update.weights.chunks_exact(session.metrics.len().max(1)))
-        {
-            let weight = old.get(metric).copied().unwrap_or(0);
-            for at in [0, column + 1] {
-                if let Some(place) = new.get_mut(at) {
-                    *place = weight;
-                }
-            }
-        }
-        update.weights = weights;
+        put_in_column(update, (session.metrics.len(), metric), (columns.len(), column));
     })?;
     if window.until_ns < last_ns || within.is_none() {
         *loaded.profile.accounting_mut() = within.unwrap_or_else(|| before.clone());

@@ -28,7 +28,7 @@ mod split;
 mod window;
 mod wire;
 
-pub use columns::{Columns, TimeColumn, columns, read_columns};
+pub use columns::{Columns, TimeColumn, columns, profile_in_columns, put_in_column, read_columns};
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;
 pub use window::{Intervals, Window, read_window, read_window_with};

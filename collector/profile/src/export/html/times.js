@@ -174,14 +174,13 @@ class Timeline {
   draw() {
     if (!this.stacked || element("timeline").hidden) return;
     const { all, bands } = this.stacked;
-    this.paint(this.strip, 56, [...bands.map((weights, i) => [BAND_COLOURS[i], weights])], all);
+    this.paint(this.strip, [this.strip.parentElement.clientWidth, 56], bands.map((weights, i) => [BAND_COLOURS[i], weights]), all);
     this.mark();
   }
 
-  /* Weights in columns, stacked, as high as they are heavy in their time; what the bands leave of all in grey. */
-  paint(canvas, height, bands, all, most) {
+  /* Weights in columns, stacked, in so many pixels, as high as they are heavy in their time; what the bands leave of all in grey. */
+  paint(canvas, [width, height], bands, all, most) {
     const ratio = window.devicePixelRatio || 1, { times } = this;
-    const width = canvas.parentElement.clientWidth || 300;
     canvas.width = width * ratio;
     canvas.height = height * ratio;
     canvas.style.height = height + "px";
@@ -251,9 +250,11 @@ class Timeline {
     element("which").textContent = key;
     const length = column => Math.max(this.times.ends[column] - this.times.starts[column], 1);
     const highest = list => list.reduce((most, weights) => weights.reduce((most, weight, i) => Math.max(most, weight / length(i)), most), 0);
-    this.paint(first, 26, [[OTHER_COLOUR, all]], all);
+    // All bands are equally wide. To ask each for that, after the one before was drawn, has the page laid out as many times.
+    const size = [first.parentElement.clientWidth, 26];
+    this.paint(first, size, [[OTHER_COLOUR, all]], all);
     const most = highest(bands);
-    canvases.forEach((canvas, i) => this.paint(canvas, 26, [[BAND_COLOURS[0], bands[i]]], bands[i], most));
+    canvases.forEach((canvas, i) => this.paint(canvas, size, [[BAND_COLOURS[0], bands[i]]], bands[i], most));
     element("rest").textContent = left > rows.length ? `${left - rows.length} more functions; search finds them` : "";
     this.mark();
   }
