@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::context::ContextStats;
+use crate::pace::Pace;
 use crate::shed::{Shed, ShedCounts};
 
 macro_rules! reasons {
@@ -120,6 +121,8 @@ pub struct Accounting {
     pub memory_bytes: u64,
     /// What the collector's table of contexts did and holds. Kept up by `Profile::take_update`.
     pub contexts: ContextStats,
+    /// At which rates samples were taken, and what they cost where that was to stay within a budget.
+    pub pace: Pace,
 }
 
 impl Accounting {
@@ -178,6 +181,7 @@ impl Accounting {
             held_bytes: _,
             memory_bytes: _,
             contexts: _,
+            pace,
         } = earlier;
         let mut later = self.clone();
         let less = |from: &mut u64, earlier: &u64| *from = from.saturating_sub(*earlier);
@@ -206,6 +210,7 @@ impl Accounting {
         for (from, earlier) in later.shed.numbers_mut().iter_mut().zip(shed.numbers()) {
             less(from, earlier);
         }
+        later.pace = self.pace.since(pace);
         later
     }
 
@@ -235,6 +240,7 @@ impl Accounting {
             held_bytes,
             memory_bytes,
             contexts,
+            pace,
         } = other;
         let add = |to: &mut u64, more: &u64| *to = to.saturating_add(*more);
         let add_known = |to: &mut Option<u64>, more: &Option<u64>| {
@@ -270,5 +276,6 @@ impl Accounting {
         self.held_bytes = self.held_bytes.max(*held_bytes);
         self.memory_bytes = self.memory_bytes.max(*memory_bytes);
         self.contexts.merge(contexts);
+        self.pace.merge(pace);
     }
 }

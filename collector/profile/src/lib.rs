@@ -28,6 +28,7 @@ mod merge;
 mod model;
 mod name;
 mod naming;
+mod pace;
 mod profile;
 pub mod query;
 mod shed;
@@ -54,6 +55,7 @@ pub use limits::{Limits, MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX
 pub use merge::{Canonical, ChargeKey, CostCentreKey};
 pub use model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
 pub use name::sanitise;
+pub use pace::{Pace, RateSpan};
 pub use profile::{Charge, Profile};
 pub use shed::{Shed, ShedCounts};
 pub use update::{ChargeDelta, Counts, NewContext, Update};

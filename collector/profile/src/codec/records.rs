@@ -5,6 +5,7 @@ use super::wire::{Cursor, Wrong, put, put_len, put_option, put_str};
 use crate::accounting::{Accounting, TruncationReason};
 use crate::limits::MAX_METRICS;
 use crate::model::{Metric, Session, Unit};
+use crate::pace::Pace;
 
 pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
     put_str(out, &session.target);
@@ -67,6 +68,10 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
     Ok(Metric { name, unit })
 }
 
+/// Where the rates stand among the numbers: the last of them, as there may be any number of rates. What lies between them
+/// and the others is for others to come.
+const PACE_AT: usize = 48;
+
 /// Counted lists, so that each can grow: the truncated samples by reason, the numbers, those of the context table (there
 /// will always be nine) with how often each table had no room.
 pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
@@ -95,10 +100,12 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         a.held_bytes,
         a.memory_bytes,
     ];
+    let pace = a.pace.numbers();
+    let reserved = if pace.is_empty() { 0 } else { PACE_AT.saturating_sub(numbers.len()) };
     put_option(out, a.expected);
     put_option(out, a.target_cpu_ns);
-    put_len(out, numbers.len());
-    for number in numbers {
+    put_len(out, numbers.len() + reserved + pace.len());
+    for number in numbers.into_iter().chain(std::iter::repeat_n(0, reserved)).chain(pace) {
         put(out, number);
     }
     let contexts = a.contexts.numbers();
@@ -140,9 +147,10 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
         &mut a.held_bytes,
         &mut a.memory_bytes,
     ];
-    for (field, number) in fields.into_iter().zip(numbers) {
+    for (field, &number) in fields.into_iter().zip(&numbers) {
         *field = number;
     }
+    a.pace = Pace::from_numbers(numbers.get(PACE_AT..).unwrap_or_default());
     let tables = from.list(Cursor::get)?;
     for (field, number) in a.contexts.numbers_mut().into_iter().chain(a.shed.numbers_mut()).zip(tables) {
         *field = number;
