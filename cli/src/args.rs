@@ -207,6 +207,19 @@ pub struct CollectArgs {
     /// or never.
     #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", allow_negative_numbers = true)]
     pub frequency: String,
+    /// What sampling may cost, in percent of the program's CPU time, instead of a rate: 0.01 to 25
+    ///
+    /// What a sample costs the program is measured beforehand, on a thread of ccsd's own, and what it costs ccsd as it
+    /// goes. The rate is what both together leave room for, 4999 at most, and follows when they change. The report says
+    /// which rates that were.
+    #[arg(long, value_name = "PERCENT", value_parser = overhead, allow_negative_numbers = true, conflicts_with = "frequency")]
+    pub overhead: Option<f64>,
+    /// Keep the rate, even where samples are lost because the machine does not keep up
+    ///
+    /// Else it is halved then, four times at most, and doubled again when nothing has been missing for ten seconds. Each
+    /// change is said, and samples weigh what they stood for when they were taken.
+    #[arg(long)]
+    pub no_adapt: bool,
     /// The event that samples [default: the best there is]
     ///
     /// `cycles` counts hardware cycles and is missing in most virtual machines; `cpu-clock` is a timer that runs while
@@ -315,6 +328,17 @@ pub fn memory(text: &str) -> Result<u64, String> {
         true => Ok(bytes),
         false => Err(format!("{text} is too little: {} MiB is the least", Budget::MIN_MEMORY >> 20)),
     }
+}
+
+/// Reads a budget of overhead.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn overhead(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    let percent = number.map_err(|_| "not a number of percent, as in 1 or 0.5".to_owned())?;
+    ccsd_collector::Overhead::percent(percent).map_err(|error| error.to_string())?;
+    Ok(percent)
 }
 
 /// Reads a process id.
@@ -533,6 +557,15 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_is_in_percent() {
+        for (text, percent) in [("1", 1.0), ("0.5%", 0.5), ("25", 25.0)] {
+            let line = format!("ccsd record --overhead {text} -- ls");
+            let Command::Record(args) = parse(&line).unwrap().command else { panic!() };
+            assert_eq!(args.collect.overhead, Some(percent));
+        }
+    }
+
+    #[test]
     fn a_negative_rate_is_a_rate() {
         let Command::Record(args) = parse("ccsd record -F -5 -- ls").unwrap().command else { panic!() };
         assert_eq!(args.collect.frequency, "-5");
@@ -550,6 +583,12 @@ mod tests {
             "ccsd record -e nonsense -- ls",
             "ccsd record --duration -1 -- ls",
             "ccsd record --kernel --user -- ls",
+            "ccsd record --overhead 0 -- ls",
+            "ccsd record --overhead -1 -- ls",
+            "ccsd record --overhead 26 -- ls",
+            "ccsd record --overhead nan -- ls",
+            "ccsd record --overhead much -- ls",
+            "ccsd record --overhead 1 -F 99 -- ls",
             "ccsd dump",
             "ccsd dump 0",
             "ccsd dump --json --full 1",

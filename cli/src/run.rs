@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
-use ccsd_collector::{Budget, EventChoice, Options, Scope, check_rate, system};
+use ccsd_collector::{Budget, EventChoice, Options, Overhead, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use crossbeam_channel::{Receiver, select, unbounded};
@@ -118,6 +118,8 @@ fn options(args: &CollectArgs) -> Result<Options, Failure> {
         event,
         scope,
         rate_hz: rate(&args.frequency)?,
+        overhead: args.overhead.map(Overhead::percent).transpose()?,
+        adapts: !args.no_adapt,
         inherit: !args.no_inherit,
         per_cpu: args.per_cpu,
         budget: Budget::of(args.memory),

@@ -14,10 +14,12 @@ use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
 use crate::layers::{Common, Layers, Reserve};
+use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::pulse::{LOOK, Pulse, Watch};
+use crate::rates::Rates;
 use crate::resolve::Resolver;
 use crate::session::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
@@ -98,6 +100,7 @@ pub struct Aggregator {
     crashes_left_out: u64,
     /// Sum of the samples' first weights.
     weighed: u64,
+    rates: Rates,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     /// As many as the profile can tell apart. Those that have ended stay: their children name them.
     most_processes: usize,
@@ -132,9 +135,16 @@ impl Aggregator {
             metrics,
             crashes_left_out: 0,
             weighed: 0,
+            rates: Rates::new(spec.rate_hz, None),
             processes: HashMap::default(),
             threads: HashMap::default(),
         }
+    }
+
+    /// The same where sampling is to stay within a budget of overhead.
+    pub fn within(mut self, overhead: Option<Overhead>) -> Aggregator {
+        self.rates = Rates::new(self.spec.rate_hz, overhead);
+        self
     }
 
     /// Works until the sampler says that the session is over, or hangs when it should; sends an update per interval and one
@@ -157,6 +167,7 @@ impl Aggregator {
                 Err(RecvTimeoutError::Disconnected) => break PANICKED,
             };
             self.absorb(&mut batch);
+            pulse.tell_cpu(usage::thread_cpu_ns());
             counts = batch.counts;
             if batch.mark != Mark::None {
                 match batch.mark {
@@ -239,6 +250,11 @@ impl Aggregator {
                 Item::ImageClosed(index) => self.resolver.close(index),
                 Item::ImageReopened(index, image) => self.resolver.reopen(&mut self.profile, index, image),
                 Item::Note(note) => self.profile.add_note(&note),
+                Item::Rate { at, change } => {
+                    if let Some(note) = self.rates.change(at, &change) {
+                        self.profile.add_note(&note);
+                    }
+                }
                 Item::Process { key, parent, pid, start_time, exec_generation, name } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
                     let process = Process { pid, start_time, exec_generation, parent, name };
@@ -414,6 +430,7 @@ impl Aggregator {
         accounting.throttled = own_part(counts.throttled, counts);
         accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;
+        accounting.pace = self.rates.pace(counts.duration_ns, counts.cost);
         accounting.own_cpu_ns = match self.own_process {
             true => usage::own_cpu_ns(),
             false => {
@@ -427,7 +444,7 @@ impl Aggregator {
             accounting.target_cpu_ns = used;
             accounting.expected = match spec.event {
                 Event::Tick { .. } => counts.counted.map(|counted| counted.ticks),
-                _ => expected(&spec, used, counts.user_share),
+                _ => expected(spec.kernel, counts.counted.map(|counted| counted.due_milli), counts.user_share),
             };
         }
         if last {
@@ -538,18 +555,19 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
     .flatten()
 }
 
-/// Samples that a clock event should have given: the CPU time that it counted over its period. The clock counts kernel
-/// time too; where only user code is sampled, the kernel's own accounts say which part of it was that.
-fn expected(spec: &EventSpec, used: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
-    let all = used?;
-    let sampled = match (spec.kernel, user_share) {
+/// Samples that a clock event should have given, of `due_milli` thousandths by the CPU time that it counted at the rates of
+/// that time. The clock counts kernel time too; where only user code is sampled, the kernel's own accounts say which part
+/// of it was that.
+fn expected(kernel: bool, due_milli: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
+    let all = due_milli?;
+    let sampled = match (kernel, user_share) {
         (true, _) => all,
         (false, Some((user, total))) if total > 0 => {
             u64::try_from(u128::from(all) * u128::from(user) / u128::from(total)).ok()?
         }
         (false, _) => return None,
     };
-    Some((sampled + spec.period_ns() / 2) / spec.period_ns())
+    Some(sampled.saturating_add(500) / 1000)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! so that in the steady state nothing is allocated.
 
 use crate::layers::Common;
+use crate::pace::{Change, Cost};
 use crate::perf::set::Counted;
 use crate::process::images::{Image, ImageIndex};
 use crate::process::jit_code::JitEvent;
@@ -30,6 +31,13 @@ pub enum Item {
     Jit(JitEvent),
     /// Something that readers of the profile should know.
     Note(String),
+    /// From now on samples are taken at another rate.
+    Rate {
+        /// Nanoseconds since sampling began.
+        at: u64,
+        /// The change.
+        change: Change,
+    },
     /// A process that is about to get its first sample.
     Process {
         /// Identity.
@@ -169,6 +177,8 @@ pub struct Counts {
     pub counted: Option<Counted>,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
+    /// What a sample costs, where there is a budget for it.
+    pub cost: Option<Cost>,
 }
 
 /// Why a batch was sent.

@@ -49,6 +49,12 @@ pub enum Error {
     /// The process ended while its events were being opened.
     #[error("PID {0} exited while ccsd was attaching to it; nothing was sampled")]
     DiedDuringAttach(u32),
+    /// A budget of overhead that makes no sense.
+    #[error("a budget of {0}% is outside of 0.01% to 25% of the target's CPU time")]
+    Overhead(f64),
+    /// What samples cost here could not be measured.
+    #[error("cannot find out what a sample costs here: {0}; choose a rate with -F instead of --overhead")]
+    Unmeasured(String),
     /// The session is over.
     #[error("the session has ended")]
     Ended,
@@ -183,6 +189,8 @@ impl Error {
                 | Error::NotPermitted { .. }
                 | Error::DumpNotPermitted { .. }
                 | Error::Rate { .. }
+                | Error::Overhead(_)
+                | Error::Unmeasured(_)
                 | Error::EventUnavailable { .. }
                 | Error::KernelRefused
                 | Error::WholeMachineRefused

@@ -20,9 +20,21 @@ pub struct Pulse {
     beats: AtomicU64,
     end_asked: AtomicBool,
     given_up: AtomicBool,
+    /// CPU time of the aggregating thread, nanoseconds.
+    aggregator_cpu_ns: AtomicU64,
 }
 
 impl Pulse {
+    /// The aggregating thread tells what CPU time it has used so far, nanoseconds.
+    pub fn tell_cpu(&self, ns: u64) {
+        self.aggregator_cpu_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// What it has told last.
+    pub fn aggregator_cpu_ns(&self) -> u64 {
+        self.aggregator_cpu_ns.load(Ordering::Relaxed)
+    }
+
     /// The thread is alive.
     #[inline]
     pub fn beat(&self) {

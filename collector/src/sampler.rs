@@ -6,6 +6,7 @@
 //! names never are.
 
 mod attach;
+mod rate;
 mod records;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::batch::{Batch, Item, Mark};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
+use crate::pace::Pace;
 use crate::perf::now_ns;
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
@@ -27,6 +29,7 @@ use crate::process::procfs;
 use crate::promptness::Urgency;
 use crate::pulse::Pulse;
 use crate::usage::thread_cpu_ns;
+use rate::RateControl;
 use records::State;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
@@ -99,12 +102,14 @@ pub struct Sampler {
     hurry_until: u64,
     /// When images were last asked for that could not be read.
     asked_again: u64,
+    rate: RateControl,
     state: State,
 }
 
 impl Sampler {
     /// A sampler for `events`, whose rings are `sorter`, of all processes or of an owner's alone. An update is due every
-    /// `interval`. What it remembers keeps to `budget`.
+    /// `interval`. What it remembers keeps to `budget`. `pace` has the rate that they have, and says when they are to have
+    /// another.
     pub fn new(
         events: EventSet,
         sorter: EventSorter,
@@ -112,8 +117,11 @@ impl Sampler {
         interval: Duration,
         owner: Option<Owner>,
         budget: &Budget,
+        pace: Pace,
     ) -> Sampler {
-        let state = State::new(&events, owner, budget);
+        let mut state = State::new(&events, owner, budget);
+        let rate = RateControl::new(pace, now_ns());
+        state.counts.cost = rate.cost();
         Sampler {
             events,
             sorter,
@@ -126,6 +134,7 @@ impl Sampler {
             handed_on: 0,
             hurry_until: 0,
             asked_again: 0,
+            rate,
             state,
         }
     }
@@ -171,6 +180,7 @@ impl Sampler {
             };
             let now = now_ns();
             urgency.review(now);
+            self.review_rate(now);
             self.state.counts.duration_ns = now.saturating_sub(started);
             match command {
                 Some(Command::Stop { target_cpu_ns }) => {
@@ -255,10 +265,7 @@ impl Sampler {
         });
         let events = &mut self.events;
         let closing: Vec<OwnedFd> = state.redundant.drain(..).flat_map(|id| events.take_late(id)).collect();
-        if !closing.is_empty() {
-            // Closing waits for locks that threads of the target hold while they start and end.
-            let _ = std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(move || drop(closing));
-        }
+        close_elsewhere(closing);
         if state.unwinder.read_too_late() > too_late {
             self.hurry_until = now_ns().saturating_add(HURRY_NS);
         }
@@ -300,6 +307,13 @@ impl Sampler {
             self.handed_on = now;
             self.state.send(&self.channels, wait);
         }
+    }
+}
+
+/// Closes events. That waits for locks that threads of the target hold while they start and end.
+fn close_elsewhere(events: Vec<OwnedFd>) {
+    if !events.is_empty() {
+        let _ = std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(move || drop(events));
     }
 }
 

@@ -14,7 +14,9 @@ use crate::aggregator::Aggregator;
 use crate::budget::Budget;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
+use crate::pace::{MOST_HZ, Overhead, Pace};
 use crate::perf::attr::Event;
+use crate::perf::calibrate::target_cost_ns;
 use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machine};
 use crate::perf::layout::{Layout, Situation, can_be_per_cpu};
 use crate::perf::set::{EventSet, files_of_all_events, open_elsewhere};
@@ -45,8 +47,14 @@ pub struct Options {
     pub event: EventChoice,
     /// Kernel, user or both.
     pub scope: Scope,
-    /// Samples per second of CPU time; see [`crate::perf::choice::check_rate`].
+    /// Samples per second of CPU time; see [`crate::perf::choice::check_rate`]. With a budget it is not used.
     pub rate_hz: u32,
+    /// What sampling may take, of the target's CPU time: the rate is chosen and adjusted by it. What a sample costs is
+    /// measured before the session, which takes 50 ms.
+    pub overhead: Option<Overhead>,
+    /// Whether the rate is lowered where the machine does not keep up, and raised again. Not with [`Options::owner`]: new
+    /// events on a process that has become somebody else's in the meantime would be events on what is not his.
+    pub adapts: bool,
     /// Whether threads and processes that the target starts are sampled too.
     pub inherit: bool,
     /// Whether to sample CPUs and keep what is the target's, instead of following its threads: threads however short are
@@ -74,6 +82,8 @@ impl Default for Options {
             scope: Scope::Auto,
             // Not 1000: a rate that divides the usual timers' would see their work always or never.
             rate_hz: 999,
+            overhead: None,
+            adapts: true,
             inherit: true,
             per_cpu: false,
             whole_machine: true,
@@ -127,10 +137,10 @@ impl Session {
     pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<Session> {
         check_target(pid)?;
         let target = words.first().cloned().unwrap_or_default();
-        let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
+        let (mut choice, pace) = choose_with_pace(options)?;
         choice.spec.enable_on_exec = true;
         let layout = if options.per_cpu { per_cpu(&mut choice, options)? } else { Layout::Threads };
-        let mut prepared = Prepared::new(options, choice, layout, target, words, vec![pid])?;
+        let mut prepared = Prepared::new(options, choice, pace, layout, (target, words, vec![pid]))?;
         prepared.sampler.prepare_child(pid)?;
         prepared.start()
     }
@@ -173,10 +183,11 @@ impl Session {
         pids: &[u32],
         open: impl Fn(&mut Sampler) -> Result<T>,
     ) -> Result<(Session, T)> {
-        let choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
+        let (choice, pace) = choose_with_pace(options)?;
         let mut refused = Error::DiedDuringAttach(pids.first().copied().unwrap_or(0));
         for (choice, layout) in layouts(choice, options, pids)? {
-            let prepared = Prepared::new(options, choice, layout, target.clone(), words.clone(), pids.to_vec());
+            let what = (target.clone(), words.clone(), pids.to_vec());
+            let prepared = Prepared::new(options, choice, pace.clone(), layout, what);
             let opened = prepared.and_then(|mut prepared| {
                 let opened = open(&mut prepared.sampler)?;
                 Ok((prepared, opened))
@@ -283,6 +294,28 @@ pub fn check_target(pid: u32) -> Result<()> {
         return Err(Error::Zombie(pid));
     }
     Ok(())
+}
+
+/// The event for a session, and how its rate is decided. Where there is a budget, the event has the rate that it affords.
+fn choose_with_pace(options: &Options) -> Result<(Choice, Pace)> {
+    let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
+    let ticks = matches!(choice.spec.event, Event::Tick { .. });
+    let adapts = options.adapts && options.owner.is_none() && !ticks;
+    let Some(overhead) = options.overhead else {
+        let pace = Pace::at(choice.spec.rate_hz, adapts);
+        return Ok((choice, pace));
+    };
+    if ticks {
+        let why = "it comes as often as it comes, so that there is no rate to choose for --overhead";
+        return Err(Error::EventUnavailable { event: "tick".to_owned(), why: why.to_owned() });
+    }
+    let most = MOST_HZ.min(system::perf_max_sample_rate());
+    let mut pace = Pace::within(overhead, target_cost_ns(&choice.spec)?, most, adapts);
+    if options.owner.is_some() {
+        pace.hold();
+    }
+    choice.spec.rate_hz = pace.rate_hz();
+    Ok((choice, pace))
 }
 
 /// The layouts to try on running processes, the best first, each with its event and a note that says why it is not the
@@ -394,10 +427,9 @@ impl Prepared {
     fn new(
         options: &Options,
         mut choice: Choice,
+        pace: Pace,
         layout: Layout,
-        target: String,
-        command: Vec<String>,
-        pids: Vec<u32>,
+        (target, command, pids): (String, Vec<String>, Vec<u32>),
     ) -> Result<Prepared> {
         let (mut events, mut sorter) = EventSet::new(choice.spec, layout, options.budget.rings, &mut choice.notes)?;
         if !options.own_process {
@@ -425,14 +457,16 @@ impl Prepared {
             wake: wake_receiver,
             pulse: pulse.clone(),
         };
-        let mut sampler = Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget);
+        let overhead = pace.overhead();
+        let mut sampler =
+            Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget, pace);
         if options.own_process {
             sampler.exits_with_process();
         }
         Ok(Prepared {
             info,
             sampler,
-            aggregator: Aggregator::new(profile, spec, layout, options.own_process, &options.budget),
+            aggregator: Aggregator::new(profile, spec, layout, options.own_process, &options.budget).within(overhead),
             batches,
             empty,
             commands,

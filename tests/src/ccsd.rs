@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
-use ccsd_profile::read_profile;
+use ccsd_profile::{Profile, read_profile};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{Signal, kill};
@@ -235,10 +235,25 @@ impl Collecting {
         }
     }
 
+    /// Waits until its profile is as it should be.
+    ///
+    /// # Panics
+    /// If it ends before.
+    pub fn wait_until(&mut self, wanted: impl Fn(&Profile) -> bool) {
+        while !self.profile().is_some_and(|profile| wanted(&profile)) {
+            let _ = self.writes();
+        }
+    }
+
     /// How many samples its profile holds now.
     fn samples(&self) -> u64 {
-        let loaded = File::open(&self.file).ok().and_then(|file| read_profile(file).ok());
-        loaded.map_or(0, |loaded| loaded.profile.accounting().received)
+        self.profile().map_or(0, |profile| profile.accounting().received)
+    }
+
+    /// Its profile as it is now, if there is one yet.
+    fn profile(&self) -> Option<Profile> {
+        let file = File::open(&self.file).ok()?;
+        read_profile(file).ok().map(|loaded| loaded.profile)
     }
 
     /// Waits for writes to its profile, and counts them. Now and then there are none.

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         })
         .test("two_hundred_busy_threads_of_a_user", &[CC, Need::Root], || {
             // He has small rings and no priority: whatever that loses is counted, and why is said.
-            let recorded = Record::new(motion(), &["busy", "200", "8000"]).user(NOBODY).run();
+            let recorded = Record::new(motion(), &["busy", "200", "8000"]).options(&["--no-adapt"]).user(NOBODY).run();
             let accounting = recorded.assert_whole().assert_complete().profile.accounting();
             assert_adds_up(&recorded);
             assert_eq!(accounting.lost > 0, note(&recorded, "wait for the CPU").is_some(), "{accounting:?}");
@@ -174,7 +174,11 @@ fn crowd(user: Option<u32>, limit: u64, files: impl FnOnce(u64)) -> Recorded {
     let mut fixture = Running::start_command(command.args(["crowd", &CROWD.to_string(), "300"]));
     let mut collecting = Collecting::start(|file| {
         let mut command = Command::new("prlimit");
-        command.arg(format!("--nofile={limit}:{limit}")).arg(binary()).args(["attach", "-F", "1999", "-o"]).arg(file);
+        command
+            .arg(format!("--nofile={limit}:{limit}"))
+            .arg(binary())
+            .args(["attach", "--no-adapt", "-F", "1999", "-o"])
+            .arg(file);
         if let Some(user) = user {
             as_user(&mut command, user);
         }

@@ -38,6 +38,9 @@ pub fn text(
     if let Some(text) = limits(accounting) {
         lines.push(Line { label: "limits", text, tone: Tone::Warning });
     }
+    if let Some(text) = rates(session, accounting) {
+        lines.insert(2, Line { label: "rates", text, tone: Tone::Plain });
+    }
     let time = file.and_then(|file| file.stored.as_ref().map(|about| about.line()).or_else(|| file.time()));
     if let Some(text) = time {
         lines.insert(1, Line { label: "time", text, tone: Tone::Plain });
@@ -105,6 +108,31 @@ fn event(session: &Session, accounting: &Accounting) -> String {
         rate => format!(" at {} Hz of CPU time", count(rate.into())),
     };
     format!("{}{rate}, for {}", sanitise(&session.event), nanoseconds(accounting.duration_ns))
+}
+
+/// The rates, if there was more than one, and the budget that they are to stay within.
+fn rates(session: &Session, accounting: &Accounting) -> Option<String> {
+    let pace = &accounting.pace;
+    let mut parts = Vec::new();
+    if pace.budget_ppm > 0 {
+        let us = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);
+        let cost = match pace.target_cost_ns {
+            0 => "what a sample costs is not known".to_owned(),
+            target if pace.own_cost_ns == 0 => {
+                format!("a sample costs the target {}; what it costs ccsd is not measured yet", us(target))
+            }
+            target => format!("a sample costs the target {} and ccsd {}", us(target), us(pace.own_cost_ns)),
+        };
+        parts.push(format!("{}% of the target's CPU time to spend; {cost}", pace.budget_ppm as f64 / 1e4));
+    }
+    if pace.changes > 0 || pace.rates.iter().any(|span| span.rate_hz != session.rate_hz) {
+        let spans = pace
+            .rates
+            .iter()
+            .map(|span| format!("{} Hz for {}", count(span.rate_hz.into()), nanoseconds(span.duration_ns)));
+        parts.push(spans.collect::<Vec<_>>().join(", "));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn samples(session: &Session, accounting: &Accounting) -> String {
@@ -236,6 +264,26 @@ mod tests {
              # stacks   4,300 complete, 12 truncated (10 no unwind information, 2 stack copy too small); \
              0 unsymbolised, 0 elided\n\
              # cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%), 20.0 MiB peak\n"
+        );
+    }
+
+    #[test]
+    fn rates_are_said_where_there_were_several() {
+        let mut profile = profile();
+        let pace = &mut profile.accounting_mut().pace;
+        pace.spend(999, 2_000_000_000);
+        assert_eq!(rates(profile.session(), profile.accounting()), None);
+        let pace = &mut profile.accounting_mut().pace;
+        pace.spend(499, 1_500_000_000);
+        pace.changes = 1;
+        let said = text(&profile, None, Vec::new(), Layout::PLAIN);
+        assert!(said.contains("\n# rates    999 Hz for 2.00 s, 499 Hz for 1.50 s\n# samples "), "{said}");
+        let pace = &mut profile.accounting_mut().pace;
+        (pace.budget_ppm, pace.target_cost_ns, pace.own_cost_ns) = (5_000, 16_040, 8_000);
+        assert_eq!(
+            rates(profile.session(), profile.accounting()).unwrap(),
+            "0.5% of the target's CPU time to spend; a sample costs the target 16.0 us and ccsd 8.0 us; \
+             999 Hz for 2.00 s, 499 Hz for 1.50 s"
         );
     }
 

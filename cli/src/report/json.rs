@@ -8,7 +8,7 @@ use ccsd_profile::view::{
     StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
-    Accounting, ContextStats, CostCentreId, Entry, Intervals, Recovery, Session, ShedCounts, TruncationReason,
+    Accounting, ContextStats, CostCentreId, Entry, Intervals, Pace, Recovery, Session, ShedCounts, TruncationReason,
 };
 use serde::Serialize;
 
@@ -108,6 +108,7 @@ pub struct Counts {
     /// How often each table had no room; those that always had are left out.
     shed: ShedCounts,
     contexts: ContextStats,
+    pace: Pace,
 }
 
 impl Counts {
@@ -139,6 +140,7 @@ impl Counts {
             memory_bytes: accounting.memory_bytes,
             shed: accounting.shed,
             contexts: accounting.contexts,
+            pace: accounting.pace.clone(),
         }
     }
 }

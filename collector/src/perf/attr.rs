@@ -5,6 +5,7 @@
 
 use perf_event_open_sys::bindings as sys;
 
+use super::layout::Layout;
 use super::record::SampleLayout;
 
 /// Bytes of user stack that the kernel copies with every sample.
@@ -165,11 +166,13 @@ impl EventSpec {
         Some(attr)
     }
 
-    /// The attributes of a sampling event that also reports what [`EventSpec::tracking_attr`] does, for
-    /// [`Layout::Compact`](super::layout::Layout::Compact).
-    pub fn sampling_and_tracking_attr(&self) -> sys::perf_event_attr {
+    /// The attributes of the event that samples a thread: in [`Layout::Compact`] it also reports what
+    /// [`EventSpec::tracking_attr`] does.
+    pub fn thread_attr(&self, layout: Layout) -> sys::perf_event_attr {
         let mut attr = self.sampling_attr();
-        report_changes(&mut attr);
+        if layout == Layout::Compact {
+            report_changes(&mut attr);
+        }
         attr
     }
 

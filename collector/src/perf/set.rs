@@ -5,11 +5,14 @@
 //! redirected to it. Events bound to a CPU are what `inherit` demands: the kernel gives no ring to an inherited event that
 //! may run on any.
 
+mod renew;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
+use perf_event_open_sys::bindings::perf_event_attr;
 
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES, ring_owner_attr};
 use super::layout::{Layout, files_per_target, room};
@@ -20,6 +23,8 @@ use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
 use crate::process::procfs;
 use crate::system;
+
+pub use renew::Renewal;
 
 /// Pages of a sample ring at best: 4 MiB hold 64 samples of the largest size, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
 /// samples when more threads than CPUs kept ccsd waiting for its turn.)
@@ -48,6 +53,8 @@ pub struct EventSet {
     owners: Vec<(OwnedFd, OwnedFd)>,
     /// Those whose counts add up to what the target has used: the sampling events, or those that only count.
     counting: Vec<OwnedFd>,
+    /// What else belongs to sampling at this rate: what rides in the groups of those, or the events that sample CPUs.
+    samplers: Vec<OwnedFd>,
     others: Vec<OwnedFd>,
     /// Those that tell of fatal signals.
     fatal: Vec<OwnedFd>,
@@ -61,13 +68,23 @@ pub struct EventSet {
     ring_bytes: usize,
     /// Whether there are threads whose time nothing counts.
     uncounted: bool,
+    /// What was counted at other rates than the present one.
+    past: renew::Past,
 }
 
 /// Events on one CPU of a thread that may have inherited others on that CPU.
 struct LateEvents {
     sampling: OwnedFd,
-    /// What tells of mappings, and the TSC.
-    others: Vec<OwnedFd>,
+    /// What rides in its group.
+    member: Option<OwnedFd>,
+    /// What tells of mappings.
+    tracking: Option<OwnedFd>,
+}
+
+impl LateEvents {
+    fn all(&self) -> impl Iterator<Item = &OwnedFd> {
+        std::iter::once(&self.sampling).chain(&self.member).chain(&self.tracking)
+    }
 }
 
 /// What the events of a session counted.
@@ -77,6 +94,8 @@ pub struct Counted {
     pub used: u64,
     /// Ticks, where they sample.
     pub ticks: u64,
+    /// Samples that a clock should have given in that time at the rates of its parts, in thousandths.
+    pub due_milli: u64,
 }
 
 /// What opening events on a thread came to.
@@ -142,13 +161,14 @@ impl EventSet {
         let sample_layout = spec.sample_layout();
         let file_limit = system::raise_file_limit().saturating_sub(open_elsewhere());
         let ring_bytes = (sample_pages + tracking_pages) * PAGE * cpus.len();
-        let (counting, others) = (Vec::new(), Vec::new());
+        let (counting, samplers, others) = (Vec::new(), Vec::new(), Vec::new());
         let mut set = EventSet {
             spec,
             layout,
             cpus,
             owners,
             counting,
+            samplers,
             others,
             fatal: Vec::new(),
             late: HashMap::new(),
@@ -156,6 +176,7 @@ impl EventSet {
             counted: CountedFiles::default(),
             ring_bytes,
             uncounted: false,
+            past: renew::Past::default(),
         };
         if layout == Layout::Cpus {
             set.open_cpus().map_err(|error| match error.raw_os_error() {
@@ -211,8 +232,13 @@ impl EventSet {
 
     /// Whether one thread more would take what ccsd needs for other files.
     fn is_full(&self) -> bool {
-        let more = files_per_target(self.layout, &self.spec).saturating_mul(self.cpus.len() as u64);
-        files_of_all_events().saturating_add(more) > room(self.file_limit)
+        self.is_full_with(0)
+    }
+
+    /// The same where `more` files are open that are not counted yet.
+    fn is_full_with(&self, more: u64) -> bool {
+        let one = files_per_target(self.layout, &self.spec).saturating_mul(self.cpus.len() as u64);
+        files_of_all_events().saturating_add(more).saturating_add(one) > room(self.file_limit)
     }
 
     fn count_files(&mut self) {
@@ -231,11 +257,8 @@ impl EventSet {
 
     /// Events on a thread that sample it and all that it starts, on every CPU.
     fn follow_thread(&mut self, tid: i32, late: bool) -> io::Result<()> {
-        let (mut sampling, member) = (self.spec.sampling_attr(), self.spec.group_member_attr());
         let mut tracking = Vec::new();
-        if self.layout == Layout::Compact {
-            sampling = self.spec.sampling_and_tracking_attr();
-        } else {
+        if self.layout != Layout::Compact {
             // Tracking first: no mapping may fall between the first sample and the first record of mappings.
             let attr = self.spec.tracking_attr();
             for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
@@ -245,25 +268,20 @@ impl EventSet {
             }
         }
         let mut tracking = tracking.into_iter();
+        let attr = self.spec.thread_attr(self.layout);
+        let switches_on = matches!(self.spec.event, Event::Tick { .. }) && !self.spec.enable_on_exec;
         for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
-            let leader = event::open(&sampling, tid, cpu, None)?;
-            let mut others: Vec<OwnedFd> = tracking.next().into_iter().collect();
-            // A sample written before the member is there reads a group of one, and has no TSC.
-            if let Some(member) = &member {
-                others.push(event::open(member, tid, cpu, Some(leader.as_fd())).map_err(revoked)?);
-            }
-            if let Event::Tick { handler, .. } = self.spec.event {
-                event::set_filter(&leader, &tick::filter(handler)?).map_err(revoked)?;
-            }
-            event::redirect(&leader, owner).map_err(revoked)?;
-            if matches!(self.spec.event, Event::Tick { .. }) && !self.spec.enable_on_exec {
+            let (leader, member) = open_sampler(&self.spec, &attr, tid, cpu, owner)?;
+            if switches_on {
                 event::enable(&leader).map_err(revoked)?;
             }
             if late {
-                self.late.insert(event::id(&leader)?, LateEvents { sampling: leader, others });
+                let events = LateEvents { sampling: leader, member, tracking: tracking.next() };
+                self.late.insert(event::id(&events.sampling)?, events);
             } else {
                 self.counting.push(leader);
-                self.others.append(&mut others);
+                self.samplers.extend(member);
+                self.others.extend(tracking.next());
             }
         }
         Ok(())
@@ -274,7 +292,8 @@ impl EventSet {
     pub fn take_late(&mut self, id: u64) -> Vec<OwnedFd> {
         let taken = self.late.remove(&id);
         self.count_files();
-        taken.into_iter().flat_map(|late| std::iter::once(late.sampling).chain(late.others)).collect()
+        let all = |late: LateEvents| std::iter::once(late.sampling).chain(late.member).chain(late.tracking);
+        taken.into_iter().flat_map(all).collect()
     }
 
     /// An event on a thread that counts its time and that of all that it starts, on whatever CPU. Where there is no room
@@ -312,10 +331,11 @@ impl EventSet {
     fn open_cpus(&mut self) -> io::Result<()> {
         let (sampling, tracking) = self.spec.whole_cpu_attrs();
         for (&cpu, (samples, changes)) in self.cpus.iter().zip(&self.owners) {
-            for (attr, owner) in [(&tracking, changes), (&sampling, samples)] {
+            let events = [(&tracking, changes, &mut self.others), (&sampling, samples, &mut self.samplers)];
+            for (attr, owner, kept) in events {
                 let fd = event::open(attr, -1, cpu, None)?;
                 event::redirect(&fd, owner)?;
-                self.others.push(fd);
+                kept.push(fd);
             }
         }
         Ok(())
@@ -330,14 +350,16 @@ impl EventSet {
 
     /// How many descriptors the events take, those of the rings included.
     pub fn files(&self) -> u64 {
-        let late: usize = self.late.values().map(|late| 1 + late.others.len()).sum();
-        (self.counting.len() + self.others.len() + self.fatal.len() + late + 4 * self.owners.len()) as u64
+        let late: usize = self.late.values().map(|late| late.all().count()).sum();
+        let kept = [&self.counting, &self.samplers, &self.others, &self.fatal].map(Vec::len);
+        (kept.iter().sum::<usize>() + late + 4 * self.owners.len()) as u64
     }
 
     /// Stops sampling; the rings keep what was written.
     pub fn stop(&self) {
-        let late = self.late.values().flat_map(|late| std::iter::once(&late.sampling).chain(&late.others));
-        for event in self.counting.iter().chain(&self.others).chain(&self.fatal).chain(late) {
+        let late = self.late.values().flat_map(LateEvents::all);
+        let all = [&self.counting, &self.samplers, &self.others, &self.fatal];
+        for event in all.into_iter().flatten().chain(late) {
             // An event whose thread is gone is stopped already.
             let _ = event::disable(event);
         }
@@ -351,17 +373,44 @@ impl EventSet {
         if self.uncounted {
             return None;
         }
-        let grouped = self.spec.reads_group();
-        let by_tick = matches!(self.spec.event, Event::Tick { .. });
         let late = self.late.values().map(|late| &late.sampling);
-        let mut sum = None;
-        for [first, second] in self.counting.iter().chain(late).filter_map(|fd| event::count(fd, grouped).ok()) {
-            let Counted { used, ticks } = sum.unwrap_or_default();
-            let (more, tick) = if by_tick { (second, first) } else { (first, 0) };
-            sum = Some(Counted { used: used.saturating_add(more), ticks: ticks.saturating_add(tick) });
-        }
-        sum
+        let counted = sum_of(self.counting.iter().chain(late), &self.spec);
+        self.past.with(counted, self.spec.period_ns())
     }
+}
+
+/// What events counted together; `None` if none of them can be read.
+fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> Option<Counted> {
+    let (grouped, by_tick) = (spec.reads_group(), matches!(spec.event, Event::Tick { .. }));
+    let mut sum = None;
+    for [first, second] in events.filter_map(|fd| event::count(fd, grouped).ok()) {
+        let sum: &mut Counted = sum.get_or_insert_default();
+        let (more, tick) = if by_tick { (second, first) } else { (first, 0) };
+        sum.used = sum.used.saturating_add(more);
+        sum.ticks = sum.ticks.saturating_add(tick);
+    }
+    sum
+}
+
+/// The event that samples a thread and all that it starts on one CPU, into the ring of `owner`, and what rides in its group.
+fn open_sampler(
+    spec: &EventSpec,
+    attr: &perf_event_attr,
+    tid: i32,
+    cpu: i32,
+    owner: &OwnedFd,
+) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let leader = event::open(attr, tid, cpu, None)?;
+    // A sample written before the member is there reads a group of one, and has no TSC.
+    let member = match spec.group_member_attr() {
+        Some(attr) => Some(event::open(&attr, tid, cpu, Some(leader.as_fd())).map_err(revoked)?),
+        None => None,
+    };
+    if let Event::Tick { handler, .. } = spec.event {
+        event::set_filter(&leader, &tick::filter(handler)?).map_err(revoked)?;
+    }
+    event::redirect(&leader, owner).map_err(revoked)?;
+    Ok((leader, member))
 }
 
 /// Files that the events of all sessions of this process take: they share one limit.

@@ -86,9 +86,21 @@ pub struct GroupValues {
     last: Vec<Option<u64>>,
     /// Whether a counter that has not been read yet may have run before this thread was known.
     unknown_start: bool,
+    /// Which events they are of, counted from 0.
+    generation: u32,
 }
 
 impl GroupValues {
+    /// Says which events are read from now on. Those of another generation have begun to count at zero.
+    #[inline]
+    pub fn begin(&mut self, generation: u32) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.last.clear();
+            self.unknown_start = false;
+        }
+    }
+
     /// What the counter of a ring has gained since it was last read. The first value of a counter that began with the
     /// thread is all gain; of one that began before, none of it is known to be.
     #[inline]

@@ -2,6 +2,7 @@
 
 use hashbrown::{HashMap, HashSet};
 
+use super::records::FORK_NS;
 use super::{Sampler, refusal};
 use crate::batch::Item;
 use crate::error::{Error, Result};
@@ -15,10 +16,6 @@ use crate::promptness::{become_ordinary, become_urgent};
 /// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before
 /// missed; a program that starts threads faster than they can be opened is followed by inheritance from then on.
 const SCAN_ROUNDS: u32 = 20;
-
-/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
-/// some 100 us.
-const FORK_NS: u64 = 5_000_000;
 
 impl Sampler {
     /// Opens the events of every thread of `pids`, and with `children` of every process that descends from them, until a

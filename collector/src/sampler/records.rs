@@ -6,10 +6,10 @@ use ccsd_profile::MAX_SESSION_CRASHES;
 use crossbeam_channel::TrySendError;
 use hashbrown::{HashMap, HashSet};
 
-use super::Channels;
+use super::{BATCH_BYTES, Channels};
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS};
 use crate::budget::Budget;
-use crate::perf::attr::Event;
+use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
@@ -18,6 +18,20 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::{NEVER, ProcessTable, procfs};
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
+
+/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
+/// some 100 us.
+pub const FORK_NS: u64 = 5_000_000;
+
+/// Events that have taken the place of others.
+pub struct Next {
+    /// From when on.
+    pub at: u64,
+    /// Attributes.
+    pub spec: EventSpec,
+    /// Threads on which they were opened while these may have inherited them already.
+    pub doubtful_threads: HashSet<u32>,
+}
 
 /// What handling a record touches: apart from the rings, so that both can be borrowed.
 pub struct State {
@@ -46,8 +60,12 @@ pub struct State {
     /// themselves.)
     pub waiting_child: Option<u32>,
     period: u64,
+    /// How often the events have been replaced by others of another rate, and the next ones, until a sample of them comes.
+    generation: u32,
+    next: Option<Next>,
     throttled_since: HashMap<u64, u64>,
-    throttled_ns: u64,
+    /// Samples that throttling kept back, in thousandths.
+    throttled_milli: u64,
     /// Threads that were opened while they may already have inherited events, and all that descend from them: which event
     /// of a ring is believed.
     doubtful: HashMap<(u32, usize), u64>,
@@ -74,10 +92,7 @@ impl State {
     /// Nothing has happened yet.
     pub fn new(events: &EventSet, owner: Option<Owner>, budget: &Budget) -> State {
         let metrics = events.spec().metrics();
-        let period = match events.spec().event {
-            Event::Cycles { .. } => 0,
-            _ => events.spec().period_ns(),
-        };
+        let period = period_of(events.spec());
         State {
             table: if owner.is_some() { ProcessTable::restricted() } else { ProcessTable::default() },
             owner,
@@ -96,8 +111,10 @@ impl State {
             layout: events.layout(),
             waiting_child: None,
             period,
+            generation: 0,
+            next: None,
             throttled_since: HashMap::new(),
-            throttled_ns: 0,
+            throttled_milli: 0,
             doubtful: HashMap::new(),
             doubtful_threads: HashSet::new(),
             redundant: Vec::new(),
@@ -174,7 +191,7 @@ impl State {
 
     pub fn send(&mut self, channels: &Channels, wait: bool) {
         self.tell_ended();
-        self.counts.throttled = self.throttled_ns.checked_div(self.period).unwrap_or(0);
+        self.counts.throttled = self.throttled();
         self.batch.counts = self.counts;
         let mut next = channels.empty.try_recv().unwrap_or_default();
         next.clear();
@@ -195,7 +212,45 @@ impl State {
         announce(&mut self.images, &mut self.announced_images, &mut self.batch.items);
     }
 
+    /// Whether what was read waits to be taken: a batch that finds room is sent long before it is so large.
+    pub fn is_behind(&self) -> bool {
+        self.batch.bytes() > (self.most_batch / 4).max(8 * BATCH_BYTES)
+    }
+
+    /// Samples that throttling has kept back.
+    pub fn throttled(&self) -> u64 {
+        self.throttled_milli / 1000
+    }
+
+    /// Whether what threads start is followed.
+    pub fn inherits(&self) -> bool {
+        self.inherit
+    }
+
+    /// Other events sample from now on. Records of the old ones may still be in the rings.
+    pub fn expect(&mut self, next: Next) {
+        // There is none that waits: those rings have been read since.
+        self.begin_next();
+        self.next = Some(next);
+    }
+
+    #[cold]
+    fn begin_next(&mut self) {
+        if let Some(Next { spec, doubtful_threads, .. }) = self.next.take() {
+            self.generation = self.generation.wrapping_add(1);
+            self.period = period_of(&spec);
+            (self.doubtful, self.doubtful_threads) = (HashMap::new(), doubtful_threads);
+            // None of the old ones will say that it goes on.
+            self.throttled_since.clear();
+        }
+    }
+
     pub fn handle(&mut self, ring: usize, record: Record<'_>) {
+        if let (Some(next), Record::Sample(sample)) = (&self.next, &record)
+            && sample.time >= next.at
+        {
+            self.begin_next();
+        }
         match record {
             Record::Sample(sample) if self.is_foreign(sample.pid, sample.tid) => self.counts.others += 1,
             Record::Sample(sample) => self.sample(ring, &sample, None),
@@ -279,6 +334,7 @@ impl State {
         if sample.time < process.permitted_from {
             self.counts.withheld += 1;
             // What it has used until now is not the next sample's.
+            thread.group_values.begin(self.generation);
             if let Some(value) = sample.group_value {
                 let _ = thread.group_values.advance(ring, value);
             }
@@ -286,6 +342,7 @@ impl State {
         }
         self.counts.received += u64::from(fatal.is_none());
         let mut weights = [0; MAX_METRICS];
+        thread.group_values.begin(self.generation);
         let gained = sample.group_value.map_or(0, |value| thread.group_values.advance(ring, value));
         match self.metrics {
             // By the tick: what the thread has run since the last one.
@@ -399,11 +456,17 @@ impl State {
             }
             Change::Throttle { stopped: false, stream } => {
                 if let Some(since) = self.throttled_since.remove(&stream) {
-                    self.throttled_ns = self.throttled_ns.saturating_add(time.saturating_sub(since));
+                    let missing = time.saturating_sub(since).saturating_mul(1000).checked_div(self.period);
+                    self.throttled_milli = self.throttled_milli.saturating_add(missing.unwrap_or(0));
                 }
             }
         }
     }
+}
+
+/// Nanoseconds between two samples; 0 where it is cycles that are counted.
+fn period_of(spec: &EventSpec) -> u64 {
+    if matches!(spec.event, Event::Cycles { .. }) { 0 } else { spec.period_ns() }
 }
 
 /// Tells of images that are new, and of what has happened to generated code.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use values::{
-    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Pattern, Rate, StoreBytes, WatchName, Window, bytes,
+    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Overhead, Pattern, Rate, StoreBytes, WatchName, Window, bytes,
 };
 
 /// Where the configuration is.
@@ -96,6 +96,8 @@ pub struct Watch {
     /// Samples per second of CPU time.
     #[serde(default = "default_rate")]
     pub rate_hz: Rate,
+    /// What sampling may take; the rate is chosen by that then, and `rate_hz` is not used.
+    pub overhead: Option<Overhead>,
     /// Time between two updates.
     #[serde(default = "default_interval")]
     pub interval: Interval,

@@ -47,8 +47,18 @@ fn all_keys() -> BTreeSet<String> {
     let Budget { cpu_percent: _, memory: _, window: _ } = budget;
     let ClientSessions { memory_of_user: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
-    let Watch { name: _, unit: _, cgroup: _, exe: _, comm: _, user: _, rate_hz: _, interval: _, memory: _ } =
-        &whole.watches[0];
+    let Watch {
+        name: _,
+        unit: _,
+        cgroup: _,
+        exe: _,
+        comm: _,
+        user: _,
+        rate_hz: _,
+        overhead: _,
+        interval: _,
+        memory: _,
+    } = &whole.watches[0];
     let keys = [
         "socket",
         "state_dir",
@@ -66,6 +76,7 @@ fn all_keys() -> BTreeSet<String> {
         "watch.comm",
         "watch.user",
         "watch.rate_hz",
+        "watch.overhead",
         "watch.interval",
         "watch.memory",
     ];
@@ -119,6 +130,8 @@ fn every_mistake_is_named_with_its_place() {
         ("[[watch]]\ncomm = \"a\"", "c.toml:1:1", vec!["missing field `name`"]),
         (&format!("{watch}rate_hz = 0"), "c.toml:4:11", vec!["whole number from 1 to 9999"]),
         (&format!("{watch}rate_hz = 49.5"), "c.toml:4:11", vec!["49.5", "whole number from 1 to 9999"]),
+        (&format!("{watch}overhead = 0"), "c.toml:4:12", vec!["0.01% to 25%"]),
+        (&format!("{watch}overhead = \"1\""), "c.toml:4:12", vec!["a number of percent from 0.01 to 25"]),
         (&format!("{watch}interval = \"1ms\""), "c.toml:4:12", vec!["\"1s\"", "\"10m\""]),
         (&format!("{watch}commm = \"c\""), "c.toml:4:1", vec!["commm", "comm"]),
         (&format!("{watch}exe = \"\""), "c.toml:4:7", vec!["1 to 4096"]),

@@ -133,6 +133,17 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
+/// What sampling may take, in percent of the CPU time of what is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overhead(pub ccsd_collector::Overhead);
+
+impl<'de> Deserialize<'de> for Overhead {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let percent = from.deserialize_f64(Number("a number of percent from 0.01 to 25"))?;
+        ccsd_collector::Overhead::percent(percent).map(Overhead).map_err(de::Error::custom)
+    }
+}
+
 /// A number, or an error that says what is expected.
 struct Number(&'static str);
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ccsd_collector::{Budget, Options, Scope};
+use ccsd_collector::{Budget, Options, Overhead, Scope};
 use serde::{Deserialize, Serialize};
 
 use crate::watch::WatchStatus;
@@ -44,6 +44,12 @@ pub struct Collect {
     pub scope: WhichCode,
     /// Samples per second of CPU time.
     pub rate_hz: u32,
+    /// What sampling may take, in millionths of the target's CPU time; the rate is chosen by that then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_ppm: Option<u32>,
+    /// Whether the rate is lowered where the machine does not keep up.
+    #[serde(default = "yes")]
+    pub adapts: bool,
     /// Whether threads and processes that the target starts are sampled, too.
     #[serde(default = "yes")]
     pub inherit: bool,
@@ -100,6 +106,8 @@ impl Collect {
             event: options.event.name().to_owned(),
             scope,
             rate_hz: options.rate_hz,
+            overhead_ppm: options.overhead.map(Overhead::as_ppm),
+            adapts: options.adapts,
             inherit: options.inherit,
             per_cpu: options.per_cpu,
             interval_ms: u64::try_from(options.interval.as_millis()).unwrap_or(u64::MAX),
@@ -110,7 +118,7 @@ impl Collect {
     /// The collector's options.
     ///
     /// # Errors
-    /// If the event is unknown or the rate or interval out of range.
+    /// If the event is unknown or the rate, the budget or the interval out of range.
     pub fn options(&self) -> Result<Options, ccsd_collector::Error> {
         Ok(Options {
             event: self.event.parse()?,
@@ -120,6 +128,8 @@ impl Collect {
                 WhichCode::User => Scope::User,
             },
             rate_hz: ccsd_collector::check_rate(self.rate_hz.into())?,
+            overhead: self.overhead_ppm.map(Overhead::ppm).transpose()?,
+            adapts: self.adapts,
             inherit: self.inherit,
             per_cpu: self.per_cpu,
             interval: Duration::from_millis(self.interval_ms.clamp(MIN_INTERVAL_MS, MAX_INTERVAL_MS)),

@@ -52,16 +52,19 @@ mod tests {
     use super::frame::{MAX_FRAME_BYTES, read_frame};
     use super::message::{Collect, Hello, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary, WhichCode};
     use super::*;
-    use ccsd_collector::Options;
+    use ccsd_collector::{Options, Overhead};
     use proptest::prelude::*;
 
     fn collect() -> impl Strategy<Value = Collect> {
         let scope = prop::sample::select(vec![WhichCode::Auto, WhichCode::Kernel, WhichCode::User]);
-        (".*", scope, any::<u32>(), any::<(bool, bool)>(), any::<(u64, u64)>()).prop_map(
-            |(event, scope, rate_hz, (inherit, per_cpu), (interval_ms, memory))| Collect {
+        let rate = any::<(u32, Option<u32>, bool)>();
+        (".*", scope, rate, any::<(bool, bool)>(), any::<(u64, u64)>()).prop_map(
+            |(event, scope, (rate_hz, overhead_ppm, adapts), (inherit, per_cpu), (interval_ms, memory))| Collect {
                 event,
                 scope,
                 rate_hz,
+                overhead_ppm,
+                adapts,
                 inherit,
                 per_cpu,
                 interval_ms,
@@ -152,14 +155,19 @@ mod tests {
         let Ok(Request::Attach { pids, collect, detach, .. }) = parse(Kind::Control, later) else { panic!() };
         assert_eq!((pids, collect.rate_hz, detach), (vec![7], 99, false));
         assert!(collect.options().is_ok());
+        assert_eq!((collect.overhead_ppm, collect.adapts), (None, true));
+        assert!(Collect { overhead_ppm: Some(0), ..collect.clone() }.options().is_err());
     }
 
     #[test]
     fn options_survive() {
         let budget = ccsd_collector::Budget::of(100 << 20);
-        let options = Options { rate_hz: 49, per_cpu: true, inherit: false, budget, ..Options::default() };
+        let overhead = Some(Overhead::percent(0.5).unwrap());
+        let rate = Options { rate_hz: 49, overhead, adapts: false, ..Options::default() };
+        let options = Options { per_cpu: true, inherit: false, budget, ..rate };
         let back = Collect::of(&options).options().unwrap();
         assert_eq!((back.rate_hz, back.per_cpu, back.inherit), (49, true, false));
+        assert_eq!((back.overhead, back.adapts), (overhead, false));
         assert_eq!((back.event, back.scope, back.interval), (options.event, options.scope, options.interval));
         assert_eq!(back.budget, options.budget);
     }

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use ccsd_collector::Overhead;
+use ccsd_collector::pace::{HALVINGS, halved};
+
 use crate::config::Budget;
 
-/// Times that the rate is halved.
-const HALVINGS: u8 = 4;
 /// Windows with room to spare after which a step is taken back.
 const PATIENCE: u8 = 10;
 /// Use of the budget below which a step is taken back. The rate doubles then, and so may the cost.
@@ -28,7 +29,13 @@ impl Step {
     /// The rate of a watch for which `rate` is configured.
     #[must_use]
     pub fn rate(self, rate: u32) -> u32 {
-        (rate >> self.0.min(HALVINGS)).max(1)
+        halved(rate, self.0)
+    }
+
+    /// The budget of a watch for which `budget` is configured; 0.01% at least.
+    #[must_use]
+    pub fn overhead(self, budget: Overhead) -> Overhead {
+        Overhead::ppm(halved(budget.as_ppm(), self.0)).unwrap_or(Overhead::LEAST)
     }
 
     /// Whether stacks go without their kernel part: then the kernel's symbols, the largest table of names that there is,
@@ -175,6 +182,9 @@ mod tests {
         let user: Vec<bool> = (0..=Step::LAST.0).map(|step| Step(step).user_only()).collect();
         assert_eq!(user, [false, false, false, false, false, true]);
         assert_eq!(Step::LAST.rate(1), 1);
+        let percent = |percent| Overhead::percent(percent).unwrap();
+        assert_eq!(Step(2).overhead(percent(1.0)), percent(0.25));
+        assert_eq!(Step::LAST.overhead(percent(0.1)), percent(0.01));
     }
 
     #[test]

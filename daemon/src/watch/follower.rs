@@ -201,7 +201,8 @@ impl Follower {
 
     fn obey(&mut self, orders: Orders) {
         let Orders { found, watch, step, reason } = orders;
-        let changed = (watch.rate_hz, watch.interval, step) != (self.watch.rate_hz, self.watch.interval, self.step);
+        let how = |watch: &Watch, step| (watch.rate_hz, watch.overhead, watch.interval, step);
+        let changed = how(&watch, step) != how(&self.watch, self.step);
         (self.watch, self.step, self.reason) = (watch, step, reason);
         if changed {
             self.end();
@@ -285,6 +286,7 @@ impl Follower {
         match self.session() {
             Ok((session, refused)) => {
                 self.refused(&refused);
+                self.set(|status| status.rate_hz = session.info().rate_hz);
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
                 let dir = &self.place.dir;
@@ -315,6 +317,7 @@ impl Follower {
             event,
             scope: if self.step.user_only() { Scope::User } else { Scope::Auto },
             rate_hz,
+            overhead: self.watch.overhead.map(|overhead| self.step.overhead(overhead.0)),
             interval: self.watch.interval.0,
             budget: Budget::of(self.watch.memory.0),
             own_process: false,
@@ -334,7 +337,12 @@ impl Follower {
     fn shed(&self) -> Vec<String> {
         let (step, configured) = (self.step, self.watch.rate_hz.0);
         let mut notes = Vec::new();
-        if step.rate(configured) != configured {
+        if let Some(overhead) = self.watch.overhead.map(|overhead| overhead.0) {
+            let (all, part) = (f64::from(overhead.as_ppm()) / 1e4, f64::from(step.overhead(overhead).as_ppm()) / 1e4);
+            if part < all {
+                notes.push(format!("{part}% of CPU time to spend instead of {all}%: {}", self.reason));
+            }
+        } else if step.rate(configured) != configured {
             let rate = step.rate(configured);
             notes.push(format!("{rate} instead of {configured} samples per second: {}", self.reason));
         }
@@ -367,6 +375,9 @@ impl Follower {
         let before = std::mem::replace(&mut running.counted, now);
         let stored = running.segment.is_some();
         self.set(|status| {
+            if accounting.pace.last_hz > 0 {
+                status.rate_hz = accounting.pace.last_hz;
+            }
             status.samples += now.samples.saturating_sub(before.samples);
             status.missing += now.missing.saturating_sub(before.missing);
             status.target_cpu_ns += now.target_cpu_ns.saturating_sub(before.target_cpu_ns);

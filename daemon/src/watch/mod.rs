@@ -279,6 +279,7 @@ impl Manager {
 
 /// Whether two watches follow the same processes under the same name.
 fn same_processes(a: &Watch, b: &Watch) -> bool {
-    let rule = |watch: &Watch| Watch { rate_hz: b.rate_hz, interval: b.interval, ..watch.clone() };
+    let rule =
+        |watch: &Watch| Watch { rate_hz: b.rate_hz, overhead: b.overhead, interval: b.interval, ..watch.clone() };
     rule(a) == *b
 }

@@ -1,0 +1,182 @@
+//! Another rate for events that run.
+//!
+//! The kernel lets the period of an event be changed, but not those of the events that threads have inherited from it, and
+//! an event that was changed goes on writing its old period into its samples. So a new rate is new events: they are opened
+//! beside the old ones, switched off, on every thread that there is; what threads start meanwhile inherits both. Then the
+//! old ones are switched off and the new ones on, each by one call that reaches all that have inherited it. Every sample
+//! carries the period under which it was taken, and what was counted before is kept. Between the two moments, some
+//! microseconds for each thread, nothing counts and nothing samples, and what had gone by of each thread's period is
+//! not sampled: half a sample for each thread and CPU, counted as undelivered.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use hashbrown::HashMap;
+
+use super::{Counted, EventSet, LateEvents, Opened, open_sampler, revoked, sum_of};
+use crate::error::{Result, doing};
+use crate::perf::attr::EventSpec;
+use crate::perf::layout::Layout;
+use crate::perf::{event, now_ns};
+
+/// What was counted at earlier rates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Past {
+    /// By events that are closed.
+    closed: Counted,
+    /// What had been counted in all when the present rate began, and what was due then.
+    before: Counted,
+}
+
+impl Past {
+    /// With what the present events have counted since at a period of `period_ns`.
+    pub(super) fn with(&self, present: Option<Counted>, period_ns: u64) -> Option<Counted> {
+        if present.is_none() && self.before == Counted::default() {
+            return None;
+        }
+        let Counted { used, ticks, .. } = present.unwrap_or_default();
+        let used = self.closed.used.saturating_add(used);
+        let since = used.saturating_sub(self.before.used);
+        let due = u128::from(since) * 1000 / u128::from(period_ns.max(1));
+        let due_milli = self.before.due_milli.saturating_add(u64::try_from(due).unwrap_or(u64::MAX));
+        Some(Counted { used, ticks: self.closed.ticks.saturating_add(ticks), due_milli })
+    }
+}
+
+/// Events at another rate, on their way.
+pub struct Renewal {
+    spec: EventSpec,
+    leaders: Vec<OwnedFd>,
+    members: Vec<OwnedFd>,
+    late: HashMap<u64, LateEvents>,
+}
+
+/// What came of a switch.
+pub struct Switched {
+    /// When the new events began, by the clock of all records. All earlier samples are of the old ones.
+    pub at: u64,
+    /// The old events, to be closed by somebody who may have to wait.
+    pub old: Vec<OwnedFd>,
+}
+
+impl EventSet {
+    /// Begins to prepare another rate.
+    ///
+    /// # Errors
+    /// What opening events on CPUs came to, where those are sampled.
+    pub fn prepare(&self, rate_hz: u32) -> Result<Renewal> {
+        // They are switched on by hand, also where the first ones waited for `execve`.
+        let spec = EventSpec { rate_hz, enable_on_exec: false, ..self.spec };
+        let mut renewal = Renewal { spec, leaders: Vec::new(), members: Vec::new(), late: HashMap::new() };
+        if self.layout == Layout::Cpus {
+            let (mut attr, _) = spec.whole_cpu_attrs();
+            attr.set_disabled(1);
+            for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
+                let opened = event::open(&attr, -1, cpu, None).and_then(|fd| {
+                    event::redirect(&fd, owner)?;
+                    Ok(fd)
+                });
+                renewal.leaders.push(opened.map_err(doing("open perf events on all CPUs"))?);
+            }
+        }
+        Ok(renewal)
+    }
+
+    /// Prepares it for a thread, but where CPUs are sampled. `late` as with [`EventSet::open_thread`].
+    ///
+    /// # Errors
+    /// [`Error::TooManyFiles`](crate::Error::TooManyFiles): then there is no room for two of each.
+    pub fn prepare_thread(&self, renewal: &mut Renewal, tid: u32, late: bool) -> Result<Opened> {
+        let Ok(tid) = i32::try_from(tid) else { return Ok(Opened::Gone) };
+        let taken = renewal.leaders.len() + renewal.members.len() + 2 * renewal.late.len();
+        if self.is_full_with(taken as u64) {
+            return Err(self.too_many_files());
+        }
+        match self.try_prepare(renewal, tid, late) {
+            Ok(()) => Ok(Opened::Yes),
+            Err(error) => match error.raw_os_error() {
+                // It may have become another user's; then the kernel has ended the old events, too.
+                Some(libc::ESRCH | libc::EACCES | libc::EPERM) => Ok(Opened::Gone),
+                Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
+                _ => Err(doing(format!("open perf events on thread {tid}"))(error)),
+            },
+        }
+    }
+
+    fn try_prepare(&self, renewal: &mut Renewal, tid: i32, late: bool) -> io::Result<()> {
+        let mut attr = renewal.spec.thread_attr(self.layout);
+        attr.set_disabled(1);
+        for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
+            let (leader, member) = open_sampler(&renewal.spec, &attr, tid, cpu, owner)?;
+            if late {
+                let id = event::id(&leader).map_err(revoked)?;
+                renewal.late.insert(id, LateEvents { sampling: leader, member, tracking: None });
+            } else {
+                renewal.leaders.push(leader);
+                renewal.members.extend(member);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the prepared events take the place of those that sample.
+    pub fn switch(&mut self, renewal: Renewal) -> Switched {
+        let Renewal { spec, leaders, members, late } = renewal;
+        let by_cpu = self.layout == Layout::Cpus;
+        let old_late = std::mem::replace(&mut self.late, late);
+        let replaced = if by_cpu { &mut self.samplers } else { &mut self.counting };
+        let old = std::mem::replace(replaced, leaders);
+        let old_members = if by_cpu { members } else { std::mem::replace(&mut self.samplers, members) };
+        for event in old.iter().chain(old_late.values().map(|late| &late.sampling)) {
+            // One whose thread has ended is off already.
+            let _ = event::disable(event);
+        }
+        let at = now_ns();
+        let new = if by_cpu { &self.samplers } else { &self.counting };
+        for event in new.iter().chain(self.late.values().map(|late| &late.sampling)) {
+            let _ = event::enable(event);
+        }
+        // The old ones stand still: what they have counted is theirs to tell for as long as they are open.
+        let counting_old = old.iter().filter(|_| !by_cpu).chain(old_late.values().map(|late| &late.sampling));
+        let counted = if by_cpu { sum_of(self.counting.iter(), &self.spec) } else { sum_of(counting_old, &self.spec) };
+        if let Some(total) = self.past.with(counted, self.spec.period_ns()) {
+            self.past.before = total;
+            if !by_cpu {
+                self.past.closed = total;
+            }
+        }
+        self.spec = spec;
+        self.count_files();
+        let mut closing: Vec<OwnedFd> = old.into_iter().chain(old_members).collect();
+        // With what tells of mappings: a thread that has inherited one of these has another.
+        for late in old_late.into_values() {
+            closing.push(late.sampling);
+            closing.extend(late.member);
+            self.others.extend(late.tracking);
+        }
+        Switched { at, old: closing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_due_at_the_rate_of_its_time() {
+        let counted = |used| Some(Counted { used, ..Counted::default() });
+        let mut past = Past::default();
+        assert_eq!(past.with(None, 1_000), None);
+        assert_eq!(past.with(counted(10_500), 1_000).unwrap().due_milli, 10_500);
+        // Threads: the old events are closed, and the new ones begin at zero.
+        past.before = past.with(counted(10_500), 1_000).unwrap();
+        past.closed = past.before;
+        let total = past.with(counted(4_000), 2_000).unwrap();
+        assert_eq!((total.used, total.due_milli), (14_500, 12_500));
+        assert_eq!(past.with(None, 2_000), Some(past.before));
+        // CPUs: what counts goes on.
+        past.closed = Counted::default();
+        let total = past.with(counted(14_500), 2_000).unwrap();
+        assert_eq!((total.used, total.due_milli), (14_500, 12_500));
+    }
+}

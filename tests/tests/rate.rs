@@ -1,0 +1,137 @@
+//! Sampling at a rate that changes: with less where samples are lost, and within a budget.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::ExitCode;
+
+use ccsd_profile::Accounting;
+use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::fixture::{Running, build};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::statistics::SIGMAS;
+use ccsd_tests::suite::{CC, Need, Suite};
+use nix::sys::signal::Signal;
+
+/// What clocks and the beginning of a thread differ by, and what may be missing of what is sampled.
+const ALLOWANCE: f64 = 0.15;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("where_samples_are_lost_there_are_fewer", &[CC, Need::Root], || {
+            let (recorded, took) = disturbed(&[], |accounting| accounting.pace.changes > 0, 600);
+            let accounting = recorded.profile.accounting();
+            let rates: Vec<u32> = accounting.pace.rates.iter().map(|span| span.rate_hz).collect();
+            assert_eq!((rates[0], rates[1]), (999, 499), "{accounting:?}");
+            let time: u64 = accounting.pace.rates.iter().map(|span| span.duration_ns).sum();
+            assert_eq!(time, accounting.duration_ns);
+            // It says so, and why.
+            let notes = &recorded.profile.session().notes;
+            assert!(
+                notes
+                    .iter()
+                    .any(|note| note.starts_with("499 Hz instead of 999 Hz from ") && note.contains("were lost")),
+                "{notes:?}"
+            );
+            let text = report(&recorded, &[]);
+            assert!(text.contains("# rates    999 Hz for ") && text.contains(", 499 Hz for "), "{text}");
+            let json: serde_json::Value = serde_json::from_str(&report(&recorded, &["--json"])).unwrap();
+            assert_eq!(json["accounting"]["pace"]["rates"][1]["rate_hz"], 499);
+            // Every sample weighs what it stood for: a period of the rate at which it was taken.
+            assert!(accounting.lost > 0, "{accounting:?}");
+            let total = recorded.flat().total;
+            assert_eq!(total.samples, accounting.received);
+            if accounting.pace.changes == 1 {
+                let (before, after) = (1_000_000_000 / 999, 1_000_000_000 / 499);
+                let of_after = (total.weight - total.samples * before) / (after - before);
+                assert_eq!(total.weight, (total.samples - of_after) * before + of_after * after);
+                assert!(of_after > 0 && of_after < total.samples, "{of_after} of {total:?}");
+            }
+            // And so weights are time, before and after.
+            for (name, ns) in [("early", took[0]), ("later", took[2])] {
+                assert_time(&recorded, name, ns);
+            }
+            let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
+            assert_eq!(accounting.expected.unwrap().max(known), known + accounting.undelivered(), "{accounting:?}");
+        })
+        .test("who_wants_one_rate_has_it", &[CC, Need::Root], || {
+            let (recorded, took) = disturbed(&["--no-adapt"], |accounting| accounting.lost > 0, 1_000);
+            recorded.assert_whole();
+            let accounting = recorded.profile.accounting();
+            assert_eq!((accounting.pace.changes, accounting.pace.rates.len()), (0, 0), "{accounting:?}");
+            assert!(accounting.lost > 0 && !report(&recorded, &[]).contains("# rates"), "{accounting:?}");
+            assert_time(&recorded, "later", took[2]);
+        })
+        .test("a_budget_chooses_the_rate", &[CC], || {
+            let weights = build("weights.c", &["-O1"]);
+            let rate = |percent: &str| {
+                let recorded = Record::new(&weights, &["300"]).options(&["--overhead", percent]).run();
+                let (session, pace) = (recorded.profile.session(), &recorded.profile.accounting().pace);
+                let percent: f64 = percent.parse().unwrap();
+                assert_eq!(pace.budget_ppm, (percent * 1e4) as u64);
+                assert!(pace.target_cost_ns > 0, "{pace:?}");
+                // What samples cost the target is within it, or there is one a second.
+                let spent = f64::from(session.rate_hz) * pace.target_cost_ns as f64 / 1e9;
+                assert!(spent <= percent / 100.0 || session.rate_hz == 1, "{session:?} {pace:?}");
+                assert_eq!(pace.rates[0].rate_hz, session.rate_hz);
+                let text = report(&recorded, &[]);
+                assert!(text.contains(&format!("# rates    {percent}% of the target's CPU time to spend; ")), "{text}");
+                session.rate_hz
+            };
+            let rates = ["0.05", "1", "25"].map(rate);
+            // A hundred times the budget is more than ten times the rate, however the measurements went.
+            assert!(rates[0] < rates[1] && rates[1] <= rates[2] && rates[2] >= rates[0] * 10, "{rates:?}");
+        })
+        .test("budgets_that_make_no_sense", &[], || {
+            for (options, parts) in [
+                (&["--overhead", "0"][..], &["0%", "0.01% to 25%"][..]),
+                (&["--overhead", "100"], &["100%", "0.01% to 25%"]),
+                (&["--overhead", "cheap"], &["cheap", "percent"]),
+                (&["--overhead", "1", "-F", "99"], &["--overhead", "--frequency"]),
+            ] {
+                Ended::of(ccsd(["record"]).args(options).args(["--", "true"])).assert_refused(2, parts);
+            }
+        })
+        .test("the_tick_has_no_rate_to_choose", &[Need::Root], || {
+            let ended = Ended::of(&mut ccsd(["record", "--overhead", "1", "-e", "tick", "--no-output", "--", "true"]));
+            // Where it cannot serve at all, that comes first.
+            ended.assert_refused(2, &["event tick cannot be used here"]);
+        })
+        .run()
+}
+
+/// Attaches to a fixture, and is stopped while that works on: what it cannot read then is lost. Goes on until
+/// `settled`, and so many samples more. Returns what the fixture did in each function, nanoseconds.
+fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u64) -> (Recorded, Vec<u64>) {
+    let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
+    let mut collecting = Collecting::attach(options, &[fixture.pid()]);
+    fixture.go();
+    collecting.wait_for_samples(300);
+    collecting.signal(Signal::SIGSTOP);
+    fixture.go();
+    fixture.wait_until_told();
+    collecting.signal(Signal::SIGCONT);
+    collecting.wait_until(|profile| settled(profile.accounting()));
+    collecting.wait_for_samples(samples);
+    fixture.go();
+    let took = fixture.finish().split_whitespace().map(|ns| ns.parse().unwrap()).collect();
+    let recorded = collecting.wait();
+    assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
+    (recorded, took)
+}
+
+/// Asserts that a function weighs the CPU time that it took, but for chance.
+fn assert_time(recorded: &Recorded, name: &str, ns: u64) {
+    let function = recorded.function(name).unwrap_or_else(|| panic!("no {name} in {:?}", recorded.names()));
+    let flat = recorded.flat();
+    let weight = flat.row(function).map_or(0, |row| row.inherited_weight) as f64;
+    // Of the coarsest samples that there may be.
+    let period = 1e9 / 499.0;
+    let bound = ns as f64 * ALLOWANCE + SIGMAS * (ns as f64 / period).sqrt() * period;
+    assert!((weight - ns as f64).abs() <= bound, "{name}: {weight} ns in samples, {ns} +- {bound} were spent");
+}
+
+fn report(recorded: &Recorded, options: &[&str]) -> String {
+    let ended = Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+    assert!(ended.status.success(), "{ended:?}");
+    ended.stdout
+}
