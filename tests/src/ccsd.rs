@@ -148,7 +148,8 @@ impl Record {
     /// The command, its output `file`.
     #[must_use]
     pub fn command(&self, file: &Path) -> Command {
-        let mut command = ccsd(["record", "-o"]);
+        // At one rate, which the numbers of samples are compared with: the machine may be busy.
+        let mut command = ccsd(["record", "--no-adapt", "-o"]);
         command.arg(file).args(&self.options).arg("--").args(&self.program);
         if let Some(user) = self.user {
             as_user(&mut command, user);
@@ -178,7 +179,7 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// `ccsd attach` with these options to these processes. Returns when it samples.
+    /// `ccsd attach` with these options to these processes, at one rate. Returns when it samples.
     #[must_use]
     pub fn attach(options: &[&str], pids: &[u32]) -> Collecting {
         Collecting::attach_as(None, options, pids)
@@ -188,7 +189,7 @@ impl Collecting {
     #[must_use]
     pub fn attach_as(user: Option<u32>, options: &[&str], pids: &[u32]) -> Collecting {
         let mut collecting = Collecting::start(|file| {
-            let mut command = ccsd(["attach", "-o"]);
+            let mut command = ccsd(["attach", "--no-adapt", "-o"]);
             command.arg(file).args(options).args(pids.iter().map(u32::to_string));
             if let Some(user) = user {
                 as_user(&mut command, user);

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         })
         .test("two_hundred_busy_threads_of_a_user", &[CC, Need::Root], || {
             // He has small rings and no priority: whatever that loses is counted, and why is said.
-            let recorded = Record::new(motion(), &["busy", "200", "8000"]).options(&["--no-adapt"]).user(NOBODY).run();
+            let recorded = Record::new(motion(), &["busy", "200", "8000"]).user(NOBODY).run();
             let accounting = recorded.assert_whole().assert_complete().profile.accounting();
             assert_adds_up(&recorded);
             assert_eq!(accounting.lost > 0, note(&recorded, "wait for the CPU").is_some(), "{accounting:?}");

@@ -103,7 +103,12 @@ fn main() -> ExitCode {
 /// `settled`, and so many samples more. Returns what the fixture did in each function, nanoseconds.
 fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u64) -> (Recorded, Vec<u64>) {
     let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
-    let mut collecting = Collecting::attach(options, &[fixture.pid()]);
+    let mut collecting = Collecting::start(|file| {
+        let mut command = ccsd(["attach", "-o"]);
+        command.arg(file).args(options).arg(fixture.pid().to_string());
+        command
+    });
+    collecting.wait_for_writes(1);
     fixture.go();
     collecting.wait_for_samples(300);
     collecting.signal(Signal::SIGSTOP);

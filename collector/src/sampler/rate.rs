@@ -53,7 +53,8 @@ impl Sampler {
         let throttled = self.state.throttled();
         let window = Window {
             elapsed_ns,
-            received: counts.received.saturating_sub(before.received),
+            // Whoever they are of: so are those that are missing.
+            received: (counts.received + counts.others).saturating_sub(before.received + before.others),
             lost: counts.lost.saturating_sub(before.lost),
             throttled: throttled.saturating_sub(before.throttled),
             dropped: counts.dropped.saturating_sub(before.dropped),
