@@ -263,6 +263,17 @@ fn main() -> ExitCode {
                 shown + cut["other"][format!("self_weight_{side}")].as_u64().unwrap()
             };
             assert_eq!((own("before"), own("after")), (total(old, &[]), total(new, &[])));
+            let pruned: Value = serde_json::from_str(&diff(&["--json", "--min", "5"])).unwrap();
+            let sum = |side: &str| -> u64 {
+                let rows = pruned["rows"].as_array().unwrap().iter();
+                let shown: u64 = rows.map(|row| row[side]["self_weight"].as_u64().unwrap_or(0)).sum();
+                shown + pruned["other"][format!("self_weight_{side}")].as_u64().unwrap()
+            };
+            assert!(pruned["left_out"].as_u64().unwrap() > 0, "{pruned}");
+            assert_eq!((sum("before"), sum("after")), (total(old, &[]), total(new, &[])));
+            assert!(diff(&["--min", "5"]).contains("more functions; -n 0 without --min shows all]"));
+            Ended::of(ccsd(["diff", "--min", "5", "--svg", "/nowhere/x.svg"]).arg(&old.file).arg(&new.file))
+                .assert_refused(2, &["--min"]);
             let file = new.dir.path().join("difference.svg");
             for options in [&["--svg"][..], &["--absolute", "--svg"]] {
                 let ended = Ended::of(ccsd(["diff"]).arg(&old.file).arg(&new.file).args(options).arg(&file));

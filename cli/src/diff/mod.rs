@@ -41,6 +41,9 @@ struct Side {
 
 /// Runs the command.
 pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    if args.svg.is_some() && args.query.min.is_some() {
+        return Err(Failure::bad_request(anyhow!("a flame graph shows all that is wide enough to be seen: no --min")));
+    }
     let (before, after) = sides(args)?;
     let asked = args.query.metric.as_deref();
     let (name, unit) = metric(asked, &before.profile, &after.profile)?;
@@ -394,7 +397,8 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
             faint(percent(after)),
         ];
         cells.resize(11, Cell::default());
-        cells.push(faint(format!("[{more}; -n 0 shows all]")));
+        let hint = if args.query.min.is_some() { "-n 0 without --min" } else { "-n 0" };
+        cells.push(faint(format!("[{more}; {hint} shows all]")));
         table.row(cells);
     }
     table.render(layout)

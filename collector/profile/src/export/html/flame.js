@@ -22,11 +22,11 @@ class Flame {
     new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
   }
 
+  /* Another tree, for the next time that it is drawn. */
   show(tree) {
     this.tree = tree;
     this.zoomed = -1;
     this.selected = -1;
-    this.draw();
   }
 
   /* Boxes that are wide enough to be seen, by row. */

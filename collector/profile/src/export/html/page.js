@@ -158,9 +158,9 @@ class Page {
       element(id).classList.toggle("wrong", patterns(this.state[id]).some(it => this.tree.unmatched.includes(it)));
     }
     if (this.timeline) this.timeline.show(this.tree);
+    this.flame.show(this.tree);
     this.say();
     this.find();
-    this.flame.show(this.tree);
     document.documentElement.dataset.total = this.tree.total;
     document.documentElement.dataset.milliseconds = (performance.now() - begun).toFixed(1);
   }
