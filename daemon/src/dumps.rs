@@ -25,6 +25,11 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Entries of all stacks together that are sent: some 14 MB of text.
 const MAX_ENTRIES: usize = 1 << 21;
 
+/// Bytes of all dumps' texts that are being sent, and of those for users who are not trusted. Who reads slowly holds his text
+/// for as long as he may take for each part of it.
+const MAX_TEXT_BYTES: usize = 96 << 20;
+const MAX_TEXT_BYTES_OF_USERS: usize = 32 << 20;
+
 /// The dumps that are being taken, and those that were.
 #[derive(Debug, Default)]
 pub struct Dumps(Mutex<State>);
@@ -35,6 +40,29 @@ struct State {
     running: Vec<(u32, bool)>,
     /// When users who are not trusted got theirs.
     recent: VecDeque<(Instant, u32)>,
+    /// Bytes of texts on their way, and those of users who are not trusted among them.
+    text_bytes: usize,
+    text_bytes_of_users: usize,
+}
+
+/// The text of a dump on its way to a client.
+#[derive(Debug)]
+pub struct Text<'a> {
+    dumps: &'a Dumps,
+    /// The text.
+    pub text: String,
+    trusted: bool,
+}
+
+impl Drop for Text<'_> {
+    fn drop(&mut self) {
+        let bytes = self.text.len();
+        self.dumps.state(|state| {
+            state.text_bytes = state.text_bytes.saturating_sub(bytes);
+            let of_users = if self.trusted { 0 } else { bytes };
+            state.text_bytes_of_users = state.text_bytes_of_users.saturating_sub(of_users);
+        });
+    }
 }
 
 /// A dump that is being taken.
@@ -52,6 +80,30 @@ impl Drop for Running<'_> {
 impl Dumps {
     fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Holds a text while it is sent.
+    ///
+    /// # Errors
+    /// If too much is being sent.
+    pub fn hold(&self, user: Authority, text: String) -> Result<Text<'_>, Refusal> {
+        let of_user = if user.trusted { 0 } else { text.len() };
+        let fits = self.state(|state| {
+            let (all, of_users) = (state.text_bytes + text.len(), state.text_bytes_of_users + of_user);
+            let fits = all <= MAX_TEXT_BYTES && of_users <= MAX_TEXT_BYTES_OF_USERS;
+            if fits {
+                (state.text_bytes, state.text_bytes_of_users) = (all, of_users);
+            }
+            fits
+        });
+        match fits {
+            true => Ok(Text { dumps: self, text, trusted: user.trusted }),
+            false => {
+                let message =
+                    "dumps that others have asked for and are slow to read take all the memory that there is for them";
+                Err(Refusal::new(RefusalKind::Busy, message))
+            }
+        }
     }
 
     /// Takes the stacks of a process for a user.
@@ -160,6 +212,23 @@ mod tests {
         assert_eq!(many(USER, now), IN_WINDOW_OF_USER);
         assert_eq!(many(OTHER, now), IN_WINDOW - IN_WINDOW_OF_USER);
         assert_eq!(many(USER, now + WINDOW), IN_WINDOW_OF_USER);
+    }
+
+    #[test]
+    fn who_reads_slowly_does_not_take_all_memory() {
+        let dumps = Dumps::default();
+        let root = Authority { trusted: true, ..USER };
+        let text = || "x".repeat(MAX_TEXT_BYTES_OF_USERS / 2);
+        let users = [dumps.hold(USER, text()).unwrap(), dumps.hold(OTHER, text()).unwrap()];
+        assert!(dumps.hold(USER, "x".into()).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
+        // Root finds room, up to a limit, too.
+        let own: Vec<_> = (0..4).map(|_| dumps.hold(root, text()).unwrap()).collect();
+        assert!(dumps.hold(root, "x".into()).is_err());
+        drop(users);
+        assert!(dumps.hold(USER, text()).is_ok() && dumps.hold(root, text()).is_ok());
+        drop(own);
+        let state = dumps.0.lock().unwrap();
+        assert_eq!((state.text_bytes, state.text_bytes_of_users), (0, 0));
     }
 
     #[test]

@@ -187,6 +187,14 @@ fn through_a_daemon() {
     // It ends with its target.
     let live = daemon.run(&["live", "--json", &session.to_string()]);
     assert!(live.status.success(), "{live:?}");
+    let last: Value = serde_json::from_str(live.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["crashes"][0]["signal"], last["crashes"].as_array().unwrap().len()),
+        (&"SIGSEGV".into(), 1),
+        "{last}"
+    );
+    let live = daemon.run(&["live", &session.to_string()]);
+    assert!(live.stdout.contains("died of SIGSEGV in third"), "{live:?}");
     let report = daemon.run(&["report", "--json", &session.to_string()]);
     let json: Value = serde_json::from_str(&report.stdout).unwrap_or_else(|error| panic!("{error}: {report:?}"));
     assert_eq!(json["crashes"][0]["frames"][2]["function"], "first", "{json}");

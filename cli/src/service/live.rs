@@ -18,6 +18,7 @@ use super::sources::{self, Event};
 use super::{by, find_session, session_number};
 use crate::args;
 use crate::args::service::{ByArgs, LiveArgs, SocketArgs};
+use crate::dump::crash;
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
 use crate::stored::state_dir;
@@ -26,6 +27,9 @@ use crate::{report, warn};
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
+
+/// Processes that have died of a fault whose lines are shown.
+const DEATHS: usize = 3;
 
 /// Runs the command.
 pub fn run(args: &LiveArgs, colour: ColorChoice) -> Result<Exit, Failure> {
@@ -162,6 +166,8 @@ struct Line<'a> {
     unit: &'static str,
     total: Total,
     rows: &'a [FlatRow],
+    /// Processes that signals have killed, since the session began.
+    crashes: Vec<crash::Json<'a>>,
     /// Why nothing follows; `null` as long as something does.
     ended: Option<&'a str>,
 }
@@ -229,6 +235,16 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
+    /// Lines about the processes that have died last.
+    fn died(&self, profile: &Profile) -> String {
+        let crashes = profile.crashes();
+        let lines = crashes.iter().skip(crashes.len().saturating_sub(DEATHS)).map(|crash| {
+            let line = crate::table::cut(&format!("# {}", crash.summary()), self.layout.width.unwrap_or(usize::MAX));
+            self.layout.paint(Tone::Bad, &line) + "\n"
+        });
+        lines.collect()
+    }
+
     fn show(&mut self, ended: Option<&str>) -> Result<(), Failure> {
         self.advance()?;
         let profile = self.window.as_ref().unwrap_or(&self.profile);
@@ -253,6 +269,7 @@ impl<'a> Screen<'a> {
                 unit: metric.map_or("", |metric| unit_name(metric.unit)),
                 total: view.total,
                 rows: &view.rows,
+                crashes: crash::json(profile.crashes()),
                 ended,
             })
             .map_err(Failure::at_run_time)?
@@ -268,7 +285,8 @@ impl<'a> Screen<'a> {
             );
             let head = crate::table::cut(&head, self.layout.width.unwrap_or(usize::MAX));
             let head = self.layout.paint(Tone::Faint, &head);
-            format!("{head}\n{}\n", report::top(profile, self.args.limit, self.layout))
+            let died = self.died(profile);
+            format!("{head}\n{died}{}\n", report::top(profile, self.args.limit, self.layout))
         };
         (self.shown_ns, self.shown_received) = (accounting.duration_ns, accounting.received);
         let mut out = stdout().lock();

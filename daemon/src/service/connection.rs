@@ -230,11 +230,11 @@ impl Connection {
         let text = taken.and_then(|dump| {
             serde_json::to_string(&dump).map_err(|error| Refusal::new(RefusalKind::Failed, error.to_string()))
         });
-        let text = match text {
+        let text = match text.and_then(|text| self.dumps.hold(self.peer.authority, text)) {
             Ok(text) => text,
             Err(refusal) => return self.say(&Reply::Refused(refusal)),
         };
-        let mut rest = text.as_str();
+        let mut rest = text.text.as_str();
         loop {
             let (part, others) = rest.split_at(rest.floor_char_boundary(TEXT_AT_ONCE));
             let more = !others.is_empty();
