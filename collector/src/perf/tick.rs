@@ -37,18 +37,22 @@ const TRACEPOINT: &str = "events/timer/hrtimer_expire_entry/id";
 const HANDLERS: [&[u8]; 2] = [b"tick_nohz_handler", b"tick_sched_timer"];
 /// Bytes of the kernel's list of symbols at most; one of a distribution has 10 MB.
 const MAX_SYMBOLS: u64 = 256 << 20;
-/// Ticks that are waited for, and CPU time, in nanoseconds, after which there is none: of the slowest kernels one comes
-/// every 10 ms.
-const TICKS: usize = 3;
+/// Ticks that are waited for, and CPU time, in nanoseconds, after which those that have come must do: of the slowest kernels
+/// one comes every 10 ms.
+const TICKS: usize = 8;
 const PATIENCE_NS: u64 = 100_000_000;
 /// How often kernels are built to tick, per second.
 const RATES: [u64; 4] = [100, 250, 300, 1000];
+/// How far a tick may be from its time, as a part of the time between two: something may have kept the CPU from it.
+const LATE: f64 = 1.0 / 8.0;
+/// Of the intervals between ticks, the part that must be as they should. Those between two CPUs may not be.
+const MOST: f64 = 0.75;
 /// Multiplications between two looks at the ring: some microseconds.
 const TURN: u32 = 10_000;
-/// Pages of the ring: three samples take less than one.
+/// Pages of the ring: eight samples take less than two.
 const PAGES: usize = 4;
 
-/// Finds out whether the tick samples here, by sampling the calling thread for two or three ticks.
+/// Finds out whether the tick samples here, by sampling the calling thread for eight ticks.
 ///
 /// # Errors
 /// Why not, with what helps.
@@ -164,7 +168,7 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
 /// What was sampled of this thread.
 #[derive(Default)]
 struct Samples {
-    /// Its CPU time at each, nanoseconds.
+    /// When each was taken, nanoseconds.
     times: Vec<u64>,
     /// The shortest of the kernel's parts of their stacks: its last address, and how many there are. (A sample may have
     /// found the kernel at work.)
@@ -183,7 +187,7 @@ impl Samples {
                 {
                     self.shortest = Some((length, last));
                 }
-                self.times.extend(sample.group_value);
+                self.times.push(sample.time);
             }
             ring.advance();
         }
@@ -191,18 +195,34 @@ impl Samples {
     }
 
     fn event(&self, id: u64, handler: u64) -> Result<Event, String> {
-        // It may have shared the CPU, so that it is the longest that counts.
-        let longest = self.times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
-        let Some(longest) = longest.filter(|&longest| longest > 0) else {
-            return Err("no tick has come in 100 ms of CPU time".to_owned());
+        let Some(rate_hz) = rate(&self.times) else {
+            return Err("no two ticks have come in 100 ms of CPU time".to_owned());
         };
         let Some((_, entry)) = self.shortest else {
             return Err("its samples have no kernel stacks".to_owned());
         };
-        let off = |rate: &u64| (1_000_000_000 / rate).abs_diff(longest);
-        let rate_hz = RATES.into_iter().min_by_key(off).unwrap_or(RATES[0]) as u32;
         Ok(Event::Tick { id, handler, rate_hz, entry })
     }
+}
+
+/// How often the tick comes, by when it has come. A thread that shares its CPU misses some: what lies between two that find
+/// it is a multiple of the time between two ticks, and that is the longest of which nearly all are multiples. `None` if
+/// there are no two.
+fn rate(times: &[u64]) -> Option<u32> {
+    let between: Vec<f64> =
+        times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64).filter(|&ns| ns > 0.0).collect();
+    let shortest = between.iter().copied().min_by(f64::total_cmp)?;
+    let fits = |rate: &u64| {
+        let period = 1e9 / *rate as f64;
+        let multiples = between.iter().filter(|&&ns| {
+            let periods = (ns / period).round();
+            periods >= 1.0 && (ns - periods * period).abs() <= period * LATE
+        });
+        multiples.count() as f64 >= MOST * between.len() as f64
+    };
+    // Where nothing fits, the machine is so busy that ticks come late: then the shortest is the best there is.
+    let nearest = || RATES.into_iter().min_by_key(|rate| (1e9 / *rate as f64 - shortest).abs() as u64);
+    RATES.into_iter().find(fits).or_else(nearest).and_then(|rate| u32::try_from(rate).ok())
 }
 
 #[cfg(test)]
@@ -231,15 +251,31 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_the_longest_interval() {
-        let event = |times: &[u64]| Samples { times: times.to_vec(), shortest: Some((4, 7)) }.event(459, 9);
-        let tick = |rate_hz| Ok(Event::Tick { id: 459, handler: 9, rate_hz, entry: 7 });
-        assert_eq!(event(&[1_000, 4_001_300]), tick(250));
-        assert_eq!(event(&[3_000_000, 4_500_000, 8_450_000]), tick(250));
-        assert_eq!(event(&[0, 9_900_000]), tick(100));
-        assert_eq!(event(&[0, 990_000, 2_000_000]), tick(1000));
-        assert!(event(&[5]).unwrap_err().contains("no tick"));
-        assert!(event(&[5, 5]).is_err());
-        assert!(Samples { times: vec![0, 4_000_000], shortest: None }.event(1, 9).is_err());
+    fn the_rate_is_that_of_the_grid_on_which_ticks_come() {
+        let at = |ms: &[f64]| rate(&ms.iter().map(|ms| 5_000_000 + (ms * 1e6) as u64).collect::<Vec<_>>());
+        assert_eq!(at(&[0.0, 4.0, 8.0, 12.0]), Some(250));
+        assert_eq!(at(&[0.0, 1.0, 2.0, 3.0, 4.0]), Some(1000));
+        assert_eq!(at(&[0.0, 10.0, 20.0]), Some(100));
+        assert_eq!(at(&[0.0, 3.33, 6.67, 10.0, 13.33]), Some(300));
+        // Others have the CPU most of the time, and each tick is a little late.
+        assert_eq!(at(&[0.0, 8.1, 12.0, 40.2, 44.1, 56.3, 96.0, 104.2]), Some(250));
+        assert_eq!(at(&[0.0, 12.0, 24.1, 28.0, 60.2]), Some(250));
+        assert_eq!(at(&[0.0, 30.0, 40.1, 90.0, 200.2]), Some(100));
+        assert_eq!(at(&[0.0, 3.0, 4.0, 9.05, 11.0, 12.0]), Some(1000));
+        // One came much too late, or on a CPU that ticks at another time.
+        assert_eq!(at(&[0.0, 4.0, 8.0, 13.9, 17.9, 21.9, 25.9, 29.9]), Some(250));
+        // Nothing fits: as the shortest.
+        assert_eq!(at(&[0.0, 4.7, 11.3, 17.0, 22.4]), Some(250));
+        assert_eq!((at(&[3.0]), at(&[3.0, 3.0]), at(&[])), (None, None, None));
+    }
+
+    #[test]
+    fn an_event_takes_two_ticks_and_a_stack() {
+        let event = |times: &[u64], shortest| Samples { times: times.to_vec(), shortest }.event(459, 9);
+        let tick = Ok(Event::Tick { id: 459, handler: 9, rate_hz: 250, entry: 7 });
+        assert_eq!(event(&[1_000, 4_001_300], Some((4, 7))), tick);
+        assert!(event(&[5], Some((4, 7))).unwrap_err().contains("no two ticks"));
+        assert!(event(&[5, 5], Some((4, 7))).is_err());
+        assert!(event(&[0, 4_000_000], None).unwrap_err().contains("no kernel stacks"));
     }
 }
