@@ -178,21 +178,46 @@ class Timeline {
     this.mark();
   }
 
+  /* Nanoseconds of a column. */
+  length(column) {
+    return Math.max(this.times.ends[column] - this.times.starts[column], 1);
+  }
+
+  /* One function's band: columns as high as they are heavy in their time, of at most `most` a nanosecond. */
+  band(weights, ink, most) {
+    const { times } = this, x = ns => ((ns - times.starts[0]) / this.span * 1000).toFixed(1);
+    let path = "";
+    weights.forEach((weight, column) => {
+      if (!weight) return;
+      // What is more than nothing is seen.
+      const high = Math.max(weight / this.length(column) / most * 100, 3).toFixed(1);
+      path += `M${x(times.starts[column])} 100v-${high}H${x(times.ends[column])}v${high}z`;
+    });
+    const svg = document.createElementNS(SVG, "svg"), shape = document.createElementNS(SVG, "path");
+    svg.setAttribute("viewBox", "0 0 1000 100");
+    svg.setAttribute("preserveAspectRatio", "none");
+    shape.setAttribute("d", path);
+    shape.setAttribute("fill", ink);
+    svg.append(shape);
+    svg.dataset.weights = Array.from(weights).join(" ");
+    this.listen(svg);
+    return svg;
+  }
+
   /* Weights in columns, stacked, in so many pixels, as high as they are heavy in their time; what the bands leave of all in grey. */
-  paint(canvas, [width, height], bands, all, most) {
+  paint(canvas, [width, height], bands, all) {
     const ratio = window.devicePixelRatio || 1, { times } = this;
     canvas.width = width * ratio;
     canvas.height = height * ratio;
     canvas.style.height = height + "px";
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    const length = column => Math.max(times.ends[column] - times.starts[column], 1);
-    most ||= all.reduce((most, weight, column) => Math.max(most, weight / length(column)), 0);
+    const most = all.reduce((most, weight, column) => Math.max(most, weight / this.length(column)), 0);
     if (!most) return;
     for (let column = 0; column < times.count; column++) {
       const left = (times.starts[column] - times.starts[0]) / this.span * width;
       const wide = Math.max((times.ends[column] - times.starts[0]) / this.span * width - left - 0.5, 0.5);
-      const scale = height / (most * length(column));
+      const scale = height / (most * this.length(column));
       let base = height, rest = all[column];
       for (const [ink, weights] of bands) {
         const high = weights[column] * scale;
@@ -226,6 +251,8 @@ class Timeline {
     const left = rows.length;
     rows = rows.sort((a, b) => b[key] - a[key] || a.function.id - b.function.id).slice(0, 30);
     const { all, bands } = this.times.bands(tree, rows.map(row => row.function.id), inherited);
+    const highest = list => list.reduce((most, weights) => weights.reduce((most, weight, i) => Math.max(most, weight / this.length(i)), most), 0);
+    const most = highest(bands);
     const body = document.createElement("tbody");
     const line = (name, weight, weights, choose) => {
       const row = this.page.add("tr", undefined, body);
@@ -234,27 +261,17 @@ class Timeline {
       cell.dataset.weight = weight;
       this.page.add("td", percent(weight, tree.total), row, "number");
       const area = this.page.add("div", undefined, this.page.add("td", undefined, row, "band"), "times");
-      const canvas = this.page.add("canvas", undefined, area);
-      canvas.dataset.weights = Array.from(weights).join(" ");
-      this.listen(canvas);
+      area.append(this.band(weights, weights === all ? OTHER_COLOUR : BAND_COLOURS[0], weights === all ? highest([all]) : most));
       const label = this.page.add("td", name, row);
       if (choose) {
         label.addEventListener("click", choose);
         row.addEventListener("keydown", event => { if (event.key === "Enter") choose(); });
       }
-      return canvas;
     };
-    const first = line("[all]", tree.total, all);
-    const canvases = rows.map((row, i) => line(row.function.name, row[key], bands[i], () => this.page.choose(row.function.id)));
+    line("[all]", tree.total, all);
+    rows.forEach((row, i) => line(row.function.name, row[key], bands[i], () => this.page.choose(row.function.id)));
     element("bands").tBodies[0].replaceWith(body);
     element("which").textContent = key;
-    const length = column => Math.max(this.times.ends[column] - this.times.starts[column], 1);
-    const highest = list => list.reduce((most, weights) => weights.reduce((most, weight, i) => Math.max(most, weight / length(i)), most), 0);
-    // All bands are equally wide. To ask each for that, after the one before was drawn, has the page laid out as many times.
-    const size = [first.parentElement.clientWidth, 26];
-    this.paint(first, size, [[OTHER_COLOUR, all]], all);
-    const most = highest(bands);
-    canvases.forEach((canvas, i) => this.paint(canvas, size, [[BAND_COLOURS[0], bands[i]]], bands[i], most));
     element("rest").textContent = left > rows.length ? `${left - rows.length} more functions; search finds them` : "";
     this.mark();
   }
