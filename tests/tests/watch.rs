@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         .test("where_there_is_no_daemon_that_is_said", &[], no_daemon)
         .test("a_file_named_like_a_watch_is_told_from_it", &[CC], a_file_like_a_watch)
         .test("a_full_disk_and_room_again", &[CC, UNSHARE, Need::Root], a_full_disk)
+        .test("a_read_only_state_directory", &[CC, UNSHARE, Need::Root], a_read_only_state_directory)
+        .test("a_configuration_that_cannot_be_read", &[CC], a_configuration_that_cannot_be_read)
         .test("an_outsider_is_told_nothing", &[CC, Need::Root], an_outsider_is_told_nothing)
         .test("as_systemd_runs_it", &[], as_systemd_runs_it)
         .test("metrics_are_written_and_printed", &[CC], metrics)
@@ -489,6 +491,43 @@ fn a_full_disk() {
     let answer = Ended::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
     assert!(answer.status.success() && answer.stdout.contains("forever"), "{answer:?}");
     service.stop();
+}
+
+fn a_read_only_state_directory() {
+    let mut service = Service::start("rate_hz = 499");
+    service.stop();
+    let state = service.path("state");
+    fs::create_dir_all(&state).unwrap();
+    let inner = service.command();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs -o ro tmpfs \"$0\"; exec \"$@\""]).arg(&state);
+    command.arg(inner.get_program()).args(inner.get_args());
+    service.begin(command);
+    let fixture = Running::start(&service.program, &[]);
+    service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
+    let problem = service.status()["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("nothing is stored") && problem.contains("Read-only file system"), "{problem}");
+    // Clients are served as ever.
+    let pid = fixture.pid().to_string();
+    let live = Ended::of(&mut service.ccsd(&["live", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
+    assert!(live.status.success() && live.stdout.contains("\"received\""), "{live:?}");
+    service.stop();
+}
+
+fn a_configuration_that_cannot_be_read() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 10);
+    // No rights keep root from reading, so it is something else that does.
+    let config = service.path("ccsd.toml");
+    fs::rename(&config, service.path("kept")).unwrap();
+    fs::create_dir(&config).unwrap();
+    service.signal(Signal::SIGHUP);
+    service.until("it is said", || service.log().contains("the configuration stays as it was"));
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 10);
+    service.stop();
+    Ended::of(&mut service.command()).assert_refused(2, &["ccsd.toml", "is not a regular file"]);
 }
 
 fn an_outsider_is_told_nothing() {
