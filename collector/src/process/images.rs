@@ -379,3 +379,23 @@ fn svma_of_mapping(elf: &ElfFile, file_offset: u64) -> u64 {
         None => elf.svma_of_file_offset(file_offset).unwrap_or(file_offset),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_beyond_the_budget_are_unknown_and_counted() {
+        let mut images = Images::within(8);
+        let found: Vec<ImageIndex> = (0..100).map(|i| images.by_name(&format!("/usr/lib/lib{i:04}.so"))).collect();
+        let known = found.iter().filter(|&&index| index != ImageIndex::UNKNOWN).count();
+        // 8 KiB, of which each takes 512 bytes and three times its name.
+        assert_eq!((known, images.len(), images.left_out()), (14, 16, 86));
+        // Those that are known stay so, and cost nothing more.
+        assert_eq!((images.by_name("/usr/lib/lib0003.so"), images.left_out()), (found[3], 86));
+        // A long name takes more room.
+        let mut images = Images::within(8);
+        assert_eq!(images.by_name(&"x".repeat(4096)), ImageIndex::UNKNOWN);
+        assert_ne!(images.by_name("short"), ImageIndex::UNKNOWN);
+    }
+}
