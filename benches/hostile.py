@@ -4,10 +4,10 @@
     python3 benches/hostile.py                                 four programs, 10 minutes each, with 256 MiB
     python3 benches/hostile.py --minutes 3 --memory 64MiB --ccsd target/release/ccsd --only recurse,jit
 
-Each is recorded by `ccsd record` (999 Hz, user code) while ccsd's own memory (anonymous pages, and its rings) is read twice
-a second. A line for each program shows it over time; then what was shed, by table, whether every sample received was
-charged with its weight (I1), and whether the budget was kept: the peak of that memory must stay below it. The exit status
-is 1 if not.
+Each is recorded by `ccsd record` (999 Hz, threads 4,999 Hz; user code) while ccsd's own memory (anonymous pages, and its
+rings) is read twice a second. A line for each program shows it over time; then what was shed, by table, whether every sample
+received was charged with its weight (I1), and whether the budget was kept: the peak of that memory must stay below it. The
+exit status is 1 if not.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import time
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "fixtures")
 PROGRAMS = ["recurse", "threads", "libraries", "jit"]
-RATE = 999
+# Threads that live for 0.4 ms are met by a timer of their own that comes more often than that.
+RATES = {"recurse": 999, "threads": 4999, "libraries": 999, "jit": 999}
 
 
 def size(text):
@@ -46,8 +47,8 @@ def compiled(folder):
 
 
 def run(ccsd, memory, what, seconds, period, program, library, folder):
-    profile = os.path.join(folder, what + ".ccsd")
-    command = [ccsd, "record", "--no-daemon", "-q", "--user", "-e", "cpu-clock", "-F", str(RATE), "--memory", memory]
+    profile, rate = os.path.join(folder, what + ".ccsd"), RATES[what]
+    command = [ccsd, "record", "--no-daemon", "-q", "--user", "-e", "cpu-clock", "-F", str(rate), "--memory", memory]
     command += ["-o", profile, "--", program, what, f"{seconds * 1000}w"]
     began = time.monotonic()
     running = subprocess.Popen(command + ([library] if what == "libraries" else []), stdout=subprocess.DEVNULL)
@@ -68,7 +69,7 @@ def run(ccsd, memory, what, seconds, period, program, library, folder):
     accounting = json.loads(report.stdout)["accounting"]
     flat = subprocess.run([ccsd, "report", profile, "--json"], stdout=subprocess.PIPE, check=True)
     flat = json.loads(flat.stdout)["flat"]["total"]
-    expected = accounting["received"] * (1_000_000_000 // RATE)
+    expected = accounting["received"] * (1_000_000_000 // rate)
     conserved = flat["samples"] == accounting["received"] and flat["weight"] == expected
     kept = peak <= size(memory)
     mib = lambda number: f"{number / (1 << 20):.1f} MiB"
