@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ccsd_profile::import::PERF_SCRIPT;
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
@@ -474,28 +476,37 @@ fn total(recorded: &Recorded, options: &[&str]) -> u64 {
 /// functions that have a name of their own.
 fn firefox_functions(file: &Path, threads: usize) -> Weights {
     let dir = scratch();
-    let ask = |arguments: &[&str]| {
+    let reader = || {
         let mut command = Command::new("profiler-cli");
-        command.env("PROFILER_CLI_SESSION_DIR", dir.path()).args(arguments);
-        let ended = Ended::of(&mut command);
-        assert!(ended.status.success(), "{arguments:?}: {ended:?}");
-        ended.stdout
+        command.env("PROFILER_CLI_SESSION_DIR", dir.path());
+        command
     };
-    // It leaves a process that answers, which must be ended whatever becomes of the test.
-    struct Stop<'a>(&'a Path);
-    impl Drop for Stop<'_> {
+    // A process of it reads the file and answers the others. It is started here, and not by `load`, which gives it half a
+    // second to begin; and it is ended whatever becomes of the test.
+    struct Server(Child);
+    impl Drop for Server {
         fn drop(&mut self) {
-            let _ =
-                Command::new("profiler-cli").env("PROFILER_CLI_SESSION_DIR", self.0).args(["stop", "--all"]).output();
+            let _ = self.0.kill();
+            let _ = self.0.wait();
         }
     }
-    let _stop = Stop(dir.path());
-    ask(&["load", file.to_str().unwrap()]);
+    let mut server = reader();
+    server.arg("--daemon").arg(file).args(["--session", "test"]);
+    let mut server = Server(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let end = Instant::now() + Duration::from_secs(120);
+    let mut ask = |thread: &str| loop {
+        let arguments = ["thread", "functions", "--json", "--limit", "100000", "--session", "test", "--thread", thread];
+        let ended = Ended::of(reader().args(arguments));
+        if ended.status.success() {
+            return ended.stdout;
+        }
+        assert!(server.0.try_wait().unwrap().is_none() && Instant::now() < end, "{ended:?}");
+        thread::sleep(Duration::from_millis(50));
+    };
     let mut weights = Weights::new();
     for number in 0..threads {
         let mut twice = std::collections::BTreeSet::new();
-        let thread = format!("t-{number}");
-        let answer = ask(&["thread", "functions", "--json", "--limit", "100000", "--thread", &thread]);
+        let answer = ask(&format!("t-{number}"));
         let answer: Value = serde_json::from_str(&answer).unwrap();
         assert_eq!(answer["weightType"], "tracing-ms");
         let mut seen = std::collections::BTreeSet::new();
