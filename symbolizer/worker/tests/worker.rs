@@ -45,10 +45,12 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(ALONE) => {
-            let brief = Duration::from_secs(1);
+            // Short, and long enough for a machine that has much else to do.
+            let (brief, long) = (Duration::from_secs(4), Duration::from_secs(600));
             let patience = match words[2].as_str() {
                 "forgiven" => Patience { blame: brief, ..Patience::default() },
-                "stopped" => Patience { headers: brief, answer: brief, ..Patience::default() },
+                "stopped" => Patience { headers: brief, ..Patience::default() },
+                "innocent" => Patience { answer: long, ..Patience::default() },
                 _ => Patience::default(),
             };
             read_in(Worker::start(Itself, patience).unwrap());
