@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
@@ -494,6 +495,15 @@ fn firefox_functions(file: &Path, threads: usize) -> Weights {
     server.arg("--daemon").arg(file).args(["--session", "test"]);
     let mut server = Server(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let end = Instant::now() + Duration::from_secs(120);
+    // Not asked before it listens: whoever finds its files without it behind them takes them away, and it is never found.
+    let listens = || {
+        let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.into_iter().any(|file| UnixStream::connect(file).is_ok())
+    };
+    while !listens() {
+        assert!(server.0.try_wait().unwrap().is_none() && Instant::now() < end, "the reader does not begin");
+        thread::sleep(Duration::from_millis(50));
+    }
     let mut ask = |thread: &str| loop {
         let arguments = ["thread", "functions", "--json", "--limit", "100000", "--session", "test", "--thread", thread];
         let ended = Ended::of(reader().args(arguments));
