@@ -77,15 +77,17 @@ impl Upkeep {
     /// Notices that the directory with the profiles is another than it was.
     fn look_after_state_dir(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(old) = lock.take_if(|lock| !lock.is_there()) else { return };
+        let Some(old) = lock.as_ref().filter(|lock| !lock.is_there()) else { return };
         let dir = old.dir().display();
         match StateLock::take(old.dir()) {
-            Ok(new) => {
+            Ok(Some(new)) => {
                 tracing::warn!(
                     "{dir} was moved away or replaced: what is profiled from now on goes to what is there now"
                 );
-                *lock = new;
+                *lock = Some(new);
             }
+            // The next look tries again.
+            Ok(None) => {}
             Err(error) => tracing::error!("{dir} was moved away or replaced: {error}"),
         }
     }

@@ -20,6 +20,12 @@ use crate::sections::{self, Sections, damaged};
 /// then seem to lie over others at the beginning of the image.
 const MAX_CLAIMS: usize = 16;
 
+/// Ranges that are looked at to find those units. Where one reaches over that many others, the list is of no use.
+const MAX_LOOKED_AT: usize = 256;
+/// Ranges kept: so many in all, and so many for each unit. (A unit has one for each section with code.)
+const MAX_RANGES: usize = 4096;
+const MAX_RANGES_OF_UNIT: usize = 64;
+
 /// The units of an image by the addresses that they are about.
 pub(crate) struct ByUnit {
     /// In the order of their beginnings.
@@ -69,6 +75,9 @@ impl ByUnit {
                 // One whose end is beyond the address space; the next one may be right.
                 let Ok(entry) = entry else { continue };
                 let (begin, end) = (entry.address(), entry.range().end);
+                if ranges.len() >= MAX_RANGES.saturating_add(starts.len().saturating_mul(MAX_RANGES_OF_UNIT)) {
+                    return Ok(None);
+                }
                 if begin < end {
                     ranges.push(Range { begin, end, reach: end, unit: unit as u32 });
                     listed.insert(unit);
@@ -98,7 +107,7 @@ impl ByUnit {
         shared: &mut Shared,
         out: &mut Vec<DwarfFrame>,
     ) -> Result<Found, String> {
-        let units = self.claiming(svma);
+        let Some(units) = self.claiming(svma) else { return Ok(Found::NeedsAll) };
         if units.is_empty() && self.others {
             return Ok(Found::NeedsAll);
         }
@@ -118,12 +127,21 @@ impl ByUnit {
         Ok(Found::Answer(answer))
     }
 
-    /// The units that claim an address, the one with the range that begins nearest to it first.
-    fn claiming(&self, svma: u64) -> Vec<u32> {
+    /// About how many bytes the list takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range>()
+    }
+
+    /// The units that claim an address, the one with the range that begins nearest to it first. `None` where that takes too
+    /// long to say.
+    fn claiming(&self, svma: u64) -> Option<Vec<u32>> {
         let after = self.ranges.partition_point(|range| range.begin <= svma);
         let before = self.ranges.get(..after).unwrap_or_default().iter().rev();
         let mut units = Vec::new();
-        for range in before.take_while(|range| range.reach > svma) {
+        for (looked_at, range) in before.take_while(|range| range.reach > svma).enumerate() {
+            if looked_at >= MAX_LOOKED_AT {
+                return None;
+            }
             if range.end > svma && !units.contains(&range.unit) {
                 units.push(range.unit);
             }
@@ -131,7 +149,7 @@ impl ByUnit {
                 break;
             }
         }
-        units
+        Some(units)
     }
 
     /// One unit, if it can stand alone.
@@ -153,11 +171,11 @@ impl ByUnit {
     }
 }
 
-// Ranges, of which there is at least one for each unit, take less than what they save.
-const _: () = assert!(size_of::<Range>() <= 32 && limits::MAX_UNITS <= u32::MAX as usize);
+const _: () = assert!(limits::MAX_UNITS <= u32::MAX as usize);
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn of(ranges: &[(u64, u64, u32)]) -> ByUnit {
@@ -173,18 +191,24 @@ mod tests {
     fn the_nearest_claim_comes_first() {
         // Unit 9 claims all from zero on, as what the linker has left out does.
         let units = of(&[(0, 0x5000, 9), (0x1000, 0x2000, 1), (0x1800, 0x1900, 2), (0x3000, 0x4000, 1)]);
-        assert_eq!(units.claiming(0x0fff), [9]);
-        assert_eq!(units.claiming(0x1000), [1, 9]);
-        assert_eq!(units.claiming(0x1850), [2, 1, 9]);
-        assert_eq!(units.claiming(0x1900), [1, 9]);
-        assert_eq!(units.claiming(0x3fff), [1, 9]);
-        assert_eq!(units.claiming(0x5000), [0u32; 0]);
-        assert_eq!(of(&[]).claiming(7), [0u32; 0]);
+        let claiming = |address| units.claiming(address).unwrap();
+        assert_eq!(claiming(0x0fff), [9]);
+        assert_eq!(claiming(0x1000), [1, 9]);
+        assert_eq!(claiming(0x1850), [2, 1, 9]);
+        assert_eq!(claiming(0x1900), [1, 9]);
+        assert_eq!(claiming(0x3fff), [1, 9]);
+        assert_eq!(claiming(0x5000), [0u32; 0]);
+        assert_eq!(of(&[]).claiming(7).unwrap(), [0u32; 0]);
     }
 
     #[test]
     fn claims_without_end_are_cut() {
         let many: Vec<(u64, u64, u32)> = (0..1000).map(|unit| (u64::from(unit), 1 << 20, unit)).collect();
-        assert_eq!(of(&many).claiming(5000).len(), MAX_CLAIMS);
+        assert_eq!(of(&many).claiming(5000).unwrap().len(), MAX_CLAIMS);
+        // One reaches over so many that do not: not all are walked over for each address.
+        let over: Vec<(u64, u64, u32)> =
+            (0..1000u64).map(|at| (at, if at == 0 { 1 << 20 } else { at + 1 }, (at > 0).into())).collect();
+        assert_eq!(of(&over).claiming(5000), None);
+        assert_eq!(of(&over).claiming(100).unwrap(), [1, 0]);
     }
 }

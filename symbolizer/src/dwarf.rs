@@ -154,7 +154,8 @@ impl Dwarf {
     /// tables only, and 1 to 3 where types and variables are to be skipped.
     pub(crate) fn held_bytes(&self) -> u64 {
         const INDEX_BYTES_PER_STEP: u64 = 4;
-        self.shared.budget.used() + self.used_steps * INDEX_BYTES_PER_STEP
+        let list = if let Index::ByUnit(units) = &self.index { units.bytes() } else { 0 };
+        self.shared.budget.used() + self.used_steps * INDEX_BYTES_PER_STEP + list as u64
     }
 
     /// What is to be said about files that were split off, since the last call.

@@ -116,7 +116,13 @@ fn objdump(path: &Path, symbol: &str) -> Result<String, String> {
     command.args(["--disassemble", "--line-numbers", "--no-show-raw-insn", "--wide"]);
     // One argument each: neither is taken for an option.
     command.arg(format!("--disassemble={symbol}")).arg("--").arg(path);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // Nothing is fetched from anywhere.
+    command
+        .env("LC_ALL", "C")
+        .env_remove("DEBUGINFOD_URLS")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| match error.kind() {
         ErrorKind::NotFound => "objdump is not there: it comes with binutils".to_owned(),
         _ => format!("cannot run objdump: {error}"),

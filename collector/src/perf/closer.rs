@@ -7,6 +7,7 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use nix::fcntl::OFlag;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::{ForkResult, fork, pipe2};
 
 /// Files that a child may keep at most; one for each CPU of the largest machines that Linux supports. Others are closed by
@@ -22,9 +23,16 @@ pub fn leave(files: &[OwnedFd]) -> Option<Leaving> {
     let (until, gone) = pipe2(OFlag::O_CLOEXEC).ok()?;
     let mut kept: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).chain([until.as_raw_fd()]).collect();
     kept.sort_unstable();
+    // In the child no handler may run: what it tells, it would tell its parent once more.
+    let signals = SigSet::all();
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_SETMASK).ok()?;
     // SAFETY: the child makes system calls only that are async-signal-safe (close_range, read, _exit). It takes no lock that
     // another thread may have held, and allocates nothing: `kept` was made before.
-    match unsafe { fork() } {
+    let forked = unsafe { fork() };
+    if !matches!(forked, Ok(ForkResult::Child)) {
+        let _ = before.thread_set_mask();
+    }
+    match forked {
         Ok(ForkResult::Child) => {
             // Above all the standard streams, whose readers wait for their end, and the pipe's other end.
             if close_others(&kept) {

@@ -15,8 +15,9 @@ const DIRECTORY: &str = "/var/cache/ccsd";
 const FILE: &str = "kernel-symbols";
 /// Bytes read at most: 120,000 functions take 5 MB.
 const MAX_BYTES: u64 = 64 << 20;
-/// Bytes of the kernel's list that are compared: a hundred functions.
-const BEGINNING: u64 = 4 << 10;
+/// Bytes of the kernel's list in which its first function is looked for: before Linux 6.15 the list begins with some hundred
+/// names of what each CPU has.
+const BEGINNING: u64 = 64 << 10;
 
 /// What was kept in this boot.
 pub fn load() -> Option<KernelSymbols> {

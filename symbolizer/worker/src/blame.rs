@@ -76,6 +76,7 @@ impl Blame {
             self.records.remove(key);
         }
         if self.is_given_up(key, now) {
+            self.withdraw(key);
             return May::Never;
         }
         let record = self.records.get(key);
@@ -228,6 +229,21 @@ mod tests {
         // Who does not wait asks for no turn.
         assert_eq!(blame.begin(&keys[1], false, now), May::Wait);
         ask(&mut blame, &keys[2], now);
+    }
+
+    #[test]
+    fn a_turn_ends_with_what_it_was_for() {
+        let (mut blame, keys, now) = (Blame::new(AGE), keys(2), Instant::now());
+        for _ in 0..2 {
+            let token = ask(&mut blame, &keys[0], now);
+            blame.failed(token, now);
+        }
+        // Another one who asks about that file has got a turn meanwhile.
+        blame.next_alone = Some(keys[0].clone());
+        assert_eq!(blame.begin(&keys[1], true, now), May::Wait);
+        assert_eq!(blame.begin(&keys[0], true, now), May::Never);
+        // Nobody takes that turn: others are not held up.
+        ask(&mut blame, &keys[1], now);
     }
 
     #[test]

@@ -235,6 +235,16 @@ impl Worker {
     /// A free connection; waits for one. Whoever asks about headers does not wait for others to be done with, as that may take
     /// long.
     fn take(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<Turn, NoAnswer> {
+        let taken = self.wait_for_turn(key, quick, patience);
+        if taken.is_err() {
+            // However it ends, others must not wait for a turn that nobody will take.
+            self.lock().blame.withdraw(key);
+            self.freed.notify_all();
+        }
+        taken
+    }
+
+    fn wait_for_turn(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<Turn, NoAnswer> {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
@@ -260,8 +270,6 @@ impl Worker {
             }
             let left = deadline.saturating_duration_since(now);
             if left.is_zero() {
-                state.blame.withdraw(key);
-                self.freed.notify_all();
                 return Err(NoAnswer::NoWorker);
             }
             state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
