@@ -6,8 +6,8 @@
     python3 benches/all.py --only papers,peers --quick
     python3 benches/all.py --list                 which there are, how long they take, and what they want
 
-Two tables have no script, and are not printed: "Whole runs" and "The scheduler's tick". What cannot be run here (no root, a program that is missing) says so and is left out; the exit status is 1 if one of them
-failed. The first lines say machine, kernel, date and load: figures of a busy machine are those of a busy machine.
+One table has no script, and is not printed: "The scheduler's tick". What cannot be run here (no root, a program that is
+missing) says so and is left out; the exit status is 1 if one of them failed. The first lines say machine, kernel, date and load: figures of a busy machine are those of a busy machine.
 """
 
 import argparse
@@ -55,6 +55,8 @@ PARTS = [
     Part("sample", "What was measured: a sample", cargo("collector"), cargo("collector", *SHORT), (3, 1), programs=("cargo",)),
     Part("machine", "Large machines", cargo("machine"), cargo("machine"), (2, 2), programs=("cargo",)),
     Part("papers", "The papers' tables", python("papers.py"), python("papers.py", "--quick"), (8, 1), ccsd=True, programs=("gcc",)),
+    Part("whole-runs", "Whole runs", python("whole_runs.py"), python("whole_runs.py", "--rounds", "1", "--compiler-rounds", "1"),
+         (2, 0.5), ccsd=True, programs=("cc",)),
     Part("first-rows", "First rows", python("first_rows.py"), python("first_rows.py", "--runs", "1"), (1, 0.5), True, True, ("cc",)),
     Part("debug-info", "Much debug information", python("debug_info.py"), python("debug_info.py", "--rounds", "1", "--copies", "10"),
          (10, 2), programs=("rustc",)),

@@ -317,13 +317,23 @@ Examples:
   ccsd attach --no-inherit $(pgrep -o nginx)
   ccsd attach --detach 1234                a daemon goes on with it: see `ccsd live`, `ccsd report`";
 
+/// Reads a size in bytes: `4096`, `512K`, `5MB`, `2GiB`. All units are powers of 1,024.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn size(text: &str) -> Result<u64, String> {
+    let short = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
+    let digits = short.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']).unwrap_or(short);
+    let unit = short.strip_prefix(digits).unwrap_or_default().to_ascii_uppercase();
+    ccsd_daemon::config::bytes(&format!("{digits}{unit}{}", if unit.is_empty() { "" } else { "iB" }))
+}
+
 /// Reads what a session may have in memory.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
 pub fn memory(text: &str) -> Result<u64, String> {
-    let short = text.ends_with(['K', 'M', 'G', 'T']);
-    let bytes = ccsd_daemon::config::bytes(&format!("{text}{}", if short { "iB" } else { "" }))?;
+    let bytes = size(text)?;
     match bytes >= Budget::MIN_MEMORY {
         true => Ok(bytes),
         false => Err(format!("{text} is too little: {} MiB is the least", Budget::MIN_MEMORY >> 20)),
@@ -537,6 +547,18 @@ Examples:
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("4096", 4096), ("4k", 4 << 10), ("60K", 60 << 10), ("5MB", 5 << 20), ("5MiB", 5 << 20), ("2GiB", 2 << 30)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "x", "-1", "MB", "1.5M", "5 apples", "99999999999999999999"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split(' '))

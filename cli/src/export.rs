@@ -7,9 +7,9 @@ use anyhow::anyhow;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use clap::Args;
 
-use crate::args::DEFAULT_FILE;
 use crate::args::service::SocketArgs;
 use crate::args::watch::StoredArgs;
+use crate::args::{self, DEFAULT_FILE};
 use crate::exit::{Exit, Failure};
 use crate::query::{self, Asked, QueryArgs};
 use crate::report::file::{self, LoadedColumns};
@@ -76,14 +76,10 @@ fn format() -> impl clap::builder::TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|text| text.parse::<Format>())
 }
 
-/// Reads a size.
+/// Reads a size that something fits into.
 fn size(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K', 'm', 'M']) {
-        Some(digits) => (digits, if text.ends_with(['k', 'K']) { 1 << 10 } else { 1 << 20 }),
-        None => (text, 1),
-    };
-    let size = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    size.filter(|&size| size > 0).ok_or_else(|| "not a size: a number of bytes, or of K or M".to_owned())
+    let size = usize::try_from(args::size(text)?).unwrap_or(usize::MAX);
+    if size > 0 { Ok(size) } else { Err("nothing fits into that".to_owned()) }
 }
 
 /// Runs the command.
