@@ -1,16 +1,17 @@
 //! Sampling at another rate, when [`Pace`] says so.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::records::{FORK_NS, Next};
 use super::{Sampler, close_elsewhere};
 use crate::batch::{Counts, Item};
 use crate::error::Result;
 use crate::pace::{Change, Cost, Pace, WINDOW_NS, Window};
+use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::set::{Opened, Renewal};
-use crate::process::procfs;
+use crate::process::{NEVER, procfs};
 use crate::usage::thread_cpu_ns;
 
 /// Rounds of looking for threads that came meanwhile; see [`super::attach`].
@@ -83,18 +84,22 @@ impl Sampler {
     /// Replaces the events of all threads.
     fn change_rate(&mut self, rate_hz: u32) -> Result<()> {
         let mut renewal = self.events.prepare(rate_hz)?;
-        let mut next = Next { at: 0, spec: *self.events.spec(), doubtful_threads: Default::default() };
-        next.spec.rate_hz = rate_hz;
+        let spec = EventSpec { rate_hz, ..*self.events.spec() };
+        self.state.expect(Next { at: NEVER, spec, doubtful_threads: HashSet::new() });
         if self.events.layout() != Layout::Cpus {
             self.state.scanning = true;
-            let opened = self.prepare_threads(&mut renewal, &mut next);
+            let prepared = self.prepare_threads(&mut renewal);
             self.state.scanning = false;
             self.state.forked = HashMap::new();
-            opened?;
+            if let Err(error) = prepared {
+                self.state.next = None;
+                return Err(error);
+            }
         }
         let switched = self.events.switch(renewal);
-        next.at = switched.at;
-        self.state.expect(next);
+        if let Some(next) = &mut self.state.next {
+            next.at = switched.at;
+        }
         // These told of mappings, too: between the two none did.
         self.state.tracking_lost |= self.events.layout() == Layout::Compact;
         close_elsewhere(switched.old);
@@ -103,7 +108,7 @@ impl Sampler {
 
     /// Every thread of the target, until a look at /proc finds none that has neither been opened nor inherited; as when
     /// attaching.
-    fn prepare_threads(&mut self, renewal: &mut Renewal, next: &mut Next) -> Result<()> {
+    fn prepare_threads(&mut self, renewal: &mut Renewal) -> Result<()> {
         let mut opened: HashMap<u32, u64> = HashMap::new();
         for round in 0..SCAN_ROUNDS {
             self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
@@ -111,12 +116,7 @@ impl Sampler {
             for pid in self.state.table.pids() {
                 for tid in procfs::threads(pid).unwrap_or_default() {
                     self.channels.pulse.beat();
-                    // One forked by a thread that was open has inherited. One of which that is uncertain is opened, and where
-                    // it has both, one is closed again.
-                    let inherited = self.state.forked.get(&tid).is_some_and(|&(parent, time)| {
-                        opened.get(&parent).is_some_and(|&since| time.saturating_sub(since) > FORK_NS)
-                    });
-                    if opened.contains_key(&tid) || inherited {
+                    if opened.contains_key(&tid) || has_inherited(tid, &opened, &self.state.forked) {
                         continue;
                     }
                     // Without inheritance only those that are followed already are.
@@ -129,7 +129,7 @@ impl Sampler {
                     }
                     found = true;
                     opened.insert(tid, now_ns());
-                    if late {
+                    if let Some(next) = self.state.next.as_mut().filter(|_| late) {
                         next.doubtful_threads.insert(tid);
                     }
                 }
@@ -139,5 +139,54 @@ impl Sampler {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a thread has certainly inherited events: one of those that it descends from was open when it forked the next.
+/// `opened` says since when threads are, `forked` by whom threads were forked, and when. Where it is not certain a thread is
+/// opened, and if it has both, one is closed again.
+fn has_inherited(tid: u32, opened: &HashMap<u32, u64>, forked: &HashMap<u32, (u32, u64)>) -> bool {
+    let mut before = u64::MAX;
+    let mut child = tid;
+    while let Some(&(parent, time)) = forked.get(&child) {
+        // Nobody is forked after his own child: that was another thread with this number. (So this comes to an end.)
+        if time >= before {
+            return false;
+        }
+        if opened.get(&parent).is_some_and(|&since| time.saturating_sub(since) > FORK_NS) {
+            return true;
+        }
+        (child, before) = (parent, time);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_inherited_from_any_ancestor() {
+        const T: u64 = 1_000_000_000;
+        let opened = HashMap::from([(1, T), (20, T + 3 * FORK_NS)]);
+        let forked = HashMap::from([
+            (2, (1, T + FORK_NS + 1)),
+            (3, (2, T + FORK_NS + 2)),
+            (4, (3, T + FORK_NS + 3)),
+            // While their parent was being opened, or before.
+            (10, (1, T + FORK_NS)),
+            (11, (10, T + FORK_NS + 1)),
+            (12, (1, T - 1)),
+            // Opened itself, though it had inherited.
+            (20, (1, T + 2 * FORK_NS)),
+            (21, (20, T + 3 * FORK_NS)),
+            // Numbers that were given anew.
+            (30, (31, T + 5)),
+            (31, (30, T + 4)),
+            (41, (40, T + 2 * FORK_NS)),
+            (40, (1, T + 3 * FORK_NS)),
+        ]);
+        let inherited: Vec<u32> = (0..50).filter(|&tid| has_inherited(tid, &opened, &forked)).collect();
+        assert_eq!(inherited, [2, 3, 4, 20, 21, 40]);
     }
 }

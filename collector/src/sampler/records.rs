@@ -23,9 +23,9 @@ use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 /// some 100 us.
 pub const FORK_NS: u64 = 5_000_000;
 
-/// Events that have taken the place of others.
+/// Events that take, or have taken, the place of others.
 pub struct Next {
-    /// From when on.
+    /// From when on; [`NEVER`] as long as they are being prepared.
     pub at: u64,
     /// Attributes.
     pub spec: EventSpec,
@@ -62,7 +62,7 @@ pub struct State {
     period: u64,
     /// How often the events have been replaced by others of another rate, and the next ones, until a sample of them comes.
     generation: u32,
-    next: Option<Next>,
+    pub next: Option<Next>,
     throttled_since: HashMap<u64, u64>,
     /// Samples that throttling kept back, in thousandths.
     throttled_milli: u64,
@@ -227,7 +227,7 @@ impl State {
         self.inherit
     }
 
-    /// Other events sample from now on. Records of the old ones may still be in the rings.
+    /// Other events are being prepared. What is told of forks and exits meanwhile is told of them, too.
     pub fn expect(&mut self, next: Next) {
         // There is none that waits: those rings have been read since.
         self.begin_next();
@@ -421,10 +421,19 @@ impl State {
                 if self.doubtful_threads.contains(&parent_tid) {
                     self.doubtful_threads.insert(tid);
                 }
+                // Those that have yet to sample, as well.
+                if let Some(next) = &mut self.next
+                    && next.doubtful_threads.contains(&parent_tid)
+                {
+                    next.doubtful_threads.insert(tid);
+                }
                 self.table.fork(pid, tid, parent_pid, parent_tid, time);
             }
             Change::Exit { pid, tid } => {
                 self.table.exit(pid, tid);
+                if let Some(next) = &mut self.next {
+                    next.doubtful_threads.remove(&tid);
+                }
                 if self.doubtful_threads.remove(&tid) {
                     self.doubtful.retain(|&(doubtful, _), _| doubtful != tid);
                 }
