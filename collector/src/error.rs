@@ -138,6 +138,9 @@ pub enum Error {
         /// `RLIMIT_NOFILE`.
         limit: u64,
     },
+    /// Some threads of the target would be missed.
+    #[error("the target starts threads faster than they can be found")]
+    RestlessThreads,
     /// ccsd itself was given as the target.
     #[error("PID {0} is ccsd itself; record a second one instead: `ccsd record -- ccsd ...`")]
     Itself(u32),

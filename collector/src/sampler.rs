@@ -255,9 +255,9 @@ impl Sampler {
         let _ = poll(&mut fds, PollTimeout::from(wanted.min(most_ms)));
     }
 
-    fn round(&mut self, horizon: u64) {
+    /// Handles every record of the rings that is older than `horizon`.
+    fn read_rings(&mut self, horizon: u64) {
         let (sorter, state, channels) = (&mut self.sorter, &mut self.state, &self.channels);
-        let too_late = state.unwinder.read_too_late();
         sorter.drain(horizon, |ring, record| {
             channels.pulse.beat();
             state.handle(ring, record);
@@ -265,6 +265,12 @@ impl Sampler {
                 state.send(channels, false);
             }
         });
+    }
+
+    fn round(&mut self, horizon: u64) {
+        let too_late = self.state.unwinder.read_too_late();
+        self.read_rings(horizon);
+        let (sorter, state) = (&self.sorter, &mut self.state);
         let events = &mut self.events;
         let closing: Vec<OwnedFd> = state.redundant.drain(..).flat_map(|id| events.take_late(id)).collect();
         close_elsewhere(closing);

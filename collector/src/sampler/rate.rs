@@ -1,21 +1,26 @@
 //! Sampling at another rate, when [`Pace`] says so.
 
+use std::time::Duration;
+
 use hashbrown::{HashMap, HashSet};
 
 use super::records::{FORK_NS, Next};
 use super::{Sampler, close_elsewhere};
 use crate::batch::{Counts, Item};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pace::{Change, Cost, Pace, WINDOW_NS, Window};
 use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::set::{Opened, Renewal};
+use crate::perf::sorter::MARGIN_NS;
 use crate::process::{NEVER, procfs};
 use crate::usage::thread_cpu_ns;
 
 /// Rounds of looking for threads that came meanwhile; see [`super::attach`].
 const SCAN_ROUNDS: u32 = 20;
+/// Threads that are opened between two looks at the rings. Each takes some 20 us for each CPU.
+const BETWEEN_READS: usize = 64;
 
 /// The pace, and what had been counted at the last review.
 pub struct RateControl {
@@ -93,6 +98,7 @@ impl Sampler {
             self.state.forked = HashMap::new();
             if let Err(error) = prepared {
                 self.state.next = None;
+                close_elsewhere(renewal.into_files());
                 return Err(error);
             }
         }
@@ -106,39 +112,65 @@ impl Sampler {
         Ok(())
     }
 
-    /// Every thread of the target, until a look at /proc finds none that has neither been opened nor inherited; as when
-    /// attaching.
+    /// Every thread of the target, until a look at /proc finds none that has neither been opened nor inherited.
+    ///
+    /// # Errors
+    /// [`Error::RestlessThreads`] if there is none such; those of [`EventSet::prepare_thread`](crate::perf::set::EventSet).
     fn prepare_threads(&mut self, renewal: &mut Renewal) -> Result<()> {
         let mut opened: HashMap<u32, u64> = HashMap::new();
         for round in 0..SCAN_ROUNDS {
-            self.sorter.drain(u64::MAX, |ring, record| self.state.handle(ring, record));
-            let mut found = false;
-            for pid in self.state.table.pids() {
-                for tid in procfs::threads(pid).unwrap_or_default() {
-                    self.channels.pulse.beat();
-                    if opened.contains_key(&tid) || has_inherited(tid, &opened, &self.state.forked) {
-                        continue;
-                    }
-                    // Without inheritance only those that are followed already are.
-                    if !self.state.inherits() && !self.state.table.knows_thread(tid) {
-                        continue;
-                    }
-                    let late = round > 0;
-                    if self.events.prepare_thread(renewal, tid, late)? == Opened::Gone {
-                        continue;
-                    }
-                    found = true;
-                    opened.insert(tid, now_ns());
-                    if let Some(next) = self.state.next.as_mut().filter(|_| late) {
-                        next.doubtful_threads.insert(tid);
-                    }
+            if round > 0 {
+                // All that was forked before the last round had opened whoever forked it is in the table then.
+                self.let_forks_be_told();
+            }
+            self.read_rings(now_ns().saturating_sub(MARGIN_NS));
+            let mut found = self.unopened(&opened);
+            if round > 0 && !found.is_empty() {
+                // Of most of them it is yet to be told that they have inherited.
+                self.let_forks_be_told();
+                found.retain(|&tid| !has_inherited(tid, &opened, &self.state.forked));
+            }
+            let late = round > 0;
+            let mut any = false;
+            for (count, tid) in found.into_iter().enumerate() {
+                self.channels.pulse.beat();
+                if count % BETWEEN_READS == BETWEEN_READS - 1 {
+                    self.read_rings(now_ns().saturating_sub(MARGIN_NS));
+                }
+                if self.events.prepare_thread(renewal, tid, late)? == Opened::Gone {
+                    continue;
+                }
+                any = true;
+                opened.insert(tid, now_ns());
+                if let Some(next) = self.state.next.as_mut().filter(|_| late) {
+                    next.doubtful_threads.insert(tid);
                 }
             }
-            if !found {
-                break;
+            if !any {
+                return Ok(());
             }
         }
-        Ok(())
+        Err(Error::RestlessThreads)
+    }
+
+    /// Waits until every fork that had begun has been told of, and reads that.
+    fn let_forks_be_told(&mut self) {
+        std::thread::sleep(Duration::from_nanos(FORK_NS + MARGIN_NS));
+        self.read_rings(now_ns().saturating_sub(MARGIN_NS));
+    }
+
+    /// Threads that are to be opened, as /proc and the records tell.
+    fn unopened(&self, opened: &HashMap<u32, u64>) -> Vec<u32> {
+        let mut found = Vec::new();
+        for pid in self.state.table.pids() {
+            self.channels.pulse.beat();
+            found.extend(procfs::threads(pid).unwrap_or_default().into_iter().filter(|&tid| {
+                // Without inheritance only those that are followed already are.
+                let followed = self.state.inherits() || self.state.table.knows_thread(tid);
+                followed && !opened.contains_key(&tid) && !has_inherited(tid, opened, &self.state.forked)
+            }));
+        }
+        found
     }
 }
 

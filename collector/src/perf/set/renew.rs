@@ -51,6 +51,15 @@ pub struct Renewal {
     late: HashMap<u64, LateEvents>,
 }
 
+impl Renewal {
+    /// All that is open, where nothing comes of it, to be closed by somebody who may have to wait.
+    pub fn into_files(self) -> Vec<OwnedFd> {
+        let late = self.late.into_values();
+        let late = late.flat_map(|late| [Some(late.sampling), late.member, late.tracking].into_iter().flatten());
+        self.leaders.into_iter().chain(self.members).chain(late).collect()
+    }
+}
+
 /// What came of a switch.
 pub struct Switched {
     /// When the new events began, by the clock of all records. All earlier samples are of the old ones.
