@@ -236,12 +236,14 @@ impl State {
 
     #[cold]
     fn begin_next(&mut self) {
-        if let Some(Next { spec, doubtful_threads, .. }) = self.next.take() {
+        if let Some(Next { at, spec, doubtful_threads }) = self.next.take() {
+            // None of the old ones will say that it goes on: it was throttled to its end, at its own rate.
+            for (_, since) in self.throttled_since.extract_if(|_, since| *since < at) {
+                self.throttled_milli = self.throttled_milli.saturating_add(kept_back_milli(since, at, self.period));
+            }
             self.generation = self.generation.wrapping_add(1);
             self.period = period_of(&spec);
             (self.doubtful, self.doubtful_threads) = (HashMap::new(), doubtful_threads);
-            // None of the old ones will say that it goes on.
-            self.throttled_since.clear();
         }
     }
 
@@ -465,8 +467,8 @@ impl State {
             }
             Change::Throttle { stopped: false, stream } => {
                 if let Some(since) = self.throttled_since.remove(&stream) {
-                    let missing = time.saturating_sub(since).saturating_mul(1000).checked_div(self.period);
-                    self.throttled_milli = self.throttled_milli.saturating_add(missing.unwrap_or(0));
+                    self.throttled_milli =
+                        self.throttled_milli.saturating_add(kept_back_milli(since, time, self.period));
                 }
             }
         }
@@ -476,6 +478,12 @@ impl State {
 /// Nanoseconds between two samples; 0 where it is cycles that are counted.
 fn period_of(spec: &EventSpec) -> u64 {
     if matches!(spec.event, Event::Cycles { .. }) { 0 } else { spec.period_ns() }
+}
+
+/// Samples that throttling has kept back from one time to another, in thousandths; unknown, and so none, where there is no
+/// period.
+fn kept_back_milli(since: u64, until: u64, period: u64) -> u64 {
+    until.saturating_sub(since).saturating_mul(1000).checked_div(period).unwrap_or(0)
 }
 
 /// Tells of images that are new, and of what has happened to generated code.
