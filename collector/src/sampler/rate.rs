@@ -118,35 +118,30 @@ impl Sampler {
     /// [`Error::RestlessThreads`] if there is none such; those of [`EventSet::prepare_thread`](crate::perf::set::EventSet).
     fn prepare_threads(&mut self, renewal: &mut Renewal) -> Result<()> {
         let mut opened: HashMap<u32, u64> = HashMap::new();
+        let mut gone = HashSet::new();
+        self.read_rings(now_ns().saturating_sub(MARGIN_NS));
         for round in 0..SCAN_ROUNDS {
-            if round > 0 {
-                // All that was forked before the last round had opened whoever forked it is in the table then.
-                self.let_forks_be_told();
-            }
-            self.read_rings(now_ns().saturating_sub(MARGIN_NS));
-            let mut found = self.unopened(&opened);
-            if round > 0 && !found.is_empty() {
-                // Of most of them it is yet to be told that they have inherited.
-                self.let_forks_be_told();
-                found.retain(|&tid| !has_inherited(tid, &opened, &self.state.forked));
-            }
             let late = round > 0;
-            let mut any = false;
-            for (count, tid) in found.into_iter().enumerate() {
+            let mut unsettled = Vec::new();
+            for (count, tid) in self.unopened(&opened).into_iter().enumerate() {
                 self.channels.pulse.beat();
                 if count % BETWEEN_READS == BETWEEN_READS - 1 {
                     self.read_rings(now_ns().saturating_sub(MARGIN_NS));
                 }
-                if self.events.prepare_thread(renewal, tid, late)? == Opened::Gone {
-                    continue;
-                }
-                any = true;
-                opened.insert(tid, now_ns());
-                if let Some(next) = self.state.next.as_mut().filter(|_| late) {
-                    next.doubtful_threads.insert(tid);
+                if self.events.prepare_thread(renewal, tid, late)? == Opened::Yes {
+                    opened.insert(tid, now_ns());
+                    if let Some(next) = self.state.next.as_mut().filter(|_| late) {
+                        next.doubtful_threads.insert(tid);
+                    }
+                    unsettled.push(tid);
+                } else if gone.insert(tid) {
+                    // It may have forked another before. (One that nobody waits for is found again and again.)
+                    unsettled.push(tid);
                 }
             }
-            if !any {
+            self.let_forks_be_told();
+            // Of those that had been forked just before it was not known that they had inherited.
+            if late && unsettled.iter().all(|&tid| has_inherited(tid, &opened, &self.state.forked)) {
                 return Ok(());
             }
         }
@@ -162,7 +157,14 @@ impl Sampler {
     /// Threads that are to be opened, as /proc and the records tell.
     fn unopened(&self, opened: &HashMap<u32, u64>) -> Vec<u32> {
         let mut found = Vec::new();
-        for pid in self.state.table.pids() {
+        let mut pids = self.state.table.pids();
+        if self.state.inherits() {
+            // Of some of them it may never have been told: the record was lost. Those that wait make no sample, either.
+            let unknown = procfs::descendants(&pids).into_iter();
+            let own = std::process::id();
+            pids.extend(unknown.filter(|&pid| pid != own && self.state.may_follow(pid).is_ok()));
+        }
+        for pid in pids {
             self.channels.pulse.beat();
             found.extend(procfs::threads(pid).unwrap_or_default().into_iter().filter(|&tid| {
                 // Without inheritance only those that are followed already are.
