@@ -19,7 +19,7 @@ use crate::usage::thread_cpu_ns;
 
 /// Rounds of looking for threads that came meanwhile; see [`super::attach`].
 const SCAN_ROUNDS: u32 = 20;
-/// Threads that are opened between two looks at the rings. Each takes some 20 us for each CPU.
+/// Threads that are opened between two looks at the rings, so that these do not run full.
 const BETWEEN_READS: usize = 64;
 
 /// The pace, and what had been counted at the last review.
