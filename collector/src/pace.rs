@@ -25,6 +25,10 @@ const USUAL_OWN_NS: u64 = 8_000;
 const KEPT: usize = 9;
 /// Samples that a window must have to say what one costs.
 const ENOUGH: u64 = 50;
+/// Samples of a window at most whose CPU time is taken for what ccsd spends without any: looks at rings that are empty.
+const NEARLY_NONE: u64 = 2;
+/// How much smaller another such share must be to be news.
+const LESS: f64 = 0.8;
 /// Windows between two changes of a rate by the budget.
 const UNHURRIED: u32 = 8;
 /// How much more must be affordable than the next higher rate before that is taken: a change costs something, too.
@@ -138,6 +142,8 @@ pub struct Pace {
     measured: bool,
     /// Samples and CPU time of windows that had too few to judge by.
     few: (u64, u64),
+    /// The least part of a CPU that ccsd has taken while there were nearly no samples; infinite until there was such a window.
+    idle_share: f64,
     halvings: u8,
     /// The last window was bad.
     doubtful: bool,
@@ -166,6 +172,7 @@ impl Pace {
             next_own: 0,
             measured: false,
             few: (0, 0),
+            idle_share: f64::INFINITY,
             halvings: 0,
             doubtful: false,
             settling: false,
@@ -251,8 +258,21 @@ impl Pace {
     }
 
     fn measure(&mut self, window: &Window) {
+        // A target that is mostly idle has few samples and as many looks: divided among them, these would make a sample dear,
+        // the rate low, and samples fewer still.
+        if window.received <= NEARLY_NONE && window.elapsed_ns > 0 {
+            let share = window.own_cpu_ns as f64 / window.elapsed_ns as f64;
+            if share < self.idle_share * LESS {
+                // What was measured before had these looks in it.
+                (self.idle_share, self.own_ns, self.few) = (share, [USUAL_OWN_NS; KEPT], (0, 0));
+            }
+        }
+        let idle_ns = match self.idle_share.is_finite() {
+            true => (self.idle_share * window.elapsed_ns as f64) as u64,
+            false => 0,
+        };
         self.few.0 = self.few.0.saturating_add(window.received);
-        self.few.1 = self.few.1.saturating_add(window.own_cpu_ns);
+        self.few.1 = self.few.1.saturating_add(window.own_cpu_ns.saturating_sub(idle_ns));
         let (samples, cpu) = self.few;
         if samples >= ENOUGH {
             self.own_ns[self.next_own] = cpu / samples;
@@ -497,6 +517,21 @@ mod tests {
         // Windows with few samples are added up.
         let idle = Window { received: 10, own_cpu_ns: 10 * 44_000, ..CLEAN };
         assert_eq!(rates(&mut pace, &[idle; 60])[59], 157);
+    }
+
+    #[test]
+    fn a_target_that_is_mostly_idle_keeps_its_rate() {
+        let mut pace = budgeted(1.0);
+        let mut lowest = u32::MAX;
+        // One that works a twentieth of the time, and 6 ms a second of looks, however many samples there are.
+        for _ in 0..2_000 {
+            let received = u64::from(pace.rate_hz()) / 40;
+            let _ = pace.review(&Window { received, own_cpu_ns: 3_000_000 + received * 8_000, ..CLEAN });
+            lowest = lowest.min(pace.rate_hz());
+        }
+        // It takes a while to tell the one from the other.
+        assert!(lowest < 313, "{lowest}");
+        assert_eq!(pace.rate_hz(), 313);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ccsd::{Ended, ccsd};
+use crate::ccsd::{Collecting, Ended, ccsd};
 use crate::fixture::scratch;
 
 /// A running `ccsd daemon`, and what it says.
@@ -100,6 +100,16 @@ impl Daemon {
         let mut command = ccsd(args);
         command.env("CCSD_SOCKET", &self.socket);
         command
+    }
+
+    /// `ccsd attach` to a process, by this daemon, into a file of its own.
+    #[must_use]
+    pub fn attach(&self, pid: u32) -> Collecting {
+        Collecting::start(|file| {
+            let mut command = self.ccsd(["attach", "--daemon", "-o"]);
+            command.arg(file).arg(pid.to_string());
+            command
+        })
     }
 
     /// Runs `ccsd` with arguments to its end.

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -90,11 +90,7 @@ fn attach_through_the_daemon() {
     let daemon = Daemon::start(&[]);
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     fixture.go();
     assert_eq!(fixture.end().1.code(), Some(5));
@@ -173,11 +169,7 @@ fn a_client_that_vanishes() {
     let mut daemon = Daemon::start(&["--grace", "1ms"]);
     let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_writes(1);
     // What there is of it when the client goes is all that there will be.
     report_with_samples(&daemon, "1");
@@ -286,11 +278,7 @@ fn ending_the_daemon() {
     let daemon = Daemon::start(&[]);
     let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     report_with_samples(&daemon, "1");
     daemon.stop();
@@ -305,11 +293,7 @@ fn killing_the_daemon() {
     let daemon = Daemon::start(&[]);
     let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     let _dir = daemon.kill();
     let recorded = collecting.wait();

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::{Collecting, Ended, Record};
+use ccsd_tests::ccsd::{Ended, Record};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -110,11 +110,7 @@ fn killed_in_a_session() {
     let daemon = Daemon::start(&[]);
     let mut fixture = Running::start(&build("phases.c", &["-O1"]), &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     let before = kill_worker(&daemon);
     fixture.go();
@@ -139,11 +135,7 @@ fn without_it() {
     let program = build("phases.c", &["-O1"]);
     let mut fixture = Running::start(&program, &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     // Until it has been started as often as it may be in a minute. Each of these sessions needs it anew.
     while daemon.worker().is_some() {
@@ -180,11 +172,7 @@ fn read_later() {
     // A program of which nothing is known when it is attached to.
     let mut fixture = Running::start(&program, &[]);
     let pid = fixture.pid();
-    let mut collecting = Collecting::start(|file| {
-        let mut command = daemon.ccsd(["attach", "--daemon", "-o"]);
-        command.arg(file).arg(pid.to_string());
-        command
-    });
+    let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     daemon.wait_until_it_says("was started 5 times");
     // Whoever reloads the service has it try again. The next question comes within a second.

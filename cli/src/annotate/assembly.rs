@@ -100,6 +100,9 @@ fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
         id => id.iter().map(|byte| format!("{byte:02x}")).collect(),
     };
     let is = elf.build_id().unwrap_or_default();
+    if is.is_empty() && build_id.is_empty() {
+        return Err(format!("{name} has no build id, so that nothing tells whether it is what was profiled"));
+    }
     if is != build_id {
         return Err(format!(
             "{name} is not what was profiled: its build id is {}, that of the profile {}",
