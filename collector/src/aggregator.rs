@@ -609,6 +609,7 @@ mod tests {
             inherit: true,
             enable_on_exec: false,
             stack_bytes: 0,
+            tells_lost: false,
         };
         let pulse = Arc::new(Pulse::default());
         let (batches, batch_receiver) = bounded(1);

@@ -228,7 +228,9 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         self.state.counts.sampler_cpu_ns = thread_cpu_ns();
-        self.state.counts.counted = self.events.count();
+        let told = self.events.told();
+        self.state.counts.counted = told.counted;
+        self.state.told_lost(told.lost);
         if self.attached {
             let mut sum = (0u64, 0u64);
             self.state.forget_the_dead();

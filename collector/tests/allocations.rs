@@ -65,6 +65,7 @@ const SPEC: EventSpec = EventSpec {
     inherit: true,
     enable_on_exec: false,
     stack_bytes: 0,
+    tells_lost: false,
 };
 
 fn aggregator(budget: &Budget) -> Aggregator {

@@ -55,6 +55,27 @@ fn main() -> ExitCode {
             let expected = accounting.expected.unwrap();
             assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
         })
+        .test("what_is_lost_last_is_known_to_be_lost", &[CC, Need::Root], || {
+            let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
+            let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
+            fixture.go();
+            collecting.wait_for_samples(100);
+            // It works for 0.7 s and ends while ccsd is stopped: no record comes after what is lost, to tell of it.
+            collecting.signal(Signal::SIGSTOP);
+            fixture.go();
+            fixture.wait_until_told();
+            fixture.go();
+            let _ = fixture.finish();
+            collecting.signal(Signal::SIGCONT);
+            let recorded = collecting.wait();
+            let accounting = recorded.profile.accounting();
+            // The rings hold some 64 samples for each CPU.
+            assert!(accounting.lost > 100, "{accounting:?}");
+            let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
+            let expected = accounting.expected.unwrap();
+            assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
+            assert!(accounting.undelivered() <= expected / 5 + 24, "{accounting:?}");
+        })
         .test("who_wants_one_rate_has_it", &[CC, Need::Root], || {
             let (recorded, took) = disturbed(&["--no-adapt"], |accounting| accounting.lost > 0, 1_000);
             recorded.assert_whole();

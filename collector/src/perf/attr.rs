@@ -78,6 +78,9 @@ pub struct EventSpec {
     pub enable_on_exec: bool,
     /// Bytes of user stack copied per sample, a multiple of 8, at most [`MAX_STACK_BYTES`].
     pub stack_bytes: u32,
+    /// Whether the event says, when it is read, how many of its records the kernel lost (`PERF_FORMAT_LOST`, since Linux
+    /// 6.0).
+    pub tells_lost: bool,
 }
 
 impl EventSpec {
@@ -96,13 +99,20 @@ impl EventSpec {
         matches!(self.event, Event::CpuClockTsc { .. } | Event::Tick { .. })
     }
 
+    /// What a read of the sampling event tells, and each sample where it carries a group's values.
+    pub fn read_format(&self) -> u64 {
+        let flag = |set: bool, flag: u32| if set { u64::from(flag) } else { 0 };
+        flag(self.reads_group(), sys::PERF_FORMAT_GROUP) | flag(self.tells_lost, sys::PERF_FORMAT_LOST)
+    }
+
     /// What samples carry.
     pub fn sample_layout(&self) -> SampleLayout {
         let interrupt = match self.event {
             Event::Tick { entry, .. } => Some(entry),
             _ => None,
         };
-        SampleLayout { group_read: self.reads_group(), interrupt, ..SampleLayout::default() }
+        let (group_read, tells_lost) = (self.reads_group(), self.tells_lost);
+        SampleLayout { group_read, tells_lost, interrupt, ..SampleLayout::default() }
     }
 
     /// The attributes of the sampling event itself.
@@ -138,8 +148,8 @@ impl EventSpec {
         attr.set_exclude_callchain_kernel((!self.kernel).into());
         if self.reads_group() {
             attr.sample_type |= u64::from(sys::PERF_SAMPLE_READ);
-            attr.read_format = sys::PERF_FORMAT_GROUP.into();
         }
+        attr.read_format = self.read_format();
         self.apply_scope(&mut attr);
         if matches!(self.event, Event::Tick { .. }) {
             // The group is enabled as a whole once it is there: a clock that joins a tracepoint which is on already counts

@@ -113,9 +113,12 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
         inherit,
         enable_on_exec: false,
         stack_bytes: MAX_STACK_BYTES,
+        tells_lost: false,
     };
     // The least that every kernel with perf events gives to everybody below paranoid 3.
     probe(&base).map_err(|source| refusal(source, system::perf_event_paranoid()))?;
+    let telling = EventSpec { tells_lost: true, ..base };
+    let base = if probe(&telling).is_ok() { telling } else { base };
 
     if event == EventChoice::Tick {
         return tick(&base, scope);

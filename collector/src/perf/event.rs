@@ -79,16 +79,62 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
 }
 
-/// The event's count with that of everything that inherited it: nanoseconds for a clock, cycles for cycles. `grouped` says
-/// whether it was opened with `PERF_FORMAT_GROUP`; the second is then that of the other event of its group.
+/// What an event says when it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Its count with that of everything that inherited it: nanoseconds for a clock, cycles for cycles.
+    pub count: u64,
+    /// That of the other event of its group.
+    pub member: u64,
+    /// Records of it, and of everything that inherited it, that found no room in its ring: samples, and what else it writes. Of
+    /// a group, 0 for as long as anything lives that has inherited it (the kernel, up to 6.18 at least, overwrites the
+    /// number with that of the last heir, whose losses the first event counts).
+    pub lost: u64,
+}
+
+/// Reads an event that was opened with this `read_format`: any of `PERF_FORMAT_GROUP` and `PERF_FORMAT_LOST`.
 ///
 /// # Errors
 /// The errno of `read(2)`, or `UnexpectedEof` for a short answer.
-pub fn count(event: &OwnedFd, grouped: bool) -> io::Result<[u64; 2]> {
+pub fn read(event: &OwnedFd, read_format: u64) -> io::Result<Reading> {
     let mut buffer = [0u8; 64];
     let n = nix::unistd::read(event, &mut buffer)?;
-    let at = if grouped { 8 } else { 0 };
-    let word = |at: usize| buffer.get(at..at + 8).filter(|_| n >= at + 8)?.try_into().ok().map(u64::from_ne_bytes);
-    let first = word(at).ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok([first, word(at + 8).unwrap_or(0)])
+    parse(buffer.get(..n).unwrap_or(&buffer), read_format).ok_or(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// `struct read_format` of `linux/perf_event.h`: `value, [lost]`, or `nr, (value, [lost]) * nr`.
+fn parse(bytes: &[u8], read_format: u64) -> Option<Reading> {
+    let has = |flag: u32| read_format & u64::from(flag) != 0;
+    let (grouped, tells_lost) = (has(perf::bindings::PERF_FORMAT_GROUP), has(perf::bindings::PERF_FORMAT_LOST));
+    let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
+    if grouped {
+        words.next()?;
+    }
+    let count = words.next()?;
+    let lost = if tells_lost { words.next()? } else { 0 };
+    // A member that is not there yet has counted nothing.
+    Some(Reading { count, member: words.next().unwrap_or(0), lost })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_what_it_was_opened_to_say() {
+        let (group, lost) = (perf::bindings::PERF_FORMAT_GROUP.into(), perf::bindings::PERF_FORMAT_LOST.into());
+        let told = |words: &[u64], format| {
+            parse(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>(), format)
+        };
+        let reading = |count, member, lost| Some(Reading { count, member, lost });
+        assert_eq!(told(&[5], 0), reading(5, 0, 0));
+        assert_eq!(told(&[5, 7], lost), reading(5, 0, 7));
+        assert_eq!(told(&[1, 5], group), reading(5, 0, 0));
+        assert_eq!(told(&[2, 5, 6], group), reading(5, 6, 0));
+        assert_eq!(told(&[1, 5, 7], group | lost), reading(5, 0, 7));
+        assert_eq!(told(&[2, 5, 7, 6, 0], group | lost), reading(5, 6, 7));
+        for (short, format) in [(&[][..], 0), (&[5], lost), (&[2], group), (&[2, 5], group | lost)] {
+            assert_eq!(told(short, format), None);
+        }
+    }
 }

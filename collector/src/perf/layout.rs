@@ -105,6 +105,7 @@ mod tests {
         inherit: true,
         enable_on_exec: false,
         stack_bytes: 0,
+        tells_lost: false,
     };
 
     fn candidates(threads: u64, cpus: u64, file_limit: u64, whole_machine: bool) -> Vec<Layout> {

@@ -22,6 +22,8 @@ const USER_CONTEXT: u64 = -512i64 as u64;
 pub struct SampleLayout {
     /// `PERF_SAMPLE_READ` with `PERF_FORMAT_GROUP`.
     pub group_read: bool,
+    /// Whether each value of a group is followed by the number of records lost (`PERF_FORMAT_LOST`).
+    pub tells_lost: bool,
     /// Which of them tell of fatal signals.
     pub fatal: Option<FatalSignals>,
     /// Where samples are taken in an interrupt: the return address of its outermost frame. The kernel's part of the stack
@@ -219,6 +221,10 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Record<'_>> {
     if layout.group_read && fatal.is_none() {
         for i in 0..next()?.min(8) {
             let value = next()?;
+            if layout.tells_lost {
+                // That of an inherited event is 0: what those lose is counted by the first.
+                next()?;
+            }
             if i == 1 {
                 group_value = Some(value);
             }
@@ -397,6 +403,19 @@ mod tests {
             // Whatever is cut off, the parser answers.
             let _ = parse(Bytes::new(&bytes[..cut]), layout);
         }
+    }
+
+    #[test]
+    fn values_that_are_followed_by_what_was_lost() {
+        let words = [7, 0, 99, 1, 2, 5, 70, 1234, 0, 1, 0xe, 0, 0];
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &words);
+        let layout = SampleLayout { group_read: true, tells_lost: true, ..SampleLayout::default() };
+        let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
+        assert_eq!((sample.group_value, sample.kernel_chain.u64_at(0)), (Some(1234), Some(0xe)));
+        // Before the other event of the group is there.
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &[7, 0, 99, 1, 1, 5, 70, 1, 0xe, 0, 0]);
+        let Record::Sample(sample) = parse(Bytes::new(&bytes), layout) else { panic!("not a sample") };
+        assert_eq!((sample.group_value, sample.kernel_chain.u64_at(0)), (None, Some(0xe)));
     }
 
     #[test]

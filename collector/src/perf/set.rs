@@ -87,6 +87,17 @@ impl LateEvents {
     }
 }
 
+/// What the events of a session say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What they counted. `None` if none of them can be read, or if there were too many threads to count them all.
+    pub counted: Option<Counted>,
+    /// Records of samples that the kernel lost, those included of which no record tells yet. Never more than there are, but
+    /// less where the kernel does not say so: before Linux 6.0, and of groups that threads alive have inherited (see
+    /// [`event::Reading`]).
+    pub lost: u64,
+}
+
 /// What the events of a session counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
@@ -365,31 +376,38 @@ impl EventSet {
         }
     }
 
-    /// What the target's events counted so far: nanoseconds of CPU time, or cycles, and for the tick how often it came. An
-    /// event that cannot
-    /// be read (the kernel says ECHILD where a thread was forked while its group was being made) is left out; `None` if
-    /// none can, or if there were too many threads to count them all.
-    pub fn count(&self) -> Option<Counted> {
-        if self.uncounted {
-            return None;
-        }
+    /// What the events have to say up to now, of all rates. An event that cannot be read (the kernel says ECHILD where a thread
+    /// was forked while its group was being made) is left out.
+    pub fn told(&self) -> Told {
         let late = self.late.values().map(|late| &late.sampling);
-        let counted = sum_of(self.counting.iter().chain(late), &self.spec);
-        self.past.with(counted, self.spec.period_ns())
+        let Told { counted, lost } = match self.layout {
+            Layout::Threads | Layout::Compact => sum_of(self.counting.iter().chain(late), &self.spec),
+            Layout::Cpus => {
+                Told { counted: self.counted_of_threads(), lost: sum_of(self.samplers.iter(), &self.spec).lost }
+            }
+        };
+        let counted = if self.uncounted { None } else { self.past.with(counted, self.spec.period_ns()) };
+        Told { counted, lost: self.past.lost().saturating_add(lost) }
+    }
+
+    /// What is counted where one event counts and another one samples.
+    fn counted_of_threads(&self) -> Option<Counted> {
+        sum_of(self.counting.iter(), &EventSpec { tells_lost: false, ..self.spec }).counted
     }
 }
 
-/// What events counted together; `None` if none of them can be read.
-fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> Option<Counted> {
-    let (grouped, by_tick) = (spec.reads_group(), matches!(spec.event, Event::Tick { .. }));
-    let mut sum = None;
-    for [first, second] in events.filter_map(|fd| event::count(fd, grouped).ok()) {
-        let sum: &mut Counted = sum.get_or_insert_default();
-        let (more, tick) = if by_tick { (second, first) } else { (first, 0) };
+/// What events say together, all opened with the format of `spec`'s samples.
+fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> Told {
+    let (format, by_tick) = (spec.read_format(), matches!(spec.event, Event::Tick { .. }));
+    let mut told = Told::default();
+    for event::Reading { count, member, lost } in events.filter_map(|fd| event::read(fd, format).ok()) {
+        let sum: &mut Counted = told.counted.get_or_insert_default();
+        let (more, tick) = if by_tick { (member, count) } else { (count, 0) };
         sum.used = sum.used.saturating_add(more);
         sum.ticks = sum.ticks.saturating_add(tick);
+        told.lost = told.lost.saturating_add(lost);
     }
-    sum
+    told
 }
 
 /// The event that samples a thread and all that it starts on one CPU, into the ring of `owner`, and what rides in its group.
@@ -483,7 +501,90 @@ fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Re
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+    use std::sync::mpsc::channel;
+
+    use nix::unistd::gettid;
+
     use super::*;
+    use crate::perf::choice::{EventChoice, Scope, choose};
+    use crate::perf::record::{Change, Record};
+    use crate::usage::thread_cpu_ns;
+
+    /// Works for 0.2 ms of CPU time.
+    fn work() {
+        let until = thread_cpu_ns() + 200_000;
+        while thread_cpu_ns() < until {
+            black_box((0..1_000u64).sum::<u64>());
+        }
+    }
+
+    /// Samples that records of the rings say were lost.
+    fn lost_by_records(sorter: &mut EventSorter) -> u64 {
+        let mut lost = 0;
+        sorter.drain(u64::MAX, |_, record| {
+            if let Record::Change { change: Change::Lost { count }, .. } = record {
+                lost += count;
+            }
+        });
+        lost
+    }
+
+    /// Loses samples, in a thread that has inherited the events if `by_heir`, and returns how many the events say, and how many
+    /// records say before and after the ring has room again.
+    fn lose(event: EventChoice, by_heir: bool) -> Option<(u64, [u64; 2])> {
+        // Where there is no such event, or none that tells, there is nothing to compare.
+        let spec = choose(event, Scope::Auto, 999, true).ok()?.spec;
+        let rate_hz = system::perf_max_sample_rate().min(4_999);
+        let (mut set, mut sorter) =
+            EventSet::new(EventSpec { rate_hz, ..spec }, Layout::Threads, 0, &mut Vec::new()).ok()?;
+        if !set.spec().tells_lost {
+            return None;
+        }
+        // On one CPU, whose ring is then the one that fills.
+        let mut first = [0u64; 128];
+        let cpu = usize::try_from(set.cpus[0]).unwrap();
+        first[cpu / 64] = 1 << (cpu % 64);
+        // SAFETY: the kernel reads as many bytes from the pointer as the array has.
+        assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&first), first.as_ptr().cast()) }, 0);
+        assert_eq!(set.open_thread(gettid().as_raw().unsigned_abs(), false).unwrap(), Opened::Yes);
+        // 500 samples, of which the smallest ring holds seven.
+        let worked = || (0..500).for_each(|_| work());
+        if by_heir {
+            std::thread::spawn(worked).join().unwrap();
+        } else {
+            worked();
+        }
+        set.stop();
+        // A thread that has been waited for may be about to give up its events.
+        let told = (0..5_000).map(|_| (work(), set.told().lost).1).find(|&lost| lost > 0).unwrap_or(0);
+        let before = lost_by_records(&mut sorter);
+        set.counting.iter().for_each(|leader| event::enable(leader).unwrap());
+        let mut after = before;
+        for _ in 0..5_000 {
+            work();
+            after += lost_by_records(&mut sorter);
+            if after >= told {
+                break;
+            }
+        }
+        Some((told, [before, after]))
+    }
+
+    #[test]
+    fn what_is_lost_last_is_told_by_the_events() {
+        for event in [EventChoice::CpuClock, EventChoice::CpuClockTsc] {
+            for by_heir in [false, true] {
+                // In a thread of its own, which stays on one CPU.
+                let (sender, receiver) = channel();
+                std::thread::spawn(move || sender.send(lose(event, by_heir)).unwrap()).join().unwrap();
+                let Some((told, [before, after])) = receiver.recv().unwrap() else { continue };
+                assert!(told > 100 && before < told, "{event:?} {by_heir}: {told}, {before} by records");
+                // And they tell of the same.
+                assert_eq!(after, told, "{event:?} {by_heir}");
+            }
+        }
+    }
 
     #[test]
     fn rings_are_as_large_as_the_rate_makes_them_useful() {

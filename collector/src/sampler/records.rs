@@ -78,6 +78,8 @@ pub struct State {
     pub queue_full: bool,
     /// Records about mappings, forks or names were lost since the processes were last looked at.
     pub tracking_lost: bool,
+    /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
+    lost_by_records: u64,
     /// Processes that signals have killed.
     deaths: usize,
     /// One has just been: somebody will want to know at once.
@@ -122,6 +124,7 @@ impl State {
             scanning: false,
             queue_full: false,
             tracking_lost: false,
+            lost_by_records: 0,
             deaths: 0,
             died: false,
             cpu_before: HashMap::new(),
@@ -210,6 +213,15 @@ impl State {
     /// Tells of images that are new, and of what has happened to generated code.
     pub fn announce(&mut self) {
         announce(&mut self.images, &mut self.announced_images, &mut self.batch.items);
+    }
+
+    /// The events say that so many samples were lost. A record tells of the same, but not before the next one that finds room
+    /// in its ring: of what is lost last, never.
+    pub fn told_lost(&mut self, lost: u64) {
+        if lost > self.counts.lost {
+            self.counts.lost = lost;
+            self.tracking_lost |= self.layout == Layout::Compact;
+        }
     }
 
     /// Whether what was read waits to be taken: a batch that finds room is sent long before it is so large.
@@ -454,7 +466,8 @@ impl State {
             }
             // Even rings carry samples, odd ones everything else; see `EventSet`.
             Change::Lost { count } if ring.is_multiple_of(2) => {
-                self.counts.lost += count;
+                self.lost_by_records = self.lost_by_records.saturating_add(count);
+                self.counts.lost = self.counts.lost.max(self.lost_by_records);
                 self.tracking_lost |= self.layout == Layout::Compact;
             }
             Change::Lost { count } => {

@@ -26,9 +26,16 @@ pub(super) struct Past {
     closed: Counted,
     /// What had been counted in all when the present rate began, and what was due then.
     before: Counted,
+    /// Records that events which are closed had lost.
+    lost: u64,
 }
 
 impl Past {
+    /// Records that events which are closed had lost.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
     /// With what the present events have counted since at a period of `period_ns`.
     pub(super) fn with(&self, present: Option<Counted>, period_ns: u64) -> Option<Counted> {
         if present.is_none() && self.before == Counted::default() {
@@ -146,8 +153,9 @@ impl EventSet {
             let _ = event::enable(event);
         }
         // The old ones stand still: what they have counted is theirs to tell for as long as they are open.
-        let counting_old = old.iter().filter(|_| !by_cpu).chain(old_late.values().map(|late| &late.sampling));
-        let counted = if by_cpu { sum_of(self.counting.iter(), &self.spec) } else { sum_of(counting_old, &self.spec) };
+        let sampled = sum_of(old.iter().chain(old_late.values().map(|late| &late.sampling)), &self.spec);
+        self.past.lost = self.past.lost.saturating_add(sampled.lost);
+        let counted = if by_cpu { self.counted_of_threads() } else { sampled.counted };
         if let Some(total) = self.past.with(counted, self.spec.period_ns()) {
             self.past.before = total;
             if !by_cpu {
