@@ -160,7 +160,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     // Each process has its own.
     let mut processes = vec![(mappings, Goroutines::default()); machine.processes];
     let mut shadows = vec![ShadowStack::default(); machine.threads];
-    let mut unwinder = StackUnwinder::within(budget.unwind_tables);
+    let mut unwinder = StackUnwinder::within(budget.unwind_tables, budget.unwind_rules);
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
     let session = Session { metrics, ..Session::default() };
     let profile = Profile::new(session, budget.profile.clone());

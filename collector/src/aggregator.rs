@@ -175,7 +175,7 @@ impl Aggregator {
                     _ => self.resolver.look_for_names(&mut self.profile),
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
-                let held_bytes = self.held_bytes();
+                let held_bytes = self.held_bytes().saturating_add(batch.counts.held_bytes);
                 self.profile.accounting_mut().held_bytes = held_bytes;
                 let update = self.profile.take_update();
                 held.tell(held_bytes);
@@ -427,6 +427,7 @@ impl Aggregator {
         accounting.shed.set(Shed::Queue, counts.dropped_by_queue);
         accounting.shed.set(Shed::Stacks, counts.cut_memories);
         accounting.shed.set(Shed::UnwindTables, counts.refused_images);
+        accounting.shed.set(Shed::UnwindRules, counts.forgotten_rules);
         accounting.throttled = own_part(counts.throttled, counts);
         accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;

@@ -153,6 +153,10 @@ pub struct Counts {
     pub malformed: u64,
     /// Images whose unwind information was not read, because there was too much already.
     pub refused_images: u64,
+    /// Times that what was remembered of all addresses for unwinding was forgotten, because there was too much.
+    pub forgotten_rules: u64,
+    /// Bytes that the unwinder's tables take.
+    pub held_bytes: u64,
     /// Mappings whose image found no room.
     pub images_left_out: u64,
     /// Stacks remembered only in part, because there was no room.

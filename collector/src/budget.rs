@@ -41,8 +41,10 @@ pub struct Budget {
     pub generated_code: usize,
     /// Bytes of symbols and debug information. A single image may have [`Budget::debug_information_of_one`].
     pub debug_information: u64,
-    /// Bytes of unwind tables.
+    /// Bytes of unwind tables, with their indexes.
     pub unwind_tables: u64,
+    /// Bytes of what is remembered of single addresses for unwinding, of all images.
+    pub unwind_rules: u64,
     /// Frames of the threads' last stacks, and of the deep ones that they may return to.
     pub stack_frames: usize,
     /// Bytes of one batch of stacks between the sampling and the aggregating thread.
@@ -81,7 +83,8 @@ impl Budget {
             addresses: entries(parts(2), ADDRESS_BYTES),
             generated_code: bytes(4),
             debug_information: parts(8),
-            unwind_tables: parts(8),
+            unwind_tables: parts(6),
+            unwind_rules: parts(2),
             stack_frames: entries(parts(2), FRAME_BYTES),
             batch: bytes(4) / BATCHES as usize,
             images: entries(parts(1), IMAGE_BYTES),
@@ -116,6 +119,7 @@ mod tests {
                 generated_code,
                 debug_information,
                 unwind_tables,
+                unwind_rules,
                 stack_frames,
                 batch,
                 images,
@@ -134,7 +138,7 @@ mod tests {
             let entries: u64 = entries.iter().map(|&(count, each)| count as u64 * each).sum();
             let bytes = [rings, context_bytes, charge_bytes, string_bytes, generated_code, batch * BATCHES as usize];
             let bytes: u64 = bytes.iter().map(|&bytes| bytes as u64).sum();
-            let all = entries + bytes + debug_information + unwind_tables;
+            let all = entries + bytes + debug_information + unwind_tables + unwind_rules;
             assert!(all <= memory / PARTS * 48 && all >= memory / 2, "{all} of {memory}");
         }
     }

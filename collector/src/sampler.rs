@@ -228,6 +228,7 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         self.state.counts.sampler_cpu_ns = thread_cpu_ns();
+        self.state.counts.held_bytes = self.state.unwinder.held_bytes();
         let told = self.events.told();
         self.state.counts.counted = told.counted;
         self.state.told_lost(told.lost);
@@ -281,6 +282,7 @@ impl Sampler {
         }
         state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();
+        state.counts.forgotten_rules = state.unwinder.forgotten_rules();
         state.counts.images_left_out = state.images.left_out();
         state.counts.memory = state.unwinder.memory_refusals();
         state.counts.read_late = state.unwinder.read_late();

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -43,7 +43,8 @@ pub struct ElfFile {
     entry: u64,
     /// What the file says of others, if another process has read it.
     links: Option<Links>,
-    unwind: OnceLock<UnwindSections>,
+    /// As long as somebody has them.
+    unwind: Mutex<Weak<UnwindSections>>,
     go: OnceLock<Option<GoFunctions>>,
 }
 
@@ -160,7 +161,7 @@ impl ElfFile {
             build_id: None,
             entry: header.entry,
             links: None,
-            unwind: OnceLock::new(),
+            unwind: Mutex::default(),
             go: OnceLock::new(),
         };
         file.build_id = file.read_build_id(&program_headers);
@@ -179,7 +180,7 @@ impl ElfFile {
             build_id,
             entry,
             links: Some(links),
-            unwind: OnceLock::new(),
+            unwind: Mutex::default(),
             go: OnceLock::new(),
         })
     }
@@ -250,12 +251,23 @@ impl ElfFile {
             .and_then(|segment| translate(&segment))
     }
 
-    /// Everything an unwinder needs, read once and kept; the copy returned shares its bytes.
+    /// Everything an unwinder needs. It is read once for all who have it at the same time, and not kept for those to come.
     ///
     /// Sections that are missing, damaged or too large are left out. Works without section headers too, through the
     /// PT_GNU_EH_FRAME program header.
-    pub fn unwind_sections(&self) -> UnwindSections {
-        self.unwind.get_or_init(|| UnwindSections::read(self)).clone()
+    pub fn unwind_sections(&self) -> Arc<UnwindSections> {
+        let mut shared = self.unwind.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let read = Arc::new(UnwindSections::read(self));
+            *shared = Arc::downgrade(&read);
+            read
+        })
+    }
+
+    /// The most bytes that [`ElfFile::unwind_sections`] and [`ElfFile::go_functions`] together may take; by the headers,
+    /// without reading either.
+    pub fn unwind_size(&self) -> u64 {
+        UnwindSections::most_bytes(self).saturating_add(GoFunctions::most_bytes(self))
     }
 
     /// The functions of a program written in Go; read once and kept.
@@ -263,9 +275,14 @@ impl ElfFile {
         self.go.get_or_init(|| GoFunctions::read(self)).as_ref()
     }
 
+    /// The same, if somebody has asked for them before.
+    pub fn known_go_functions(&self) -> Option<&GoFunctions> {
+        self.go.get()?.as_ref()
+    }
+
     /// Whether there is any unwind information. Reads it, as [`ElfFile::unwind_sections`] does.
     pub fn has_unwind_info(&self) -> bool {
-        let sections = self.unwind.get_or_init(|| UnwindSections::read(self));
+        let sections = self.unwind_sections();
         sections.eh_frame.is_some() || sections.debug_frame.is_some()
     }
 

@@ -76,6 +76,12 @@ impl GoFunctions {
         GoFunctions::parse(bytes, text)
     }
 
+    /// The most that [`GoFunctions::bytes`] may come to, by the headers.
+    pub(crate) fn most_bytes(file: &ElfFile) -> u64 {
+        let size = SECTIONS.iter().find_map(|name| file.section(name)).map_or(0, |section| file.section_size(section));
+        if size <= limits::MAX_SECTION_BYTES { size } else { 0 }
+    }
+
     fn parse(bytes: Arc<[u8]>, text: Option<u64>) -> Option<GoFunctions> {
         // magic, two zeros, bytes of an instruction's alignment, bytes of a pointer, and then pointers.
         let magic = u32_at(&bytes, 0)?;

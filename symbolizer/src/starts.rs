@@ -5,6 +5,7 @@
 //! place, so opening an image costs no more than reading the two sections.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use gimli::{DebugFrame, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection as _};
 
@@ -16,7 +17,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 /// The functions that have a frame description.
 #[derive(Debug)]
 pub(crate) struct FunctionStarts {
-    sections: UnwindSections,
+    sections: Arc<UnwindSections>,
     index: Index,
 }
 
@@ -33,12 +34,21 @@ enum Index {
 const ENTRY: usize = 8;
 
 impl FunctionStarts {
-    pub(crate) fn new(sections: UnwindSections) -> FunctionStarts {
+    pub(crate) fn new(sections: Arc<UnwindSections>) -> FunctionStarts {
         let index = match sections.eh_frame_hdr.as_ref().and_then(|header| find_table(&header.data)) {
             Some((offset, count)) => Index::Table { offset, count },
             None => Index::Scanned(scan(&sections)),
         };
         FunctionStarts { sections, index }
+    }
+
+    /// Bytes held, with those of the sections, which an unwinder may have, too.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let scanned = match &self.index {
+            Index::Table { .. } => 0,
+            Index::Scanned(ranges) => ranges.capacity() * size_of::<(u64, u64)>(),
+        };
+        self.sections.bytes() + scanned as u64
     }
 
     /// The function whose frame description covers `svma`. A lookup parses one FDE: about 0.2 us.

@@ -158,14 +158,14 @@ impl Symbols {
         out.push(function(named.unwrap_or_default(), called.start, frame, false));
     }
 
-    /// About how many bytes are held for this image's names, without the sections it shares with an unwinder. For
+    /// About how many bytes are held for this image's names, with the sections that it may share with an unwinder. For
     /// whoever keeps a budget; dropping the `Symbols` frees them, and a new one starts over.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        let tables = self
-            .tables
-            .as_ref()
-            .map_or(0, |tables| tables.symbols.held_bytes() + tables.dwarf.as_ref().map_or(0, Dwarf::held_bytes));
+        let tables = self.tables.as_ref().map_or(0, |tables| {
+            let dwarf = tables.dwarf.as_ref().map_or(0, Dwarf::held_bytes);
+            tables.symbols.held_bytes() + tables.starts.held_bytes() + dwarf
+        });
         tables + self.names.held_bytes()
     }
 

@@ -64,6 +64,27 @@ impl UnwindSections {
         sections
     }
 
+    /// The most that [`UnwindSections::bytes`] may come to, by the headers.
+    pub(crate) fn most_bytes(file: &ElfFile) -> u64 {
+        // What is larger is left out.
+        let fitting = |size: u64| if size <= limits::MAX_UNWIND_BYTES { size } else { 0 };
+        let section = |name| file.debug_section(name).map(|section| fitting(file.section_size(section)));
+        let header = match section(".eh_frame_hdr") {
+            Some(size) if size > 0 => size,
+            _ => file.eh_frame_hdr_segment().map_or(0, |segment| fitting(segment.file_size)),
+        };
+        let eh_frame = match section(".eh_frame") {
+            Some(size) if size > 0 => size,
+            // Of what only the search table tells, the end of the segment bounds the size.
+            _ if header > 0 => {
+                let segments = file.segments().iter().map(|segment| segment.file_size);
+                segments.max().unwrap_or(0).min(limits::MAX_UNWIND_BYTES)
+            }
+            _ => 0,
+        };
+        header.saturating_add(eh_frame).saturating_add(section(".debug_frame").unwrap_or(0))
+    }
+
     /// Bytes held by all sections together.
     #[must_use]
     pub fn bytes(&self) -> u64 {

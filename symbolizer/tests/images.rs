@@ -74,9 +74,10 @@ fn unwind_sections_are_found_with_and_without_section_headers() {
         let bare = Arc::new(ElfFile::from_bytes(bytes).unwrap());
         assert!(bare.has_unwind_info());
         let without = bare.unwind_sections();
-        let (with, without_frame) = (found.eh_frame.unwrap(), without.eh_frame.unwrap());
+        let (with, without_frame) = (found.eh_frame.as_ref().unwrap(), without.eh_frame.as_ref().unwrap());
         assert_eq!(without_frame.svma.start, with.svma.start, "{args}");
         assert!(without_frame.data.starts_with(&with.data), "{args}");
+        assert!(bare.unwind_size() >= without.bytes(), "{args}");
         assert_eq!(without.eh_frame_hdr, found.eh_frame_hdr, "{args}");
         // Functions are still told apart.
         let (start, ..) = common::nm(&path).into_iter().find(|(_, _, name)| name == "main").unwrap();
@@ -95,8 +96,10 @@ fn debug_frame_is_used_where_there_is_no_eh_frame() {
         let args = format!("-g -O2 -gz={compress} -fno-asynchronous-unwind-tables -static -nostdlib");
         let path = workshop.build("bare.c", &args, "bare");
         let found = open(&path).unwind_sections();
-        assert_eq!((found.eh_frame, found.eh_frame_hdr), (None, None));
-        let frame = found.debug_frame.expect("there is a .debug_frame");
+        assert!(found.eh_frame.is_none() && found.eh_frame_hdr.is_none());
+        let frame = found.debug_frame.as_ref().expect("there is a .debug_frame");
+        // Decompressed.
+        assert_eq!(open(&path).unwind_size(), frame.len() as u64, "{compress}");
         assert!((40..1000).contains(&frame.len()), "{compress}: {}", frame.len());
         assert!(open(&path).has_unwind_info());
         // And functions are found through it if nothing else is left.
@@ -202,6 +205,12 @@ fn the_loader_and_the_c_library_of_this_machine_are_read() {
         let image = open(Path::new(path));
         let sections = image.unwind_sections();
         assert!(sections.eh_frame_hdr.is_some() && sections.eh_frame.is_some(), "{path}");
+        // What they take is known before they are read; all have the same, and nobody keeps it.
+        assert_eq!(image.unwind_size(), sections.bytes(), "{path}");
+        assert!(Arc::ptr_eq(&sections, &image.unwind_sections()), "{path}");
+        let kept = Arc::downgrade(&sections);
+        drop(sections);
+        assert!(kept.upgrade().is_none(), "{path}");
         assert!(image.segments().iter().any(|segment| segment.executable), "{path}");
     }
 }

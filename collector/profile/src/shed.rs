@@ -67,6 +67,8 @@ tables! {
     Stacks => "stacks", "a deep stack was not remembered whole, to be unwound anew",
     /// Samples that the queue between ccsd's threads had no room for.
     Queue => "queue", "a sample was dropped, because ccsd did not keep up",
+    /// Times that what was remembered of single addresses for unwinding was forgotten.
+    UnwindRules => "unwind_rules", "what is known of unwinding at all addresses was forgotten, to be found out again",
 }
 
 /// How often each table had no room.

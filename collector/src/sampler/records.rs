@@ -100,7 +100,7 @@ impl State {
             owner,
             images: Images::within(budget.images).of(owner),
             announced_images: 0,
-            unwinder: StackUnwinder::within(budget.unwind_tables),
+            unwinder: StackUnwinder::within(budget.unwind_tables, budget.unwind_rules),
             frames: Vec::new(),
             remembered: 0,
             most_remembered: budget.stack_frames,

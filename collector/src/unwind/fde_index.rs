@@ -17,6 +17,9 @@ const MAX_FDES: usize = 1 << 20;
 /// Bytes of a section that are read for its index, which takes a fraction of a second. A compiler's entries start at 24
 /// bytes, so about [`MAX_FDES`] of them fit.
 const MAX_WALKED_BYTES: usize = 64 << 20;
+/// Bytes of the smallest entry that may be: its length, where its CIE is, and a byte each for the function's address and
+/// length.
+const MIN_FDE_BYTES: usize = 10;
 /// Bytes of one entry. All of it may be run each time a row is looked up, and it grows only with the pushes and pops of
 /// one function: compilers' entries are below a page.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
@@ -41,6 +44,12 @@ struct Fde {
 }
 
 impl FdeIndex {
+    /// The most that the index of a section of so many bytes may take.
+    pub fn most_bytes(section: usize) -> u64 {
+        let fdes = (section.min(MAX_WALKED_BYTES) / MIN_FDE_BYTES).min(MAX_FDES);
+        (fdes * size_of::<Fde>()) as u64
+    }
+
     /// Reads the section from its beginning to its end, to the first entry that cannot be read, or to a limit.
     pub fn build<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> FdeIndex {
         let mut fdes = Vec::new();
@@ -273,6 +282,8 @@ pub mod tests {
         for i in 0..MAX_FDES as u64 + 10 {
             push_fde(&mut data, cie, 0x10_0000 + i * 16, 16, &[]);
         }
-        assert_eq!(build(&data).fdes.len(), MAX_FDES);
+        let index = build(&data);
+        assert_eq!(index.fdes.len(), MAX_FDES);
+        assert!(size_of_val::<[Fde]>(&index.fdes) as u64 <= FdeIndex::most_bytes(data.len()));
     }
 }

@@ -106,6 +106,13 @@ struct Before {
 }
 
 impl GoCode {
+    /// Bytes that the answers take.
+    pub fn bytes(&self) -> usize {
+        let (calls, noted, frames) = (&self.calls, &self.noted, &self.frames);
+        let found = calls.allocation_size() + noted.allocation_size() + frames.allocation_size();
+        found + self.frame_pointers.allocation_size() + self.before.allocation_size()
+    }
+
     /// `None` where there is no code of Go.
     pub fn new(elf: &Arc<ElfFile>) -> Option<GoCode> {
         elf.go_functions()?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
+use ccsd_symbolizer::{GoFunctions, UnwindSections};
 use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use hashbrown::HashSet;
@@ -11,6 +12,7 @@ use rustc_hash::FxBuildHasher;
 use super::Root;
 use super::outcome::Stop;
 use super::roots::{Covered, ImageRoots};
+use super::tables::Tables;
 use crate::process::images::{ImageIndex, Images};
 
 /// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
@@ -80,6 +82,24 @@ impl LoadedImages {
         true
     }
 
+    /// Bytes of unwind information held.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Bytes of what is remembered of single addresses, of all images. It takes a microsecond for some dozens of these.
+    pub fn remembered(&self) -> usize {
+        self.list.iter().flatten().map(|image| image.roots.bytes()).sum()
+    }
+
+    /// Frees all images. Each is read again with its next frame: what framehop has in its caches belongs to what is
+    /// remembered here, and goes with it.
+    pub fn drop_all(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>) {
+        for position in 0..self.list.len() {
+            self.drop_image(unwinder, ImageIndex(position as u32));
+        }
+    }
+
     /// Images whose unwind information was not read, because there was too much already.
     pub fn refused(&self) -> u64 {
         self.refused.len() as u64
@@ -102,13 +122,19 @@ impl LoadedImages {
         let bare = LoadedImage { to_own: base, generated, bytes: 0, roots: ImageRoots::default() };
         let Some(image) = image else { return bare };
         let Some(elf) = &image.elf else { return bare };
-        let sections = elf.unwind_sections();
-        let bytes = sections.bytes();
-        let Some(held) = self.held.checked_add(bytes).filter(|&held| held <= self.limit) else {
+        // Nothing is read before there is room for it.
+        let fits = |bytes: u64| self.held.checked_add(bytes).is_some_and(|held| held <= self.limit);
+        let sections = fits(elf.unwind_size()).then(|| elf.unwind_sections());
+        let bytes_of = |sections: &UnwindSections| {
+            let go = elf.go_functions().map_or(0, GoFunctions::bytes);
+            sections.bytes() + Tables::most_index_bytes(sections) + go
+        };
+        let bytes = sections.as_deref().map_or(0, bytes_of);
+        let Some(sections) = sections.filter(|_| fits(bytes)) else {
             self.refused.insert(index);
             return bare;
         };
-        self.held = held;
+        self.held += bytes;
         let info = ExplicitModuleSectionInfo {
             base_svma: sections.base_svma,
             text_svma: sections.text_svma.clone(),
@@ -169,7 +195,52 @@ mod tests {
 
     use ccsd_symbolizer::ElfFile;
 
+    use super::super::StackUnwinder;
     use super::*;
+
+    #[test]
+    fn what_is_remembered_of_addresses_is_forgotten_when_it_is_too_much() {
+        const LIMIT: u64 = 256 << 10;
+        let mut images = Images::default();
+        let all: Vec<ImageIndex> = (0..16)
+            .map(|_| {
+                let program = File::open(std::env::current_exe().unwrap()).unwrap();
+                images.insert_for_test(ElfFile::open(program).unwrap())
+            })
+            .collect();
+        let code = (what_is_remembered_of_addresses_is_forgotten_when_it_is_too_much as fn() as usize) as u64;
+        let mut unwinder = StackUnwinder::within(1 << 30, LIMIT);
+        // No image has much: it is the sum that counts.
+        let remember = |unwinder: &mut StackUnwinder, index, from: u64| {
+            let image = unwinder.images.get(&mut unwinder.unwinder, index, &images).unwrap();
+            let before = image.roots.bytes();
+            for address in (code..).skip(from as usize).take(64) {
+                let _ = image.roots.unwind().with_kept_row(address, |_| Ok(()));
+                image.roots.rows(address);
+                image.roots.covered(address);
+                image.roots.examine(address);
+            }
+            assert!(image.roots.bytes() >= before);
+            unwinder.bound_rules();
+            assert!(unwinder.rule_bytes() <= LIMIT, "{}", unwinder.rule_bytes());
+        };
+        remember(&mut unwinder, all[0], 0);
+        let one = unwinder.rule_bytes();
+        assert!(one > 64 * 24 && one < LIMIT / 2, "{one}");
+        assert_eq!(unwinder.forgotten_rules(), 0);
+        for round in 0..8 {
+            for &index in &all {
+                remember(&mut unwinder, index, round * 64);
+            }
+        }
+        let forgotten = unwinder.forgotten_rules();
+        assert!(forgotten >= 2, "{forgotten} of {one}");
+        // The tables are read again when they are needed, and are not counted twice.
+        unwinder.images.drop_all(&mut unwinder.unwinder);
+        assert_eq!((unwinder.images.held(), unwinder.held_bytes()), (0, unwinder.rule_bytes()));
+        remember(&mut unwinder, all[0], 0);
+        assert_eq!((unwinder.rule_bytes(), unwinder.images.refused()), (one, 0));
+    }
 
     #[test]
     fn images_beyond_the_budget_are_refused_until_there_is_room() {

@@ -98,6 +98,11 @@ pub struct StackUnwinder {
     images: LoadedImages,
     return_addresses: ReturnAddresses,
     generated: GeneratedRules,
+    /// The most bytes that are to be remembered of single addresses.
+    unwind_rules: u64,
+    /// After how many more frames it is looked how many these are, and how often they were too many.
+    frames_to_look: usize,
+    forgotten: u64,
     memory: Memory,
     allowance: Allowance,
     /// The frames of the stack being unwound that a return address led to, innermost first.
@@ -144,14 +149,19 @@ pub struct Unwound {
 
 impl Default for StackUnwinder {
     fn default() -> Self {
-        StackUnwinder::within(Budget::default().unwind_tables)
+        let budget = Budget::default();
+        StackUnwinder::within(budget.unwind_tables, budget.unwind_rules)
     }
 }
 
 impl StackUnwinder {
-    /// Never holds more than so many bytes of unwind tables.
-    pub fn within(unwind_tables: u64) -> StackUnwinder {
+    /// Never holds more than so many bytes of unwind tables, and of what is remembered of single addresses (but for those
+    /// of a few stacks).
+    pub fn within(unwind_tables: u64, unwind_rules: u64) -> StackUnwinder {
         StackUnwinder {
+            unwind_rules,
+            frames_to_look: 0,
+            forgotten: 0,
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
             images: LoadedImages::within(unwind_tables),
@@ -218,7 +228,37 @@ impl StackUnwinder {
         };
         self.memory = memory;
         self.allowance.end();
+        match self.frames_to_look.checked_sub(frames.len()) {
+            Some(left) => self.frames_to_look = left,
+            None => self.bound_rules(),
+        }
         unwound
+    }
+
+    /// Forgets what is remembered of addresses if it is too much.
+    #[cold]
+    fn bound_rules(&mut self) {
+        // Not every frame is at a new address, and those that are take some 500 bytes.
+        self.frames_to_look = usize::try_from(self.unwind_rules / 4096).unwrap_or(usize::MAX).max(64);
+        if self.rule_bytes() > self.unwind_rules {
+            self.images.drop_all(&mut self.unwinder);
+            (self.return_addresses, self.generated) = Default::default();
+            self.forgotten += 1;
+        }
+    }
+
+    fn rule_bytes(&self) -> u64 {
+        (self.images.remembered() + self.return_addresses.bytes() + self.generated.bytes()) as u64
+    }
+
+    /// Bytes that unwind tables take, and what is remembered of addresses.
+    pub fn held_bytes(&self) -> u64 {
+        self.images.held() + self.rule_bytes()
+    }
+
+    /// How often what is remembered of all addresses was forgotten, because it was too much.
+    pub fn forgotten_rules(&self) -> u64 {
+        self.forgotten
     }
 
     /// Whether the outermost frame that was found is of a Go program.

@@ -119,6 +119,11 @@ pub struct GeneratedRules {
 }
 
 impl GeneratedRules {
+    /// Bytes that the rules take.
+    pub fn bytes(&self) -> usize {
+        self.known.allocation_size()
+    }
+
     /// Begins with a sample of a process, taken at `time` (nanoseconds).
     pub fn begin(&mut self, pid: u32, time: u64) {
         (self.pid, self.time, self.left) = (pid, time, MAX_NEW);

@@ -27,9 +27,14 @@ impl ReturnAddresses {
             self.known.clear();
         }
         *self.known.entry((mapping.image, svma)).or_insert_with(|| {
-            let go = || elf.go_functions().and_then(|functions| functions.find(svma.wrapping_sub(1)));
+            let go = || elf.known_go_functions().and_then(|functions| functions.find(svma.wrapping_sub(1)));
             code::is_call_before(svma, &|address, len| elf.code(address, len)) || go().is_some_and(|go| go.is_top)
         })
+    }
+
+    /// Bytes that the answers take.
+    pub fn bytes(&self) -> usize {
+        self.known.allocation_size()
     }
 
     /// Forgets an image that is not mapped any more.

@@ -70,6 +70,8 @@ pub struct ImageRoots {
     /// What its functions say, if it is a Go program or library.
     go: Option<GoCode>,
     rows: HashMap<u64, Box<[Row]>>,
+    /// How many rows that are.
+    row_count: usize,
     /// For an image with two tables: the addresses that only `.debug_frame` covers, and those that it need not be asked
     /// for.
     tables: HashMap<u64, Table>,
@@ -77,10 +79,18 @@ pub struct ImageRoots {
 
 impl ImageRoots {
     /// The sections are shared with the unwinder, not copied.
-    pub fn new(elf: &Arc<ElfFile>, sections: UnwindSections) -> ImageRoots {
+    pub fn new(elf: &Arc<ElfFile>, sections: Arc<UnwindSections>) -> ImageRoots {
         let entry = elf.entry();
         let (unwind, elf, go) = (Tables::new(sections), Some(Arc::clone(elf)), GoCode::new(elf));
         ImageRoots { unwind, entry, elf, go, ..ImageRoots::default() }
+    }
+
+    /// Bytes that the answers take, beside the unwind information itself and its indexes.
+    pub fn bytes(&self) -> usize {
+        let sets = self.careful.allocation_size() + self.uncovered.allocation_size() + self.tops.allocation_size();
+        let maps = self.covered.allocation_size() + self.realigned.allocation_size() + self.tables.allocation_size();
+        let rows = self.rows.allocation_size() + self.row_count * size_of::<Row>() + self.unwind.row_bytes();
+        sets + maps + rows + self.go.as_ref().map_or(0, GoCode::bytes)
     }
 
     /// The unwind information, to leave a frame with.
@@ -189,10 +199,13 @@ impl ImageRoots {
         let Some(elf) = &self.elf else { return &[] };
         if self.rows.len() >= MAX_FOLLOWED && !self.rows.contains_key(&address) {
             self.rows.clear();
+            self.row_count = 0;
         }
-        self.rows
-            .entry(address)
-            .or_insert_with(|| code::rows(address, &|address, len| elf.code(address, len)).into_boxed_slice())
+        self.rows.entry(address).or_insert_with(|| {
+            let rows = code::rows(address, &|address, len| elf.code(address, len)).into_boxed_slice();
+            self.row_count += rows.len();
+            rows
+        })
     }
 
     /// Which table covers an address. An image that has only one is not searched.

@@ -1,6 +1,7 @@
 //! The unwind tables of an image: which row is for an address, and whether framehop can make use of it.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Arc;
 
 use ccsd_symbolizer::UnwindSections;
 use gimli::{
@@ -36,12 +37,14 @@ pub enum Table {
 /// asked for an address.
 #[derive(Debug, Default)]
 pub struct Tables {
-    sections: UnwindSections,
+    sections: Arc<UnwindSections>,
     /// Of `.eh_frame`, used only where there is no `.eh_frame_hdr`.
     eh_frame: OnceCell<FdeIndex>,
     debug_frame: OnceCell<FdeIndex>,
     /// How frames have been left, by address.
     rows: RefCell<HashMap<u64, Result<Row, Stuck>, FxBuildHasher>>,
+    /// Bytes that the rules of those take, beside the table.
+    rule_bytes: Cell<usize>,
 }
 
 /// A row of the tables: what it takes to leave a frame.
@@ -80,8 +83,20 @@ impl Row {
 
 impl Tables {
     /// Reads nothing yet.
-    pub fn new(sections: UnwindSections) -> Tables {
-        Tables { sections, ..Tables::default() }
+    pub fn new(sections: impl Into<Arc<UnwindSections>>) -> Tables {
+        Tables { sections: sections.into(), ..Tables::default() }
+    }
+
+    /// The most bytes that the indexes of these sections may take.
+    pub fn most_index_bytes(sections: &UnwindSections) -> u64 {
+        let eh_frame = sections.eh_frame.as_ref().filter(|_| sections.eh_frame_hdr.is_none());
+        let indexed = eh_frame.map(|section| &section.data).into_iter().chain(&sections.debug_frame);
+        indexed.map(|data| FdeIndex::most_bytes(data.len())).sum()
+    }
+
+    /// Bytes that the remembered rows take.
+    pub fn row_bytes(&self) -> usize {
+        self.rows.borrow().allocation_size() + self.rule_bytes.get()
     }
 
     /// Where they are read from.
@@ -97,8 +112,14 @@ impl Tables {
         let mut rows = self.rows.borrow_mut();
         if rows.len() >= MAX_ROWS && !rows.contains_key(&address) {
             rows.clear();
+            self.rule_bytes.set(0);
         }
-        let row = rows.entry(address).or_insert_with(|| with_row(self, address, Row::new));
+        let row = rows.entry(address).or_insert_with(|| {
+            let row = with_row(self, address, Row::new);
+            let rules = row.as_ref().map_or(0, |row| size_of_val::<[_]>(&row.rules));
+            self.rule_bytes.set(self.rule_bytes.get() + rules);
+            row
+        });
         row.as_ref().map_err(|stuck| *stuck).and_then(then)
     }
 }
