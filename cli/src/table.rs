@@ -8,6 +8,8 @@ use crate::style::{Layout, Tone};
 const GAP: &str = "  ";
 /// A column that may be cut never gets narrower than this.
 const MIN_CUT: usize = 16;
+/// What the last column has before others may have room that they could do without.
+const ENOUGH: usize = 24;
 
 /// To which side a column leans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +25,29 @@ pub struct Column {
     align: Align,
     /// On a terminal never wider than this.
     most: usize,
+    /// Not on a terminal where the last column needs the room.
+    if_room: bool,
 }
 
 impl Column {
     /// Numbers.
     pub fn number(title: impl Into<String>) -> Column {
-        Column { title: title.into(), align: Align::Right, most: usize::MAX }
+        Column { title: title.into(), align: Align::Right, most: usize::MAX, if_room: false }
     }
 
     /// Words.
     pub fn text(title: impl Into<String>) -> Column {
-        Column { title: title.into(), align: Align::Left, most: usize::MAX }
+        Column { title: title.into(), align: Align::Left, most: usize::MAX, if_room: false }
     }
 
     /// On a terminal cut to `most` columns.
     pub fn at_most(self, most: usize) -> Column {
         Column { most, ..self }
+    }
+
+    /// Left out on a terminal so narrow that the last column would be cut to less than a usual name.
+    pub fn if_room(self) -> Column {
+        Column { if_room: true, ..self }
     }
 }
 
@@ -95,7 +104,8 @@ impl Table {
     pub fn render(&self, layout: Layout) -> String {
         let terminal = layout.is_terminal();
         let widths: Vec<usize> = (0..self.columns.len()).map(|i| self.width(i, terminal)).collect();
-        let fixed: usize = widths.iter().rev().skip(1).map(|width| width + GAP.len()).sum();
+        let shown = self.with_room(&widths, layout);
+        let fixed = fixed(&shown, &widths);
         let last = self.columns.len().saturating_sub(1);
         let room = layout.width.map(|width| width.saturating_sub(fixed).max(MIN_CUT));
         let limit = |i: usize| if i == last { room } else { terminal.then(|| widths.get(i).copied()).flatten() };
@@ -103,11 +113,11 @@ impl Table {
         let mut text = String::new();
         let head: Vec<Cell> = self.columns.iter().map(|c| Cell::toned(Tone::Strong, c.title.as_str())).collect();
         if self.columns.iter().any(|column| !column.title.is_empty()) {
-            self.line(&mut text, layout, &head, &widths, limit);
+            self.line(&mut text, layout, &head, (&shown, &widths), limit);
         }
         for row in &self.rows {
             match row {
-                Row::Cells(cells) => self.line(&mut text, layout, cells, &widths, limit),
+                Row::Cells(cells) => self.line(&mut text, layout, cells, (&shown, &widths), limit),
                 Row::Rule => {
                     let whole = fixed + widths.last().copied().unwrap_or(0).min(RULE);
                     let rule = "-".repeat(layout.width.map_or(whole, |width| whole.min(width)));
@@ -124,11 +134,12 @@ impl Table {
         text: &mut String,
         layout: Layout,
         cells: &[Cell],
-        widths: &[usize],
+        (columns, widths): (&[usize], &[usize]),
         limit: impl Fn(usize) -> Option<usize>,
     ) {
         let mut pending = 0;
-        for (i, (column, &width)) in self.columns.iter().zip(widths).enumerate() {
+        for &i in columns {
+            let (Some(column), Some(&width)) = (self.columns.get(i), widths.get(i)) else { continue };
             let cell = cells.get(i).cloned().unwrap_or_default();
             let shown = match limit(i) {
                 Some(limit) => cut(&cell.text, limit),
@@ -151,6 +162,20 @@ impl Table {
         text.push('\n');
     }
 
+    /// Which columns are shown: all, but for those on a terminal that leave the last one too little room.
+    fn with_room(&self, widths: &[usize], layout: Layout) -> Vec<usize> {
+        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let Some(width) = layout.width else { return shown };
+        let needed = widths.last().copied().unwrap_or(0).min(ENOUGH);
+        let dispensable = |&i: &usize| self.columns.get(i).is_some_and(|column| column.if_room);
+        while fixed(&shown, widths) + needed > width
+            && let Some(at) = shown.iter().rposition(dispensable)
+        {
+            shown.remove(at);
+        }
+        shown
+    }
+
     fn width(&self, i: usize, terminal: bool) -> usize {
         let Some(column) = self.columns.get(i) else { return 0 };
         let cells = self.rows.iter().filter_map(|row| match row {
@@ -160,6 +185,11 @@ impl Table {
         let widest = cells.map(|cell| cell.text.width()).max().unwrap_or(0).max(column.title.width());
         if terminal { widest.min(column.most) } else { widest }
     }
+}
+
+/// What of these columns stands before the last one.
+fn fixed(shown: &[usize], widths: &[usize]) -> usize {
+    shown.iter().rev().skip(1).filter_map(|&i| widths.get(i)).map(|width| width + GAP.len()).sum()
 }
 
 /// A rule goes this far into the last column.
@@ -237,6 +267,20 @@ mod tests {
         let text = table().render(Layout { width: Some(34), colour: false });
         assert!(text.contains("10.25         a_function\u{2026}long_name\n"), "{text}");
         assert!(text.lines().all(|line| line.width() <= 34), "{text}");
+    }
+
+    #[test]
+    fn what_is_dispensable_makes_room_for_names() {
+        let mut table = Table::new(vec![
+            Column::number("self"),
+            Column::number("95% interval").if_room(),
+            Column::text("function"),
+        ]);
+        table.row(vec!["1.5".into(), "0.50..2.50".into(), "a_function_with_quite_a_long_name".into()]);
+        let render = |width| table.render(Layout { width: Some(width), colour: false });
+        assert!(render(44).contains("0.50..2.50  a_function_w\u{2026}a_long_name\n"), "{}", render(44));
+        assert_eq!(render(43), "self  function\n 1.5  a_function_with_quite_a_long_name\n");
+        assert!(table.render(Layout::PLAIN).contains("0.50..2.50"));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         Column::number("%"),
         Column::number(format!("inherited {}", scale.unit)),
         Column::number("%"),
-        Column::number("95% interval"),
+        Column::number("95% interval").if_room(),
         Column::text("cycle"),
     ]);
     let (kept, left_out) = shown.keep(view.cycles.iter().collect(), |cycle| cycle.inherited_share.fraction);

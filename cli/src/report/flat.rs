@@ -37,7 +37,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut columns = vec![
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
-        Column::number("95% interval"),
+        Column::number("95% interval").if_room(),
         Column::number(format!("inherited {}", scale.unit)),
         Column::number("%"),
     ];

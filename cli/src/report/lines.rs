@@ -42,7 +42,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut table = Table::new(vec![
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
-        Column::number("95% interval"),
+        Column::number("95% interval").if_room(),
         Column::text("function and line"),
     ]);
     let share = |weight| Share::of(weight, view.total.weight, view.total.samples);

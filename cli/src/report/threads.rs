@@ -25,7 +25,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut table = Table::new(vec![
         Column::number(scale.unit),
         Column::number("%"),
-        Column::number("95% interval"),
+        Column::number("95% interval").if_room(),
         Column::number("samples"),
         Column::number("id"),
         Column::text("process and threads"),
