@@ -147,9 +147,13 @@ impl<'a> Shown<'a> {
 
     /// What to say where a view is empty.
     fn nothing(&self) -> String {
+        let accounting = self.profile.accounting();
         match self.function {
             Some(pattern) => format!("no function was sampled whose name contains {:?}\n", sanitise(pattern.text)),
+            None if accounting.received > 0 => "no samples: nothing is left of what is asked for\n".to_owned(),
             None if self.growing => "no samples yet\n".to_owned(),
+            // A collection that was interrupted before its first second: what the target did is not known.
+            None if accounting.expected.is_none() => "no samples\n".to_owned(),
             None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
         }
     }

@@ -4,7 +4,9 @@
 use super::*;
 use clap::ValueEnum;
 
-use ccsd_profile::{CostCentre, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread};
+use ccsd_profile::{
+    Accounting, CostCentre, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread,
+};
 
 fn example() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
@@ -131,6 +133,20 @@ fn nothing_was_sampled() {
     let profile = Profile::new(Session::default(), Limits::default());
     let text = short(&profile, None, Layout::PLAIN);
     assert!(text.contains("no samples"), "{text}");
+}
+
+#[test]
+fn why_a_view_is_empty() {
+    let said = |change: &dyn Fn(&mut Accounting)| {
+        let mut profile = Profile::new(Session::default(), Limits::default());
+        change(profile.accounting_mut());
+        shown(&profile).nothing()
+    };
+    // Interrupted before it was known how many there should have been.
+    assert_eq!(said(&|_| ()), "no samples\n");
+    assert!(said(&|accounting| accounting.expected = Some(1)).contains("too little CPU time"));
+    let all_left_out = said(&|accounting| (accounting.expected, accounting.received) = (Some(9), 9));
+    assert!(all_left_out.contains("nothing is left"), "{all_left_out}");
 }
 
 #[test]
