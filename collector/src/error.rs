@@ -10,6 +10,12 @@ pub enum Error {
     /// No process has this id.
     #[error("no process with PID {0}; `ps -e` lists those that run")]
     NoSuchProcess(u32),
+    /// `/proc` is not there, or has not the numbers of the processes around us.
+    #[error(
+        "/proc is not that of this PID namespace, so that no process can be found in it: `mount -t proc proc /proc` \
+         (`unshare --mount-proc` does it)"
+    )]
+    ForeignProc,
     /// The id is that of a thread which does not lead its process.
     #[error("{tid} is a thread of process {pid}; give the process: {pid}")]
     NotAProcess {
@@ -185,6 +191,7 @@ impl Error {
         matches!(
             self,
             Error::NoSuchProcess(_)
+                | Error::ForeignProc
                 | Error::NotAProcess { .. }
                 | Error::KernelThread(_)
                 | Error::Zombie(_)

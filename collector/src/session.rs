@@ -274,8 +274,12 @@ impl Drop for Session {
 /// Whether a process can be attached to, as far as can be said before trying.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`], [`Error::KernelThread`], [`Error::Zombie`].
+/// [`Error::ForeignProc`], [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`], [`Error::KernelThread`],
+/// [`Error::Zombie`].
 pub fn check_target(pid: u32) -> Result<()> {
+    if !procfs::is_ours() {
+        return Err(Error::ForeignProc);
+    }
     let stat = procfs::stat(pid).map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE) => Error::system(format!("look at process {pid}"), error),
         _ => Error::NoSuchProcess(pid),

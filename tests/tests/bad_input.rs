@@ -307,6 +307,14 @@ fn machines(suite: Suite) -> Suite {
             Ended::of(&mut command).assert_refused(2, &[]);
             assert!(!trace.exists());
         })
+        .test("proc_of_another_namespace", &[Need::Root, UNSHARE], || {
+            // Process 2 there is another one in /proc, which was mounted outside.
+            for what in ["record --no-output -- true", "attach --no-output 2", "dump 2"] {
+                let mut command = Command::new("unshare");
+                command.args(["--pid", "--fork"]).arg(binary()).args(what.split(' '));
+                Ended::of(&mut command).assert_refused(2, &["/proc is not that of this PID namespace"]);
+            }
+        })
         .test("paranoid", &[CC, Need::Root, UNSHARE], || {
             // Few kernels know more than 2. This is what one that does looks like: a file that says so, and a refusal.
             let dir = scratch();

@@ -84,6 +84,12 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     })
 }
 
+/// Whether `/proc` numbers processes as the kernel does for us: it does not where ccsd runs in a PID namespace of its own
+/// and `/proc` was mounted outside.
+pub fn is_ours() -> bool {
+    std::fs::read_link("/proc/self").is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
+}
+
 /// The process that a thread belongs to.
 pub fn thread_group(tid: u32) -> Option<u32> {
     let status = read(&format!("/proc/{tid}/status")).ok()?;
