@@ -170,17 +170,8 @@ fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -
             counted(watch.processes, "process", "processes")
         );
         let none = || "-".to_owned();
-        let cells = [
-            none(),
-            none(),
-            state.to_owned(),
-            none(),
-            count(watch.samples),
-            count(watch.missing),
-            none(),
-            none(),
-            target,
-        ];
+        let cells =
+            [none(), none(), state.to_owned(), none(), count(watch.samples), count(watch.lost), none(), none(), target];
         table.row(cells.into_iter().map(|text| Cell::toned(Tone::Plain, text)).collect());
     }
     table.render(layout)

@@ -44,6 +44,9 @@ pub struct WatchStatus {
     pub samples: u64,
     /// Samples lost, throttled, dropped or undelivered since then.
     pub missing: u64,
+    /// Those of them that were lost, throttled or dropped; 0 from a daemon that did not yet say.
+    #[serde(default)]
+    pub lost: u64,
     /// CPU time of its processes since then, nanoseconds, as far as that is known.
     pub target_cpu_ns: u64,
     /// Segments begun since then.
@@ -141,6 +144,7 @@ struct Running {
 struct Counted {
     samples: u64,
     missing: u64,
+    lost: u64,
     target_cpu_ns: u64,
     bytes: u64,
 }
@@ -365,10 +369,12 @@ impl Follower {
             running.segment = None;
         }
         let accounting = &update.accounting;
-        let missing = [accounting.lost, accounting.throttled, accounting.dropped_by_us, accounting.undelivered()];
+        let lost = [accounting.lost, accounting.throttled, accounting.dropped_by_us];
+        let lost = lost.into_iter().fold(0, u64::saturating_add);
         let now = Counted {
             samples: accounting.received,
-            missing: missing.into_iter().fold(0, u64::saturating_add),
+            missing: lost.saturating_add(accounting.undelivered()),
+            lost,
             target_cpu_ns: accounting.target_cpu_ns.unwrap_or(0),
             bytes: running.segment.as_ref().map_or(running.counted.bytes, SegmentWriter::bytes),
         };
@@ -380,6 +386,7 @@ impl Follower {
             }
             status.samples += now.samples.saturating_sub(before.samples);
             status.missing += now.missing.saturating_sub(before.missing);
+            status.lost += now.lost.saturating_sub(before.lost);
             status.target_cpu_ns += now.target_cpu_ns.saturating_sub(before.target_cpu_ns);
             status.bytes += now.bytes.saturating_sub(before.bytes);
             if stored {
