@@ -33,7 +33,7 @@ pub struct ExportArgs {
     pub file: PathBuf,
     #[command(flatten)]
     pub stored: StoredArgs,
-    /// Where to write [default: standard output]
+    /// Where to write; - for standard output [default: -]
     ///
     /// The file is there when it is whole, and not before. One that is nothing that ccsd exports is not overwritten
     /// without --force.
@@ -102,7 +102,8 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         question: &asked_for.join("; "),
         columns: &columns,
     };
-    if args.output.is_none() && !args.format.is_text() && stdout().is_terminal() {
+    let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
+    if output.is_none() && !args.format.is_text() && stdout().is_terminal() {
         let name = args.format.name();
         return Err(Failure::bad_request(anyhow!(
             "{name} is not for a terminal: name a file with -o, or redirect standard output"
@@ -117,7 +118,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     }
     // All of it first: what cannot be exported leaves no file behind.
     export.write(args.format, &mut bytes).map_err(Failure::bad_request)?;
-    let Some(path) = args.output.as_deref() else {
+    let Some(path) = output else {
         let mut out = stdout().lock();
         out.write_all(&bytes).and_then(|()| out.flush())?;
         say_what_has_no_place(args, &remarks);

@@ -38,9 +38,13 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if let Some(option) = args.program.first().filter(|word| word.as_encoded_bytes().starts_with(b"-"))
         && before.is_none_or(|word| word != "--")
     {
+        let option = option.to_string_lossy();
+        let meant = match option.as_bytes() {
+            [b'-', b'p', ..] | b"--pid" => "`ccsd attach PID` profiles a process that runs",
+            _ => "see `ccsd record --help`",
+        };
         return Err(Failure::bad_request(anyhow!(
-            "unknown option {}; see `ccsd record --help` (a program of this name goes after `--`)",
-            option.to_string_lossy()
+            "unknown option {option}; {meant} (a program of this name goes after `--`)"
         )));
     }
     let mut request = request(Target::Command(args.program.clone()), &args.collect)?;

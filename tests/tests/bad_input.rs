@@ -112,6 +112,13 @@ fn programs(suite: Suite) -> Suite {
             }
             record("").assert_refused(127, &["not found"]);
         })
+        .test("options_of_other_profilers", &[], || {
+            for option in ["-p", "-p1", "--pid"] {
+                let ended = Ended::of(&mut ccsd(["record", option, "1"]));
+                ended.assert_refused(2, &[option, "unknown option", "ccsd attach PID"]);
+            }
+            Ended::of(&mut ccsd(["record", "-g", "--", "true"])).assert_refused(2, &["-g", "ccsd record --help"]);
+        })
         .test("program_not_executable", &[], || {
             let dir = scratch();
             let plain = dir.path().join("plain");

@@ -402,6 +402,8 @@ fn main() -> ExitCode {
                 }
                 std::fs::remove_file(file).unwrap();
             }
+            assert!(to("-").stdout.contains(";main"));
+            assert!(!std::path::Path::new("-").exists());
             let comments = Ended::of(ccsd(["export", "csv", "--comments"]).arg(&recorded.file));
             assert!(comments.stdout.starts_with("# ccsd ") && comments.stderr.is_empty(), "{comments:?}");
             assert!(comments.stdout.contains("\nfunction,image,"), "{comments:?}");

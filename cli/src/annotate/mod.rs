@@ -5,7 +5,7 @@ mod source;
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use ccsd_profile::json::to_text;
@@ -141,7 +141,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         let name = sanitise(&args.function);
         return Err(Failure::bad_request(anyhow!(
             "no sample was taken in a function whose name contains {name:?}; what it called is in `ccsd report --view butterfly`{}",
-            near::question(&args.function, profile)
+            meant(&args.function).unwrap_or_else(|| near::question(&args.function, profile))
         )));
     }
     let left_out =
@@ -347,4 +347,10 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
         text.push_str(&assembly.text(total.weight, scale, layout));
     }
     text
+}
+
+/// What somebody may have meant who names a file in the place of a function.
+fn meant(function: &str) -> Option<String> {
+    let is_file = Path::new(function).is_file();
+    is_file.then(|| format!("; of the profile {0}: `ccsd annotate FUNCTION {0}`", sanitise(function)))
 }

@@ -99,7 +99,9 @@ fn target(session: &Session) -> String {
     } else {
         format!("{}: {command}", sanitise(&session.target))
     };
-    format!("{what} on {}, {}", sanitise(&session.host), moment(session.started_unix_ns))
+    // What `perf script` has printed does not say where.
+    let on = if session.host.is_empty() { String::new() } else { format!(" on {}", sanitise(&session.host)) };
+    format!("{what}{on}, {}", moment(session.started_unix_ns))
 }
 
 fn event(session: &Session, accounting: &Accounting) -> String {
