@@ -45,6 +45,12 @@ const TERRIBLE_PERCENT: u64 = 20;
 /// within it.
 const PATIENCE_NS: u64 = 10_000_000_000;
 const LONGEST_PATIENCE_NS: u64 = 320_000_000_000;
+/// Time after a change that could not be made in which none is tried, nanoseconds. It doubles, up to the second, until one is
+/// made.
+const PAUSE_NS: u64 = 5_000_000_000;
+const LONGEST_PAUSE_NS: u64 = 320_000_000_000;
+/// Of so many changes at most that could not be made it is said.
+const REFUSALS_TOLD: u32 = 8;
 /// The part of a CPU that the reader may have used, percent, for the rate to be doubled.
 const SPARE_PERCENT: u64 = 40;
 
@@ -153,6 +159,12 @@ pub struct Pace {
     patience_ns: u64,
     /// Time since a halving was taken back, nanoseconds, until another one follows.
     since_raise_ns: Option<u64>,
+    /// What was before the last change, for where that cannot be made: rate, rung, halvings.
+    before: (u32, u32, u8),
+    /// What is left of the time in which no change is tried, and how long the next one is, nanoseconds.
+    pause_ns: u64,
+    next_pause_ns: u64,
+    refusals_told: u32,
 }
 
 impl Pace {
@@ -179,6 +191,10 @@ impl Pace {
             good_ns: 0,
             patience_ns: PATIENCE_NS,
             since_raise_ns: None,
+            before: (rate_hz, rate_hz, 0),
+            pause_ns: 0,
+            next_pause_ns: PAUSE_NS,
+            refusals_told: 0,
         }
     }
 
@@ -235,6 +251,11 @@ impl Pace {
         if self.held {
             return None;
         }
+        if self.pause_ns > 0 {
+            self.pause_ns = self.pause_ns.saturating_sub(window.elapsed_ns);
+            return None;
+        }
+        let before = (self.rate_hz, self.rung_hz, self.halvings);
         let trouble = if self.adapts { self.trouble(window) } else { None };
         let spending = self.overhead.and_then(|budget| self.spending(budget));
         let why = trouble.or(spending)?;
@@ -242,7 +263,7 @@ impl Pace {
         if rate_hz == self.rate_hz {
             return None;
         }
-        (self.rate_hz, self.settling) = (rate_hz, true);
+        (self.rate_hz, self.settling, self.before) = (rate_hz, true, before);
         Some(Change { rate_hz, why })
     }
 
@@ -251,10 +272,21 @@ impl Pace {
         self.held = true;
     }
 
-    /// That a change could not be made: the rate is what it was, and stays that.
-    pub fn refused(&mut self, rate_hz: u32) {
-        self.rate_hz = rate_hz;
-        self.hold();
+    /// That the last change has been made.
+    pub fn accepted(&mut self) {
+        self.next_pause_ns = PAUSE_NS;
+    }
+
+    /// That the last change could not be made: the rate is what it was, and for a while no other is tried. What is so then
+    /// decides anew. Returns whether it is worth saying: the first time in a row, and a few times in all.
+    pub fn refused(&mut self) -> bool {
+        (self.rate_hz, self.rung_hz, self.halvings) = self.before;
+        (self.settling, self.doubtful) = (false, false);
+        self.pause_ns = self.next_pause_ns;
+        self.next_pause_ns = self.pause_ns.saturating_mul(2).min(LONGEST_PAUSE_NS);
+        let tell = self.pause_ns == PAUSE_NS && self.refusals_told < REFUSALS_TOLD;
+        self.refusals_told += u32::from(tell);
+        tell
     }
 
     fn measure(&mut self, window: &Window) {
@@ -540,7 +572,50 @@ mod tests {
         assert_eq!(rates(&mut pace, &[TERRIBLE, CLEAN, TERRIBLE]), [156, 156, 78]);
         assert_eq!(until_raised(&mut pace), PATIENCE + 1);
         assert_eq!(pace.rate_hz(), 156);
-        pace.refused(78);
-        assert!(!pace.is_variable() && pace.rate_hz() == 78);
+        pace.hold();
+        assert!(!pace.is_variable());
+        assert_eq!(rates(&mut pace, &[TERRIBLE; 10]), [156; 10]);
+    }
+
+    #[test]
+    fn what_could_not_be_changed_is_tried_again() {
+        let mut pace = Pace::at(999, true);
+        let mut waits = Vec::new();
+        let mut told = 0;
+        for _ in 0..9 {
+            let windows = (1..10_000).find(|_| pace.review(&TERRIBLE).is_some()).unwrap();
+            waits.push((windows - 1) as u64 * WINDOW_NS / PAUSE_NS);
+            told += u32::from(pace.refused());
+            assert_eq!((pace.rate_hz(), pace.is_variable()), (999, true));
+        }
+        assert_eq!((waits, told), (vec![0, 1, 2, 4, 8, 16, 32, 64, 64], 1));
+        // What is over by then needs no change.
+        assert_eq!(rates(&mut pace, &[CLEAN; 1_000]), [999; 1_000]);
+        // The halvings that were not made are not made up for.
+        assert_eq!(pace.review(&TERRIBLE).unwrap().rate_hz, 499);
+        pace.accepted();
+        // Raising it may be refused as well; then it is time to raise it again in a while, and not at once.
+        assert_eq!((until_raised(&mut pace), pace.refused(), pace.rate_hz()), (PATIENCE + 1, true, 499));
+        assert_eq!(until_raised(&mut pace), (PAUSE_NS / WINDOW_NS) as usize + PATIENCE);
+        pace.accepted();
+        assert_eq!(pace.rate_hz(), 999);
+        // It is not said without end.
+        for _ in 0..100 {
+            let _ = (1..10_000).find(|_| pace.review(&TERRIBLE).is_some());
+            told += u32::from(pace.refused());
+            pace.accepted();
+        }
+        assert_eq!(told + 1, REFUSALS_TOLD);
+    }
+
+    #[test]
+    fn a_budget_that_could_not_be_kept_is_tried_again() {
+        let mut pace = budgeted(1.0);
+        let dear = Window { own_cpu_ns: 500 * 44_000, ..CLEAN };
+        let _ = (0..100).find(|_| pace.review(&dear).is_some());
+        assert!(pace.rate_hz() < 313 && pace.refused());
+        let least = (PAUSE_NS / WINDOW_NS) as usize;
+        let again = (1..100).find(|_| pace.review(&dear).is_some()).unwrap();
+        assert!(pace.rate_hz() < 313 && (least..=least + UNHURRIED as usize + 1).contains(&again), "{again}");
     }
 }

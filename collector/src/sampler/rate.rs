@@ -76,12 +76,18 @@ impl Sampler {
         let Some(change) = change else { return };
         let at = self.state.counts.duration_ns;
         match self.change_rate(change.rate_hz) {
-            Ok(()) => self.state.batch.items.push(Item::Rate { at, change }),
+            Ok(()) => {
+                self.rate.pace.accepted();
+                self.state.batch.items.push(Item::Rate { at, change });
+            }
             Err(error) => {
                 let Change { rate_hz: wanted, why } = change;
-                self.rate.pace.refused(rate_hz);
-                let note = format!("the rate stays at {rate_hz} Hz instead of {wanted} Hz ({why}): {error}");
-                self.state.batch.items.push(Item::Note(note));
+                if self.rate.pace.refused() {
+                    let note = format!(
+                        "the rate stays at {rate_hz} Hz instead of {wanted} Hz ({why}), until it is tried again: {error}"
+                    );
+                    self.state.batch.items.push(Item::Note(note));
+                }
             }
         }
     }
