@@ -17,6 +17,7 @@ use hashbrown::{HashMap, HashSet};
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::perf::now_ns;
 use crate::perf::record::Mmap;
 use crate::unwind::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
@@ -78,6 +79,8 @@ pub struct Thread {
     pub group_values: GroupValues,
     /// Its last stack.
     pub shadow: ShadowStack,
+    /// When it was entered here, clock ticks since boot: it had started then.
+    known_since: u64,
 }
 
 /// The last values of a counter that runs on, per ring (each CPU has its own).
@@ -118,6 +121,10 @@ pub const NEVER: u64 = u64::MAX;
 
 /// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
 const TICK_NS: u64 = 10_000_000;
+
+/// How much later than it is known for a process or thread may seem to have started, clock ticks: two clocks are read for the
+/// one, not at the same moment. No number is given out again so soon.
+const START_SLACK: u64 = 10;
 
 /// All live processes and threads of a session.
 #[derive(Debug, Default)]
@@ -170,6 +177,19 @@ impl ProcessTable {
     /// Whether a thread is known to be alive.
     pub fn knows_thread(&self, tid: u32) -> bool {
         self.threads.contains_key(&tid)
+    }
+
+    /// Whether the number of a known process is now that of another one, which started at `start`, clock ticks since boot: then
+    /// the record of the end of the first was lost.
+    pub fn is_replaced(&self, pid: u32, start: u64) -> bool {
+        // (0 where /proc did not say when it started.)
+        let known = self.processes.get(&pid).map(|process| process.start_time).filter(|&known| known > 0);
+        known.is_some_and(|known| start > known.saturating_add(START_SLACK))
+    }
+
+    /// The same of a known thread.
+    pub fn is_replaced_thread(&self, tid: u32, start: u64) -> bool {
+        self.threads.get(&tid).is_some_and(|thread| start > thread.known_since.saturating_add(START_SLACK))
     }
 
     /// The thread and its process; both are made up from /proc if no record told of them.
@@ -257,6 +277,7 @@ impl ProcessTable {
             announced: false,
             group_values: GroupValues::default(),
             shadow: ShadowStack::default(),
+            known_since: start_time(now_ns()),
         };
         if self.threads.insert(tid, thread).is_none() {
             process.threads += 1;
@@ -480,6 +501,30 @@ mod tests {
         table.exit(pid + 2, pid + 2);
         assert!(table.is_empty());
         assert!(table.threads.is_empty());
+    }
+
+    #[test]
+    fn another_with_the_same_number_is_told_by_its_start() {
+        let mut table = ProcessTable::default();
+        let own = std::process::id();
+        table.read_process(own, &mut Images::default());
+        table.add_thread(own, own, "main".to_owned());
+        let now = procfs::stat(own).unwrap().start_time;
+        assert!(now > 0 && !table.is_replaced(own, now) && !table.is_replaced_thread(own, now));
+        assert!(table.is_replaced(own, now + START_SLACK + 1));
+        // A thread that was there when it was entered has started before.
+        let entered = start_time(now_ns());
+        assert!(!table.is_replaced_thread(own, entered));
+        assert!(table.is_replaced_thread(own, entered + START_SLACK + 1));
+        // A record tells of a fork a moment after it.
+        table.fork(own + 1, own + 1, own, own, 50 * TICK_NS);
+        let start = table.processes[&(own + 1)].start_time;
+        assert!(!table.is_replaced(own + 1, start - 1) && table.is_replaced(own + 1, start + START_SLACK + 1));
+        // Of what is not known, and where its start is not, nothing can be said.
+        let pid = u32::MAX - 10;
+        assert!(!table.is_replaced(pid, now) && !table.is_replaced_thread(pid, now));
+        table.read_process(pid, &mut Images::default());
+        assert!(!table.is_replaced(pid, now));
     }
 
     #[test]

@@ -128,6 +128,7 @@ impl Sampler {
         self.read_rings(now_ns().saturating_sub(MARGIN_NS));
         for round in 0..SCAN_ROUNDS {
             let late = round > 0;
+            self.state.forget_the_replaced();
             let mut unsettled = Vec::new();
             for (count, tid) in self.unopened(&opened).into_iter().enumerate() {
                 self.channels.pulse.beat();
@@ -174,11 +175,17 @@ impl Sampler {
             self.channels.pulse.beat();
             found.extend(procfs::threads(pid).unwrap_or_default().into_iter().filter(|&tid| {
                 // Without inheritance only those that are followed already are.
-                let followed = self.state.inherits() || self.state.table.knows_thread(tid);
+                let followed = self.state.inherits() || self.is_known(tid);
                 followed && !opened.contains_key(&tid) && !has_inherited(tid, opened, &self.state.forked)
             }));
         }
         found
+    }
+
+    /// Whether a thread is one that is followed, and not another one that has its number.
+    fn is_known(&self, tid: u32) -> bool {
+        let table = &self.state.table;
+        table.knows_thread(tid) && procfs::stat(tid).is_ok_and(|stat| !table.is_replaced_thread(tid, stat.start_time))
     }
 }
 
