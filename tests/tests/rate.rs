@@ -55,6 +55,39 @@ fn main() -> ExitCode {
             let expected = accounting.expected.unwrap();
             assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
         })
+        .test("what_starts_while_the_rate_changes_is_sampled_once", &[CC, Need::Root], || {
+            let mut fixture = Running::start(&build("links.c", &["-O1", "-pthread"]), &[]);
+            let mut collecting = Collecting::start(|file| {
+                // (Of groups the kernel does not count what was forked while they were being made.)
+                let mut command = ccsd(["attach", "-e", "cpu-clock", "-o"]);
+                command.arg(file).arg(fixture.pid().to_string());
+                command
+            });
+            collecting.wait_for_writes(1);
+            fixture.go();
+            collecting.wait_for_samples(300);
+            // What it cannot read while it is stopped is lost, which is why the rate changes.
+            collecting.signal(Signal::SIGSTOP);
+            fixture.go();
+            fixture.wait_until_told();
+            collecting.signal(Signal::SIGCONT);
+            // A change takes longer than a thread or process lives.
+            collecting.wait_until(|profile| profile.accounting().pace.changes > 0);
+            collecting.wait_for_samples(600);
+            fixture.go();
+            let used: u64 = fixture.finish().trim().parse().unwrap();
+            let recorded = collecting.wait();
+            let accounting = recorded.profile.accounting();
+            // All time is counted once: of those that were missed none would be, of those with events of both kinds twice.
+            let counted = accounting.target_cpu_ns.unwrap();
+            assert!(counted.abs_diff(used) <= used / 25, "{counted} of {used} ns: {accounting:?}");
+            // And sampled once. (What a link has left of a period when it ends, or goes to another CPU, is not.)
+            let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
+            let expected = accounting.expected.unwrap();
+            assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
+            assert!(known >= expected * 6 / 10, "{accounting:?}");
+            assert_eq!(recorded.flat().total.samples, accounting.received);
+        })
         .test("what_is_lost_last_is_known_to_be_lost", &[CC, Need::Root], || {
             let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
             let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
