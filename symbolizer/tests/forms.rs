@@ -270,7 +270,7 @@ fn mini_debug_info_that_lies() {
         let stripped = with_mini_debug(&workshop, &plain, Some(data));
         let begin = Instant::now();
         let (found, notes) = answers(&stripped, DebugFileFinder::none());
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}: {:?}", begin.elapsed());
         assert!(notes.len() == 1 && notes[0].contains(".gnu_debugdata"), "{what}: {notes:?}");
         // Where functions begin is known all the same.
         let (main, ..) = nm(&plain).into_iter().find(|(.., name)| name == "main").unwrap();
@@ -291,7 +291,7 @@ fn split_files_that_lie() {
     let outcome = |what: &str| {
         let begin = Instant::now();
         let (found, notes) = some_answers(&image, DebugFileFinder::system(), 17);
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}: {:?}", begin.elapsed());
         assert!(found.iter().any(|functions| functions.last().is_some_and(|f| linkage(f) == "main")), "{what}");
         let inlined = found.iter().filter(|functions| functions.len() > 1).count();
         (inlined, notes)

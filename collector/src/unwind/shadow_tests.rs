@@ -314,7 +314,7 @@ fn a_target_that_has_moved_on_gives_no_stack() {
             model.words[changed] ^= 1;
         }
         let mut memory = Memory::default();
-        memory.begin(std::process::id(), 1_000_000_000);
+        memory.begin(std::process::id(), 1_000_000_000_000);
         let stack = UserStack::new(Bytes::new(&copy), base + 8 * model.sp as u64, &mut memory);
         assert_eq!(stack.read(beyond), None, "nothing to compare with");
         stack.read(base + 8 * (model.sp as u64 + 1));
