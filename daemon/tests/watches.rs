@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -26,7 +26,16 @@ impl Busy {
     fn start(program: &Path) -> Busy {
         let script =
             "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; done & read x; kill $!; wait $! 2>/dev/null";
-        let mut child = Command::new(program).args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(program);
+        command.args(["-c", script]).stdin(Stdio::piped());
+        // The program was written a moment ago, and is busy while a process that another thread has forked has yet to execute
+        // something: it has our files until then.
+        let mut child = loop {
+            match command.spawn() {
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                child => break child.unwrap(),
+            }
+        };
         let stdin = child.stdin.take();
         Busy { child, stdin }
     }

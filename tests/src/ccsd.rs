@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::fixture::{once, scratch};
+use crate::fixture::{copy_program, once, scratch};
 use crate::recorded::Recorded;
 
 /// The ordinary user of these tests: nobody, whom every machine has.
@@ -48,9 +48,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 /// The binary, where every user may run it.
 #[must_use]
 pub fn binary() -> PathBuf {
-    once("ccsd".to_owned(), |path| {
-        fs::copy(&*BUILT, path).unwrap();
-    })
+    once("ccsd".to_owned(), |path| copy_program(&*BUILT, path))
 }
 
 /// How a program ended that was waited for.

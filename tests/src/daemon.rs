@@ -163,6 +163,19 @@ impl Daemon {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
+    /// Stops it, to go on with SIGCONT. Until one of its threads has seen the signal the others go on, so this waits for all.
+    pub fn halt(&self) {
+        self.signal(Signal::SIGSTOP);
+        let goes_on = |path: PathBuf| {
+            let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('T'))
+        };
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        while threads().any(|thread| goes_on(thread.path())) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Ends it as a service manager would.
     ///
     /// # Panics

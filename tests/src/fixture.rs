@@ -27,6 +27,8 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
         }
     }
     let own = all.join(std::process::id().to_string());
+    // Of one that had the same id before.
+    let _ = fs::remove_dir_all(&own);
     fs::create_dir_all(&own).unwrap();
     for path in [&all, &own] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -56,6 +58,18 @@ pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
             path
         })
         .clone()
+}
+
+/// Copies a program that is to be executed soon, by a process of its own: had this one the copy open for writing, a process
+/// that another test forks meanwhile would have it, too, and it could not be executed ("text file busy") until that one has
+/// executed something itself.
+///
+/// # Panics
+/// If that fails.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let status = Command::new("cp").arg("--preserve=mode").args([from, to]).status().unwrap();
+    assert!(status.success(), "cp {} {}: {status}", from.display(), to.display());
 }
 
 /// Builds `fixtures/SOURCE` with the compiler for its ending and these flags, once for each.

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
 use nix::sys::signal::Signal;
@@ -246,7 +246,7 @@ fn without_a_daemon() {
     ended.assert_refused(2, &["no file 77", "no daemon at"]);
     // One that does not answer holds nobody up for long, and is named.
     let daemon = Daemon::start(&[]);
-    daemon.signal(Signal::SIGSTOP);
+    daemon.halt();
     let ended = daemon.run(&["record", "--no-output", "--", "true"]);
     daemon.signal(Signal::SIGCONT);
     assert!(ended.status.success(), "{ended:?}");
@@ -354,7 +354,7 @@ fn privileged_exec() {
     // `forever`, for whoever runs it as root.
     let dir = scratch();
     let privileged = dir.path().join("privileged");
-    fs::copy(build("forever.c", &["-O1"]), &privileged).unwrap();
+    copy_program(build("forever.c", &["-O1"]), &privileged);
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).unwrap();
     let script = "printf r; head -c1 >/dev/null; exec \"$0\"";
     let start = || {

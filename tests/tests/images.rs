@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use ccsd_tests::ccsd::{Collecting, NOBODY, Record, as_user};
-use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
 use nix::sys::stat::Mode;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             // The same path leads to another file outside.
             let dir = scratch();
             let path = dir.path().join("program");
-            fs::copy(build("forever.c", &["-O1"]), &path).unwrap();
+            copy_program(build("forever.c", &["-O1"]), &path);
             let script = format!(
                 "mount -t tmpfs none {dir} && cp {program} {path} && exec {path} now",
                 dir = dir.path().display(),
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         })
         .test("changed_root", &[CC, CHROOT, Need::Root], || {
             let dir = scratch();
-            fs::copy(build("images.c", &["-O1", "-static"]), dir.path().join("program")).unwrap();
+            copy_program(build("images.c", &["-O1", "-static"]), dir.path().join("program"));
             let root = dir.path().to_str().unwrap();
             let recorded = Record::new("chroot", &[root, "/program", "now"]).options(&RATE).run();
             assert_works(&recorded, "program");
@@ -110,14 +110,14 @@ fn program() -> PathBuf {
 fn copy(name: &OsStr) -> (tempfile::TempDir, PathBuf) {
     let dir = scratch();
     let path = dir.path().join(name);
-    fs::copy(program(), &path).unwrap();
+    copy_program(program(), &path);
     (dir, path)
 }
 
 /// As a package manager does it: the new file takes the old one's name.
 fn replace(path: &Path, by: &Path) {
     let new = path.with_extension("new");
-    fs::copy(by, &new).unwrap();
+    copy_program(by, &new);
     fs::rename(&new, path).unwrap();
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use ccsd_tests::ccsd::{Ended, ccsd};
-use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::fixture::{build, copy_program, scratch};
 use ccsd_tests::suite::{CC, PERF, Suite};
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         .test("a_program_that_was_built_anew_gives_no_names", &[CC, PERF], || {
             let dir = scratch();
             let program = dir.path().join("program");
-            fs::copy(build("recursion.c", &FLAGS), &program).unwrap();
+            copy_program(build("recursion.c", &FLAGS), &program);
             let data = record_of(&program, dir.path(), &["-g"]);
             fs::remove_file(&program).unwrap();
             fs::copy(build("weights.c", &["-O1"]), &program).unwrap();

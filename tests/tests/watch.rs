@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
-use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -55,7 +55,7 @@ impl Service {
     fn start(more: &str) -> Service {
         let dir = scratch();
         let program = dir.path().join("watched");
-        fs::copy(build("forever.c", &["-O1"]), &program).unwrap();
+        copy_program(build("forever.c", &["-O1"]), &program);
         let mut service = Service { daemon: Command::new("true").spawn().unwrap(), program, dir };
         service.configure(more);
         let command = service.command();

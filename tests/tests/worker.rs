@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use ccsd_tests::ccsd::{Ended, Record};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, Suite};
 use nix::sys::signal::{Signal, kill};
@@ -223,9 +223,10 @@ fn damaged_programs() {
                 *byte = random();
             }
         }
-        let path = dir.path().join(name);
-        fs::write(&path, damaged).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let (data, path) = (dir.path().join("data"), dir.path().join(name));
+        fs::write(&data, damaged).unwrap();
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+        copy_program(&data, &path);
         let recorded = record(&daemon, &path, &["100"]);
         assert!(recorded.ended.status.success(), "{name}: {:?}", recorded.ended);
         recorded.assert_whole();
