@@ -23,7 +23,7 @@ use crate::rates::Rates;
 use crate::resolve::Resolver;
 use crate::session::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
-use crate::usage;
+use crate::{system, usage};
 
 /// One frame of a thread's last stack.
 #[derive(Clone, Copy, Debug)]
@@ -416,6 +416,7 @@ impl Aggregator {
     fn account(&mut self, counts: &Counts, last: bool) {
         let spec = self.spec;
         let named_later = self.resolver.take_named_later();
+        let threads = counts.ended_threads.saturating_add(self.profile.threads().len() as u64);
         let accounting: &mut Accounting = self.profile.accounting_mut();
         accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
         accounting.duration_ns = counts.duration_ns;
@@ -451,7 +452,11 @@ impl Aggregator {
         if last {
             let unseen = match spec.event {
                 Event::Tick { .. } => between_ticks(accounting, self.weighed),
-                _ => unseen(accounting, self.layout),
+                _ => {
+                    let cpus = system::online_cpus().len() as u64;
+                    let sets = accounting.pace.changes.saturating_add(1);
+                    unseen(accounting, self.layout, threads.saturating_mul(cpus).saturating_mul(sets))
+                }
             };
             let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
             let left_out = self.crashes_left_out;
@@ -507,12 +512,19 @@ const MAX_NOTES: usize = 10;
 /// Share of the expected samples that may be missing without a word, beyond those lost for a known reason.
 const UNSEEN_PERCENT: u64 = 5;
 
-/// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads.
-fn unseen(accounting: &Accounting, layout: Layout) -> Option<String> {
+/// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads. Of
+/// `leftovers`, a thread's time since its last sample on one CPU, there were so many at most.
+fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64) -> Option<String> {
     let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
     let (chance, why) = match layout {
         // A CPU's timer meets a thread by chance: three standard deviations.
         Layout::Cpus => (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did"),
+        // A timer that comes after several periods gives one sample. Of few threads nothing else misses so many.
+        Layout::Threads | Layout::Compact if undelivered > leftovers => (
+            24.0,
+            "timers came late, one for several samples (a busy machine, or a virtual one whose host is busy); shares are of \
+             what was sampled",
+        ),
         // Two dozen samples are within what chance does to a short run.
         Layout::Threads | Layout::Compact => (
             24.0,
@@ -600,6 +612,17 @@ mod tests {
         // That a stack had moved on is said by the stack.
         let numbers: Vec<&str> = notes.iter().map(|note| note.split(' ').next().unwrap()).collect();
         assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "8", "9"]);
+    }
+
+    #[test]
+    fn why_time_was_not_sampled() {
+        let missing =
+            |undelivered: u64| Accounting { expected: Some(300), received: 300 - undelivered, ..Accounting::default() };
+        let why =
+            |undelivered, leftovers| unseen(&missing(undelivered), Layout::Threads, leftovers).unwrap_or_default();
+        assert_eq!(why(15, 4), "");
+        assert!(why(40, 4).starts_with("13% of the CPU time was not sampled: timers came late"), "{}", why(40, 4));
+        assert!(why(40, 40).contains("threads that live for about a sampling period"), "{}", why(40, 40));
     }
 
     #[test]

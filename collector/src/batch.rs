@@ -145,6 +145,8 @@ pub struct Counts {
     pub throttled: u64,
     /// Whether the sampling thread is scheduled like any other, because it may not be urgent.
     pub waits_its_turn: bool,
+    /// Threads that have ended.
+    pub ended_threads: u64,
     /// Samples of other programs, where whole CPUs are sampled.
     pub others: u64,
     /// Samples of processes that were not known to be the user's, where only those are followed.

@@ -459,6 +459,7 @@ impl State {
                 self.table.fork(pid, tid, parent_pid, parent_tid, time);
             }
             Change::Exit { pid, tid } => {
+                self.counts.ended_threads += 1;
                 self.table.exit(pid, tid);
                 if let Some(next) = &mut self.next {
                     next.doubtful_threads.remove(&tid);
