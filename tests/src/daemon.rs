@@ -106,7 +106,7 @@ impl Daemon {
     #[must_use]
     pub fn attach(&self, pid: u32) -> Collecting {
         Collecting::start(|file| {
-            let mut command = self.ccsd(["attach", "--daemon", "-o"]);
+            let mut command = self.ccsd(["attach", "--daemon", "--no-adapt", "-o"]);
             command.arg(file).arg(pid.to_string());
             command
         })

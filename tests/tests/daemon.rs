@@ -49,7 +49,8 @@ fn collect(daemon: &Daemon, args: &[&str], rest: &[&str]) -> Recorded {
 fn record_through_the_daemon() {
     let daemon = Daemon::start(&[]);
     let weights = build("weights.c", &["-O1"]);
-    let recorded = collect(&daemon, &["record", "-F", "1999"], &["--", weights.to_str().unwrap(), "2000"]);
+    let recorded =
+        collect(&daemon, &["record", "--no-adapt", "-F", "1999"], &["--", weights.to_str().unwrap(), "2000"]);
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
     assert!(recorded.ended.stderr.contains("collecting in the daemon at"), "{:?}", recorded.ended);
     recorded.assert_whole().assert_complete();

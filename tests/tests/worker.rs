@@ -39,7 +39,7 @@ fn status(pid: u32, field: &str) -> String {
 fn record(daemon: &Daemon, program: &Path, args: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
-    let mut command = daemon.ccsd(["record", "--daemon", "-o"]);
+    let mut command = daemon.ccsd(["record", "--daemon", "--no-adapt", "-o"]);
     let ended = Ended::of(command.arg(&file).arg("--").arg(program).args(args));
     Recorded::open(dir, &file, ended)
 }
