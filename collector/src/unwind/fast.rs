@@ -1,5 +1,7 @@
 //! Following a stack with framehop and its caches: nearly all frames of nearly all stacks.
 
+use std::ops::Range;
+
 use ccsd_profile::TruncationReason;
 use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{FrameAddress, Unwinder};
@@ -8,7 +10,7 @@ use super::loaded::DEBUG_FRAME_SPAN;
 use super::memory::UserStack;
 use super::outcome::{Found, Located, Pointers, Stop, locate};
 use super::shadow::{Check, Known, ShadowStack, State};
-use super::tables::Table;
+use super::tables::{Table, Way};
 use super::{CACHES, Frame, StackUnwinder};
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
@@ -76,22 +78,29 @@ impl StackUnwinder {
                 if image.roots.table(frame.address) == Table::DebugFrame {
                     own = own.wrapping_add(DEBUG_FRAME_SPAN);
                 }
+                // framehop falls back to the frame pointer silently, so what is new to it is looked at first.
+                let known = self.alike.find(own);
+                let own = match known {
+                    Some(first) => first,
+                    None => {
+                        let Way::Plain(row) = image.roots.examine(frame.address) else { return Err(Stop::NeedsCare) };
+                        let distance = own.wrapping_sub(frame.address);
+                        let moved = |row: Range<u64>| row.start.wrapping_add(distance)..row.end.wrapping_add(distance);
+                        self.alike.insert(own, row.map(moved));
+                        own
+                    }
+                };
                 let here = match at {
                     FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
                     FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
                 };
                 let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
-                let cache = &mut self.caches[cache_of(frame.address)];
+                let cache = &mut self.caches[cache_of(own)];
                 let hits = cache.stats().hits();
                 let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
-                // A rule that was not in the cache may be a guess: framehop falls back to the frame pointer silently.
-                if cache.stats().hits() == hits {
-                    if image.roots.examine(frame.address) {
-                        return Err(Stop::NeedsCare);
-                    }
-                    if !self.allowance.step() {
-                        return Err(Stop::Because(TruncationReason::TooDeep));
-                    }
+                let searched = known.is_none() || cache.stats().hits() == hits;
+                if searched && !self.allowance.step() {
+                    return Err(Stop::Because(TruncationReason::TooDeep));
                 }
                 match result {
                     Ok(Some(address)) => address,

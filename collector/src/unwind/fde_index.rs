@@ -108,6 +108,12 @@ impl FdeIndex {
         }
         section.fde_from_offset(bases, S::Offset::from(found.offset as usize), S::cie_from_offset).ok()
     }
+
+    /// Whether no entry begins after `start` and up to `last`.
+    pub fn begins_none(&self, start: u64, last: u64) -> bool {
+        let after = |address: u64| self.fdes.partition_point(|fde| fde.start <= address);
+        after(start) == after(last)
+    }
 }
 
 impl Fde {

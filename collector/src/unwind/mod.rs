@@ -13,6 +13,7 @@
 //! Where framehop's rules do not reach, the stack is unwound again, up to beyond that frame, by [`careful`], and by [`code`]
 //! where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
+mod alike;
 mod allowance;
 mod careful;
 mod chain;
@@ -51,6 +52,7 @@ use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
+use alike::AlikeAddresses;
 use allowance::Allowance;
 use chain::FrameChain;
 use goroutines::{Goroutines, R14};
@@ -95,6 +97,7 @@ pub enum Root {
 pub struct StackUnwinder {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     caches: Vec<CacheX86_64>,
+    alike: AlikeAddresses,
     images: LoadedImages,
     return_addresses: ReturnAddresses,
     generated: GeneratedRules,
@@ -164,6 +167,7 @@ impl StackUnwinder {
             forgotten: 0,
             unwinder: UnwinderX86_64::new(),
             caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
+            alike: AlikeAddresses::default(),
             images: LoadedImages::within(unwind_tables),
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
@@ -345,6 +349,7 @@ impl StackUnwinder {
     /// Frees what is kept of an image that is not mapped any more.
     pub fn drop_image(&mut self, index: ImageIndex) {
         if self.images.drop_image(&mut self.unwinder, index) {
+            self.alike.clear();
             self.return_addresses.forget(index);
             self.generated.forget(index);
         }

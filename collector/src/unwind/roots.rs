@@ -23,7 +23,7 @@ use super::plain::{CallerPointers, Plain};
 use super::realigned::Realigned;
 use super::registers::Registers;
 use super::switch;
-use super::tables::{self, Table, Tables};
+use super::tables::{self, Table, Tables, Way};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -63,8 +63,6 @@ pub struct ImageRoots {
     realigned: HashMap<u64, Realigned>,
     /// And those in functions of Go that every stack begins with.
     tops: HashSet<u64>,
-    /// There are too many of them, so that all are taken to be.
-    all_careful: bool,
     /// Where it can be read: what its instructions say of frames that no table covers.
     elf: Option<Arc<ElfFile>>,
     /// What its functions say, if it is a Go program or library.
@@ -108,7 +106,7 @@ impl ImageRoots {
     /// Whether framehop cannot leave the frame.
     #[inline]
     pub fn needs_care(&self, address: u64) -> bool {
-        self.all_careful || !self.careful.is_empty() && self.careful.contains(&address)
+        !self.careful.is_empty() && self.careful.contains(&address)
     }
 
     /// What is known of its functions, if it is a Go program or library.
@@ -126,37 +124,42 @@ impl ImageRoots {
         self.go.as_mut()?.frame(address)
     }
 
-    /// Finds out whether framehop can leave a frame that it meets for the first time. Returns whether it cannot.
-    pub fn examine(&mut self, address: u64) -> bool {
+    /// Finds out whether framehop can leave a frame that is met for the first time. It is remembered if not.
+    pub fn examine(&mut self, address: u64) -> Way {
         // Without its bytes there is only the frame pointer, and framehop follows it.
-        let careful =
-            self.elf.is_some() && (tables::needs_care(&self.unwind, address) || self.go_frame(address).is_some());
-        if careful {
-            if self.careful.len() >= MAX_CAREFUL {
-                // They cannot be forgotten: framehop has its guess in the cache now, and would not be examined again.
-                self.all_careful = true;
-                self.careful = HashSet::new();
-                (self.uncovered, self.tops, self.realigned) = Default::default();
-            } else {
-                self.careful.insert(address);
-                if let Some(realigned) = Realigned::find(&self.unwind, address)
-                    && self.go_frame(address).is_none()
-                {
-                    self.realigned.insert(address, realigned);
-                }
-                if self.go_frame(address) == Some(GoFrame::Top) {
-                    self.tops.insert(address);
-                }
-                if self.covered(address) == Covered::No
-                    && self.go_frame(address).is_none()
-                    && !self.begins(address.wrapping_add(1))
-                    && !self.restores_signal(address.wrapping_add(1))
-                {
-                    self.uncovered.insert(address);
-                }
-            }
+        if self.elf.is_none() {
+            return Way::Plain(None);
         }
-        careful
+        let go_frame = self.go_frame(address);
+        match tables::way(&self.unwind, address) {
+            // What is special about functions of Go is not in the tables.
+            Way::Plain(row) if go_frame.is_none() => return Way::Plain(row.filter(|_| self.go.is_none())),
+            _ => {}
+        }
+        if self.careful.len() >= MAX_CAREFUL {
+            // Whatever is met again is examined again.
+            self.careful.clear();
+            self.uncovered.clear();
+            self.tops.clear();
+            self.realigned.clear();
+        }
+        self.careful.insert(address);
+        if go_frame.is_none()
+            && let Some(realigned) = Realigned::find(&self.unwind, address)
+        {
+            self.realigned.insert(address, realigned);
+        }
+        if go_frame == Some(GoFrame::Top) {
+            self.tops.insert(address);
+        }
+        if go_frame.is_none()
+            && self.covered(address) == Covered::No
+            && !self.begins(address.wrapping_add(1))
+            && !self.restores_signal(address.wrapping_add(1))
+        {
+            self.uncovered.insert(address);
+        }
+        Way::Careful
     }
 
     /// Whether a frame that needs care is in code that no table covers, and nothing else is special about it.

@@ -1,6 +1,7 @@
 //! The unwind tables of an image: which row is for an address, and whether framehop can make use of it.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::ops::Range;
 use std::sync::Arc;
 
 use ccsd_symbolizer::UnwindSections;
@@ -124,21 +125,55 @@ impl Tables {
     }
 }
 
-/// Whether framehop cannot leave the frame at `address`.
-pub fn needs_care(tables: &Tables, address: u64) -> bool {
+/// How the frame at an address is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// framehop can leave it, and all others in the row's range in the same way, if there is one.
+    Plain(Option<Range<u64>>),
+    /// framehop cannot.
+    Careful,
+}
+
+/// Whether framehop can leave the frame at `address`.
+pub fn way(tables: &Tables, address: u64) -> Way {
     let simple = with_row(tables, address, |row, found| {
+        let whole = row.start_address()..row.end_address().min(found.end);
+        let mut range = Some(whole).filter(|_| found.table == Table::EhFrame);
         let cfa = match row.cfa() {
             CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
-            // That of the PLT reads no memory, and framehop evaluates it.
-            CfaRule::Expression(expression) => !reads_memory(tables, found.table, expression),
+            // That of the PLT reads no memory, and framehop evaluates it; but it looks at the address.
+            CfaRule::Expression(expression) => {
+                range = None;
+                !reads_memory(tables, found.table, expression)
+            }
         };
         let plain = |rule: Option<RegisterRule<usize>>| {
             matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
         };
-        cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP))
+        (cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP)), range)
     });
-    // Of what no table covers framehop makes guesses of its own.
-    matches!(simple, Ok(false) | Err(Stuck::NotCovered))
+    match simple {
+        Ok((true, range)) => Way::Plain(range.filter(|row| is_of_one_entry(tables, row))),
+        // Of what no table covers framehop makes guesses of its own.
+        Ok((false, _)) | Err(Stuck::NotCovered) => Way::Careful,
+        Err(_) => Way::Plain(None),
+    }
+}
+
+/// Whether no entry of `.eh_frame` begins inside a row of another, as a search through the table sees it: it finds the last
+/// entry that begins at an address or before.
+fn is_of_one_entry(tables: &Tables, row: &Range<u64>) -> bool {
+    let (sections, Some(last)) = (&tables.sections, row.end.checked_sub(1)) else { return false };
+    let bases = sections.bases();
+    if let Some(header) = &sections.eh_frame_hdr {
+        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok();
+        let Some(table) = parsed.as_ref().and_then(|parsed| parsed.table()) else { return false };
+        return matches!(
+            (table.lookup(row.start, &bases), table.lookup(last, &bases)),
+            (Ok(first), Ok(last)) if first == last
+        );
+    }
+    tables.eh_frame.get().is_some_and(|index| index.begins_none(row.start, last))
 }
 
 /// Which table covers the address, and whether it says that the function has no caller.
@@ -200,6 +235,8 @@ pub struct Found {
     pub table: Table,
     /// Whether it belongs to a signal trampoline.
     pub signal: bool,
+    /// Where its entry ends. (The instructions of the entry may go on beyond that.)
+    pub end: u64,
 }
 
 /// Finds the row of the unwind tables for an address.
@@ -252,7 +289,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     }
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(section, bases, &mut context, address).map_err(|_| Stuck::Bad)?;
-    Ok(then(row, Found { table, signal: fde.is_signal_trampoline() }))
+    Ok(then(row, Found { table, signal: fde.is_signal_trampoline(), end: fde.end_address() }))
 }
 
 #[cfg(test)]
@@ -261,6 +298,7 @@ pub mod tests {
     use super::super::fde_index::tests::{push_cie, push_fde};
     use super::super::registers::Registers;
     use super::*;
+    use ccsd_symbolizer::UnwindSection as Bytes;
 
     /// A plain function at 0x1000, one at 0x2000 that keeps its frame in `rbx`, and the outermost at 0x3000.
     pub fn tables() -> Tables {
@@ -313,12 +351,77 @@ pub mod tests {
         }
     }
 
+    /// `.eh_frame` with a function of two rows at 0x1000, another inside it at 0x1800, and one of its own at 0x3000.
+    fn nested(header: bool) -> Tables {
+        let mut data = Vec::new();
+        let mut push = |body: &[u8]| {
+            let at = data.len();
+            let length = body.len().next_multiple_of(8) + 4;
+            data.extend((length as u32).to_le_bytes());
+            data.extend(body);
+            data.resize(at + 4 + length, 0);
+            at as u64
+        };
+        // CIE: version 1, "zR" with absolute addresses of 8 bytes, the frame at `rsp` + 8, the return address below it.
+        let cie = push(&[0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 4, 0x0c, 7, 8, 0x90, 1]);
+        let mut found = Vec::new();
+        // DW_CFA_advance_loc4 0x400, DW_CFA_def_cfa_offset 16
+        let two_rows: &[u8] = &[0x04, 0, 4, 0, 0, 0x0e, 16];
+        let mut at = cie + 32;
+        for (start, length, code) in [(0x1000u64, 0x1000u64, two_rows), (0x1800, 0x100, &[]), (0x3000, 0x100, two_rows)]
+        {
+            let mut body = ((at + 4 - cie) as u32).to_le_bytes().to_vec();
+            body.extend(start.to_le_bytes());
+            body.extend(length.to_le_bytes());
+            body.push(0);
+            body.extend(code);
+            let offset = push(&body);
+            assert_eq!(offset, at);
+            found.push((start, offset));
+            at = offset + 4 + body.len().next_multiple_of(8) as u64 + 4;
+        }
+        // Version 1, addresses of 8 bytes: no pointer to the section worth reading, the count, the table.
+        let mut table = vec![1, 4, 4, 4];
+        table.extend(SECTION.to_le_bytes());
+        table.extend((found.len() as u64).to_le_bytes());
+        for (start, offset) in found {
+            table.extend(start.to_le_bytes());
+            table.extend((SECTION + offset).to_le_bytes());
+        }
+        let section = |svma: u64, data: Vec<u8>| Bytes { svma: svma..svma + data.len() as u64, data: data.into() };
+        let eh_frame = Some(section(SECTION, data));
+        let eh_frame_hdr = header.then(|| section(2 * SECTION, table));
+        Tables::new(UnwindSections { eh_frame, eh_frame_hdr, ..UnwindSections::default() })
+    }
+
+    const SECTION: u64 = 0x10_0000;
+
+    #[test]
+    fn rows_stand_for_all_of_their_addresses_but_where_another_entry_begins() {
+        for header in [true, false] {
+            let tables = nested(header);
+            for (address, row) in [
+                (0x1000, Some(0x1000..0x1400)),
+                (0x13ff, Some(0x1000..0x1400)),
+                // In the second row there is another function.
+                (0x1400, None),
+                (0x1900, None),
+                (0x1800, Some(0x1800..0x1900)),
+                (0x3080, Some(0x3000..0x3100)),
+            ] {
+                // What the search finds is the entry that begins last, and it does not reach that far.
+                let expected = if address == 0x1900 { Way::Careful } else { Way::Plain(row) };
+                assert_eq!(way(&tables, address), expected, "{address:#x}, header: {header}");
+            }
+        }
+    }
+
     #[test]
     fn what_needs_care() {
         let tables = tables();
-        assert!(!needs_care(&tables, 0x1010));
-        assert!(needs_care(&tables, 0x2010));
-        assert!(needs_care(&tables, 0x4010));
+        assert_eq!(way(&tables, 0x1010), Way::Plain(None));
+        assert_eq!(way(&tables, 0x2010), Way::Careful);
+        assert_eq!(way(&tables, 0x4010), Way::Careful);
         assert_eq!(covers(&tables, 0x1010), Some((Table::DebugFrame, false)));
         assert_eq!(covers(&tables, 0x3010), Some((Table::DebugFrame, true)));
         assert_eq!(covers(&tables, 0x4010), None);
