@@ -20,6 +20,9 @@ use crate::names;
 pub(crate) struct SymbolTable {
     strings: Vec<Arc<[u8]>>,
     symbols: Vec<Symbol>,
+    /// Where a function may reach beyond the next one's symbol, in order. Anywhere else only the symbol before an address
+    /// can be its function's; a stripped program would else be searched far back for each address that has no name.
+    overlaps: Vec<Range<u64>>,
     /// Where code is: sections, or segments if the image has no section headers.
     code: Vec<Range<u64>>,
     /// Names that were not chosen for their address, by address; a function with aliases has a few.
@@ -177,6 +180,7 @@ impl SymbolTable {
             }
         }
         symbols.shrink_to_fit();
+        self.overlaps = overlaps(&symbols);
         self.symbols = symbols;
         self.aliases = aliases;
         self.chosen = chosen;
@@ -188,8 +192,12 @@ impl SymbolTable {
     pub(crate) fn lookup(&self, svma: u64) -> Option<Found<'_>> {
         let after = self.symbols.partition_point(|symbol| symbol.svma <= svma);
         let before = self.symbols.get(..after)?;
+        let after_overlap = self.overlaps.partition_point(|range| range.start <= svma);
+        let overlap = after_overlap.checked_sub(1).and_then(|at| self.overlaps.get(at));
+        let overlapped = overlap.is_some_and(|overlap| overlap.contains(&svma));
+        let most = if overlapped { limits::MAX_SYMBOL_WALK } else { 1 };
         let found = |symbol: &Symbol, sized| Found { name: self.text(symbol.name), start: symbol.svma, sized };
-        for (steps, symbol) in before.iter().rev().take(limits::MAX_SYMBOL_WALK).enumerate() {
+        for (steps, symbol) in before.iter().rev().take(most).enumerate() {
             if svma - symbol.svma < u64::from(symbol.size) {
                 return Some(found(symbol, true));
             }
@@ -214,12 +222,30 @@ impl SymbolTable {
     /// How many bytes the table and its strings take.
     pub(crate) fn held_bytes(&self) -> u64 {
         let strings: usize = self.strings.iter().map(|strings| strings.len()).sum();
-        (strings + self.symbols.capacity() * size_of::<Symbol>()) as u64
+        let overlaps = self.overlaps.capacity() * size_of::<Range<u64>>();
+        (strings + overlaps + self.symbols.capacity() * size_of::<Symbol>()) as u64
     }
 
     fn text(&self, name: Name) -> &[u8] {
         name_in(&self.strings, name)
     }
+}
+
+/// Where functions reach beyond the next symbol.
+fn overlaps(symbols: &[Symbol]) -> Vec<Range<u64>> {
+    let mut overlaps: Vec<Range<u64>> = Vec::new();
+    let mut reach = 0;
+    for symbol in symbols {
+        if reach > symbol.svma {
+            match overlaps.last_mut() {
+                Some(last) if last.end >= symbol.svma => last.end = last.end.max(reach),
+                _ => overlaps.push(symbol.svma..reach),
+            }
+        }
+        reach = reach.max(symbol.svma.saturating_add(u64::from(symbol.size)));
+    }
+    overlaps.shrink_to_fit();
+    overlaps
 }
 
 fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
@@ -251,4 +277,33 @@ fn candidate(symbol: &elf::Sym64<LE>, table: usize, strings: &[u8], code: &[Rang
     }
     let weak = symbol.st_bind() == elf::STB_WEAK;
     Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_symbol_that_covers_an_address_is_found() {
+        // Nested functions, labels inside of them, gaps, a label between two: all that a walk through all of them finds.
+        let sizes: &[&[(u64, u32)]] = &[
+            &[],
+            &[(0x10, 0x10)],
+            &[(0x10, 0x40), (0x18, 8), (0x20, 0), (0x30, 0x60), (0x38, 4), (0x80, 0), (0xa0, 0x10)],
+            &[(0x10, 0), (0x20, 0x100), (0x30, 0), (0x40, 0), (0x50, 0x10), (0x130, 8)],
+            &[(0, 8), (4, 8), (8, 8), (0xc, 8), (0x40, 0x10), (0x4f, 2), (0x50, 1)],
+            &[(u64::MAX - 8, u32::MAX), (u64::MAX - 4, 0)],
+        ];
+        for sizes in sizes {
+            let symbol = |&(svma, size): &(u64, u32)| Symbol { svma, size, name: Name(0) };
+            let symbols: Vec<Symbol> = sizes.iter().map(symbol).collect();
+            let table = SymbolTable { overlaps: overlaps(&symbols), symbols, ..SymbolTable::default() };
+            for svma in (0..0x150).chain(u64::MAX - 16..u64::MAX) {
+                let before = sizes.iter().rev().filter(|(start, _)| *start <= svma);
+                let covering = before.clone().find(|(start, size)| svma - start < u64::from(*size));
+                let found = table.lookup(svma).map(|found| found.start);
+                assert_eq!(found, covering.map(|(start, _)| *start), "{sizes:x?} at {svma:#x}");
+            }
+        }
+    }
 }
