@@ -13,7 +13,7 @@ use rustc_hash::FxBuildHasher;
 
 /// Addresses remembered, 17 bytes each: what a table of 65,536 places holds. A run of a compiler is met at 30,000.
 const MAX_MET: usize = 57_344;
-/// Rows remembered, some 40 bytes each.
+/// Rows remembered, 24 to 48 bytes each.
 const MAX_ROWS: usize = 16_384;
 
 /// Addresses are of ccsd's own address space, see [`unwind`](super).
@@ -63,10 +63,15 @@ impl AlikeAddresses {
         self.met.insert(address, first);
     }
 
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        // A node of the tree is at least half full.
+        self.met.allocation_size() + 2 * self.rows.len() * size_of::<(u64, (u64, u64))>()
+    }
+
     /// Forgets all: an image has gone, and another may come to stand in its place.
     pub fn clear(&mut self) {
-        self.met.clear();
-        self.rows.clear();
+        *self = AlikeAddresses::default();
     }
 }
 

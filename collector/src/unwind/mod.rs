@@ -246,13 +246,15 @@ impl StackUnwinder {
         self.frames_to_look = usize::try_from(self.unwind_rules / 4096).unwrap_or(usize::MAX).max(64);
         if self.rule_bytes() > self.unwind_rules {
             self.images.drop_all(&mut self.unwinder);
+            self.alike.clear();
             (self.return_addresses, self.generated) = Default::default();
             self.forgotten += 1;
         }
     }
 
     fn rule_bytes(&self) -> u64 {
-        (self.images.remembered() + self.return_addresses.bytes() + self.generated.bytes()) as u64
+        let frames = self.images.remembered() + self.alike.bytes();
+        (frames + self.return_addresses.bytes() + self.generated.bytes()) as u64
     }
 
     /// Bytes that unwind tables take, and what is remembered of addresses.
