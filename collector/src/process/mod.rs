@@ -135,6 +135,8 @@ pub struct ProcessTable {
     next_thread: u32,
     /// Announced threads that are no more.
     ended: Vec<ThreadKey>,
+    /// Processes that had ended at the last look, and had not been told to have.
+    ended_untold: HashSet<ProcessKey>,
     /// [`Process::permitted_from`] of those that were not forked by a permitted one.
     newcomers_from: u64,
 }
@@ -364,6 +366,26 @@ impl ProcessTable {
         }
     }
 
+    /// Forgets processes that have ended, as `has_ended` says, and had ended the last time that this was called: what is still
+    /// here then has no record that tells of its end. (One that has just ended may be about to be told of, and before that
+    /// what it has forked, which has its mappings.)
+    pub fn forget_untold(&mut self, has_ended: impl Fn(u32) -> bool) {
+        let ended: Vec<(u32, ProcessKey)> = self
+            .processes
+            .iter()
+            .filter(|&(&pid, _)| has_ended(pid))
+            .map(|(&pid, process)| (pid, process.key))
+            .collect();
+        let before = std::mem::take(&mut self.ended_untold);
+        for (pid, key) in ended {
+            if before.contains(&key) {
+                self.remove_process(pid);
+            } else {
+                self.ended_untold.insert(key);
+            }
+        }
+    }
+
     /// Threads that others know of and that are no more, each told once, however their end became known.
     pub fn take_ended(&mut self) -> impl Iterator<Item = ThreadKey> + '_ {
         self.ended.drain(..)
@@ -501,6 +523,33 @@ mod tests {
         table.exit(pid + 2, pid + 2);
         assert!(table.is_empty());
         assert!(table.threads.is_empty());
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten_when_it_could_have_been_told() {
+        let (mut images, mut table) = (Images::default(), ProcessTable::default());
+        let pid = u32::MAX - 30;
+        for pid in [pid, pid + 1] {
+            table.read_process(pid, &mut images);
+            table.add_thread(pid, pid, "main".to_owned());
+        }
+        table.forget_untold(|ended| ended == pid);
+        assert!(table.knows_process(pid));
+        // Its last fork is told of after that, and then its end.
+        table.fork(pid + 2, pid + 2, pid, pid, 50 * TICK_NS);
+        assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
+        table.exit(pid, pid);
+        // Another one has its number now, and has ended as well.
+        table.fork(pid, pid, pid + 1, pid + 1, 90 * TICK_NS);
+        table.forget_untold(|ended| ended == pid);
+        assert!(table.knows_process(pid));
+        table.forget_untold(|ended| ended == pid);
+        assert!(!table.knows_process(pid) && table.knows_process(pid + 1) && table.knows_process(pid + 2));
+        // Twice in a row, that is.
+        for ended in [pid + 1, pid + 2, pid + 1] {
+            table.forget_untold(|pid| pid == ended);
+        }
+        assert!(table.knows_process(pid + 1) && table.knows_process(pid + 2));
     }
 
     #[test]

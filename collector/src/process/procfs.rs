@@ -121,12 +121,7 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 /// Whether a process has ended: it does not exist any more, or is a zombie with no other thread. (A main thread may end
 /// before the others: then it is a zombie among live threads.) What cannot be looked at is taken to be alive.
 pub fn has_ended(pid: u32) -> bool {
-    has_ended_by(pid, &stat(pid))
-}
-
-/// The same where its [`stat`] has been read.
-pub fn has_ended_by(pid: u32, stat: &io::Result<Stat>) -> bool {
-    match stat {
+    match stat(pid) {
         Ok(stat) => stat.state == 'Z' && threads(pid).is_ok_and(|threads| threads.len() <= 1),
         Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
     }

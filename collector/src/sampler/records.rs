@@ -2,8 +2,6 @@
 //!
 //! Samples are unwound here, and mappings, forks and names entered, in the order in which they happened.
 
-use std::io;
-
 use ccsd_profile::MAX_SESSION_CRASHES;
 use crossbeam_channel::TrySendError;
 use hashbrown::{HashMap, HashSet};
@@ -18,8 +16,7 @@ use crate::perf::record::{Change, Record, Sample};
 use crate::perf::set::EventSet;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
-use crate::process::procfs::{self, Stat};
-use crate::process::{NEVER, ProcessTable};
+use crate::process::{NEVER, ProcessTable, procfs};
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 
 /// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
@@ -136,22 +133,17 @@ impl State {
     }
 
     /// Drops processes whose end was not seen, because its record was lost or there is no event to tell of it: the session
-    /// must not wait for them.
+    /// must not wait for them. To be called now and then, with a look at the rings in between.
     pub fn forget_the_dead(&mut self) {
-        self.forget(procfs::has_ended_by);
+        self.forget_the_replaced();
+        self.table.forget_untold(procfs::has_ended);
+        self.tell_ended();
     }
 
     /// Drops processes whose number is another's by now: no event may be opened on that one.
     pub fn forget_the_replaced(&mut self) {
-        self.forget(|_, _| false);
-    }
-
-    /// Drops processes that have ended, as `has_ended` says of what /proc does, and those whose number is another's by now.
-    fn forget(&mut self, has_ended: impl Fn(u32, &io::Result<Stat>) -> bool) {
         for pid in self.table.pids() {
-            let stat = procfs::stat(pid);
-            let is_replaced = stat.as_ref().is_ok_and(|stat| self.table.is_replaced(pid, stat.start_time));
-            if is_replaced || has_ended(pid, &stat) {
+            if procfs::stat(pid).is_ok_and(|stat| self.table.is_replaced(pid, stat.start_time)) {
                 self.table.remove_process(pid);
             }
         }
