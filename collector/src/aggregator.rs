@@ -429,6 +429,8 @@ impl Aggregator {
         accounting.shed.set(Shed::Stacks, counts.cut_memories);
         accounting.shed.set(Shed::UnwindTables, counts.refused_images);
         accounting.shed.set(Shed::UnwindRules, counts.forgotten_rules);
+        accounting.shed.set(Shed::LiveThreads, counts.not_followed.threads);
+        accounting.shed.set(Shed::Mappings, counts.not_followed.mappings);
         accounting.throttled = own_part(counts.throttled, counts);
         accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;

@@ -8,7 +8,7 @@ use crate::pace::{Change, Cost};
 use crate::perf::set::Counted;
 use crate::process::images::{Image, ImageIndex};
 use crate::process::jit_code::JitEvent;
-use crate::process::{ProcessKey, ThreadKey};
+use crate::process::{LeftOut, ProcessKey, ThreadKey};
 use crate::unwind::memory::Refusals;
 use crate::unwind::{Frame, Gap, Root};
 
@@ -157,7 +157,9 @@ pub struct Counts {
     pub refused_images: u64,
     /// Times that what was remembered of all addresses for unwinding was forgotten, because there was too much.
     pub forgotten_rules: u64,
-    /// Bytes that the unwinder's tables take.
+    /// Threads and mappings of live processes that there was no room for.
+    pub not_followed: LeftOut,
+    /// Bytes that the unwinder's tables take, and what is known of live processes.
     pub held_bytes: u64,
     /// Mappings whose image found no room.
     pub images_left_out: u64,

@@ -23,6 +23,7 @@ use images::{Batch, ImageSymbols, Left};
 use kernel::KernelNames;
 
 /// How often it is checked what is kept of images, in frames resolved: adding up takes about as long as resolving ten frames.
+/// It is checked after every image that is read, too.
 const FRAMES_PER_CHECK: u64 = 512;
 
 /// For how long a frame goes without a name where there was nobody to ask, nanoseconds.
@@ -175,7 +176,7 @@ impl Resolver {
             profile.accounting_mut().count_shed(Shed::Addresses);
         }
         self.resolved += 1;
-        if self.resolved.is_multiple_of(FRAMES_PER_CHECK) {
+        if std::mem::take(&mut self.left.loaded) || self.resolved.is_multiple_of(FRAMES_PER_CHECK) {
             self.bound_symbols(profile);
         }
         let first = self.arena.len() as u32;

@@ -121,7 +121,7 @@ impl Sampler {
         budget: &Budget,
         pace: Pace,
     ) -> Sampler {
-        let mut state = State::new(&events, owner, budget);
+        let mut state = State::new(events.spec(), events.layout(), sorter.rings().len(), owner, budget);
         let rate = RateControl::new(pace, now_ns());
         state.counts.cost = rate.cost();
         Sampler {
@@ -228,7 +228,8 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         self.state.counts.sampler_cpu_ns = thread_cpu_ns();
-        self.state.counts.held_bytes = self.state.unwinder.held_bytes();
+        let live = self.state.table.held_bytes() as u64;
+        self.state.counts.held_bytes = self.state.unwinder.held_bytes().saturating_add(live);
         let told = self.events.told();
         self.state.counts.counted = told.counted;
         self.state.told_lost(told.lost);
@@ -282,6 +283,7 @@ impl Sampler {
         }
         state.counts.late = sorter.late();
         state.counts.refused_images = state.unwinder.refused_images();
+        state.counts.not_followed = state.table.left_out();
         state.counts.forgotten_rules = state.unwinder.forgotten_rules();
         state.counts.images_left_out = state.images.left_out();
         state.counts.memory = state.unwinder.memory_refusals();

@@ -5,6 +5,7 @@
 
 use std::process::{Command, ExitCode};
 
+use ccsd_profile::view::{Selection, ThreadsView};
 use ccsd_profile::{CostCentreId, Shed};
 use ccsd_tests::ccsd::{Ended, Record, ccsd};
 use ccsd_tests::fixture::{build, scratch};
@@ -57,6 +58,18 @@ fn main() -> ExitCode {
             let accounting = recorded.profile.accounting();
             assert!(accounting.shed.get(Shed::Stacks) > 0, "{accounting:?}");
             // That costs time, not stacks.
+            assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
+        })
+        .test("more_live_threads_than_are_followed", &[CC], || {
+            // A MiB has room for at most 1,024: those that work come last, and share one row.
+            let recorded = record("999", "alive", "1500", &[]);
+            let accounting = recorded.profile.accounting();
+            assert!(accounting.shed.get(Shed::LiveThreads) >= 80, "{accounting:?}");
+            let threads = ThreadsView::new(&recorded.profile, &Selection::all()).processes.remove(0).threads;
+            let others = threads.iter().find(|thread| thread.name == "[other]").map_or(0, |thread| thread.samples);
+            assert!(others * 10 >= accounting.received * 7, "{others} of {accounting:?}");
+            // Their stacks are as good as those of others.
+            assert!(recorded.samples("awake").inherited * 10 >= others * 9, "{:?}", recorded.names());
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
         })
         .test("what_was_full_is_shown", &[CC], || {

@@ -69,6 +69,10 @@ tables! {
     Queue => "queue", "a sample was dropped, because ccsd did not keep up",
     /// Times that what was remembered of single addresses for unwinding was forgotten.
     UnwindRules => "unwind_rules", "what is known of unwinding at all addresses was forgotten, to be found out again",
+    /// Live threads that were not followed.
+    LiveThreads => "live_threads", "a live thread was not followed: its samples count as [other] of its process",
+    /// Mappings of live processes that were not entered.
+    Mappings => "mappings", "a mapping of a live process was not entered: code in it counts as [unknown]",
 }
 
 /// How often each table had no room.

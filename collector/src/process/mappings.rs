@@ -31,12 +31,17 @@ pub struct Mappings {
 impl Mappings {
     /// Enters a mapping; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it. False if there is no room.
     pub fn insert(&mut self, new: Mapping) -> bool {
+        self.insert_within(new, MAX_MAPPINGS)
+    }
+
+    /// The same where there may be so many of them. (One that is split is one more.)
+    pub fn insert_within(&mut self, new: Mapping, most: usize) -> bool {
         if new.start >= new.end {
             return true;
         }
         let first = self.list.partition_point(|old| old.end <= new.start);
         let last = self.list.partition_point(|old| old.start < new.end);
-        if self.list.len() - (last - first) >= MAX_MAPPINGS {
+        if self.list.len() - (last - first) >= most.min(MAX_MAPPINGS) {
             return false;
         }
         if first < last {

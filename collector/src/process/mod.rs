@@ -62,6 +62,8 @@ pub struct Process {
     /// Whether it really has more mappings than are kept.
     mappings_full: bool,
     threads: u32,
+    /// Live threads that there was no room for.
+    unfollowed: u32,
 }
 
 /// A live thread.
@@ -81,6 +83,16 @@ pub struct Thread {
     pub shadow: ShadowStack,
     /// When it was entered here, clock ticks since boot: it had started then.
     known_since: u64,
+    /// Whether it stands for all of its process that there was no room for.
+    pub is_others: bool,
+}
+
+impl Thread {
+    fn new(key: ThreadKey, pid: u32, name: String, is_others: bool) -> Thread {
+        let known_since = start_time(now_ns());
+        let (group_values, shadow) = (GroupValues::default(), ShadowStack::default());
+        Thread { key, pid, name, announced: false, group_values, shadow, is_others, known_since }
+    }
 }
 
 /// The last values of a counter that runs on, per ring (each CPU has its own).
@@ -126,9 +138,41 @@ const TICK_NS: u64 = 10_000_000;
 /// one, not at the same moment. No number is given out again so soon.
 const START_SLACK: u64 = 10;
 
+/// Name of the thread that stands for those of its process that there was no room for.
+const OTHERS: &str = "[other]";
+
+/// Bytes that a live thread takes at most in both of ccsd's threads, with its name and its part of the indexes, without its
+/// stacks and the values of counters; and those that it takes for each ring that it has values of.
+const THREAD_BYTES: usize = 1024;
+const RING_BYTES: usize = size_of::<Option<u64>>();
+/// The same of a process without its mappings, and of a mapping, of which a list has up to twice the room that it needs.
+const PROCESS_BYTES: usize = 1024;
+const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
+
+// An index of hashes has up to 16 places for 7 entries.
+const _: () = assert!(size_of::<(u32, Thread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
+const _: () = assert!(size_of::<(u32, Process)>() * 16 / 7 <= PROCESS_BYTES);
+
+/// What there was no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Threads: their samples are of their process's others.
+    pub threads: u64,
+    /// Mappings: code in them is in no image.
+    pub mappings: u64,
+}
+
 /// All live processes and threads of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProcessTable {
+    /// Bytes that it may take, and that a thread takes. Processes are always entered.
+    limit: usize,
+    thread_bytes: usize,
+    /// Mappings of all processes.
+    mapped: usize,
+    left_out: LeftOut,
+    /// What stands for the threads of a process that there was no room for.
+    others: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
     threads: HashMap<u32, Thread>,
     next_process: u32,
@@ -141,10 +185,57 @@ pub struct ProcessTable {
     newcomers_from: u64,
 }
 
+impl Default for ProcessTable {
+    /// Without a limit.
+    fn default() -> Self {
+        ProcessTable::within(usize::MAX, 0)
+    }
+}
+
 impl ProcessTable {
-    /// A table in which no process is permitted before [`ProcessTable::permit`] says so, but by descent.
-    pub fn restricted() -> ProcessTable {
-        ProcessTable { newcomers_from: NEVER, ..ProcessTable::default() }
+    /// None yet. Threads and mappings are entered as long as all take no more than so many bytes; threads have values of
+    /// counters of so many rings.
+    pub fn within(limit: usize, rings: usize) -> ProcessTable {
+        ProcessTable {
+            limit,
+            thread_bytes: THREAD_BYTES + rings * RING_BYTES,
+            mapped: 0,
+            left_out: LeftOut::default(),
+            others: HashMap::new(),
+            processes: HashMap::new(),
+            threads: HashMap::new(),
+            next_process: 0,
+            next_thread: 0,
+            ended: Vec::new(),
+            ended_untold: HashSet::new(),
+            newcomers_from: 0,
+        }
+    }
+
+    /// The same in which no process is permitted before [`ProcessTable::permit`] says so, but by descent.
+    #[must_use]
+    pub fn restricted(self) -> ProcessTable {
+        ProcessTable { newcomers_from: NEVER, ..self }
+    }
+
+    /// Bytes that all take, at most.
+    pub fn held_bytes(&self) -> usize {
+        let processes = self.processes.len() * PROCESS_BYTES + self.mapped * MAPPING_BYTES;
+        self.threads.len().saturating_mul(self.thread_bytes).saturating_add(processes)
+    }
+
+    /// What there was no room for, ever.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
+    /// How many more mappings there is room for.
+    fn room_for_mappings(&self) -> usize {
+        self.limit.saturating_sub(self.held_bytes()) / MAPPING_BYTES
+    }
+
+    fn has_room_for_thread(&self) -> bool {
+        self.limit.saturating_sub(self.held_bytes()) >= self.thread_bytes
     }
 
     /// Says from when on a known process is permitted, or [`NEVER`]. What it forks after that is, too.
@@ -200,9 +291,34 @@ impl ProcessTable {
             if !self.processes.contains_key(&pid) {
                 self.read_process(pid, images);
             }
+            if !self.has_room_for_thread() {
+                return self.others(pid);
+            }
+            let process = self.processes.get_mut(&pid)?;
+            process.unfollowed = process.unfollowed.saturating_sub(1);
             self.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
         }
         Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
+    }
+
+    /// What stands for all threads of a process that there is no room for.
+    #[cold]
+    fn others(&mut self, pid: u32) -> Option<(&mut Thread, &mut Process)> {
+        let process = self.processes.get_mut(&pid)?;
+        if process.unfollowed == 0 {
+            // It has not been told of.
+            process.unfollowed = 1;
+            self.left_out.threads += 1;
+        }
+        if !self.others.contains_key(&pid) {
+            let key = ThreadKey(self.next_thread);
+            self.next_thread += 1;
+            self.others.insert(pid, Thread::new(key, pid, OTHERS.to_owned(), true));
+        }
+        let others = self.others.get_mut(&pid)?;
+        // The last stack was another's.
+        others.shadow.interrupt();
+        Some((others, process))
     }
 
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty.
@@ -210,14 +326,21 @@ impl ProcessTable {
         let stat = procfs::stat(pid).ok();
         let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
         let mut mappings = Mappings::default();
+        // Those that it has had so far go.
+        let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
+        let room = self.room_for_mappings().saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
         for map in procfs::executable_maps(pid).unwrap_or_default() {
             let MapEntry { start, end, device, inode, ref path, .. } = map;
             let file = MappedFile { pid, start, end, device, inode, path };
-            mappings.insert(mapping_of(images, &mut code, start_time, file, map.file_offset));
+            let new = mapping_of(images, &mut code, start_time, file, map.file_offset);
+            self.left_out.mappings += u64::from(!mappings.insert_within(new, room));
         }
         match self.processes.get_mut(&pid) {
-            Some(process) => process.mappings.replace(mappings),
+            Some(process) => {
+                self.mapped = self.mapped - had + mappings.len();
+                process.mappings.replace(mappings);
+            }
             None => self.add_process(pid, None, start_time, 0, name, mappings),
         }
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -243,7 +366,9 @@ impl ProcessTable {
     ) {
         let key = ProcessKey(self.next_process);
         self.next_process += 1;
-        let threads = self.processes.get(&pid).map_or(0, |old| old.threads);
+        self.mapped += mappings.len();
+        let old = self.processes.get(&pid);
+        let (threads, unfollowed) = old.map_or((0, 0), |old| (old.threads, old.unfollowed));
         let process = Process {
             key,
             parent,
@@ -257,11 +382,15 @@ impl ProcessTable {
             jit: None,
             mappings_full: false,
             threads,
+            unfollowed,
         };
-        self.processes.insert(pid, process);
+        if let Some(old) = self.processes.insert(pid, process) {
+            self.mapped -= old.mappings.len();
+        }
     }
 
-    /// Enters a thread of a known process. Whoever had its number before is gone, even if its exit was not seen.
+    /// Enters a thread of a known process, if there is room. Whoever had its number before is gone, even if its exit was not
+    /// seen.
     pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
         if let Some(old) = self.threads.get(&tid) {
             match old.pid == pid {
@@ -269,18 +398,16 @@ impl ProcessTable {
                 false => self.exit(old.pid, tid),
             }
         }
+        let has_room = self.threads.contains_key(&tid) || self.has_room_for_thread();
         let Some(process) = self.processes.get_mut(&pid) else { return };
+        if !has_room {
+            process.unfollowed += 1;
+            self.left_out.threads += 1;
+            return;
+        }
         let key = ThreadKey(self.next_thread);
         self.next_thread += 1;
-        let thread = Thread {
-            key,
-            pid,
-            name,
-            announced: false,
-            group_values: GroupValues::default(),
-            shadow: ShadowStack::default(),
-            known_since: start_time(now_ns()),
-        };
+        let thread = Thread::new(key, pid, name, false);
         if self.threads.insert(tid, thread).is_none() {
             process.threads += 1;
         }
@@ -299,7 +426,16 @@ impl ProcessTable {
             let inherited = parent.map(|parent| parent.permitted_from).filter(|&from| from <= time);
             let permitted_from = found.or(inherited).unwrap_or(self.newcomers_from);
             let code = parent.and_then(|parent| parent.jit.clone());
-            let (key, mappings) = parent.map(|parent| (Some(parent.key), parent.mappings.clone())).unwrap_or_default();
+            let key = parent.map(|parent| parent.key);
+            let inherited = parent.map(|parent| &parent.mappings);
+            let mappings = match inherited {
+                Some(mappings) if mappings.len() <= self.room_for_mappings() => mappings.clone(),
+                Some(mappings) => {
+                    self.left_out.mappings += mappings.len() as u64;
+                    Mappings::default()
+                }
+                None => Mappings::default(),
+            };
             self.add_process(pid, key, start_time(time), 0, name.clone(), mappings);
             self.permit(pid, permitted_from);
             if let Some(child) = self.processes.get_mut(&pid) {
@@ -348,19 +484,30 @@ impl ProcessTable {
 
     /// A thread ended, and with the last one its process.
     pub fn exit(&mut self, pid: u32, tid: u32) {
-        let Some(thread) = self.threads.remove(&tid) else { return };
-        self.ended.extend(thread.announced.then_some(thread.key));
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.threads = process.threads.saturating_sub(1);
-            if process.threads == 0 {
-                self.processes.remove(&pid);
-            }
+        let thread = self.threads.remove(&tid);
+        self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        match thread {
+            Some(_) => process.threads = process.threads.saturating_sub(1),
+            None if process.unfollowed > 0 => process.unfollowed -= 1,
+            None => return,
         }
+        if process.threads == 0 && process.unfollowed == 0 {
+            self.drop_process(pid);
+        }
+    }
+
+    fn drop_process(&mut self, pid: u32) -> bool {
+        let process = self.processes.remove(&pid);
+        self.mapped -= process.as_ref().map_or(0, |process| process.mappings.len());
+        let others = self.others.remove(&pid).filter(|others| others.announced);
+        self.ended.extend(others.map(|others| others.key));
+        process.is_some()
     }
 
     /// Forgets a process and its threads.
     pub fn remove_process(&mut self, pid: u32) {
-        if self.processes.remove(&pid).is_some() {
+        if self.drop_process(pid) {
             let gone = self.threads.extract_if(|_, thread| thread.pid == pid);
             self.ended.extend(gone.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key));
         }
@@ -413,7 +560,9 @@ impl ProcessTable {
         if u64::from(mmap.prot) & libc::PROT_EXEC as u64 == 0 {
             return;
         }
+        let room = self.room_for_mappings();
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
+        let had = process.mappings.len();
         let end = mmap.start.saturating_add(mmap.len);
         let &Mmap { pid, start, device, inode, ref path, .. } = mmap;
         let file = MappedFile { pid, start, end, device, inode, path };
@@ -424,13 +573,20 @@ impl ProcessTable {
         {
             process.mappings.replace_image(before, now);
         }
-        if !process.mappings.insert(mapping) && !process.mappings_full {
+        let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
+        self.mapped = self.mapped - had + process.mappings.len();
+        if !entered && !process.mappings_full {
             // No record tells of munmap, so most of these may be gone. If they are not, looking again would not help.
             self.read_process(mmap.pid, images);
+            let room = self.room_for_mappings();
             if let Some(process) = self.processes.get_mut(&mmap.pid) {
-                process.mappings_full = !process.mappings.insert(mapping);
+                let had = process.mappings.len();
+                entered = process.mappings.insert_within(mapping, had.saturating_add(room));
+                process.mappings_full = !entered;
+                self.mapped = self.mapped - had + process.mappings.len();
             }
         }
+        self.left_out.mappings += u64::from(!entered);
     }
 }
 
@@ -461,7 +617,7 @@ mod tests {
 
     #[test]
     fn permission_is_found_and_inherited() {
-        let (mut images, mut table) = (Images::default(), ProcessTable::restricted());
+        let (mut images, mut table) = (Images::default(), ProcessTable::default().restricted());
         // Pids that no process here has.
         let pid = u32::MAX - 10;
         assert!(table.is_withheld(pid, 100));
@@ -491,6 +647,85 @@ mod tests {
         table.permit(pid, NEVER);
         assert!(table.is_withheld(pid, 1000));
         assert!(!ProcessTable::default().is_withheld(pid, 0), "where everything is permitted");
+    }
+
+    #[test]
+    fn threads_beyond_the_limit_are_their_process_s_others() {
+        let mut images = Images::default();
+        // Room for a process and eight threads.
+        let mut table = ProcessTable::within(PROCESS_BYTES + 8 * THREAD_BYTES, 0);
+        let pid = u32::MAX - 1000;
+        table.read_process(pid, &mut images);
+        table.add_thread(pid, pid, "main".to_owned());
+        for tid in pid + 1..pid + 20 {
+            table.fork(pid, tid, pid, pid, 0);
+        }
+        assert_eq!((table.threads.len(), table.left_out().threads), (8, 12));
+        assert!(table.held_bytes() <= table.limit);
+        // Whose sample it is still is known, as far as its process.
+        let mut whose = |table: &mut ProcessTable, tid| {
+            let (thread, process) = table.thread(pid, tid, &mut images).unwrap();
+            thread.announced = true;
+            (thread.key, thread.is_others, thread.name.clone(), process.key)
+        };
+        let (own, is_others, _, process) = whose(&mut table, pid + 7);
+        assert!(!is_others);
+        let (others, is_others, name, same) = whose(&mut table, pid + 8);
+        assert!(is_others && others != own && process == same);
+        assert_eq!((name.as_str(), whose(&mut table, pid + 19).0), (OTHERS, others));
+        assert_eq!(table.left_out().threads, 12, "none is counted by sample");
+        // Where there is room again, the next sample of a thread is its own.
+        table.exit(pid, pid + 1);
+        assert!(!whose(&mut table, pid + 8).1);
+        // The process lives as long as one of them, followed or not.
+        for tid in (pid..pid + 20).filter(|&tid| tid != pid + 1 && tid != pid + 19) {
+            table.exit(pid, tid);
+        }
+        assert!(table.knows_process(pid) && table.threads.is_empty());
+        table.exit(pid, pid + 19);
+        assert!(table.is_empty() && table.others.is_empty());
+        assert!(table.take_ended().any(|ended| ended == others));
+        assert_eq!(table.held_bytes(), 0);
+    }
+
+    #[test]
+    fn mappings_beyond_the_limit_are_not_entered() {
+        let mut images = Images::default();
+        let limit = 2 * PROCESS_BYTES + 2 * THREAD_BYTES + 100 * MAPPING_BYTES;
+        let mut table = ProcessTable::within(limit, 0);
+        let pid = u32::MAX - 1000;
+        table.read_process(pid, &mut images);
+        table.add_thread(pid, pid, "main".to_owned());
+        let map = |table: &mut ProcessTable, images: &mut Images, pid, at: u64| {
+            let (start, len, path) = (at << 20, 4096, b"//anon".to_vec());
+            let prot = libc::PROT_EXEC as u32;
+            table.mmap(&Mmap { pid, start, len, path, prot, file_offset: 0, device: (0, 0), inode: 0 }, images);
+        };
+        for at in 1..=80 {
+            map(&mut table, &mut images, pid, at);
+        }
+        assert_eq!((table.mapped, table.left_out().mappings), (80, 0));
+        // Its child has as many, which are too many: it starts with none.
+        table.fork(pid + 1, pid + 1, pid, pid, 0);
+        assert_eq!((table.mapped, table.left_out().mappings), (80, 80));
+        for at in 1..=80 {
+            map(&mut table, &mut images, pid + 1, at);
+        }
+        // It was looked in /proc whether there are fewer by now, and this process is in none.
+        assert!(table.held_bytes() <= limit, "{}", table.held_bytes());
+        let mapped = table.processes.values().map(|process| process.mappings.len()).sum::<usize>();
+        assert_eq!(table.mapped, mapped);
+        table.exit(pid, pid);
+        table.exit(pid + 1, pid + 1);
+        assert_eq!((table.mapped, table.held_bytes()), (0, 0));
+        // One that is there, with more mappings than there may be.
+        let mut table = ProcessTable::within(3 * MAPPING_BYTES, 0);
+        let own = std::process::id();
+        table.read_process(own, &mut images);
+        let left_out = table.left_out().mappings;
+        assert!(table.mapped == 3 && left_out > 0, "{left_out}");
+        map(&mut table, &mut images, own, 1);
+        assert!(table.mapped == 3 && table.left_out().mappings > left_out);
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(super) struct Left {
     pub(super) notes: BTreeSet<String>,
     /// CPU time of another process, nanoseconds.
     cpu_ns: u64,
+    /// Whether an image was asked for the first time since it was looked at what all hold.
+    pub(super) loaded: bool,
     /// Questions that nobody could be asked.
     not_asked: u64,
 }
@@ -98,6 +100,7 @@ impl Resolver {
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return Told::Known };
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
+        self.left.loaded |= image.names.is_none();
         let names = image.names.get_or_insert_with(|| {
             // What is made of the sections takes about half as much again.
             let most = if image.too_large { 0 } else { self.budget.debug_information_of_one() / 3 * 2 };
@@ -176,5 +179,49 @@ impl Resolver {
             format!("{not_asked} times there were no names, because the process that reads images had failed too often")
         });
         nobody.into_iter().chain(self.images.iter().flat_map(of_image)).chain(self.left.notes.iter().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use ccsd_profile::{Session, Shed};
+    use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::process::images::Image;
+
+    #[test]
+    fn symbols_beyond_the_budget_are_dropped_and_read_again() {
+        // 2 MiB for all images; this program has more than that in symbols alone.
+        let budget = Budget::of(Budget::MIN_MEMORY);
+        let mut profile = Profile::new(Session::default(), budget.profile.clone());
+        let mut resolver = Resolver::new(false, &budget);
+        let program = || Arc::new(ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap());
+        let entry = program().entry();
+        // The first two stand for unknown memory and the kernel.
+        for i in 0..6 {
+            let elf = (i >= 2).then(program);
+            let image = Image { name: format!("program{i}"), elf, debug: DebugFileFinder::none() };
+            resolver.add_image(&mut profile, image);
+        }
+        let mut names = Vec::new();
+        // Each address is asked once: what is known of it stays.
+        for round in 0..3 {
+            for image in 2..6 {
+                let frame = Frame { image: ImageIndex(image), address: entry + round };
+                let resolved = resolver.resolve(&mut profile, frame, 0);
+                let centre = resolver.cost_centres(resolved)[0];
+                names.push(profile.cost_centre(centre).and_then(|centre| centre.linkage_name.clone()));
+                // One alone may be larger, because it would else be read again and again; and there is the one just read.
+                let held = resolver.images.iter().filter(|image| image.held_bytes() > 0).count();
+                assert!(resolver.image_bytes() <= budget.debug_information || held <= 2, "{held}");
+            }
+        }
+        let shed = profile.accounting().shed.get(Shed::DebugInformation);
+        assert!(shed >= 8, "{shed}");
+        assert!(names.iter().all(|name| name.is_some() && *name == names[0]), "{names:?}");
     }
 }

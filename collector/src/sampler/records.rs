@@ -13,7 +13,6 @@ use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
-use crate::perf::set::EventSet;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::{NEVER, ProcessTable, procfs};
@@ -91,12 +90,16 @@ pub struct State {
 }
 
 impl State {
-    /// Nothing has happened yet.
-    pub fn new(events: &EventSet, owner: Option<Owner>, budget: &Budget) -> State {
-        let metrics = events.spec().metrics();
-        let period = period_of(events.spec());
+    /// Nothing has happened yet. There are so many rings.
+    pub fn new(spec: &EventSpec, layout: Layout, rings: usize, owner: Option<Owner>, budget: &Budget) -> State {
+        // Where samples have one weight, no values of counters are kept.
+        let by_tick = matches!(spec.event, Event::Tick { .. });
+        let rings = if by_tick || spec.metrics() > 1 { rings } else { 0 };
+        let table = ProcessTable::within(budget.live, rings);
+        let metrics = spec.metrics();
+        let period = period_of(spec);
         State {
-            table: if owner.is_some() { ProcessTable::restricted() } else { ProcessTable::default() },
+            table: if owner.is_some() { table.restricted() } else { table },
             owner,
             images: Images::within(budget.images).of(owner),
             announced_images: 0,
@@ -108,9 +111,9 @@ impl State {
             most_batch: budget.batch,
             counts: Counts::default(),
             metrics,
-            by_tick: matches!(events.spec().event, Event::Tick { .. }),
-            inherit: events.spec().inherit,
-            layout: events.layout(),
+            by_tick,
+            inherit: spec.inherit,
+            layout,
             waiting_child: None,
             period,
             generation: 0,
@@ -364,14 +367,16 @@ impl State {
         self.counts.received += u64::from(fatal.is_none());
         let mut weights = [0; MAX_METRICS];
         thread.group_values.begin(self.generation);
-        let gained = sample.group_value.map_or(0, |value| thread.group_values.advance(ring, value));
+        // Each thread has a counter of its own: what one of many has gained is not known.
+        let value = sample.group_value.filter(|_| !thread.is_others);
+        let gained = value.map_or(0, |value| thread.group_values.advance(ring, value));
         match self.metrics {
             // By the tick: what the thread has run since the last one.
             1 if self.by_tick => weights[0] = gained,
             1 => weights[0] = sample.period,
             _ => (weights[0], weights[1]) = (sample.period, gained),
         }
-        let room = self.remembered < self.most_remembered;
+        let room = self.remembered < self.most_remembered && !thread.is_others;
         let remembered = thread.shadow.remembered();
         let target =
             Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images: &self.images };
@@ -410,7 +415,7 @@ impl State {
             items.push(Item::Thread {
                 key: thread.key,
                 process: process.key,
-                tid: sample.tid,
+                tid: if thread.is_others { 0 } else { sample.tid },
                 name: thread.name.clone(),
             });
         }
@@ -521,3 +526,92 @@ fn announce(images: &mut Images, announced: &mut usize, items: &mut Vec<Item>) {
 
 // A root is part of every sample item; if it grew, batches would.
 const _: () = assert!(size_of::<Root>() <= 2);
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
+    use ccsd_profile::view::{FlatView, Selection};
+    use ccsd_profile::{Metric, Profile, Session, Shed, Unit};
+    use crossbeam_channel::bounded;
+
+    use super::super::BATCH_BYTES;
+    use super::*;
+    use crate::aggregator::Aggregator;
+    use crate::batch::Mark;
+    use crate::perf::ring_buffer::Bytes;
+    use crate::pulse::Pulse;
+    use crate::session::{Held, SessionEvent};
+
+    const SPEC: EventSpec = EventSpec {
+        event: Event::CpuClock,
+        rate_hz: 1000,
+        kernel: false,
+        inherit: true,
+        enable_on_exec: false,
+        stack_bytes: 0,
+        tells_lost: false,
+    };
+
+    /// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.
+    #[test]
+    fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
+        const SAMPLES: u64 = 20_000;
+        let budget = Budget::of(Budget::MIN_MEMORY);
+        let (batches, taken) = bounded(2);
+        let (_returned, empty) = bounded(2);
+        let (_told, commands) = bounded(1);
+        let wake = File::open("/dev/null").unwrap().into();
+        let pulse = Arc::new(Pulse::default());
+        let channels = Channels { batches, empty, commands, wake, pulse: Arc::clone(&pulse) };
+        let mut state = State::new(&SPEC, Layout::Threads, 2, None, &budget);
+        let pid = std::process::id();
+        let chain: Vec<u8> = (0..20u64).flat_map(|i| (0xffff_ffff_8100_0000 + i * 16).to_le_bytes()).collect();
+        for time in 1..=SAMPLES {
+            let sample = Sample {
+                id: 1,
+                pid,
+                tid: pid,
+                time,
+                period: SPEC.period_ns(),
+                group_value: None,
+                kernel_chain: Bytes::new(&chain),
+                user_chain: Bytes::new(&[]),
+                regs: None,
+                has_user_state: false,
+                stack: Bytes::new(&[]),
+                stack_full: false,
+            };
+            state.handle(0, Record::Sample(sample));
+            if state.batch.bytes() >= BATCH_BYTES && !state.queue_full {
+                state.send(&channels, false);
+            }
+            assert!(state.batch.bytes() <= budget.batch + (8 << 10), "{}", state.batch.bytes());
+        }
+        let counts = state.counts;
+        assert!(counts.dropped_by_queue > SAMPLES / 4 && counts.received > 200, "{counts:?}");
+        assert_eq!((counts.dropped, counts.received + counts.dropped), (counts.dropped_by_queue, SAMPLES));
+        // Of those that had room none is lost, and the profile says how many are missing.
+        let (forward, received) = bounded(8);
+        taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
+        state.batch.mark = Mark::End;
+        state.send(&channels, true);
+        taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
+        let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
+        let profile = Profile::new(Session { metrics, ..Session::default() }, budget.profile.clone());
+        let (events, told) = bounded(8);
+        let aggregator = Aggregator::new(profile, SPEC, Layout::Threads, true, &budget);
+        aggregator.run(&received, &bounded(8).0, &events, &pulse, &Held::new(0));
+        let finished = told.try_iter().find_map(|event| match event {
+            SessionEvent::Finished(profile) => Some(profile),
+            _ => None,
+        });
+        let profile = finished.expect("the end was told");
+        let accounting = profile.accounting();
+        assert_eq!((accounting.received, accounting.dropped_by_us), (counts.received, counts.dropped));
+        assert_eq!(accounting.shed.get(Shed::Queue), counts.dropped);
+        let total = FlatView::new(&profile, &Selection::all()).total;
+        assert_eq!((total.samples, total.weight), (counts.received, counts.received * SPEC.period_ns()));
+    }
+}
