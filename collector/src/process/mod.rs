@@ -338,7 +338,7 @@ impl ProcessTable {
         }
         match self.processes.get_mut(&pid) {
             Some(process) => {
-                self.mapped = self.mapped - had + mappings.len();
+                self.mapped = (self.mapped + mappings.len()).saturating_sub(had);
                 process.mappings.replace(mappings);
             }
             None => self.add_process(pid, None, start_time, 0, name, mappings),
@@ -385,7 +385,7 @@ impl ProcessTable {
             unfollowed,
         };
         if let Some(old) = self.processes.insert(pid, process) {
-            self.mapped -= old.mappings.len();
+            self.mapped = self.mapped.saturating_sub(old.mappings.len());
         }
     }
 
@@ -499,7 +499,8 @@ impl ProcessTable {
 
     fn drop_process(&mut self, pid: u32) -> bool {
         let process = self.processes.remove(&pid);
-        self.mapped -= process.as_ref().map_or(0, |process| process.mappings.len());
+        let gone = process.as_ref().map_or(0, |process| process.mappings.len());
+        self.mapped = self.mapped.saturating_sub(gone);
         let others = self.others.remove(&pid).filter(|others| others.announced);
         self.ended.extend(others.map(|others| others.key));
         process.is_some()
@@ -574,7 +575,7 @@ impl ProcessTable {
             process.mappings.replace_image(before, now);
         }
         let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-        self.mapped = self.mapped - had + process.mappings.len();
+        self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
         if !entered && !process.mappings_full {
             // No record tells of munmap, so most of these may be gone. If they are not, looking again would not help.
             self.read_process(mmap.pid, images);
@@ -583,7 +584,7 @@ impl ProcessTable {
                 let had = process.mappings.len();
                 entered = process.mappings.insert_within(mapping, had.saturating_add(room));
                 process.mappings_full = !entered;
-                self.mapped = self.mapped - had + process.mappings.len();
+                self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
             }
         }
         self.left_out.mappings += u64::from(!entered);
