@@ -1,0 +1,103 @@
+//! What is known of a process and of a thread for as long as they live.
+
+use std::sync::Arc;
+
+use super::jit_code::JitCode;
+use super::mappings::Mappings;
+use super::{ProcessKey, ThreadKey, start_time};
+use crate::perf::now_ns;
+use crate::unwind::goroutines::Goroutines;
+use crate::unwind::shadow::ShadowStack;
+
+/// A live process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its identity in this session.
+    pub key: ProcessKey,
+    /// The process that forked it, or that it was before `execve`.
+    pub parent: Option<ProcessKey>,
+    /// Start, clock ticks since boot; for a process seen forking, computed from the record's time.
+    pub start_time: u64,
+    /// How many `execve` calls of this pid the session has seen.
+    pub exec_generation: u32,
+    /// Name of its main thread.
+    pub name: String,
+    /// Whether a sample has been charged to it, so that others know its key.
+    pub announced: bool,
+    /// Executable mappings.
+    pub mappings: Mappings,
+    /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`] before it
+    /// has been found permitted.
+    pub permitted_from: u64,
+    /// Its goroutines that have deep stacks.
+    pub goroutines: Goroutines,
+    /// The code that it, or whoever forked it, has generated.
+    pub(super) jit: Option<Arc<JitCode>>,
+    /// Whether it really has more mappings than are kept.
+    pub(super) mappings_full: bool,
+    pub(super) threads: u32,
+    /// Live threads that there was no room for.
+    pub(super) unfollowed: u32,
+}
+
+/// A live thread.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    /// Its identity in this session.
+    pub key: ThreadKey,
+    /// Its process.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether others know its key.
+    pub announced: bool,
+    /// The group's second counter.
+    pub group_values: GroupValues,
+    /// Its last stack.
+    pub shadow: ShadowStack,
+    /// When it was entered here, clock ticks since boot: it had started then.
+    pub(super) known_since: u64,
+    /// Whether it stands for all of its process that there was no room for.
+    pub is_others: bool,
+}
+
+impl Thread {
+    pub(super) fn new(key: ThreadKey, pid: u32, name: String, is_others: bool) -> Thread {
+        let known_since = start_time(now_ns());
+        let (group_values, shadow) = (GroupValues::default(), ShadowStack::default());
+        Thread { key, pid, name, announced: false, group_values, shadow, is_others, known_since }
+    }
+}
+
+/// The last values of a counter that runs on, per ring (each CPU has its own).
+#[derive(Clone, Debug, Default)]
+pub struct GroupValues {
+    last: Vec<Option<u64>>,
+    /// Whether a counter that has not been read yet may have run before this thread was known.
+    pub(super) unknown_start: bool,
+    /// Which events they are of, counted from 0.
+    generation: u32,
+}
+
+impl GroupValues {
+    /// Says which events are read from now on. Those of another generation have begun to count at zero.
+    #[inline]
+    pub fn begin(&mut self, generation: u32) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.last.clear();
+            self.unknown_start = false;
+        }
+    }
+
+    /// What the counter of a ring has gained since it was last read. The first value of a counter that began with the
+    /// thread is all gain; of one that began before, none of it is known to be.
+    #[inline]
+    pub fn advance(&mut self, ring: usize, value: u64) -> u64 {
+        if self.last.len() <= ring {
+            self.last.resize(ring + 1, None);
+        }
+        let before = self.last[ring].replace(value).unwrap_or(if self.unknown_start { value } else { 0 });
+        value.saturating_sub(before)
+    }
+}

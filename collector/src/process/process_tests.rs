@@ -1,0 +1,237 @@
+//! Processes and threads as records tell of them. But for this process itself, the pids are such as none has.
+
+use super::*;
+use crate::perf::now_ns;
+
+#[test]
+fn permission_is_found_and_inherited() {
+    let (mut images, mut table) = (Images::default(), ProcessTable::default().restricted());
+    // Pids that no process here has.
+    let pid = u32::MAX - 10;
+    assert!(table.is_withheld(pid, 100));
+    table.read_process(pid, &mut images);
+    table.add_thread(pid, pid, "main".to_owned());
+    table.fork(pid + 1, pid + 1, pid, pid, 90);
+    table.permit(pid, 100);
+    table.fork(pid + 2, pid + 2, pid, pid, 99);
+    table.fork(pid + 3, pid + 3, pid, pid, 100);
+    assert!(table.is_withheld(pid, 99));
+    assert!(!table.is_withheld(pid, 100));
+    assert!(table.is_withheld(pid + 1, 1000), "forked before its parent was found permitted");
+    assert!(table.is_withheld(pid + 2, 1000), "likewise, and told of later");
+    assert!(!table.is_withheld(pid + 3, 100));
+    // Found in /proc before its fork was told of.
+    table.read_process(pid + 4, &mut images);
+    table.permit(pid + 4, 120);
+    table.fork(pid + 4, pid + 4, pid + 1, pid + 1, 110);
+    assert!(table.is_withheld(pid + 4, 119) && !table.is_withheld(pid + 4, 120));
+    // Another process with its number is not.
+    table.fork(pid + 4, pid + 4, pid + 1, pid + 1, 130);
+    assert!(table.is_withheld(pid + 4, 1000));
+    table.exec(pid + 3, pid + 3, "other");
+    assert!(!table.is_withheld(pid + 3, 1000));
+    table.exec(pid + 1, pid + 1, "other");
+    assert!(table.is_withheld(pid + 1, 1000));
+    table.permit(pid, NEVER);
+    assert!(table.is_withheld(pid, 1000));
+    assert!(!ProcessTable::default().is_withheld(pid, 0), "where everything is permitted");
+}
+
+#[test]
+fn threads_beyond_the_limit_are_their_process_s_others() {
+    let mut images = Images::default();
+    // Room for a process and eight threads.
+    let mut table = ProcessTable::within(PROCESS_BYTES + 8 * THREAD_BYTES, 0);
+    let pid = u32::MAX - 1000;
+    table.read_process(pid, &mut images);
+    table.add_thread(pid, pid, "main".to_owned());
+    for tid in pid + 1..pid + 20 {
+        table.fork(pid, tid, pid, pid, 0);
+    }
+    assert_eq!((table.threads.len(), table.left_out().threads), (8, 12));
+    assert!(table.held_bytes() <= table.limit);
+    // Whose sample it is still is known, as far as its process.
+    let mut whose = |table: &mut ProcessTable, tid| {
+        let (thread, process) = table.thread(pid, tid, &mut images).unwrap();
+        thread.announced = true;
+        (thread.key, thread.is_others, thread.name.clone(), process.key)
+    };
+    let (own, is_others, _, process) = whose(&mut table, pid + 7);
+    assert!(!is_others);
+    let (others, is_others, name, same) = whose(&mut table, pid + 8);
+    assert!(is_others && others != own && process == same);
+    assert_eq!((name.as_str(), whose(&mut table, pid + 19).0), (OTHERS, others));
+    assert_eq!(table.left_out().threads, 12, "none is counted by sample");
+    // Where there is room again, the next sample of a thread is its own.
+    table.exit(pid, pid + 1);
+    assert!(!whose(&mut table, pid + 8).1);
+    // The process lives as long as one of them, followed or not.
+    for tid in (pid..pid + 20).filter(|&tid| tid != pid + 1 && tid != pid + 19) {
+        table.exit(pid, tid);
+    }
+    assert!(table.knows_process(pid) && table.threads.is_empty());
+    table.exit(pid, pid + 19);
+    assert!(table.is_empty() && table.others.is_empty());
+    assert!(table.take_ended().any(|ended| ended == others));
+    assert_eq!(table.held_bytes(), 0);
+}
+
+#[test]
+fn mappings_beyond_the_limit_are_not_entered() {
+    let mut images = Images::default();
+    let limit = 2 * PROCESS_BYTES + 2 * THREAD_BYTES + 100 * MAPPING_BYTES;
+    let mut table = ProcessTable::within(limit, 0);
+    let pid = u32::MAX - 1000;
+    table.read_process(pid, &mut images);
+    table.add_thread(pid, pid, "main".to_owned());
+    let map = |table: &mut ProcessTable, images: &mut Images, pid, at: u64| {
+        let (start, len, path) = (at << 20, 4096, b"//anon".to_vec());
+        let prot = libc::PROT_EXEC as u32;
+        table.mmap(&Mmap { pid, start, len, path, prot, file_offset: 0, device: (0, 0), inode: 0 }, images);
+    };
+    for at in 1..=80 {
+        map(&mut table, &mut images, pid, at);
+    }
+    assert_eq!((table.mapped, table.left_out().mappings), (80, 0));
+    // Its child has as many, which are too many: it starts with none.
+    table.fork(pid + 1, pid + 1, pid, pid, 0);
+    assert_eq!((table.mapped, table.left_out().mappings), (80, 80));
+    for at in 1..=80 {
+        map(&mut table, &mut images, pid + 1, at);
+    }
+    // It was looked in /proc whether there are fewer by now, and this process is in none.
+    assert!(table.held_bytes() <= limit, "{}", table.held_bytes());
+    let mapped = table.processes.values().map(|process| process.mappings.len()).sum::<usize>();
+    assert_eq!(table.mapped, mapped);
+    table.exit(pid, pid);
+    table.exit(pid + 1, pid + 1);
+    assert_eq!((table.mapped, table.held_bytes()), (0, 0));
+    // One that is there, with more mappings than there may be.
+    let mut table = ProcessTable::within(3 * MAPPING_BYTES, 0);
+    let own = std::process::id();
+    table.read_process(own, &mut images);
+    let left_out = table.left_out().mappings;
+    assert!(table.mapped == 3 && left_out > 0, "{left_out}");
+    map(&mut table, &mut images, own, 1);
+    assert!(table.mapped == 3 && table.left_out().mappings > left_out);
+}
+
+#[test]
+fn identities_outlive_pids() {
+    let mut images = Images::default();
+    let mut table = ProcessTable::default();
+    // A pid that no process here has, so that /proc says nothing.
+    let pid = u32::MAX - 10;
+    table.read_process(pid, &mut images);
+    table.add_thread(pid, pid, "main".to_owned());
+    table.fork(pid, pid + 1, pid, pid, 0);
+    table.fork(pid + 2, pid + 2, pid, pid + 1, 50 * TICK_NS);
+    let key = |table: &mut ProcessTable, tid| table.thread(pid + 2, tid, &mut Images::default()).unwrap().1.key;
+    let first = key(&mut table, pid + 2);
+    assert!(table.processes[&(pid + 2)].start_time >= 50);
+    assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
+
+    table.exec(pid + 2, pid + 2, "other");
+    assert_ne!(key(&mut table, pid + 2), first);
+    assert_eq!(table.processes[&(pid + 2)].exec_generation, 1);
+
+    table.exit(pid + 2, pid + 2);
+    assert!(!table.processes.contains_key(&(pid + 2)));
+    table.fork(pid + 2, pid + 2, pid, pid, 60 * TICK_NS);
+    assert_eq!(table.processes[&(pid + 2)].exec_generation, 0);
+
+    table.exit(pid, pid);
+    assert!(table.processes.contains_key(&pid), "the other thread lives on");
+    table.exit(pid, pid + 1);
+    table.exit(pid + 2, pid + 2);
+    assert!(table.is_empty());
+    assert!(table.threads.is_empty());
+}
+
+#[test]
+fn what_has_ended_is_forgotten_when_it_could_have_been_told() {
+    let (mut images, mut table) = (Images::default(), ProcessTable::default());
+    let pid = u32::MAX - 30;
+    for pid in [pid, pid + 1] {
+        table.read_process(pid, &mut images);
+        table.add_thread(pid, pid, "main".to_owned());
+    }
+    table.forget_untold(|ended| ended == pid);
+    assert!(table.knows_process(pid));
+    // Its last fork is told of after that, and then its end.
+    table.fork(pid + 2, pid + 2, pid, pid, 50 * TICK_NS);
+    assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
+    table.exit(pid, pid);
+    // Another one has its number now, and has ended as well.
+    table.fork(pid, pid, pid + 1, pid + 1, 90 * TICK_NS);
+    table.forget_untold(|ended| ended == pid);
+    assert!(table.knows_process(pid));
+    table.forget_untold(|ended| ended == pid);
+    assert!(!table.knows_process(pid) && table.knows_process(pid + 1) && table.knows_process(pid + 2));
+    // Twice in a row, that is.
+    for ended in [pid + 1, pid + 2, pid + 1] {
+        table.forget_untold(|pid| pid == ended);
+    }
+    assert!(table.knows_process(pid + 1) && table.knows_process(pid + 2));
+}
+
+#[test]
+fn another_with_the_same_number_is_told_by_its_start() {
+    let mut table = ProcessTable::default();
+    let own = std::process::id();
+    table.read_process(own, &mut Images::default());
+    table.add_thread(own, own, "main".to_owned());
+    let now = procfs::stat(own).unwrap().start_time;
+    assert!(now > 0 && !table.is_replaced(own, now) && !table.is_replaced_thread(own, now));
+    assert!(table.is_replaced(own, now + START_SLACK + 1));
+    // A thread that was there when it was entered has started before.
+    let entered = start_time(now_ns());
+    assert!(!table.is_replaced_thread(own, entered));
+    assert!(table.is_replaced_thread(own, entered + START_SLACK + 1));
+    // A record tells of a fork a moment after it.
+    table.fork(own + 1, own + 1, own, own, 50 * TICK_NS);
+    let start = table.processes[&(own + 1)].start_time;
+    assert!(!table.is_replaced(own + 1, start - 1) && table.is_replaced(own + 1, start + START_SLACK + 1));
+    // Of what is not known, and where its start is not, nothing can be said.
+    let pid = u32::MAX - 10;
+    assert!(!table.is_replaced(pid, now) && !table.is_replaced_thread(pid, now));
+    table.read_process(pid, &mut Images::default());
+    assert!(!table.is_replaced(pid, now));
+}
+
+#[test]
+fn announced_threads_end_however_that_becomes_known() {
+    let mut table = ProcessTable::default();
+    let pid = u32::MAX - 20;
+    table.read_process(pid, &mut Images::default());
+    let announce = |table: &mut ProcessTable, pid, tid| {
+        let (thread, _) = table.thread(pid, tid, &mut Images::default()).unwrap();
+        thread.announced = true;
+        thread.key
+    };
+    let ended = |table: &mut ProcessTable| table.take_ended().collect::<Vec<_>>();
+    let main = announce(&mut table, pid, pid);
+    assert_eq!(ended(&mut table), []);
+
+    // The same number for another thread of the process, and then of another process: exits were lost.
+    table.fork(pid, pid + 1, pid, pid, 0);
+    let first = announce(&mut table, pid, pid + 1);
+    table.fork(pid, pid + 1, pid, pid, 0);
+    assert_eq!((ended(&mut table), table.processes[&pid].threads), (vec![first], 2));
+    let second = announce(&mut table, pid, pid + 1);
+    table.fork(pid + 1, pid + 1, pid, pid, 0);
+    assert_eq!((ended(&mut table), table.processes[&pid].threads), (vec![second], 1));
+
+    // A new process in the place of one whose exit was lost.
+    let child = announce(&mut table, pid + 1, pid + 1);
+    table.fork(pid + 1, pid + 1, pid, pid, 0);
+    assert_eq!(ended(&mut table), [child]);
+    let child = announce(&mut table, pid + 1, pid + 1);
+    table.exec(pid + 1, pid + 1, "other");
+    assert_eq!(ended(&mut table), [child]);
+    // Of this one nobody knows.
+    table.exit(pid + 1, pid + 1);
+    assert_eq!(ended(&mut table), []);
+    table.exit(pid, pid);
+    assert_eq!((ended(&mut table), table.is_empty()), (vec![main], true));
+}
