@@ -159,12 +159,22 @@ pub struct Pace {
     patience_ns: u64,
     /// Time since a halving was taken back, nanoseconds, until another one follows.
     since_raise_ns: Option<u64>,
-    /// What was before the last change, for where that cannot be made: rate, rung, halvings.
-    before: (u32, u32, u8),
+    /// What was before the last change, for where that cannot be made.
+    before: Before,
     /// What is left of the time in which no change is tried, and how long the next one is, nanoseconds.
     pause_ns: u64,
     next_pause_ns: u64,
     refusals_told: u32,
+}
+
+/// What a change of the rate is decided from, as it was before one.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    rate_hz: u32,
+    rung_hz: u32,
+    halvings: u8,
+    patience_ns: u64,
+    since_raise_ns: Option<u64>,
 }
 
 impl Pace {
@@ -191,7 +201,7 @@ impl Pace {
             good_ns: 0,
             patience_ns: PATIENCE_NS,
             since_raise_ns: None,
-            before: (rate_hz, rate_hz, 0),
+            before: Before { rate_hz, rung_hz: rate_hz, halvings: 0, patience_ns: PATIENCE_NS, since_raise_ns: None },
             pause_ns: 0,
             next_pause_ns: PAUSE_NS,
             refusals_told: 0,
@@ -255,7 +265,8 @@ impl Pace {
             self.pause_ns = self.pause_ns.saturating_sub(window.elapsed_ns);
             return None;
         }
-        let before = (self.rate_hz, self.rung_hz, self.halvings);
+        let Pace { rate_hz, rung_hz, halvings, patience_ns, since_raise_ns, .. } = *self;
+        let before = Before { rate_hz, rung_hz, halvings, patience_ns, since_raise_ns };
         let trouble = if self.adapts { self.trouble(window) } else { None };
         let spending = self.overhead.and_then(|budget| self.spending(budget));
         let why = trouble.or(spending)?;
@@ -280,7 +291,9 @@ impl Pace {
     /// That the last change could not be made: the rate is what it was, and for a while no other is tried. What is so then
     /// decides anew. Returns whether it is worth saying: the first time in a row, and a few times in all.
     pub fn refused(&mut self) -> bool {
-        (self.rate_hz, self.rung_hz, self.halvings) = self.before;
+        let Before { rate_hz, rung_hz, halvings, patience_ns, since_raise_ns } = self.before;
+        (self.rate_hz, self.rung_hz, self.halvings) = (rate_hz, rung_hz, halvings);
+        (self.patience_ns, self.since_raise_ns) = (patience_ns, since_raise_ns);
         (self.settling, self.doubtful) = (false, false);
         self.pause_ns = self.next_pause_ns;
         self.next_pause_ns = self.pause_ns.saturating_mul(2).min(LONGEST_PAUSE_NS);

@@ -214,6 +214,17 @@ fn what_could_not_be_changed_is_tried_again() {
 }
 
 #[test]
+fn what_was_not_raised_was_not_raised_too_early() {
+    let mut pace = Pace::at(999, true);
+    assert_eq!(pace.review(&TERRIBLE).unwrap().rate_hz, 499);
+    pace.accepted();
+    assert_eq!((until_raised(&mut pace), pace.refused()), (PATIENCE + 1, true));
+    let lowered = (1..100).find_map(|_| pace.review(&TERRIBLE)).unwrap().rate_hz;
+    pace.accepted();
+    assert_eq!((lowered, until_raised(&mut pace)), (249, PATIENCE + 1));
+}
+
+#[test]
 fn a_budget_that_could_not_be_kept_is_tried_again() {
     let mut pace = budgeted(1.0);
     let dear = Window { own_cpu_ns: 500 * 44_000, ..CLEAN };

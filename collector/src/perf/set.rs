@@ -210,7 +210,7 @@ impl EventSet {
         self.layout
     }
 
-    /// Whether every thread that was opened is counted, so that [`EventSet::count`] is known.
+    /// Whether every thread that was opened is counted, so that [`EventSet::told`] is known.
     pub fn counts_all(&self) -> bool {
         !self.uncounted
     }
@@ -541,9 +541,10 @@ mod tests {
         if !set.spec().tells_lost {
             return None;
         }
-        // On one CPU, whose ring is then the one that fills.
+        // On one CPU, whose ring is then the one that fills: the one it is on may be used.
         let mut first = [0u64; 128];
-        let cpu = usize::try_from(set.cpus[0]).unwrap();
+        // SAFETY: it takes nothing and returns a number.
+        let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
         first[cpu / 64] = 1 << (cpu % 64);
         // SAFETY: the kernel reads as many bytes from the pointer as the array has.
         assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&first), first.as_ptr().cast()) }, 0);
@@ -579,7 +580,7 @@ mod tests {
                 let (sender, receiver) = channel();
                 std::thread::spawn(move || sender.send(lose(event, by_heir)).unwrap()).join().unwrap();
                 let Some((told, [before, after])) = receiver.recv().unwrap() else { continue };
-                assert!(told > 100 && before < told, "{event:?} {by_heir}: {told}, {before} by records");
+                assert!(told > 10 && before < told, "{event:?} {by_heir}: {told}, {before} by records");
                 // And they tell of the same.
                 assert_eq!(after, told, "{event:?} {by_heir}");
             }

@@ -1,5 +1,7 @@
 //! Which image lies where in one process.
 
+use std::ops::Range;
+
 use crate::process::images::ImageIndex;
 
 /// An image at a range of addresses.
@@ -15,7 +17,7 @@ pub struct Mapping {
     pub to_svma: u64,
 }
 
-/// Mappings kept per process: beyond any program seen (browsers have some thousands), and 3 MiB at most. More are
+/// Mappings kept per process: beyond any program seen (browsers have some thousands), and 4 MiB at most. More are
 /// not entered; their frames come out as unknown memory.
 const MAX_MAPPINGS: usize = 65_536;
 
@@ -34,14 +36,19 @@ impl Mappings {
         self.insert_within(new, MAX_MAPPINGS)
     }
 
-    /// The same where there may be so many of them. (One that is split is one more.)
+    /// The same where there may be so many of them. Where what is left of a covered one has no room, it goes, too: what is
+    /// not known is not taken for another. Then it is false as well.
     pub fn insert_within(&mut self, new: Mapping, most: usize) -> bool {
         if new.start >= new.end {
             return true;
         }
         let first = self.list.partition_point(|old| old.end <= new.start);
         let last = self.list.partition_point(|old| old.start < new.end);
-        if self.list.len() - (last - first) >= most.min(MAX_MAPPINGS) {
+        let most = most.min(MAX_MAPPINGS);
+        let others = self.list.len() - (last - first);
+        if others >= most {
+            // Nothing of it is entered, and what it covers is gone all the same.
+            self.forget(first..last);
             return false;
         }
         if first < last {
@@ -49,6 +56,8 @@ impl Mappings {
         }
         let left = self.list[first..last].first().filter(|old| old.start < new.start).copied();
         let right = self.list[first..last].last().filter(|old| old.end > new.end).copied();
+        let whole = others + 1 + usize::from(left.is_some()) + usize::from(right.is_some()) <= most;
+        let (left, right) = if whole { (left, right) } else { (None, None) };
         let pieces = left
             .map(|old| Mapping { end: new.start, ..old })
             .into_iter()
@@ -56,7 +65,15 @@ impl Mappings {
             .chain(right.map(|old| Mapping { start: new.end, ..old }));
         self.list.splice(first..last, pieces);
         self.last = 0;
-        true
+        whole
+    }
+
+    fn forget(&mut self, range: Range<usize>) {
+        if !range.is_empty() {
+            self.generation = self.generation.wrapping_add(1);
+            self.list.drain(range);
+            self.last = 0;
+        }
     }
 
     /// How many there are.
@@ -178,5 +195,24 @@ mod tests {
             }
             assert!(mappings.iter().zip(mappings.iter().skip(1)).all(|(a, b)| a.end <= b.start));
         }
+    }
+
+    #[test]
+    fn what_has_no_room_is_unknown_and_not_another_s() {
+        let mut mappings = Mappings::default();
+        assert!(mappings.insert_within(mapping(0, 100, 1), 2));
+        // One that is split is three: what is left of it goes.
+        assert!(!mappings.insert_within(mapping(40, 50, 2), 2));
+        let image = |mappings: &mut Mappings, address| mappings.find(address).map(|mapping| mapping.image.0);
+        assert_eq!([0, 45, 60].map(|address| image(&mut mappings, address)), [None, Some(2), None]);
+        assert!(mappings.insert_within(mapping(60, 70, 3), 2) && !mappings.insert_within(mapping(80, 90, 4), 2));
+        // In the place of another there is room.
+        assert!(mappings.insert_within(mapping(60, 70, 5), 2));
+        assert_eq!([45, 65, 85].map(|address| image(&mut mappings, address)), [Some(2), Some(5), None]);
+        // Where there may be fewer than there are, what is covered goes all the same.
+        let before = mappings.generation();
+        assert!(!mappings.insert_within(mapping(62, 64, 6), 1));
+        assert_eq!((mappings.len(), image(&mut mappings, 65)), (1, None));
+        assert_ne!(mappings.generation(), before);
     }
 }

@@ -129,6 +129,7 @@ impl ProcessTable {
     /// Bytes that all take, at most.
     pub fn held_bytes(&self) -> usize {
         let processes = self.processes.len() * PROCESS_BYTES + self.mapped * MAPPING_BYTES;
+        let processes = processes + self.others.len() * THREAD_BYTES;
         self.threads.len().saturating_mul(self.thread_bytes).saturating_add(processes)
     }
 

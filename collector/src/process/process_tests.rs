@@ -62,11 +62,13 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     assert!(is_others && others != own && process == same);
     assert_eq!((name.as_str(), whose(&mut table, pid + 19).0), (OTHERS, others));
     assert_eq!(table.left_out().threads, 12, "none is counted by sample");
-    // Where there is room again, the next sample of a thread is its own.
+    // Where there is room again, the next sample of a thread is its own. (What stands for the others takes some, too.)
     table.exit(pid, pid + 1);
+    assert!(whose(&mut table, pid + 8).1);
+    table.exit(pid, pid + 2);
     assert!(!whose(&mut table, pid + 8).1);
     // The process lives as long as one of them, followed or not.
-    for tid in (pid..pid + 20).filter(|&tid| tid != pid + 1 && tid != pid + 19) {
+    for tid in (pid..pid + 20).filter(|&tid| ![pid + 1, pid + 2, pid + 19].contains(&tid)) {
         table.exit(pid, tid);
     }
     assert!(table.knows_process(pid) && table.threads.is_empty());

@@ -244,11 +244,15 @@ impl StackUnwinder {
     fn bound_rules(&mut self) {
         // Not every frame is at a new address, and those that are take some 500 bytes.
         self.frames_to_look = usize::try_from(self.unwind_rules / 4096).unwrap_or(usize::MAX).max(64);
+        if self.rule_bytes() <= self.unwind_rules {
+            return;
+        }
+        self.forgotten += 1;
+        // What is soonest found out again goes first.
+        self.alike.clear();
         if self.rule_bytes() > self.unwind_rules {
             self.images.drop_all(&mut self.unwinder);
-            self.alike.clear();
             (self.return_addresses, self.generated) = Default::default();
-            self.forgotten += 1;
         }
     }
 
