@@ -106,7 +106,8 @@ fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded
     let accounting = recorded.profile.accounting();
     let total = recorded.flat().total;
     let period = 1_000_000_000 / rate.parse::<u64>().unwrap();
-    assert!(accounting.received > 200, "{accounting:?}");
+    // Of deep stacks that are unwound anew each time most are lost: with so little memory the queue is soon full.
+    assert!(accounting.received > 50, "{accounting:?}");
     assert_eq!((total.samples, total.weight), (accounting.received, accounting.received * period), "{accounting:?}");
     assert_eq!(accounting.memory_bytes, MEMORY);
     // Tables alone: the libraries' debug information is counted, too, and that of one image may be twice its part.
