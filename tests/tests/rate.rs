@@ -66,11 +66,8 @@ fn main() -> ExitCode {
             collecting.wait_for_writes(1);
             fixture.go();
             collecting.wait_for_samples(300);
-            // What it cannot read while it is stopped is lost, which is why the rate changes.
-            collecting.signal(Signal::SIGSTOP);
-            fixture.go();
-            fixture.wait_until_told();
-            collecting.signal(Signal::SIGCONT);
+            // Which is why the rate changes.
+            lose_samples(&mut fixture, &collecting);
             // A change takes longer than a thread or process lives.
             collecting.wait_until(|profile| profile.accounting().pace.changes > 0);
             collecting.wait_for_samples(600);
@@ -155,6 +152,14 @@ fn main() -> ExitCode {
         .run()
 }
 
+/// Stops the collecting while the fixture goes on to work and until it tells that it has: what cannot be read then is lost.
+fn lose_samples(fixture: &mut Running, collecting: &Collecting) {
+    collecting.signal(Signal::SIGSTOP);
+    fixture.go();
+    fixture.wait_until_told();
+    collecting.signal(Signal::SIGCONT);
+}
+
 /// Attaches to a fixture, and is stopped while that works on: what it cannot read then is lost. Goes on until
 /// `settled`, and so many samples more. Returns what the fixture did in each function, nanoseconds.
 fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u64) -> (Recorded, Vec<u64>) {
@@ -167,10 +172,7 @@ fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u
     collecting.wait_for_writes(1);
     fixture.go();
     collecting.wait_for_samples(300);
-    collecting.signal(Signal::SIGSTOP);
-    fixture.go();
-    fixture.wait_until_told();
-    collecting.signal(Signal::SIGCONT);
+    lose_samples(&mut fixture, &collecting);
     collecting.wait_until(|profile| settled(profile.accounting()));
     collecting.wait_for_samples(samples);
     fixture.go();

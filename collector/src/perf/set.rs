@@ -579,7 +579,12 @@ mod tests {
                 // In a thread of its own, which stays on one CPU.
                 let (sender, receiver) = channel();
                 std::thread::spawn(move || sender.send(lose(event, by_heir)).unwrap()).join().unwrap();
-                let Some((told, [before, after])) = receiver.recv().unwrap() else { continue };
+                let Some((told, [before, after])) = receiver.recv().unwrap() else {
+                    eprintln!(
+                        "{event:?}: not here, or the kernel does not tell (before Linux 6.0); nothing is compared"
+                    );
+                    continue;
+                };
                 assert!(told > 10 && before < told, "{event:?} {by_heir}: {told}, {before} by records");
                 // And they tell of the same.
                 assert_eq!(after, told, "{event:?} {by_heir}");

@@ -138,7 +138,7 @@ pub mod tests {
     use gimli::{DebugFrame, EhFrame};
 
     /// Adds an entry: its length, then its bytes padded with `DW_CFA_nop`. Returns where it is.
-    fn push(section: &mut Vec<u8>, body: &[u8]) -> u32 {
+    pub fn push(section: &mut Vec<u8>, body: &[u8]) -> u32 {
         let at = section.len();
         let padded = body.len().next_multiple_of(8) + 4;
         section.extend((padded as u32).to_le_bytes());

@@ -295,7 +295,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
 #[cfg(test)]
 pub mod tests {
     use super::super::careful::{Caller, leave};
-    use super::super::fde_index::tests::{push_cie, push_fde};
+    use super::super::fde_index::tests::{push, push_cie, push_fde};
     use super::super::registers::Registers;
     use super::*;
     use ccsd_symbolizer::UnwindSection as Bytes;
@@ -354,14 +354,7 @@ pub mod tests {
     /// `.eh_frame` with a function of two rows at 0x1000, another inside it at 0x1800, and one of its own at 0x3000.
     fn nested(header: bool) -> Tables {
         let mut data = Vec::new();
-        let mut push = |body: &[u8]| {
-            let at = data.len();
-            let length = body.len().next_multiple_of(8) + 4;
-            data.extend((length as u32).to_le_bytes());
-            data.extend(body);
-            data.resize(at + 4 + length, 0);
-            at as u64
-        };
+        let mut push = |body: &[u8]| u64::from(push(&mut data, body));
         // CIE: version 1, "zR" with absolute addresses of 8 bytes, the frame at `rsp` + 8, the return address below it.
         let cie = push(&[0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 4, 0x0c, 7, 8, 0x90, 1]);
         let mut found = Vec::new();
