@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -45,7 +45,8 @@ pub struct ElfFile {
     links: Option<Links>,
     /// As long as somebody has them.
     unwind: Mutex<Weak<UnwindSections>>,
-    go: OnceLock<Option<GoFunctions>>,
+    /// Likewise.
+    go: Mutex<Weak<GoFunctions>>,
 }
 
 /// A segment that is mapped into memory (PT_LOAD). All values in bytes.
@@ -162,7 +163,7 @@ impl ElfFile {
             entry: header.entry,
             links: None,
             unwind: Mutex::default(),
-            go: OnceLock::new(),
+            go: Mutex::default(),
         };
         file.build_id = file.read_build_id(&program_headers);
         Ok(file)
@@ -181,7 +182,7 @@ impl ElfFile {
             entry,
             links: Some(links),
             unwind: Mutex::default(),
-            go: OnceLock::new(),
+            go: Mutex::default(),
         })
     }
 
@@ -270,14 +271,20 @@ impl ElfFile {
         UnwindSections::most_bytes(self).saturating_add(GoFunctions::most_bytes(self))
     }
 
-    /// The functions of a program written in Go; read once and kept.
-    pub fn go_functions(&self) -> Option<&GoFunctions> {
-        self.go.get_or_init(|| GoFunctions::read(self)).as_ref()
+    /// The functions of a program written in Go; read once for all who have them at the same time, as
+    /// [`ElfFile::unwind_sections`] are.
+    pub fn go_functions(&self) -> Option<Arc<GoFunctions>> {
+        let mut shared = self.go.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().or_else(|| {
+            let read = Arc::new(GoFunctions::read(self)?);
+            *shared = Arc::downgrade(&read);
+            Some(read)
+        })
     }
 
-    /// The same, if somebody has asked for them before.
-    pub fn known_go_functions(&self) -> Option<&GoFunctions> {
-        self.go.get()?.as_ref()
+    /// The same, if somebody has them.
+    pub fn known_go_functions(&self) -> Option<Arc<GoFunctions>> {
+        self.go.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
     /// Whether there is any unwind information. Reads it, as [`ElfFile::unwind_sections`] does.

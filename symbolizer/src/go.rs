@@ -157,7 +157,11 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+    use crate::elf::{Parts, Section};
+    use crate::headers::Links;
 
     /// A table of version 1.20 with `main.main` at 0x1000 and `runtime.goexit` at 0x1040, up to 0x1050.
     fn table() -> Vec<u8> {
@@ -197,6 +201,41 @@ mod tests {
         ] {
             assert_eq!(functions.find(address), expected, "{address:x}");
         }
+    }
+
+    #[test]
+    fn the_table_is_kept_as_long_as_somebody_has_it() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&table()).unwrap();
+        let section = Section {
+            name: 0,
+            kind: object::elf::SHT_PROGBITS,
+            flags: 0,
+            svma: 0,
+            offset: 0,
+            size: table().len() as u64,
+            link: 0,
+            entry_size: 0,
+            bytes: None,
+        };
+        let parts = Parts {
+            segments: Vec::new(),
+            sections: vec![section],
+            section_names: (*b".gopclntab\0").into(),
+            eh_frame_hdr_segment: None,
+            build_id: None,
+            entry: 0,
+            links: Links::default(),
+        };
+        let elf = ElfFile::from_parts(file, parts).unwrap();
+        assert!(elf.known_go_functions().is_none());
+        let (one, other) = (elf.go_functions().unwrap(), elf.go_functions().unwrap());
+        assert!(Arc::ptr_eq(&one, &other) && one.find(0x1000).is_some());
+        drop(one);
+        assert!(elf.known_go_functions().is_some_and(|known| Arc::ptr_eq(&known, &other)));
+        drop(other);
+        assert!(elf.known_go_functions().is_none());
+        assert!(elf.go_functions().is_some());
     }
 
     #[test]

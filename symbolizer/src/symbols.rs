@@ -1,5 +1,6 @@
 //! From an address to the functions that contain it.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::debugfile::{DebugFile, DebugFileFinder};
 use crate::demangle::demangle;
 use crate::dwarf::{Dwarf, DwarfFrame};
 use crate::elf::ElfFile;
+use crate::go::GoFunctions;
 use crate::limits;
 use crate::meter;
 use crate::names;
@@ -69,6 +71,8 @@ struct Tables {
     symbols: SymbolTable,
     starts: FunctionStarts,
     plt: Plt,
+    /// Of a program in Go; read when a function has no symbol.
+    go: OnceCell<Option<Arc<GoFunctions>>>,
     dwarf: Option<Dwarf>,
     /// The function that the program begins with, if it is one and no symbol says what that is.
     entry: Option<Range<u64>>,
@@ -164,7 +168,8 @@ impl Symbols {
     pub fn held_bytes(&self) -> u64 {
         let tables = self.tables.as_ref().map_or(0, |tables| {
             let dwarf = tables.dwarf.as_ref().map_or(0, Dwarf::held_bytes);
-            tables.symbols.held_bytes() + tables.starts.held_bytes() + dwarf
+            let go = tables.go.get().and_then(Option::as_ref).map_or(0, |functions| functions.bytes());
+            tables.symbols.held_bytes() + tables.starts.held_bytes() + go + dwarf
         });
         tables + self.names.held_bytes()
     }
@@ -250,7 +255,7 @@ impl Tables {
         };
         let starts = FunctionStarts::new(image.unwind_sections());
         let entry = entry_function(image, &symbols, &starts);
-        Tables { symbols, starts, plt: Plt::new(image), dwarf, entry }
+        Tables { symbols, starts, plt: Plt::new(image), go: OnceCell::new(), dwarf, entry }
     }
 
     fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
@@ -269,7 +274,8 @@ impl Tables {
         }
         // A stripped program in Go has this and nothing else.
         if symbol.is_none()
-            && let Some(found) = image.go_functions().and_then(|functions| functions.find(svma))
+            && let Some(functions) = self.go.get_or_init(|| image.go_functions())
+            && let Some(found) = functions.find(svma)
         {
             return Called { name: text(found.name), start: Some(found.start) };
         }

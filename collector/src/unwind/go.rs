@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use ccsd_symbolizer::{ElfFile, GoFunction};
+use ccsd_symbolizer::{ElfFile, GoFunction, GoFunctions};
 use hashbrown::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 use rustc_hash::FxBuildHasher;
@@ -89,6 +89,7 @@ pub struct Followed {
 #[derive(Debug)]
 pub struct GoCode {
     elf: Arc<ElfFile>,
+    functions: Arc<GoFunctions>,
     frame_pointers: HashMap<u64, bool, FxBuildHasher>,
     calls: HashMap<(u64, u64), Calls, FxBuildHasher>,
     noted: HashMap<u64, Option<Noted>, FxBuildHasher>,
@@ -115,9 +116,9 @@ impl GoCode {
 
     /// `None` where there is no code of Go.
     pub fn new(elf: &Arc<ElfFile>) -> Option<GoCode> {
-        elf.go_functions()?;
         Some(GoCode {
             elf: Arc::clone(elf),
+            functions: elf.go_functions()?,
             frame_pointers: HashMap::default(),
             calls: HashMap::default(),
             noted: HashMap::default(),
@@ -128,7 +129,7 @@ impl GoCode {
 
     /// The function that contains an address.
     pub fn function(&self, address: u64) -> Option<GoFunction<'_>> {
-        self.elf.go_functions()?.find(address)
+        self.functions.find(address)
     }
 
     /// What is special about a frame. (Go's own table is asked, not the symbols: it is always there.)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
-use ccsd_symbolizer::{GoFunctions, UnwindSections};
+use ccsd_symbolizer::UnwindSections;
 use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use hashbrown::HashSet;
@@ -125,8 +125,9 @@ impl LoadedImages {
         // Nothing is read before there is room for it.
         let fits = |bytes: u64| self.held.checked_add(bytes).is_some_and(|held| held <= self.limit);
         let sections = fits(elf.unwind_size()).then(|| elf.unwind_sections());
+        let go = sections.as_ref().and_then(|_| elf.go_functions());
         let bytes_of = |sections: &UnwindSections| {
-            let go = elf.go_functions().map_or(0, GoFunctions::bytes);
+            let go = go.as_ref().map_or(0, |functions| functions.bytes());
             sections.bytes() + Tables::most_index_bytes(sections) + go
         };
         let bytes = sections.as_deref().map_or(0, bytes_of);

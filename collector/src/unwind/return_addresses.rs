@@ -27,8 +27,9 @@ impl ReturnAddresses {
             self.known.clear();
         }
         *self.known.entry((mapping.image, svma)).or_insert_with(|| {
-            let go = || elf.known_go_functions().and_then(|functions| functions.find(svma.wrapping_sub(1)));
-            code::is_call_before(svma, &|address, len| elf.code(address, len)) || go().is_some_and(|go| go.is_top)
+            let is_top = |at: u64| elf.known_go_functions()?.find(at).map(|function| function.is_top);
+            let called = code::is_call_before(svma, &|address, len| elf.code(address, len));
+            called || is_top(svma.wrapping_sub(1)).unwrap_or(false)
         })
     }
 
