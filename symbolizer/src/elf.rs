@@ -218,6 +218,15 @@ impl ElfFile {
         self.source.len()
     }
 
+    /// Bytes that are held as long as it is open: its headers, the names of its sections, and those sections that another
+    /// process has decompressed. 4 KiB as a rule.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let headers = self.sections.capacity() * size_of::<Section>() + self.segments.capacity() * size_of::<Segment>();
+        let unpacked = self.sections.iter().filter_map(|section| section.bytes.as_deref()).map(<[u8]>::len);
+        headers + self.section_names.len() + unpacked.sum::<usize>()
+    }
+
     /// The PT_LOAD segments, in the order of the file.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
@@ -514,7 +523,7 @@ fn read_sections(source: &Source, header: &FileHeader) -> Result<(Vec<Section>, 
     let names = if header.section_names == u32::from(elf::SHN_XINDEX.0) { first.link } else { header.section_names };
     let sections = read(count)?;
     let names = sections.get(names as usize).ok_or(ImageError::Malformed("section names"))?;
-    let names = source.read("section names", names.offset, names.size, limits::MAX_SECTION_BYTES)?;
+    let names = source.read("section names", names.offset, names.size, limits::MAX_SECTION_NAMES)?;
     Ok((sections, names))
 }
 

@@ -11,6 +11,9 @@ pub const MAX_PROGRAM_HEADERS: usize = 1024;
 /// `--unique` a few thousand. 65,536 headers are 4 MiB.
 pub const MAX_SECTIONS: usize = 65_536;
 
+/// Bytes of the names of all sections of one file, which are held as long as it is open. 65,536 names of 64 bytes are 4 MiB.
+pub const MAX_SECTION_NAMES: u64 = 8 << 20;
+
 /// Bytes of one section outside the debug information (`.symtab`, `.strtab`, `.eh_frame` and their like), after
 /// decompression. The largest known to us are `.strtab` of Chromium debug builds (about 200 MiB).
 pub const MAX_SECTION_BYTES: u64 = 256 << 20;

@@ -44,6 +44,8 @@ pub struct Image {
 const SWEEP_AT: usize = 256;
 /// Bytes that an image takes beside its name, in both of ccsd's threads; see [`Budget::images`].
 const IMAGE_BYTES: usize = 512;
+/// Bytes that the headers of an open file take as a rule, and twice as much. Only what is beyond that is counted.
+const USUAL_HEADERS: usize = 8 << 10;
 
 /// Images that wait for somebody to read their headers, each with an open file. Further ones are not read.
 const MAX_AWAITED: usize = 256;
@@ -126,7 +128,7 @@ impl Images {
         Images { debug_roots: DebugRoots::of(owner), ..self }
     }
 
-    /// How many mappings of images found no room for their image.
+    /// How many mappings of images found no room for their image, and images for their headers.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -250,7 +252,9 @@ impl Images {
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: Opened) {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return };
         match opened {
+            Opened::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => self.left_out += 1,
             Opened::Image(elf) => {
+                self.bytes += unusual_bytes(&elf);
                 image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
                 image.elf = Some(elf);
                 self.open += 1;
@@ -307,8 +311,8 @@ impl Images {
         let mut gone = Vec::new();
         for (position, image) in self.list.iter_mut().enumerate() {
             let index = ImageIndex(position as u32);
-            if image.elf.is_some() && !mapped.contains(&index) {
-                image.elf = None;
+            if let Some(elf) = image.elf.take_if(|_| !mapped.contains(&index)) {
+                self.bytes = self.bytes.saturating_sub(unusual_bytes(&elf));
                 image.debug = DebugFileFinder::none();
                 self.closed.insert(index);
                 gone.push(index);
@@ -360,6 +364,12 @@ impl Images {
     }
 }
 
+/// What an open file holds beyond what is usual, bytes: very many sections, long names of these, or unwind information that
+/// came with its headers.
+fn unusual_bytes(elf: &ElfFile) -> usize {
+    elf.held_bytes().saturating_sub(USUAL_HEADERS)
+}
+
 /// What is in no file, so that nobody has to be asked.
 fn in_memory(elf: Option<ElfFile>) -> Opened {
     elf.map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf)))
@@ -397,5 +407,37 @@ mod tests {
         let mut images = Images::within(8);
         assert_eq!(images.by_name(&"x".repeat(4096)), ImageIndex::UNKNOWN);
         assert_ne!(images.by_name("short"), ImageIndex::UNKNOWN);
+    }
+
+    /// An ELF file with so many sections and nothing else.
+    fn with_sections(count: u16) -> ElfFile {
+        let mut bytes = vec![0; 64 + 64 * usize::from(count)];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, b"\x7fELF\x02\x01\x01");
+        // ET_DYN, EM_X86_64; section headers behind the file header.
+        put(16, &[3, 0, 62, 0]);
+        put(40, &64u64.to_le_bytes());
+        put(58, &64u16.to_le_bytes());
+        put(60, &count.to_le_bytes());
+        ElfFile::from_bytes(bytes).unwrap()
+    }
+
+    #[test]
+    fn headers_beyond_what_is_usual_count() {
+        let unusual = unusual_bytes(&with_sections(1000));
+        assert!(unusual > 32 << 10 && unusual_bytes(&with_sections(50)) == 0, "{unusual}");
+        // Room for those of three.
+        let mut images = Images::within(4 * unusual / 1024);
+        let mut insert = |count| {
+            let index = images.insert_for_test(with_sections(count));
+            (images.get(index).is_some_and(|image| image.elf.is_some()), images.left_out())
+        };
+        let found: Vec<_> = (0..5).map(|_| insert(1000)).collect();
+        assert_eq!(found, [(true, 0), (true, 0), (true, 0), (false, 1), (false, 2)]);
+        assert_eq!(insert(50), (true, 2));
+        images.sweep_at = 0;
+        assert_eq!(images.sweep(HashSet::new).map_or(0, |gone| gone.len()), 4);
+        let index = images.insert_for_test(with_sections(1000));
+        assert!(images.get(index).is_some_and(|image| image.elf.is_some()) && images.left_out() == 2);
     }
 }
