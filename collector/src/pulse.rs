@@ -42,6 +42,11 @@ impl Pulse {
         self.beats.store(self.beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// How often it has shown that so far.
+    pub fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
+    }
+
     /// From now on it is to come to its end.
     pub fn ask_for_end(&self) {
         self.end_asked.store(true, Ordering::Relaxed);
@@ -73,7 +78,7 @@ pub struct Watch {
 impl Watch {
     /// Takes another look, which is to be done every [`LOOK`]. Whether there has been no beat for too long.
     pub fn hangs(&mut self, pulse: &Pulse) -> bool {
-        let beats = pulse.beats.load(Ordering::Relaxed);
+        let beats = pulse.beats();
         self.silent = if beats == self.beats { self.silent + 1 } else { 0 };
         self.beats = beats;
         self.silent >= PATIENCE

@@ -8,13 +8,13 @@
 mod attach;
 mod rate;
 mod records;
+mod sleep;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::batch::{Batch, Item, Mark};
 use crate::budget::Budget;
@@ -31,6 +31,7 @@ use crate::pulse::Pulse;
 use crate::usage::thread_cpu_ns;
 use rate::RateControl;
 use records::State;
+use sleep::Sleep;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
 const BATCH_BYTES: usize = 64 << 10;
@@ -89,6 +90,7 @@ pub struct Sampler {
     events: EventSet,
     sorter: EventSorter,
     channels: Channels,
+    sleep: Sleep,
     interval: Duration,
     /// Whether the process ends with the session.
     exits: bool,
@@ -112,6 +114,9 @@ impl Sampler {
     /// A sampler for `events`, whose rings are `sorter`, of all processes or of an owner's alone. An update is due every
     /// `interval`. What it remembers keeps to `budget`. `pace` has the rate that they have, and says when they are to have
     /// another.
+    ///
+    /// # Errors
+    /// [`Error::OpenFiles`]
     pub fn new(
         events: EventSet,
         sorter: EventSorter,
@@ -120,14 +125,16 @@ impl Sampler {
         owner: Option<Owner>,
         budget: &Budget,
         pace: Pace,
-    ) -> Sampler {
+    ) -> Result<Sampler> {
+        let sleep = Sleep::new(sorter.rings(), &channels.wake)?;
         let mut state = State::new(events.spec(), events.layout(), sorter.rings().len(), owner, budget);
         let rate = RateControl::new(pace, now_ns());
         state.counts.cost = rate.cost();
-        Sampler {
+        Ok(Sampler {
             events,
             sorter,
             channels,
+            sleep,
             interval,
             exits: false,
             attached: false,
@@ -138,7 +145,7 @@ impl Sampler {
             asked_again: 0,
             rate,
             state,
-        }
+        })
     }
 
     /// What it has open need not be closed in time: nothing comes after it.
@@ -173,7 +180,8 @@ impl Sampler {
             self.channels.pulse.beat();
             let now = now_ns();
             let most = if now < self.hurry_until { HURRIED_SLEEP_MS } else { MAX_SLEEP_MS };
-            self.sleep(next_interval.saturating_sub(now), most);
+            let until_interval = next_interval.saturating_sub(now).div_ceil(1_000_000);
+            self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
             let command = match self.channels.commands.try_recv() {
                 Ok(command) => Some(command),
                 // Nobody is left who could want the result.
@@ -248,15 +256,6 @@ impl Sampler {
             }
         }
         self.state.counts.user_share = self.state.user_share;
-    }
-
-    fn sleep(&self, until_interval_ns: u64, most_ms: u16) {
-        let mut fds: Vec<PollFd<'_>> =
-            self.sorter.rings().iter().map(|ring| PollFd::new(ring.poll_fd(), PollFlags::POLLIN)).collect();
-        fds.push(PollFd::new(self.channels.wake.as_fd(), PollFlags::POLLIN));
-        let wanted = u16::try_from(until_interval_ns.div_ceil(1_000_000)).unwrap_or(most_ms);
-        // An interrupted sleep is a short one.
-        let _ = poll(&mut fds, PollTimeout::from(wanted.min(most_ms)));
     }
 
     /// Handles every record of the rings that is older than `horizon`.

@@ -463,7 +463,7 @@ impl Prepared {
         };
         let overhead = pace.overhead();
         let mut sampler =
-            Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget, pace);
+            Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget, pace)?;
         if options.own_process {
             sampler.exits_with_process();
         }

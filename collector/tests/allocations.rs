@@ -3,25 +3,49 @@
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::cell::Cell;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ccsd_collector::Budget;
 use ccsd_collector::aggregator::Aggregator;
 use ccsd_collector::batch::{Batch, Item};
 use ccsd_collector::layers::Common;
+use ccsd_collector::pace::Pace;
 use ccsd_collector::perf::attr::{Event, EventSpec};
+use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
 use ccsd_collector::perf::layout::Layout;
 use ccsd_collector::perf::record::{Sample, UserRegs};
 use ccsd_collector::perf::ring_buffer::Bytes;
+use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::images::{Image, ImageIndex, Images};
 use ccsd_collector::process::{ProcessKey, ProcessTable, ThreadKey};
+use ccsd_collector::pulse::Pulse;
+use ccsd_collector::sampler::{self, Channels, Sampler};
+use ccsd_collector::system::perf_max_sample_rate;
 use ccsd_collector::unwind::shadow::ShadowStack;
 use ccsd_collector::unwind::{Frame, Root, StackUnwinder, Target};
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{Profile, Session, Shed};
 use ccsd_symbolizer::DebugFileFinder;
+use crossbeam_channel::bounded;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Whether they are counted for other threads to see.
+    static TELLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Allocations of the threads that tell of theirs.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    if TELLS.get() {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The system's allocator, which counts.
@@ -31,7 +55,7 @@ struct Counting;
 // a constant that needs no destructor is there as long as its thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count();
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
@@ -42,7 +66,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Memory, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count();
         // SAFETY: the caller's promise is passed on.
         unsafe { System.realloc(at, layout, size) }
     }
@@ -286,4 +310,58 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
     assert!(found[2].2 == found[4].2 && found[2].2 <= 8, "{found:?}");
     // The same again.
     assert_eq!(found[3].2, 0, "{found:?}");
+}
+
+/// A program that ends with the test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// The sampling thread is kept from sleeping: each look at the rings finds one sample or none.
+#[test]
+fn looking_at_the_rings_allocates_nothing() {
+    // In one function nearly all the time, and in few others else.
+    let target = Program(Command::new("sha256sum").arg("/dev/zero").stdout(Stdio::null()).spawn().unwrap());
+    let spec = match choose(EventChoice::CpuClock, Scope::User, perf_max_sample_rate().min(4999), false) {
+        Ok(choice) => choice.spec,
+        Err(error) => return eprintln!("nothing is counted: {error}"),
+    };
+    let budget = Budget::default();
+    let (events, sorter) = EventSet::new(spec, Layout::Threads, budget.rings, &mut Vec::new()).unwrap();
+    let (batches, full) = bounded(1024);
+    let (returned, empty) = bounded(1024);
+    // As many as it will take, so that it does not matter when they come back.
+    for _ in 0..1024 {
+        let (items, frames) = (Vec::with_capacity(512), Vec::with_capacity(2048));
+        returned.send(Batch { items, frames, ..Batch::default() }).unwrap();
+    }
+    let (command, commands) = bounded(1);
+    // Something to read, that is never read.
+    let (wake, mut waker) = std::io::pipe().unwrap();
+    waker.write_all(b"!").unwrap();
+    let pulse = Arc::new(Pulse::default());
+    let channels = Channels { batches, empty, commands, wake: wake.into(), pulse: Arc::clone(&pulse) };
+    let (interval, pace) = (Duration::from_secs(3600), Pace::at(spec.rate_hz, false));
+    let mut sampler = Sampler::new(events, sorter, channels, interval, None, &budget, pace).unwrap();
+    sampler.attach(&[target.0.id()], false).unwrap();
+    let sampling = std::thread::spawn(|| {
+        TELLS.set(true);
+        sampler.run();
+    });
+    let so_far = |samples: u64| {
+        while full.recv().unwrap().counts.received < samples {}
+        [TOLD.load(Ordering::Relaxed), pulse.beats()]
+    };
+    let before = so_far(300);
+    let after = so_far(800);
+    command.send(sampler::Command::Stop { target_cpu_ns: None }).unwrap();
+    sampling.join().unwrap();
+    let [allocated, rounds] = [after[0] - before[0], after[1] - before[1]];
+    assert!(before[0] > 20 && rounds > 500, "{before:?} {after:?}: nothing is counted");
+    // The kernel may interrupt it where it never has before.
+    assert!(allocated < 50, "{allocated} in {rounds} rounds with 500 samples");
 }

@@ -1,0 +1,38 @@
+//! The sampling thread's sleep between two looks at the rings.
+
+use std::os::fd::AsFd;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use crate::error::{Result, doing};
+use crate::perf::ring_buffer::RingBuffer;
+
+/// Those that end a sleep are named, at most so many. The others end the next one.
+const NAMED: usize = 64;
+
+/// What ends a sleep: a ring that is full enough, or a command. `epoll(7)` is told once; `poll(2)` would need the list each
+/// time, and have the kernel look at every ring.
+#[derive(Debug)]
+pub struct Sleep(Epoll);
+
+impl Sleep {
+    /// Any of `rings` ends it, and `wake` as long as it is readable.
+    ///
+    /// # Errors
+    /// [`Error::OpenFiles`](crate::Error::OpenFiles): there is no descriptor left. It takes one.
+    pub fn new(rings: &[RingBuffer], wake: impl AsFd) -> Result<Sleep> {
+        let readable = || EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        let made = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).and_then(|epoll| {
+            rings.iter().try_for_each(|ring| epoll.add(ring.poll_fd(), readable()))?;
+            epoll.add(wake, readable())?;
+            Ok(Sleep(epoll))
+        });
+        made.map_err(std::io::Error::from).map_err(doing("wait for samples"))
+    }
+
+    /// Sleeps, no longer than so many milliseconds.
+    pub fn for_ms(&self, most: u16) {
+        // An interrupted sleep is a short one.
+        let _ = self.0.wait(&mut [EpollEvent::empty(); NAMED], most);
+    }
+}
