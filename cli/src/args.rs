@@ -1,31 +1,31 @@
 //! Arguments as they stand on the command line. What they mean is decided by the module of each command.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use ccsd_collector::Budget;
-use clap::builder::PossibleValuesParser;
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-use crate::annotate::{self, AnnotateArgs};
-use crate::duration;
-use crate::export::{self, ExportArgs};
-use crate::query::QueryArgs;
-use crate::report::choice::View;
 use crate::style::ColorChoice;
 
+pub mod annotate;
+pub mod collect;
+pub mod dump;
+pub mod export;
+pub mod report;
 pub mod service;
+pub mod values;
 pub mod watch;
 
+use annotate::{ANNOTATE_EXAMPLES, AnnotateArgs};
+use collect::{ATTACH_EXAMPLES, AttachArgs, RECORD_EXAMPLES, RecordArgs};
+use dump::{DUMP_EXAMPLES, DumpArgs};
+use export::{EXPORT_EXAMPLES, ExportArgs};
+use report::{REPORT_EXAMPLES, ReportArgs};
 use service::{
-    ByArgs, DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, METRICS_EXAMPLES, MetricsArgs, SAVE_EXAMPLES,
-    SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs, SocketArgs, StopArgs, TOP_EXAMPLES, TopArgs,
+    DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, METRICS_EXAMPLES, MetricsArgs, SAVE_EXAMPLES,
+    SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs, StopArgs, TOP_EXAMPLES, TopArgs,
 };
-use watch::{DIFF_EXAMPLES, DiffArgs, StoredArgs, WATCHES_EXAMPLES, WatchesArgs};
-
-/// Where a profile goes, and where it is looked for, if no file is named.
-pub const DEFAULT_FILE: &str = "profile.ccsd";
+use values::DEFAULT_FILE;
+use watch::{DIFF_EXAMPLES, DiffArgs, WATCHES_EXAMPLES, WatchesArgs};
 
 /// A sampling profiler for Linux whose profiles survive recursion
 ///
@@ -163,7 +163,7 @@ pub enum Command {
     /// Source files are read from where the debug information says that they were compiled, or from where --source-root and
     /// --substitute say. Where a file is not there, or was changed after the profile was begun, that is said. Lines are
     /// those of the innermost function of each sample; a profile keeps neither the lines of calls nor addresses.
-    #[command(after_long_help = annotate::EXAMPLES)]
+    #[command(after_long_help = ANNOTATE_EXAMPLES)]
     Annotate(AnnotateArgs),
     /// Write a profile in another tool's format
     ///
@@ -171,7 +171,7 @@ pub enum Command {
     ///
     /// Totals, and the self and inherited time of every function, are those of `ccsd report` with the same options. Stacks
     /// are contexts: recursion is folded in them, and the files say so.
-    #[command(after_long_help = export::EXAMPLES)]
+    #[command(after_long_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
     /// Print the metrics of the service
     ///
@@ -197,290 +197,6 @@ pub enum Command {
     #[command(after_long_help = MAN_EXAMPLES)]
     Man(ManArgs),
 }
-
-/// How to collect.
-#[derive(Debug, Args)]
-pub struct CollectArgs {
-    /// Samples per second of CPU time, or `max` for what the kernel takes
-    ///
-    /// Not a round number by default: a program that does something every millisecond would else be seen doing it always
-    /// or never.
-    #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", allow_negative_numbers = true)]
-    pub frequency: String,
-    /// What sampling may cost, in percent of the program's CPU time, instead of a rate: 0.01 to 25
-    ///
-    /// What a sample costs the program is measured beforehand, on a thread of ccsd's own, and what it costs ccsd as it
-    /// goes. The rate is what both together leave room for, 4999 at most, and follows when they change. The report says
-    /// which rates that were.
-    #[arg(long, value_name = "PERCENT", value_parser = overhead, allow_negative_numbers = true, conflicts_with = "frequency")]
-    pub overhead: Option<f64>,
-    /// Keep the rate, even where samples are lost because the machine does not keep up
-    ///
-    /// Else it is halved then, four times at most, and doubled again when nothing has been missing for ten seconds. Each
-    /// change is said, and samples weigh what they stood for when they were taken.
-    #[arg(long)]
-    pub no_adapt: bool,
-    /// The event that samples [default: the best there is]
-    ///
-    /// `cycles` counts hardware cycles and is missing in most virtual machines; `cpu-clock` is a timer that runs while
-    /// the program runs; `cpu-clock+tsc` is the same and weighs every sample in cycles of the time stamp counter, too.
-    /// `tick` samples when the scheduler's tick comes, whatever -F says (mostly 250 times a second): it comes anyway, so
-    /// that it costs the target next to nothing, where a timer costs 15 to 20 us a sample. What runs in step with it is
-    /// seen always or never. It needs root, or CAP_PERFMON with CAP_SYSLOG and a readable tracefs.
-    #[arg(short, long, value_name = "EVENT", hide_default_value = true, default_value = "auto",
-        value_parser = PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock", "tick"]))]
-    pub event: String,
-    /// The profile file [default: profile.ccsd]
-    ///
-    /// An older profile of this name is replaced, any other file is not. The file is written as the program runs: if
-    /// ccsd is interrupted, what was written up to then is a valid profile.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Write no file, only show the report
-    #[arg(long, conflicts_with = "output")]
-    pub no_output: bool,
-    /// Stop collecting after this time, as in 500ms, 10, 1.5s, 2m
-    ///
-    /// The program goes on running.
-    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub duration: Option<Duration>,
-    /// Sample neither child processes nor threads that are started later
-    #[arg(long)]
-    pub no_inherit: bool,
-    /// Sample CPUs instead of threads, and keep what is the program's
-    ///
-    /// For programs whose threads or processes live for a millisecond, which a timer that runs with each thread rarely
-    /// meets. Needs root, CAP_PERFMON or kernel.perf_event_paranoid 0. What else runs meanwhile is sampled, too, and
-    /// dropped, which costs it some 20 us each time.
-    #[arg(long)]
-    pub per_cpu: bool,
-    /// What ccsd may have in memory for this, as in 256MiB
-    ///
-    /// It is divided among all tables by a fixed rule (see "Memory" in the README), and hardly ever used up: 2 or 3% are usual.
-    /// Where a table is full the profile becomes coarser: weights and totals stay, and every report says what was full. At
-    /// least 16MiB.
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = memory)]
-    pub memory: u64,
-    /// Sample the kernel, too, or fail [default: if permitted]
-    #[arg(long, conflicts_with = "user")]
-    pub kernel: bool,
-    /// Sample user code only
-    #[arg(long)]
-    pub user: bool,
-    /// Show neither status line nor report
-    #[arg(short, long)]
-    pub quiet: bool,
-    #[command(flatten)]
-    pub by: ByArgs,
-}
-
-/// Arguments of `ccsd record`.
-#[derive(Debug, Args)]
-pub struct RecordArgs {
-    #[command(flatten)]
-    pub collect: CollectArgs,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
-    pub program: Vec<OsString>,
-}
-
-const RECORD_EXAMPLES: &str = "\
-Examples:
-  ccsd record -- xz -k big.tar
-  ccsd record -F 4999 -o fast.ccsd -- ./short-program
-  ccsd record --duration 30s -- ./server --port 8080
-  ccsd record --no-inherit -- make -j8          # make itself, not the compilers
-
-Then see more of it:
-  ccsd report --graph
-  ccsd report --lines --function compress";
-
-/// Arguments of `ccsd attach`.
-#[derive(Debug, Args)]
-pub struct AttachArgs {
-    #[command(flatten)]
-    pub collect: CollectArgs,
-    /// Process ids
-    #[arg(required = true, value_name = "PID", value_parser = pid)]
-    pub pids: Vec<u32>,
-    /// Leave the session to a daemon, and print its number
-    ///
-    /// It goes on until its processes end, the duration is over, or `ccsd stop`.
-    #[arg(long, conflicts_with_all = ["output", "no_output", "no_daemon"])]
-    pub detach: bool,
-}
-
-const ATTACH_EXAMPLES: &str = "\
-Examples:
-  ccsd attach 1234                         until it ends or Ctrl-C is typed twice
-  ccsd attach --duration 10 1234 1240
-  ccsd attach --no-inherit $(pgrep -o nginx)
-  ccsd attach --detach 1234                a daemon goes on with it: see `ccsd live`, `ccsd report`";
-
-/// Reads a size in bytes: `4096`, `512K`, `5MB`, `2GiB`. All units are powers of 1,024.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn size(text: &str) -> Result<u64, String> {
-    let short = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
-    let digits = short.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']).unwrap_or(short);
-    let unit = short.strip_prefix(digits).unwrap_or_default().to_ascii_uppercase();
-    ccsd_daemon::config::bytes(&format!("{digits}{unit}{}", if unit.is_empty() { "" } else { "iB" }))
-}
-
-/// Reads what a session may have in memory.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn memory(text: &str) -> Result<u64, String> {
-    let bytes = size(text)?;
-    match bytes >= Budget::MIN_MEMORY {
-        true => Ok(bytes),
-        false => Err(format!("{text} is too little: {} MiB is the least", Budget::MIN_MEMORY >> 20)),
-    }
-}
-
-/// Reads a budget of overhead.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn overhead(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
-    let percent = number.map_err(|_| "not a number of percent, as in 1 or 0.5".to_owned())?;
-    ccsd_collector::Overhead::percent(percent).map_err(|error| error.to_string())?;
-    Ok(percent)
-}
-
-/// Reads a process id.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn pid(text: &str) -> Result<u32, String> {
-    // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
-    let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);
-    pid.ok_or_else(|| "not a process id; `pgrep NAME` finds those of a program".to_owned())
-}
-
-/// Arguments of `ccsd dump`.
-#[derive(Debug, Args)]
-pub struct DumpArgs {
-    /// Process ids
-    #[arg(required = true, value_name = "PID", value_parser = pid)]
-    pub pids: Vec<u32>,
-    /// Their descendants, too
-    #[arg(short, long)]
-    pub children: bool,
-    /// Every frame and every thread for itself: neither fold recursion nor group threads
-    #[arg(long)]
-    pub full: bool,
-    /// The kernel's part of the stacks, too (root only, and only of threads that do not run)
-    #[arg(short, long)]
-    pub kernel: bool,
-    /// For how long each thread was stopped
-    #[arg(long)]
-    pub stats: bool,
-    /// At most this many lines of each stack; 0 for all [default: 100]
-    #[arg(short = 'n', long, value_name = "N", conflicts_with = "full")]
-    pub limit: Option<usize>,
-    /// Print JSON: one document, with every frame of every thread
-    #[arg(long, conflicts_with_all = ["full", "limit", "stats"])]
-    pub json: bool,
-    #[command(flatten)]
-    pub by: ByArgs,
-}
-
-const DUMP_EXAMPLES: &str = "\
-Examples:
-  ccsd dump 1234
-  ccsd dump --children $(pgrep -o make)    with all that it has started
-  ccsd dump -n 5 $(pgrep -o java)          only the innermost and outermost frames
-  ccsd dump --json 1234 | jq -r '.processes[].threads[] | [.tid, .state, .frames[0].function] | @tsv'
-
-Exit status: 0 if there are stacks of all processes; 1 if some of them could not be looked at, or
-there was no stack to be had; 2 if none could be: no such process, or not permitted.";
-
-/// Arguments of `ccsd report`.
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("which view"))]
-pub struct ReportArgs {
-    /// The profile, or the number of a daemon's session, or a process that one is on
-    ///
-    /// A number is a file if there is one of that name, else a session, else a process.
-    #[arg(value_name = "FILE|ID|PID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
-    pub file: PathBuf,
-    #[command(flatten)]
-    pub stored: StoredArgs,
-    /// Which view: flat, graph, stacks, lines, threads, cycles, stats, tree, bottom-up, butterfly, hot or timeline
-    ///
-    /// tree: calls from the root down; bottom-up: the functions that ran, each above its callers; butterfly: one --function, with its
-    /// callers and its callees as trees; hot: the most expensive chains of calls (-n: how many), and what they leave aside
-    /// where they fork; timeline: what each function spent when (--sort inherited: with what it called). A function in
-    /// parentheses has been entered again, further in.
-    #[arg(long = "view", value_name = "VIEW", group = "which view", hide_possible_values = true)]
-    pub view: Option<View>,
-    /// Functions by the time they spent themselves (default)
-    #[arg(long, group = "which view")]
-    pub flat: bool,
-    /// Functions, each between its callers and its callees
-    ///
-    /// In the form of gprof. Above a function stand its callers with the part of its time that they account for, below it
-    /// its callees with the part of theirs that it accounts for; `self` is what the callee of the arc spent itself, `child`
-    /// what it spent in others. Where functions call each other in circles, an arc may weigh differently from its two ends.
-    #[arg(long, group = "which view")]
-    pub graph: bool,
-    /// Cost-centre stacks as `<leaf,...,root> weight`
-    ///
-    /// Recursion is folded: a function in parentheses has been entered again since, further left.
-    #[arg(long, group = "which view")]
-    pub stacks: bool,
-    /// Source lines on which each function spent its time
-    #[arg(long, group = "which view")]
-    pub lines: bool,
-    /// Processes and their threads
-    #[arg(long, group = "which view")]
-    pub threads: bool,
-    /// Cycles of mutual recursion that really happened
-    #[arg(long, group = "which view")]
-    pub cycles: bool,
-    /// Size and cost of the profile itself: contexts, transitions, depths, memory
-    #[arg(long, group = "which view")]
-    pub stats: bool,
-    /// Print JSON: one document with the accounting and the view
-    #[arg(long)]
-    pub json: bool,
-    /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
-    #[arg(short = 'n', long, value_name = "N")]
-    pub limit: Option<usize>,
-    /// Only functions of this name (with --flat, --graph, --lines, --view butterfly)
-    ///
-    /// If there is none of exactly this name, those whose names contain it.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
-    pub function: Option<String>,
-    /// Order by inherited time instead of their own: --sort inherited
-    #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats", "sort"])]
-    pub inherited: bool,
-    #[command(flatten)]
-    pub socket: SocketArgs,
-    #[command(flatten)]
-    pub query: QueryArgs,
-}
-
-const REPORT_EXAMPLES: &str = "\
-Examples:
-  ccsd report                              the flat profile of profile.ccsd
-  ccsd report --graph --function parse     its callers and callees
-  ccsd report --view hot                   the most expensive chains of calls
-  ccsd report --view tree --min 2          calls from the root down, without what has less than 2%
-  ccsd report --view butterfly --function parse
-  ccsd report --view timeline --by module  what each module spent when
-  ccsd report --stacks old.ccsd | grep malloc
-  ccsd report --graph 3                    of the daemon's session 3, up to now
-  ccsd report --watch nginx --since 03:10 --until 03:12
-  ccsd report --hide module:libc.so.6      libc's time counts for its callers
-  ccsd report --focus parse --by file      where the time below parse goes, by source file
-  ccsd report --since +10s --until +20s    what ran in the second ten seconds
-  ccsd report --min 1 --sort inherited     what has at least 1% of the time, and the rest as one
-  ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";
 
 /// Arguments of `ccsd import`.
 #[derive(Debug, Args)]
@@ -547,18 +263,6 @@ Examples:
 mod tests {
     use super::*;
     use clap::CommandFactory;
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in
-            [("4096", 4096), ("4k", 4 << 10), ("60K", 60 << 10), ("5MB", 5 << 20), ("5MiB", 5 << 20), ("2GiB", 2 << 30)]
-        {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "x", "-1", "MB", "1.5M", "5 apples", "99999999999999999999"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split(' '))

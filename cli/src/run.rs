@@ -13,7 +13,8 @@ use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use crossbeam_channel::{Receiver, select, unbounded};
 
-use crate::args::{AttachArgs, CollectArgs, DEFAULT_FILE, RecordArgs};
+use crate::args::collect::{AttachArgs, CollectArgs, RecordArgs};
+use crate::args::values::DEFAULT_FILE;
 use crate::dump;
 use crate::dump::crash::{self, Told};
 use crate::exit::{Exit, Failure};

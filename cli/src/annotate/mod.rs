@@ -5,22 +5,19 @@ mod source;
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::anyhow;
 use ccsd_profile::json::to_text;
 use ccsd_profile::query::By;
 use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Share, Total};
 use ccsd_profile::{Profile, sanitise};
-use clap::Args;
 use serde::Serialize;
 
-use crate::args::DEFAULT_FILE;
-use crate::args::service::SocketArgs;
-use crate::args::watch::StoredArgs;
+use crate::args::annotate::AnnotateArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, counted, percent, unit_name};
-use crate::query::{self, Asked, QueryArgs, Question};
+use crate::query::{self, Asked, Question};
 use crate::report::{Counts, Pattern, accounting, file};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
@@ -35,50 +32,6 @@ const FUNCTIONS_ON_TERMINAL: usize = 3;
 /// What is said where one would look for instructions.
 const NO_ADDRESSES: &str =
     "source lines only: a profile keeps no addresses within functions, so instructions have no costs of their own";
-
-/// Arguments of `ccsd annotate`.
-#[derive(Debug, Args)]
-pub struct AnnotateArgs {
-    /// The function, or a part of the names of several
-    #[arg(value_name = "FUNCTION")]
-    pub function: String,
-    /// The profile: a file, or a session of a daemon by its number
-    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
-    pub file: PathBuf,
-    /// Look for source files here: under the whole path of the debug information, then under ever shorter ends of it
-    #[arg(long, value_name = "DIR")]
-    pub source_root: Vec<PathBuf>,
-    /// Look for what begins with FROM under TO instead
-    #[arg(long, value_name = "FROM=TO", value_parser = source::substitution)]
-    pub substitute: Vec<(String, String)>,
-    /// So many lines around each that cost something
-    #[arg(long, value_name = "LINES", default_value = "5")]
-    pub context: u32,
-    /// Show the instructions, too, by objdump, grouped by the lines that they were made from
-    ///
-    /// The costs are those of lines: a profile keeps no addresses within functions. The program must be there as it was,
-    /// by its build id.
-    #[arg(long)]
-    pub asm: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub stored: StoredArgs,
-    #[command(flatten)]
-    pub query: QueryArgs,
-    #[command(flatten)]
-    pub socket: SocketArgs,
-}
-
-/// Examples of `ccsd annotate --help`.
-pub const EXAMPLES: &str = "\
-Examples:
-  ccsd annotate parse
-  ccsd annotate parse old.ccsd --source-root ~/src/parser-1.2
-  ccsd annotate --substitute /build/parser=/home/me/parser --context 20 parse
-  ccsd annotate parse --asm                what its lines were made into, by objdump
-  ccsd annotate parse --json | jq '.functions[].files[].lines[] | select(.weight > 0)'";
 
 /// A function as it is shown.
 #[derive(Serialize)]

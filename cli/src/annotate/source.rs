@@ -16,17 +16,6 @@ const TAB: usize = 8;
 /// Longest line that is shown; generated ones are megabytes.
 const LONGEST_LINE: usize = 500;
 
-/// Reads `FROM=TO`.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn substitution(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((from, to)) if !from.is_empty() => Ok((from.to_owned(), to.to_owned())),
-        _ => Err("give FROM=TO, as in /build/parser=/home/me/parser".to_owned()),
-    }
-}
-
 /// Where to look.
 pub struct Places<'a> {
     /// Directories.
@@ -155,11 +144,5 @@ mod tests {
     fn only_regular_files_are_read() {
         assert_eq!(read(Path::new("/dev/zero")).unwrap_err(), Some("not a regular file".to_owned()));
         assert_eq!(read(Path::new("/nowhere/x.c")).unwrap_err(), None);
-    }
-
-    #[test]
-    fn substitutions() {
-        assert_eq!(substitution("/a=/b=c"), Ok(("/a".to_owned(), "/b=c".to_owned())));
-        assert!(substitution("=x").is_err() && substitution("x").is_err());
     }
 }

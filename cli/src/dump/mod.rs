@@ -16,7 +16,7 @@ use ccsd_daemon::By;
 use ccsd_daemon::client::{Client, ClientError};
 use crossbeam_channel::Receiver;
 
-use crate::args::DumpArgs;
+use crate::args::dump::DumpArgs;
 use crate::exit::{Exit, Failure};
 use crate::service;
 use crate::signals::Asking;

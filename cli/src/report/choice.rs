@@ -2,43 +2,13 @@
 
 use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TimelineView, TreeView};
 
-use crate::args::ReportArgs;
+use crate::args::report::{ReportArgs, View};
 
 /// Chains that the view of the most expensive ones shows, if nothing else is asked for, and at most.
 const HOT_CHAINS: usize = 3;
 const MOST_HOT_CHAINS: usize = 100;
 /// Bands of a timeline, if nothing else is asked for.
 const BANDS: usize = 15;
-
-/// What to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum View {
-    /// Functions by the time they spent themselves
-    Flat,
-    /// Functions, each between its callers and its callees
-    Graph,
-    /// Cost-centre stacks
-    Stacks,
-    /// Source lines within functions
-    Lines,
-    /// Processes and their threads
-    Threads,
-    /// Cycles of mutual recursion
-    Cycles,
-    /// Size and cost of the profile itself
-    Stats,
-    /// Calls from the root down
-    Tree,
-    /// From the functions that ran up to their callers
-    BottomUp,
-    /// One function with its callers and callees, each as a tree
-    #[value(alias = "callers")]
-    Butterfly,
-    /// The most expensive chains of calls
-    Hot,
-    /// Functions over time
-    Timeline,
-}
 
 impl View {
     /// What is asked for.

@@ -11,8 +11,8 @@ use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, Window, re
 use jiff::Zoned;
 use nix::fcntl::OFlag;
 
-use crate::args::DEFAULT_FILE;
 use crate::args::service::SocketArgs;
+use crate::args::values::DEFAULT_FILE;
 use crate::args::watch::StoredArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};

@@ -12,11 +12,11 @@ use ccsd_profile::{
 };
 use serde::Serialize;
 
-use super::choice::View;
 use super::file::LoadedFile;
 use super::hot::Hot;
 use super::tree::Butterflies;
 use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, threads, timeline, tree};
+use crate::args::report::View;
 use crate::dump::crash;
 use crate::format::unit_name;
 use crate::query::Question;

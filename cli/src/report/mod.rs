@@ -26,14 +26,13 @@ use ccsd_profile::query::By;
 use ccsd_profile::view::{Column, Selection, Total};
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 
-use crate::args::ReportArgs;
+use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
 use crate::query::{self, Asked, Metric, Question, metric};
 use crate::style::{ColorChoice, Layout};
 use crate::{near, warn};
 
-use choice::View;
 pub use json::Counts;
 
 /// Rows of the report after a collection: what fits on a screen below the program's own last words.

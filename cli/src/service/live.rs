@@ -16,8 +16,8 @@ use signal_hook::iterator::Signals;
 
 use super::sources::{self, Event};
 use super::{by, find_session, session_number};
-use crate::args;
 use crate::args::service::{ByArgs, LiveArgs, SocketArgs};
+use crate::args::values;
 use crate::dump::crash;
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
@@ -73,7 +73,7 @@ pub fn run(args: &LiveArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 /// Where the profile comes from, and whether the collection is ours to end.
 fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, bool), Failure> {
     if args.attach {
-        let pid = args.what.to_str().map(args::pid).unwrap_or_else(|| Err("not a process id".to_owned()));
+        let pid = args.what.to_str().map(values::pid).unwrap_or_else(|| Err("not a process id".to_owned()));
         let pid = pid.map_err(|why| Failure::bad_request(anyhow!("{}: {why}", args.what.display())))?;
         let collection = Collection::prepare(request(pid, &args.by))?;
         collection.passed_over().iter().for_each(|error| warn(format_args!("{error}; collecting in this process")));
@@ -310,8 +310,8 @@ mod tests {
 
     #[test]
     fn an_interval_has_all_that_was_not_shown() {
-        let cli = args::Cli::try_parse_from(["ccsd", "live", "--interval", "x"]).unwrap();
-        let args::Command::Live(args) = cli.command else { panic!("not live") };
+        let cli = crate::args::Cli::try_parse_from(["ccsd", "live", "--interval", "x"]).unwrap();
+        let crate::args::Command::Live(args) = cli.command else { panic!("not live") };
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let mut source = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
         let image = source.add_image(Image { name: "x".to_owned(), build_id: Vec::new() });

@@ -1,0 +1,76 @@
+//! Arguments of `ccsd annotate`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::service::SocketArgs;
+use super::values::DEFAULT_FILE;
+use super::watch::StoredArgs;
+use crate::query::QueryArgs;
+
+/// Arguments of `ccsd annotate`.
+#[derive(Debug, Args)]
+pub struct AnnotateArgs {
+    /// The function, or a part of the names of several
+    #[arg(value_name = "FUNCTION")]
+    pub function: String,
+    /// The profile: a file, or a session of a daemon by its number
+    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
+    pub file: PathBuf,
+    /// Look for source files here: under the whole path of the debug information, then under ever shorter ends of it
+    #[arg(long, value_name = "DIR")]
+    pub source_root: Vec<PathBuf>,
+    /// Look for what begins with FROM under TO instead
+    #[arg(long, value_name = "FROM=TO", value_parser = substitution)]
+    pub substitute: Vec<(String, String)>,
+    /// So many lines around each that cost something
+    #[arg(long, value_name = "LINES", default_value = "5")]
+    pub context: u32,
+    /// Show the instructions, too, by objdump, grouped by the lines that they were made from
+    ///
+    /// The costs are those of lines: a profile keeps no addresses within functions. The program must be there as it was,
+    /// by its build id.
+    #[arg(long)]
+    pub asm: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub stored: StoredArgs,
+    #[command(flatten)]
+    pub query: QueryArgs,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+/// Examples of `ccsd annotate --help`.
+pub const ANNOTATE_EXAMPLES: &str = "\
+Examples:
+  ccsd annotate parse
+  ccsd annotate parse old.ccsd --source-root ~/src/parser-1.2
+  ccsd annotate --substitute /build/parser=/home/me/parser --context 20 parse
+  ccsd annotate parse --asm                what its lines were made into, by objdump
+  ccsd annotate parse --json | jq '.functions[].files[].lines[] | select(.weight > 0)'";
+
+/// Reads `FROM=TO`.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+fn substitution(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((from, to)) if !from.is_empty() => Ok((from.to_owned(), to.to_owned())),
+        _ => Err("give FROM=TO, as in /build/parser=/home/me/parser".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn substitutions() {
+        assert_eq!(substitution("/a=/b=c"), Ok(("/a".to_owned(), "/b=c".to_owned())));
+        assert!(substitution("=x").is_err() && substitution("x").is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! Arguments of `ccsd dump`.
+
+use clap::Args;
+
+use super::service::ByArgs;
+use super::values::pid;
+
+/// Arguments of `ccsd dump`.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// Process ids
+    #[arg(required = true, value_name = "PID", value_parser = pid)]
+    pub pids: Vec<u32>,
+    /// Their descendants, too
+    #[arg(short, long)]
+    pub children: bool,
+    /// Every frame and every thread for itself: neither fold recursion nor group threads
+    #[arg(long)]
+    pub full: bool,
+    /// The kernel's part of the stacks, too (root only, and only of threads that do not run)
+    #[arg(short, long)]
+    pub kernel: bool,
+    /// For how long each thread was stopped
+    #[arg(long)]
+    pub stats: bool,
+    /// At most this many lines of each stack; 0 for all [default: 100]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "full")]
+    pub limit: Option<usize>,
+    /// Print JSON: one document, with every frame of every thread
+    #[arg(long, conflicts_with_all = ["full", "limit", "stats"])]
+    pub json: bool,
+    #[command(flatten)]
+    pub by: ByArgs,
+}
+
+/// Examples of `ccsd dump --help`.
+pub const DUMP_EXAMPLES: &str = "\
+Examples:
+  ccsd dump 1234
+  ccsd dump --children $(pgrep -o make)    with all that it has started
+  ccsd dump -n 5 $(pgrep -o java)          only the innermost and outermost frames
+  ccsd dump --json 1234 | jq -r '.processes[].threads[] | [.tid, .state, .frames[0].function] | @tsv'
+
+Exit status: 0 if there are stacks of all processes; 1 if some of them could not be looked at, or
+there was no stack to be had; 2 if none could be: no such process, or not permitted.";

@@ -1,0 +1,75 @@
+//! Arguments of `ccsd export`.
+
+use std::path::PathBuf;
+
+use ccsd_profile::export::{DEFAULT_MAX_BYTES, Format};
+use clap::Args;
+
+use super::service::SocketArgs;
+use super::values::{self, DEFAULT_FILE};
+use super::watch::StoredArgs;
+use crate::query::QueryArgs;
+
+/// Arguments of `ccsd export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The format
+    ///
+    /// html: one page to look at, with flame graph, functions, callers and callees, call graph, timeline; pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
+    /// a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope: speedscope.app; firefox: profiler.firefox.com; dot: Graphviz; gprof: its two
+    /// tables; json: all of it; csv: the flat profile.
+    #[arg(value_name = "FORMAT", value_parser = format())]
+    pub format: Format,
+    /// The profile: a file, or a session of a daemon by its number
+    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub stored: StoredArgs,
+    /// Where to write; - for standard output [default: -]
+    ///
+    /// The file is there when it is whole, and not before. One that is nothing that ccsd exports is not overwritten
+    /// without --force.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Begin folded and csv with what became of the samples, in lines of `#`, which not all of their readers take
+    ///
+    /// Without it that is printed on standard error. All other formats have a place for it.
+    #[arg(long)]
+    pub comments: bool,
+    /// Overwrite a file that is nothing that ccsd exports
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Largest HTML file, as in 500K or 20M [default: 5M]
+    ///
+    /// Where they do not fit, the parts of its timeline are made longer first, and then the lightest stacks are summed up
+    /// within their callers; the page says so.
+    #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
+    pub max_size: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+/// Examples of `ccsd export --help`.
+pub const EXPORT_EXAMPLES: &str = "\
+Examples:
+  ccsd export html -o profile.html         then open it in a browser
+  ccsd export pprof -o profile.pb.gz && go tool pprof -top profile.pb.gz
+  ccsd export callgrind -o callgrind.out && kcachegrind callgrind.out
+  ccsd export svg --focus parse -o parse.svg
+  ccsd export folded | flamegraph.pl > flame.svg
+  ccsd export speedscope -o profile.speedscope.json
+  ccsd export firefox -o profile.json      then drop it on profiler.firefox.com
+  ccsd export dot --by module | dot -Tsvg -o modules.svg";
+
+fn format() -> impl clap::builder::TypedValueParser<Value = Format> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|text| text.parse::<Format>())
+}
+
+/// Reads a size that something fits into.
+fn size(text: &str) -> Result<usize, String> {
+    let size = usize::try_from(values::size(text)?).unwrap_or(usize::MAX);
+    if size > 0 { Ok(size) } else { Err("nothing fits into that".to_owned()) }
+}

@@ -1,0 +1,67 @@
+//! Values that several commands take.
+
+use ccsd_collector::Budget;
+
+/// Where a profile goes, and where it is looked for, if no file is named.
+pub const DEFAULT_FILE: &str = "profile.ccsd";
+
+/// Reads a size in bytes: `4096`, `512K`, `5MB`, `2GiB`. All units are powers of 1,024.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn size(text: &str) -> Result<u64, String> {
+    let short = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
+    let digits = short.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']).unwrap_or(short);
+    let unit = short.strip_prefix(digits).unwrap_or_default().to_ascii_uppercase();
+    ccsd_daemon::config::bytes(&format!("{digits}{unit}{}", if unit.is_empty() { "" } else { "iB" }))
+}
+
+/// Reads what a session may have in memory.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn memory(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes >= Budget::MIN_MEMORY {
+        true => Ok(bytes),
+        false => Err(format!("{text} is too little: {} MiB is the least", Budget::MIN_MEMORY >> 20)),
+    }
+}
+
+/// Reads a budget of overhead.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn overhead(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    let percent = number.map_err(|_| "not a number of percent, as in 1 or 0.5".to_owned())?;
+    ccsd_collector::Overhead::percent(percent).map_err(|error| error.to_string())?;
+    Ok(percent)
+}
+
+/// Reads a process id.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn pid(text: &str) -> Result<u32, String> {
+    // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
+    let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);
+    pid.ok_or_else(|| "not a process id; `pgrep NAME` finds those of a program".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("4096", 4096), ("4k", 4 << 10), ("60K", 60 << 10), ("5MB", 5 << 20), ("5MiB", 5 << 20), ("2GiB", 2 << 30)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "x", "-1", "MB", "1.5M", "5 apples", "99999999999999999999"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}
