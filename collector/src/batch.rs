@@ -5,7 +5,7 @@
 
 use crate::layers::Common;
 use crate::pace::{Change, Cost};
-use crate::perf::set::Counted;
+use crate::perf::told::Counted;
 use crate::process::images::{Image, ImageIndex};
 use crate::process::jit_code::JitEvent;
 use crate::process::{LeftOut, ProcessKey, ThreadKey};

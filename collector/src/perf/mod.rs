@@ -9,13 +9,17 @@ pub mod calibrate;
 pub mod choice;
 mod closer;
 pub mod event;
+pub mod files;
 pub mod layout;
 pub mod record;
 pub mod ring_buffer;
+pub mod rings;
 pub mod set;
 pub mod signals;
+pub mod situation;
 pub mod sorter;
 pub mod tick;
+pub mod told;
 
 use nix::time::{ClockId, clock_gettime};
 

@@ -9,16 +9,19 @@ mod renew;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use perf_event_open_sys::bindings::perf_event_attr;
 
-use super::attr::{Event, EventSpec, MAX_STACK_BYTES, ring_owner_attr};
-use super::layout::{Layout, files_per_target, room};
-use super::ring_buffer::{PAGE, RingBuffer};
+use super::attr::{Event, EventSpec, MAX_STACK_BYTES};
+use super::files::{CountedFiles, files_of_all_events, open_elsewhere};
+use super::layout::Layout;
+use super::ring_buffer::PAGE;
+use super::rings::Rings;
 use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
+use super::situation::{files_per_target, room};
 use super::sorter::EventSorter;
+use super::told::{Counted, Told, sum_of};
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
 use crate::process::procfs;
@@ -26,20 +29,6 @@ use crate::system;
 
 pub use renew::Renewal;
 
-/// Pages of a sample ring at best: 4 MiB hold 64 samples of the largest size, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
-/// samples when more threads than CPUs kept ccsd waiting for its turn.)
-const SAMPLE_PAGES: usize = 1024;
-/// The rate from which on it is so large. With fewer samples in the same time it is smaller, in proportion.
-const FULL_RATE_HZ: usize = 999;
-/// Pages of a sample ring that no rate makes too many: 16 samples of the largest size. Threads that began together are due
-/// together, however low the rate is.
-const SLOW_SAMPLE_PAGES: usize = 256;
-/// Pages of a sample ring at least: two samples of 8 KiB of stack. Below this, sampling makes no sense.
-const MIN_SAMPLE_PAGES: usize = 8;
-/// Pages of a tracking ring at best: 64 KiB hold about 600 mapping records.
-const TRACKING_PAGES: usize = 16;
-/// Pages of a tracking ring at least.
-const MIN_TRACKING_PAGES: usize = 1;
 /// Samples that a ring must hold at full size, so that the reader may be late by this many periods. A smaller ring makes
 /// the copy of the stack smaller instead.
 const SAMPLES_PER_RING: usize = 8;
@@ -87,28 +76,6 @@ impl LateEvents {
     }
 }
 
-/// What the events of a session say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// What they counted. `None` if none of them can be read, or if there were too many threads to count them all.
-    pub counted: Option<Counted>,
-    /// Records of samples that the kernel lost, those included of which no record tells yet. Never more than there are, but
-    /// less where the kernel does not say so: before Linux 6.0, and of groups that threads alive have inherited (see
-    /// [`event::Reading`]).
-    pub lost: u64,
-}
-
-/// What the events of a session counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// Nanoseconds of CPU time, or cycles.
-    pub used: u64,
-    /// Ticks, where they sample.
-    pub ticks: u64,
-    /// Samples that a clock should have given in that time at the rates of its parts, in thousandths.
-    pub due_milli: u64,
-}
-
 /// What opening events on a thread came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
@@ -133,26 +100,7 @@ impl EventSet {
         notes: &mut Vec<String>,
     ) -> Result<(EventSet, EventSorter)> {
         let cpus = system::online_cpus();
-        let (most, mut tracking_pages) = ring_pages(ring_bytes, cpus.len(), spec.rate_hz);
-        let mut sample_pages = most;
-        let rings = loop {
-            match map_rings(&cpus, sample_pages, tracking_pages) {
-                Ok(rings) => break rings,
-                Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-                    if sample_pages > MIN_SAMPLE_PAGES {
-                        sample_pages /= 2;
-                    } else if tracking_pages > MIN_TRACKING_PAGES {
-                        tracking_pages /= 2;
-                    } else {
-                        return Err(Error::MlockAllowance {
-                            mlock_kb: system::perf_event_mlock_kb(),
-                            rlimit_kb: system::memlock_limit_kb(),
-                        });
-                    }
-                }
-                Err(error) => return Err(doing("map a perf ring buffer")(error)),
-            }
-        };
+        let Rings { rings, sample_pages, tracking_pages, most } = Rings::map(&cpus, ring_bytes, spec.rate_hz)?;
         // 256 bytes for everything in a record that is not stack; see `record`.
         let fits = (sample_pages * PAGE / SAMPLES_PER_RING).saturating_sub(256) / 8 * 8;
         spec.stack_bytes = spec.stack_bytes.min(MAX_STACK_BYTES).min(u32::try_from(fits).unwrap_or(MAX_STACK_BYTES));
@@ -396,20 +344,6 @@ impl EventSet {
     }
 }
 
-/// What events say together, all opened with the format of `spec`'s samples.
-fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> Told {
-    let (format, by_tick) = (spec.read_format(), matches!(spec.event, Event::Tick { .. }));
-    let mut told = Told::default();
-    for event::Reading { count, member, lost } in events.filter_map(|fd| event::read(fd, format).ok()) {
-        let sum: &mut Counted = told.counted.get_or_insert_default();
-        let (more, tick) = if by_tick { (member, count) } else { (count, 0) };
-        sum.used = sum.used.saturating_add(more);
-        sum.ticks = sum.ticks.saturating_add(tick);
-        told.lost = told.lost.saturating_add(lost);
-    }
-    told
-}
-
 /// The event that samples a thread and all that it starts on one CPU, into the ring of `owner`, and what rides in its group.
 fn open_sampler(
     spec: &EventSpec,
@@ -431,53 +365,6 @@ fn open_sampler(
     Ok((leader, member))
 }
 
-/// Files that the events of all sessions of this process take: they share one limit.
-static EVENT_FILES: AtomicU64 = AtomicU64::new(0);
-
-/// Files that the events of all sessions of this process take.
-pub fn files_of_all_events() -> u64 {
-    EVENT_FILES.load(Ordering::Relaxed)
-}
-
-/// Files that this process has open beside events, but for those that every process has and [`room`] leaves room for.
-pub fn open_elsewhere() -> u64 {
-    system::open_files().saturating_sub(files_of_all_events()).saturating_sub(USUAL_FILES)
-}
-
-/// Files that a process of one session has open before its events: pipes, sockets, logs.
-const USUAL_FILES: u64 = 50;
-
-/// One session's part of [`EVENT_FILES`].
-#[derive(Default)]
-struct CountedFiles(u64);
-
-impl CountedFiles {
-    fn set(&mut self, files: u64) {
-        // Relaxed: a number that is compared with a limit, nothing else depends on it.
-        EVENT_FILES.fetch_add(files, Ordering::Relaxed);
-        EVENT_FILES.fetch_sub(std::mem::replace(&mut self.0, files), Ordering::Relaxed);
-    }
-}
-
-impl Drop for CountedFiles {
-    fn drop(&mut self) {
-        self.set(0);
-    }
-}
-
-/// Pages of the two rings of a CPU, for samples and for everything else, where all of them take about `ring_bytes`.
-#[must_use]
-pub fn ring_pages(ring_bytes: usize, cpus: usize, rate_hz: u32) -> (usize, usize) {
-    let each = (ring_bytes / PAGE / cpus.max(1)).next_power_of_two();
-    (each.clamp(MIN_SAMPLE_PAGES, useful_pages(rate_hz)), TRACKING_PAGES)
-}
-
-/// Pages of a sample ring that are of use at a rate.
-fn useful_pages(rate_hz: u32) -> usize {
-    let in_proportion = (rate_hz as usize).saturating_mul(SAMPLE_PAGES) / FULL_RATE_HZ;
-    in_proportion.next_power_of_two().clamp(SLOW_SAMPLE_PAGES, SAMPLE_PAGES)
-}
-
 /// What the kernel says of an event whose thread has exited since it was opened: it takes no part in anything any more
 /// (ENODEV, since Linux 6.15). To us that is a thread that has gone.
 fn revoked(error: io::Error) -> io::Error {
@@ -485,18 +372,6 @@ fn revoked(error: io::Error) -> io::Error {
         Some(libc::ENODEV) => io::Error::from_raw_os_error(libc::ESRCH),
         _ => error,
     }
-}
-
-fn map_rings(cpus: &[i32], sample_pages: usize, tracking_pages: usize) -> io::Result<Vec<RingBuffer>> {
-    let mut rings = Vec::with_capacity(2 * cpus.len());
-    for &cpu in cpus {
-        for pages in [sample_pages, tracking_pages] {
-            // A quarter full is late enough to batch the wake-ups, and leaves time to be late.
-            let watermark = u32::try_from(pages * PAGE / 4).unwrap_or(u32::MAX);
-            rings.push(RingBuffer::map(event::open(&ring_owner_attr(watermark), 0, cpu, None)?, pages)?);
-        }
-    }
-    Ok(rings)
 }
 
 #[cfg(test)]
@@ -590,25 +465,5 @@ mod tests {
                 assert_eq!(after, told, "{event:?} {by_heir}");
             }
         }
-    }
-
-    #[test]
-    fn rings_are_as_large_as_the_rate_makes_them_useful() {
-        let pages: Vec<usize> = [1, 49, 99, 199, 400, 499, 999, 9_999, u32::MAX].map(useful_pages).into();
-        assert_eq!(pages, [256, 256, 256, 256, 512, 512, 1024, 1024, 1024]);
-    }
-
-    #[test]
-    fn sessions_count_their_files_together() {
-        // Other tests of this process may have sessions; those do not go below what these two have.
-        let (mut one, mut other) = (CountedFiles::default(), CountedFiles::default());
-        one.set(1_000_000);
-        other.set(2_000_000);
-        one.set(500_000);
-        assert!((2_500_000..2_600_000).contains(&files_of_all_events()));
-        drop(other);
-        assert!((500_000..600_000).contains(&files_of_all_events()));
-        drop(one);
-        assert!(files_of_all_events() < 100_000);
     }
 }

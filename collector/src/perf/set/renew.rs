@@ -13,10 +13,11 @@ use std::os::fd::OwnedFd;
 
 use hashbrown::HashMap;
 
-use super::{Counted, EventSet, LateEvents, Opened, open_sampler, revoked, sum_of};
+use super::{EventSet, LateEvents, Opened, open_sampler, revoked};
 use crate::error::{Result, doing};
 use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
+use crate::perf::told::{Counted, sum_of};
 use crate::perf::{event, now_ns};
 
 /// What was counted at earlier rates.

@@ -1,0 +1,59 @@
+//! Files that events take, of all sessions of this process: they share one limit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::system;
+
+/// Files that the events of all sessions of this process take: they share one limit.
+static EVENT_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// Files that the events of all sessions of this process take.
+pub fn files_of_all_events() -> u64 {
+    EVENT_FILES.load(Ordering::Relaxed)
+}
+
+/// Files that this process has open beside events, but for those that every process has and [`room`](super::situation::room) leaves room for.
+pub fn open_elsewhere() -> u64 {
+    system::open_files().saturating_sub(files_of_all_events()).saturating_sub(USUAL_FILES)
+}
+
+/// Files that a process of one session has open before its events: pipes, sockets, logs.
+const USUAL_FILES: u64 = 50;
+
+/// One session's part of [`EVENT_FILES`].
+#[derive(Default)]
+pub struct CountedFiles(u64);
+
+impl CountedFiles {
+    /// It has so many open now.
+    pub fn set(&mut self, files: u64) {
+        // Relaxed: a number that is compared with a limit, nothing else depends on it.
+        EVENT_FILES.fetch_add(files, Ordering::Relaxed);
+        EVENT_FILES.fetch_sub(std::mem::replace(&mut self.0, files), Ordering::Relaxed);
+    }
+}
+
+impl Drop for CountedFiles {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_count_their_files_together() {
+        // Other tests of this process may have sessions; those do not go below what these two have.
+        let (mut one, mut other) = (CountedFiles::default(), CountedFiles::default());
+        one.set(1_000_000);
+        other.set(2_000_000);
+        one.set(500_000);
+        assert!((2_500_000..2_600_000).contains(&files_of_all_events()));
+        drop(other);
+        assert!((500_000..600_000).contains(&files_of_all_events()));
+        drop(one);
+        assert!(files_of_all_events() < 100_000);
+    }
+}

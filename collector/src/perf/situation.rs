@@ -1,0 +1,132 @@
+//! Which [`Layout`] a machine and a target leave room for.
+
+use super::attr::{Event, EventSpec};
+use super::layout::Layout;
+
+/// Files that ccsd needs beside events: those of the images that the target has mapped (256 and more; see
+/// [`crate::process::images`]), the profile, pipes.
+const OTHER_FILES: u64 = 400;
+/// Events beyond which another layout is better, whatever the limit: each is some 2 KiB of the kernel's memory and 10 us
+/// to open, and the target's threads pass them on when they start others.
+const MANY_EVENTS: u64 = 32_768;
+
+/// What a layout is chosen by.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation {
+    /// Threads that the target has.
+    pub threads: u64,
+    /// CPUs that are online.
+    pub cpus: u64,
+    /// `RLIMIT_NOFILE`.
+    pub file_limit: u64,
+    /// Whether the whole machine may be observed.
+    pub whole_machine: bool,
+}
+
+impl Situation {
+    /// Descriptors that may be events: the limit without what ccsd itself will need, half of it where it is very small.
+    pub fn room(&self) -> u64 {
+        room(self.file_limit)
+    }
+
+    /// Descriptors that a layout takes, those of the rings included.
+    pub fn files(&self, layout: Layout, spec: &EventSpec) -> u64 {
+        let per_cpu = files_per_target(layout, spec);
+        // Two for the owner of each ring: it is duplicated for redirecting events to it.
+        let targets = if layout == Layout::Cpus { 1 } else { self.threads };
+        per_cpu.saturating_mul(targets).saturating_add(4).saturating_mul(self.cpus)
+    }
+
+    /// The layouts to try with their events, the best first; the last resort is tried even if it should not fit.
+    /// `asked_for` says whether the user named the event, so that no other will do.
+    pub fn candidates(&self, spec: &EventSpec, asked_for: bool) -> Vec<(Layout, EventSpec)> {
+        let fits = |layout, spec, most: u64| self.files(layout, spec) <= most.min(self.room());
+        let mut candidates = Vec::new();
+        if fits(Layout::Threads, spec, MANY_EVENTS) {
+            candidates.push((Layout::Threads, *spec));
+        }
+        let mut plain = *spec;
+        if spec.reads_group() && !asked_for {
+            plain.event = Event::CpuClock;
+        }
+        if self.whole_machine && can_be_per_cpu(&plain) {
+            candidates.push((Layout::Cpus, plain));
+        }
+        candidates.push((Layout::Compact, plain));
+        candidates
+    }
+}
+
+/// Descriptors that may be events, of `limit` in all.
+pub fn room(limit: u64) -> u64 {
+    limit.saturating_sub(OTHER_FILES).max(limit / 2)
+}
+
+/// Events for one CPU and, except for [`Layout::Cpus`], thread.
+pub fn files_per_target(layout: Layout, spec: &EventSpec) -> u64 {
+    match layout {
+        Layout::Threads => 2 + u64::from(spec.reads_group()),
+        Layout::Compact => 1 + u64::from(spec.reads_group()),
+        Layout::Cpus => 2,
+    }
+}
+
+/// Whether an event makes sense on a CPU: what is read at a sample, the TSC or a clock, says what went by since the sample
+/// before, which there may be another program's, or sleep.
+pub fn can_be_per_cpu(spec: &EventSpec) -> bool {
+    !spec.reads_group()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: EventSpec = EventSpec {
+        event: Event::CpuClock,
+        rate_hz: 999,
+        kernel: false,
+        inherit: true,
+        enable_on_exec: false,
+        stack_bytes: 0,
+        tells_lost: false,
+    };
+
+    fn candidates(threads: u64, cpus: u64, file_limit: u64, whole_machine: bool) -> Vec<Layout> {
+        let situation = Situation { threads, cpus, file_limit, whole_machine };
+        situation.candidates(&SPEC, false).into_iter().map(|(layout, _)| layout).collect()
+    }
+
+    #[test]
+    fn few_threads_are_followed_each() {
+        for whole_machine in [false, true] {
+            assert_eq!(candidates(1, 2, 1_024, whole_machine)[0], Layout::Threads);
+            assert_eq!(candidates(100, 64, 524_288, whole_machine)[0], Layout::Threads);
+        }
+    }
+
+    #[test]
+    fn many_threads_are_not() {
+        use Layout::{Compact, Cpus};
+        // 4,008 files; 624 are to be had.
+        assert_eq!(candidates(1_000, 2, 1_024, true), [Cpus, Compact]);
+        assert_eq!(candidates(1_000, 2, 1_024, false), [Compact]);
+        // A limit that is no limit is not made use of to the full.
+        assert_eq!(candidates(100_000, 64, 1 << 30, true), [Cpus, Compact]);
+    }
+
+    #[test]
+    fn the_tsc_goes_before_the_layout_does() {
+        let tsc = EventSpec { event: Event::CpuClockTsc { pmu_type: 1, config: 0 }, ..SPEC };
+        let situation = Situation { threads: 1_000, cpus: 2, file_limit: 1_024, whole_machine: true };
+        assert_eq!(situation.candidates(&tsc, false), [(Layout::Cpus, SPEC), (Layout::Compact, SPEC)]);
+        assert_eq!(situation.candidates(&tsc, true), [(Layout::Compact, tsc)]);
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let all = Situation { threads: u64::MAX / 8_192 / 8, cpus: 8_192, file_limit: u64::MAX, whole_machine: false };
+        assert_eq!(all.candidates(&SPEC, false), [(Layout::Compact, SPEC)]);
+        assert_eq!(room(0), 0);
+        assert_eq!(room(64), 32);
+    }
+}
