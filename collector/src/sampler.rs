@@ -6,9 +6,11 @@
 //! names never are.
 
 mod attach;
+mod doubts;
 mod rate;
 mod records;
 mod sleep;
+mod throttling;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -125,7 +125,7 @@ impl Sampler {
                     new.push(tid);
                     opened.insert(tid, now_ns());
                     if doubtful {
-                        self.state.doubtful_threads.insert(tid);
+                        self.state.doubts.add(tid);
                     }
                     if processes.insert(pid) {
                         let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();

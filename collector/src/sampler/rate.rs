@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 
+use super::doubts::Doubts;
 use super::records::{FORK_NS, Next};
 use super::{Sampler, close_elsewhere};
 use crate::batch::{Counts, Item};
@@ -96,7 +97,7 @@ impl Sampler {
     fn change_rate(&mut self, rate_hz: u32) -> Result<()> {
         let mut renewal = self.events.prepare(rate_hz)?;
         let spec = EventSpec { rate_hz, ..*self.events.spec() };
-        self.state.expect(Next { at: NEVER, spec, doubtful_threads: HashSet::new() });
+        self.state.expect(Next { at: NEVER, spec, doubts: Doubts::default() });
         if self.events.layout() != Layout::Cpus {
             self.state.scanning = true;
             let prepared = self.prepare_threads(&mut renewal);
@@ -138,7 +139,7 @@ impl Sampler {
                 if self.events.prepare_thread(renewal, tid, late)? == Opened::Yes {
                     opened.insert(tid, now_ns());
                     if let Some(next) = self.state.next.as_mut().filter(|_| late) {
-                        next.doubtful_threads.insert(tid);
+                        next.doubts.add(tid);
                     }
                     unsettled.push(tid);
                 } else if gone.insert(tid) {

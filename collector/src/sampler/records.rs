@@ -4,8 +4,10 @@
 
 use ccsd_profile::MAX_SESSION_CRASHES;
 use crossbeam_channel::TrySendError;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
+use super::doubts::Doubts;
+use super::throttling::Throttling;
 use super::{BATCH_BYTES, Channels};
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS};
 use crate::budget::Budget;
@@ -29,7 +31,7 @@ pub struct Next {
     /// Attributes.
     pub spec: EventSpec,
     /// Threads on which they were opened while these may have inherited them already.
-    pub doubtful_threads: HashSet<u32>,
+    pub doubts: Doubts,
 }
 
 /// What handling a record touches: apart from the rings, so that both can be borrowed.
@@ -62,13 +64,9 @@ pub struct State {
     /// How often the events have been replaced by others of another rate, and the next ones, until a sample of them comes.
     generation: u32,
     pub next: Option<Next>,
-    throttled_since: HashMap<u64, u64>,
-    /// Samples that throttling kept back, in thousandths.
-    throttled_milli: u64,
-    /// Threads that were opened while they may already have inherited events, and all that descend from them: which event
-    /// of a ring is believed.
-    doubtful: HashMap<(u32, usize), u64>,
-    pub doubtful_threads: HashSet<u32>,
+    throttling: Throttling,
+    /// Threads that were opened while they may already have inherited events.
+    pub doubts: Doubts,
     /// Events found to sample what others sample, too. They are closed after the round.
     pub redundant: Vec<u64>,
     /// Threads that a record said were forked by a traced thread: which, and when. Only while attaching.
@@ -118,10 +116,8 @@ impl State {
             period,
             generation: 0,
             next: None,
-            throttled_since: HashMap::new(),
-            throttled_milli: 0,
-            doubtful: HashMap::new(),
-            doubtful_threads: HashSet::new(),
+            throttling: Throttling::default(),
+            doubts: Doubts::default(),
             redundant: Vec::new(),
             forked: HashMap::new(),
             scanning: false,
@@ -241,7 +237,7 @@ impl State {
 
     /// Samples that throttling has kept back.
     pub fn throttled(&self) -> u64 {
-        self.throttled_milli / 1000
+        self.throttling.samples()
     }
 
     /// Whether what threads start is followed.
@@ -258,14 +254,12 @@ impl State {
 
     #[cold]
     fn begin_next(&mut self) {
-        if let Some(Next { at, spec, doubtful_threads }) = self.next.take() {
-            // None of the old ones will say that it goes on: it was throttled to its end, at its own rate.
-            for (_, since) in self.throttled_since.extract_if(|_, since| *since < at) {
-                self.throttled_milli = self.throttled_milli.saturating_add(kept_back_milli(since, at, self.period));
-            }
+        if let Some(Next { at, spec, doubts }) = self.next.take() {
+            // Those were throttled at their own rate.
+            self.throttling.end_all(at, self.period);
             self.generation = self.generation.wrapping_add(1);
             self.period = period_of(&spec);
-            (self.doubtful, self.doubtful_threads) = (HashMap::new(), doubtful_threads);
+            self.doubts = doubts;
         }
     }
 
@@ -327,18 +321,13 @@ impl State {
     /// A sample or, with a signal, the stack of a thread that dies of it.
     #[inline]
     fn sample(&mut self, ring: usize, sample: &Sample<'_>, fatal: Option<(u32, i32)>) {
-        if fatal.is_none() && !self.doubtful_threads.is_empty() && self.doubtful_threads.contains(&sample.tid) {
-            let believed = self.doubtful.entry((sample.tid, ring)).or_insert(sample.id);
-            if *believed != sample.id {
-                // Two events sample the thread here. The one opened later has the higher identifier: all that have it
-                // have the other, too.
-                let later = sample.id.max(*believed);
-                *believed = sample.id.min(*believed);
-                if self.redundant.last() != Some(&later) {
-                    self.redundant.push(later);
-                }
-                return;
+        if fatal.is_none()
+            && let Some(redundant) = self.doubts.redundant(sample.tid, ring, sample.id)
+        {
+            if self.redundant.last() != Some(&redundant) {
+                self.redundant.push(redundant);
             }
+            return;
         }
         if self.batch.bytes() >= self.most_batch {
             self.counts.dropped += 1;
@@ -444,25 +433,19 @@ impl State {
                     self.forked.insert(tid, (parent_tid, time));
                 }
                 // It has inherited from all of its parent's events, and its own children will from all of its.
-                if self.doubtful_threads.contains(&parent_tid) {
-                    self.doubtful_threads.insert(tid);
-                }
+                self.doubts.fork(tid, parent_tid);
                 // Those that have yet to sample, as well.
-                if let Some(next) = &mut self.next
-                    && next.doubtful_threads.contains(&parent_tid)
-                {
-                    next.doubtful_threads.insert(tid);
+                if let Some(next) = &mut self.next {
+                    next.doubts.fork(tid, parent_tid);
                 }
                 self.table.fork(pid, tid, parent_pid, parent_tid, time);
             }
             Change::Exit { pid, tid } => {
                 self.counts.ended_threads += 1;
                 self.table.exit(pid, tid);
+                self.doubts.exit(tid);
                 if let Some(next) = &mut self.next {
-                    next.doubtful_threads.remove(&tid);
-                }
-                if self.doubtful_threads.remove(&tid) {
-                    self.doubtful.retain(|&(doubtful, _), _| doubtful != tid);
+                    next.doubts.exit(tid);
                 }
             }
             Change::Comm { pid, tid, exec: true, name } => {
@@ -489,13 +472,10 @@ impl State {
             }
             Change::Throttle { stopped: true, stream } => {
                 self.counts.throttle_events += 1;
-                self.throttled_since.insert(stream, time);
+                self.throttling.stop(stream, time);
             }
             Change::Throttle { stopped: false, stream } => {
-                if let Some(since) = self.throttled_since.remove(&stream) {
-                    self.throttled_milli =
-                        self.throttled_milli.saturating_add(kept_back_milli(since, time, self.period));
-                }
+                self.throttling.go_on(stream, time, self.period);
             }
         }
     }
@@ -504,12 +484,6 @@ impl State {
 /// Nanoseconds between two samples; 0 where it is cycles that are counted.
 fn period_of(spec: &EventSpec) -> u64 {
     if matches!(spec.event, Event::Cycles { .. }) { 0 } else { spec.period_ns() }
-}
-
-/// Samples that throttling has kept back from one time to another, in thousandths; unknown, and so none, where there is no
-/// period.
-fn kept_back_milli(since: u64, until: u64, period: u64) -> u64 {
-    until.saturating_sub(since).saturating_mul(1000).checked_div(period).unwrap_or(0)
 }
 
 /// Tells of images that are new, and of what has happened to generated code.
