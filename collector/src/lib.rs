@@ -32,6 +32,7 @@ pub mod pulse;
 mod rates;
 pub mod resolve;
 pub mod sampler;
+mod seldom;
 mod session;
 pub mod system;
 pub mod unwind;

@@ -52,6 +52,9 @@ const MAX_SLEEP_MS: u16 = 100;
 const HURRIED_SLEEP_MS: u16 = 1;
 const HURRY_NS: u64 = 20_000_000;
 
+/// Threads whose events are opened between two looks at the rings, so that these do not run full.
+const BETWEEN_READS: usize = 64;
+
 /// How often it is tried again to read what nobody could be asked for, nanoseconds.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
@@ -307,6 +310,7 @@ impl Sampler {
             }
         }
         state.counts.unread_images = state.images.unread();
+        state.images.forget_recent();
         if let Some(gone) = state.images.sweep(|| state.table.mapped_images()) {
             for index in gone {
                 state.unwinder.drop_image(index);

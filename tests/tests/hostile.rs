@@ -3,14 +3,15 @@
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::view::{Selection, ThreadsView};
 use ccsd_profile::{CostCentreId, Shed};
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
-use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Suite};
+use ccsd_tests::suite::{CC, Need, Suite};
 
 /// The least that a session may have.
 const MEMORY: u64 = 16 << 20;
@@ -36,9 +37,9 @@ fn main() -> ExitCode {
         })
         .test("libraries_without_end", &[CC], || {
             let dir = scratch();
-            let library = dir.path().join("library.so");
-            std::fs::copy(build("hostile_library.c", &["-shared", "-fPIC"]), &library).unwrap();
-            let recorded = record("999", "libraries", "2000", &[library.to_str().unwrap()]);
+            let copied = dir.path().join("library.so");
+            std::fs::copy(library(), &copied).unwrap();
+            let recorded = record("999", "libraries", "2000", &[copied.to_str().unwrap()]);
             let images = recorded.profile.images();
             assert!(images.len() <= 128, "{}", images.len());
             let shed = recorded.profile.accounting().shed.get(Shed::Images);
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
         })
         .test("more_live_threads_than_are_followed", &[CC], || {
             // A MiB has room for at most 1,024: those that work come last, and share one row.
-            let recorded = record("999", "alive", "1500", &[]);
+            let recorded = record("999", "alive", "1500", &["1100"]);
             let accounting = recorded.profile.accounting();
             assert!(accounting.shed.get(Shed::LiveThreads) >= 80, "{accounting:?}");
             let threads = ThreadsView::new(&recorded.profile, &Selection::all()).processes.remove(0).threads;
@@ -71,6 +72,42 @@ fn main() -> ExitCode {
             // Their stacks are as good as those of others.
             assert!(recorded.samples("awake").inherited * 10 >= others * 9, "{:?}", recorded.names());
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
+        })
+        .test("threads_that_are_not_followed_without_inheritance", &[CC, Need::Root], || {
+            // Those that work are known by number alone. Each is sampled, and none is counted twice.
+            let mut fixture = hold("alive", &["1500", "1100", "held"]);
+            let options = ["--no-daemon", "--memory", "16M", "--per-cpu", "--no-inherit", "--user"];
+            let collecting = Collecting::attach(&options, &[fixture.pid()]);
+            fixture.go();
+            let _ = fixture.finish();
+            let recorded = collecting.wait();
+            let accounting = recorded.assert_whole().profile.accounting();
+            let shed = accounting.shed.get(Shed::LiveThreads);
+            assert!((80..=1_105).contains(&shed), "{accounting:?}");
+            // Of 1.5 s some may be lost.
+            assert!(recorded.samples("awake").inherited >= 300, "{accounting:?} {:?}", recorded.names());
+        })
+        .test("more_mappings_than_there_is_room_for", &[CC], || {
+            // A MiB has room for at most 16,384. The libraries are among them: stacks are complete.
+            let library = library();
+            let library = library.to_str().unwrap();
+            let recorded = record("999", "mappings", "1500", &[library, "20000"]);
+            let assert_known = |recorded: &Recorded| {
+                let accounting = recorded.profile.accounting();
+                assert!(accounting.shed.get(Shed::Mappings) > 0, "{accounting:?}");
+                assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
+            };
+            assert_known(&recorded);
+            // The same when they are there already.
+            let mut fixture = hold("mappings", &["700", library, "20000", "held"]);
+            let options = ["--no-daemon", "--memory", "16M", "--user"];
+            let collecting = Collecting::attach(&options, &[fixture.pid()]);
+            fixture.go();
+            let _ = fixture.finish();
+            let recorded = collecting.wait();
+            recorded.assert_whole();
+            assert_known(&recorded);
+            assert!(recorded.samples("bottom").own >= 50, "{:?}", recorded.names());
         })
         .test("what_was_full_is_shown", &[CC], || {
             let recorded = record("4999", "recurse", "1500", &[]);
@@ -93,13 +130,26 @@ fn main() -> ExitCode {
         .run()
 }
 
+fn library() -> PathBuf {
+    build("hostile_library.c", &["-shared", "-fPIC"])
+}
+
+fn program() -> PathBuf {
+    build("hostile.c", &["-O1", "-pthread", "-ldl"])
+}
+
+/// Starts the program, which waits when it has set up.
+fn hold(what: &str, args: &[&str]) -> Running {
+    let args: Vec<&str> = [what].iter().chain(args).copied().collect();
+    Running::start(&program(), &args)
+}
+
 /// Records the program with as little memory as there may be, and checks what is true of all: every sample that was received
 /// is charged, with its weight; the row `[elided]` is there if and only if something was elided.
 fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded {
-    let program = build("hostile.c", &["-O1", "-pthread", "-ldl"]);
     let args: Vec<&str> = [what, milliseconds].iter().chain(more).copied().collect();
     let recorded =
-        Record::new(program, &args).options(&["--user", "-F", rate, "-e", "cpu-clock", "--memory", "16M"]).run();
+        Record::new(program(), &args).options(&["--user", "-F", rate, "-e", "cpu-clock", "--memory", "16M"]).run();
     for process in recorded.processes() {
         let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.pid));
     }

@@ -14,6 +14,7 @@ use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use super::procfs;
+use super::recent_files::RecentFiles;
 use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
 
@@ -89,6 +90,7 @@ pub struct Images {
     /// Images that could not be read when they were first seen, ever.
     unread: u64,
     debug_roots: DebugRoots,
+    recent: RecentFiles,
     /// The code that processes generate.
     pub jit: JitCodes,
 }
@@ -116,6 +118,7 @@ impl Images {
             awaited: VecDeque::new(),
             unread: 0,
             debug_roots: DebugRoots::default(),
+            recent: RecentFiles::default(),
             jit: JitCodes::default(),
         }
     }
@@ -156,12 +159,22 @@ impl Images {
                 in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()))
             }),
             _ => {
+                if let Some(index) = self.recent.image(&mapped) {
+                    return index;
+                }
                 let name = mapped.name();
                 let file = if mapped.inode == 0 { None } else { mapped.open() };
-                match file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) {
-                    Some((key, file)) => self.intern(Key::File(key), &name, mapped.pid, || ccsd_worker::open(file)),
-                    None => self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage),
+                let Some((key, file)) = file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) else {
+                    return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
+                };
+                let kept = file.try_clone();
+                let index = self.intern(Key::File(key.clone()), &name, mapped.pid, || ccsd_worker::open(file));
+                if let Ok(file) = kept
+                    && index != ImageIndex::UNKNOWN
+                {
+                    self.recent.keep(&mapped, file, key, index);
                 }
+                index
             }
         }
     }
@@ -195,6 +208,11 @@ impl Images {
             true => own(self).unwrap_or(index),
             false => index,
         }
+    }
+
+    /// To be called now and then: closes the files of the last mappings, which are looked for anew.
+    pub fn forget_recent(&mut self) {
+        self.recent.clear();
     }
 
     /// The image that generated code is in where its process has none of its own.
@@ -308,6 +326,7 @@ impl Images {
             return None;
         }
         let mapped = mapped();
+        self.recent.clear();
         let mut gone = Vec::new();
         for (position, image) in self.list.iter_mut().enumerate() {
             let index = ImageIndex(position as u32);

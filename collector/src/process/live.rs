@@ -6,6 +6,7 @@ use super::jit_code::JitCode;
 use super::mappings::Mappings;
 use super::{ProcessKey, ThreadKey, start_time};
 use crate::perf::now_ns;
+use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
 
@@ -33,8 +34,8 @@ pub struct Process {
     pub goroutines: Goroutines,
     /// The code that it, or whoever forked it, has generated.
     pub(super) jit: Option<Arc<JitCode>>,
-    /// Whether it really has more mappings than are kept.
-    pub(super) mappings_full: bool,
+    /// When it is looked at anew which mappings it really has, if there is no room for more.
+    pub(super) full: Seldom,
     pub(super) threads: u32,
     /// Live threads that there was no room for.
     pub(super) unfollowed: u32,

@@ -21,9 +21,10 @@ pub struct Mapping {
 /// not entered; their frames come out as unknown memory.
 const MAX_MAPPINGS: usize = 65_536;
 
-/// The executable mappings of one process, in order of address, never overlapping.
+/// The executable mappings of one process, never overlapping.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
+    /// The highest first: the kernel places each below those that there are, where it then goes to the end.
     list: Vec<Mapping>,
     /// Index of the last answer: neighbouring frames mostly lie in the same image.
     last: usize,
@@ -42,8 +43,8 @@ impl Mappings {
         if new.start >= new.end {
             return true;
         }
-        let first = self.list.partition_point(|old| old.end <= new.start);
-        let last = self.list.partition_point(|old| old.start < new.end);
+        let first = self.list.partition_point(|old| old.start >= new.end);
+        let last = self.list.partition_point(|old| old.end > new.start);
         let most = most.min(MAX_MAPPINGS);
         let others = self.list.len() - (last - first);
         if others >= most {
@@ -54,15 +55,15 @@ impl Mappings {
         if first < last {
             self.generation = self.generation.wrapping_add(1);
         }
-        let left = self.list[first..last].first().filter(|old| old.start < new.start).copied();
-        let right = self.list[first..last].last().filter(|old| old.end > new.end).copied();
+        let left = self.list[first..last].last().filter(|old| old.start < new.start).copied();
+        let right = self.list[first..last].first().filter(|old| old.end > new.end).copied();
         let whole = others + 1 + usize::from(left.is_some()) + usize::from(right.is_some()) <= most;
         let (left, right) = if whole { (left, right) } else { (None, None) };
-        let pieces = left
-            .map(|old| Mapping { end: new.start, ..old })
+        let pieces = right
+            .map(|old| Mapping { start: new.end, ..old })
             .into_iter()
             .chain([new])
-            .chain(right.map(|old| Mapping { start: new.end, ..old }));
+            .chain(left.map(|old| Mapping { end: new.start, ..old }));
         self.list.splice(first..last, pieces);
         self.last = 0;
         whole
@@ -111,15 +112,15 @@ impl Mappings {
         {
             return Some(*mapping);
         }
-        let index = self.list.partition_point(|mapping| mapping.end <= address);
-        let mapping = self.list.get(index).filter(|mapping| mapping.start <= address)?;
+        let index = self.list.partition_point(|mapping| mapping.start > address);
+        let mapping = self.list.get(index).filter(|mapping| address < mapping.end)?;
         self.last = index;
         Some(*mapping)
     }
 
     /// What is added to an address of a process in an image to get one of the image, where it is mapped once.
     pub fn to_svma(&self, image: ImageIndex) -> Option<u64> {
-        self.list.iter().find(|mapping| mapping.image == image).map(|mapping| mapping.to_svma)
+        self.list.iter().rev().find(|mapping| mapping.image == image).map(|mapping| mapping.to_svma)
     }
 
     /// For an image whose addresses were offsets in its file: says of all its mappings what they are by `to_svma`, which is
@@ -142,9 +143,9 @@ impl Mappings {
         self.list.iter_mut().filter(|mapping| mapping.image == old).for_each(|mapping| mapping.image = new);
     }
 
-    /// All of them, in order.
+    /// All of them, in order of address.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
-        self.list.iter()
+        self.list.iter().rev()
     }
 }
 

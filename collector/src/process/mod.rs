@@ -11,6 +11,8 @@ pub mod mapped_file;
 pub mod mappings;
 pub mod owner;
 pub mod procfs;
+mod recent_files;
+mod unfollowed;
 
 use std::sync::Arc;
 
@@ -18,13 +20,16 @@ use hashbrown::{HashMap, HashSet};
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::perf::now_ns;
 use crate::perf::record::Mmap;
+use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use images::{ImageIndex, Images};
 use jit_code::JitCode;
 use mapped_file::MappedFile;
 use mappings::{Mapping, Mappings};
 use procfs::MapEntry;
+use unfollowed::{Unfollowed, UnfollowedThreads};
 
 pub use live::{Process, Thread};
 
@@ -61,6 +66,9 @@ const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
 const _: () = assert!(size_of::<(u32, Thread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
 const _: () = assert!(size_of::<(u32, Process)>() * 16 / 7 <= PROCESS_BYTES);
 
+/// The part of the memory that is for the numbers of threads that there is no room for: as many as are followed.
+const UNFOLLOWED_PART: usize = 16;
+
 /// What there was no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
@@ -73,12 +81,14 @@ pub struct LeftOut {
 /// All live processes and threads of a session.
 #[derive(Debug)]
 pub struct ProcessTable {
-    /// Bytes that it may take, and that a thread takes. Processes are always entered.
+    /// Bytes that all may take but `unfollowed`, and that a thread takes. Processes are always entered.
     limit: usize,
     thread_bytes: usize,
     /// Mappings of all processes.
     mapped: usize,
     left_out: LeftOut,
+    /// Live threads that there was no room for.
+    unfollowed: UnfollowedThreads,
     /// What stands for the threads of a process that there was no room for.
     others: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
@@ -104,11 +114,13 @@ impl ProcessTable {
     /// None yet. Threads and mappings are entered as long as all take no more than so many bytes; threads have values of
     /// counters of so many rings.
     pub fn within(limit: usize, rings: usize) -> ProcessTable {
+        let unfollowed = limit / UNFOLLOWED_PART;
         ProcessTable {
-            limit,
+            limit: limit - unfollowed,
             thread_bytes: THREAD_BYTES + rings * RING_BYTES,
             mapped: 0,
             left_out: LeftOut::default(),
+            unfollowed: UnfollowedThreads::within(unfollowed),
             others: HashMap::new(),
             processes: HashMap::new(),
             threads: HashMap::new(),
@@ -128,6 +140,11 @@ impl ProcessTable {
 
     /// Bytes that all take, at most.
     pub fn held_bytes(&self) -> usize {
+        self.entered_bytes().saturating_add(self.unfollowed.held_bytes())
+    }
+
+    /// The same without the threads that there was no room for.
+    fn entered_bytes(&self) -> usize {
         let processes = self.processes.len() * PROCESS_BYTES + self.mapped * MAPPING_BYTES;
         let processes = processes + self.others.len() * THREAD_BYTES;
         self.threads.len().saturating_mul(self.thread_bytes).saturating_add(processes)
@@ -140,11 +157,11 @@ impl ProcessTable {
 
     /// How many more mappings there is room for.
     fn room_for_mappings(&self) -> usize {
-        self.limit.saturating_sub(self.held_bytes()) / MAPPING_BYTES
+        self.limit.saturating_sub(self.entered_bytes()) / MAPPING_BYTES
     }
 
     fn has_room_for_thread(&self) -> bool {
-        self.limit.saturating_sub(self.held_bytes()) >= self.thread_bytes
+        self.limit.saturating_sub(self.entered_bytes()) >= self.thread_bytes
     }
 
     /// Says from when on a known process is permitted, or [`NEVER`]. What it forks after that is, too.
@@ -176,9 +193,10 @@ impl ProcessTable {
         self.processes.contains_key(&pid)
     }
 
-    /// Whether a thread is known to be alive.
+    /// Whether a thread is known to be alive, with or without room for it.
+    #[inline]
     pub fn knows_thread(&self, tid: u32) -> bool {
-        self.threads.contains_key(&tid)
+        self.threads.contains_key(&tid) || self.unfollowed.get(tid).is_some()
     }
 
     /// Whether the number of a known process is now that of another one, which started at `start`, clock ticks since boot: then
@@ -191,7 +209,9 @@ impl ProcessTable {
 
     /// The same of a known thread.
     pub fn is_replaced_thread(&self, tid: u32, start: u64) -> bool {
-        self.threads.get(&tid).is_some_and(|thread| start > thread.known_since.saturating_add(START_SLACK))
+        let followed = self.threads.get(&tid).map(|thread| thread.known_since);
+        let since = followed.or_else(|| self.unfollowed.get(tid).map(|thread| thread.known_since));
+        since.is_some_and(|since| start > since.saturating_add(START_SLACK))
     }
 
     /// The thread and its process; both are made up from /proc if no record told of them.
@@ -201,10 +221,9 @@ impl ProcessTable {
                 self.read_process(pid, images);
             }
             if !self.has_room_for_thread() {
-                return self.others(pid);
+                return self.others(pid, tid);
             }
-            let process = self.processes.get_mut(&pid)?;
-            process.unfollowed = process.unfollowed.saturating_sub(1);
+            self.forget_unfollowed(pid, tid);
             self.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
         }
         Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
@@ -212,22 +231,45 @@ impl ProcessTable {
 
     /// What stands for all threads of a process that there is no room for.
     #[cold]
-    fn others(&mut self, pid: u32) -> Option<(&mut Thread, &mut Process)> {
-        let process = self.processes.get_mut(&pid)?;
-        if process.unfollowed == 0 {
-            // It has not been told of.
-            process.unfollowed = 1;
-            self.left_out.threads += 1;
+    fn others(&mut self, pid: u32, tid: u32) -> Option<(&mut Thread, &mut Process)> {
+        // It may not have been told of. Where there are more than are known by number, it has.
+        if !self.unfollowed.is_full() || self.processes.get(&pid).is_some_and(|process| process.unfollowed == 0) {
+            self.leave_out(pid, tid);
+        }
+        if !self.processes.contains_key(&pid) {
+            return None;
         }
         if !self.others.contains_key(&pid) {
             let key = ThreadKey(self.next_thread);
             self.next_thread += 1;
             self.others.insert(pid, Thread::new(key, pid, OTHERS.to_owned(), true));
         }
-        let others = self.others.get_mut(&pid)?;
+        let (others, process) = (self.others.get_mut(&pid)?, self.processes.get_mut(&pid)?);
         // The last stack was another's.
         others.shadow.interrupt();
         Some((others, process))
+    }
+
+    /// Notes a thread of a known process that there is no room for, if that is not known.
+    fn leave_out(&mut self, pid: u32, tid: u32) {
+        match self.unfollowed.get(tid) {
+            Some(known) if known.pid == pid => return,
+            // Whoever had its number before is gone.
+            Some(known) => self.exit(known.pid, tid),
+            None => {}
+        }
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        self.unfollowed.insert(tid, Unfollowed { pid, known_since: start_time(now_ns()) });
+        process.unfollowed += 1;
+        self.left_out.threads += 1;
+    }
+
+    /// A thread that there may have been no room for is no more, or has some now. Whether it was such a one.
+    fn forget_unfollowed(&mut self, pid: u32, tid: u32) -> bool {
+        let Some(process) = self.processes.get_mut(&pid) else { return false };
+        let was = process.unfollowed > 0 && self.unfollowed.remove(pid, tid);
+        process.unfollowed -= u32::from(was);
+        was
     }
 
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty.
@@ -239,7 +281,13 @@ impl ProcessTable {
         let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
         let room = self.room_for_mappings().saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
-        for map in procfs::executable_maps(pid).unwrap_or_default() {
+        let mut maps = procfs::executable_maps(pid).unwrap_or_default();
+        // In the order in which they are kept.
+        maps.reverse();
+        if maps.len() > room {
+            of_each_file_first(&mut maps);
+        }
+        for map in maps {
             let MapEntry { start, end, device, inode, ref path, .. } = map;
             let file = MappedFile { pid, start, end, device, inode, path };
             let new = mapping_of(images, &mut code, start_time, file, map.file_offset);
@@ -289,7 +337,7 @@ impl ProcessTable {
             permitted_from: self.newcomers_from,
             goroutines: Goroutines::default(),
             jit: None,
-            mappings_full: false,
+            full: Seldom::default(),
             threads,
             unfollowed,
         };
@@ -307,13 +355,17 @@ impl ProcessTable {
                 false => self.exit(old.pid, tid),
             }
         }
-        let has_room = self.threads.contains_key(&tid) || self.has_room_for_thread();
-        let Some(process) = self.processes.get_mut(&pid) else { return };
-        if !has_room {
-            process.unfollowed += 1;
-            self.left_out.threads += 1;
-            return;
+        if !self.threads.contains_key(&tid) {
+            if !self.has_room_for_thread() {
+                return self.leave_out(pid, tid);
+            }
+            match self.unfollowed.get(tid) {
+                Some(known) if known.pid != pid => self.exit(known.pid, tid),
+                Some(_) => _ = self.forget_unfollowed(pid, tid),
+                None => {}
+            }
         }
+        let Some(process) = self.processes.get_mut(&pid) else { return };
         let key = ThreadKey(self.next_thread);
         self.next_thread += 1;
         let thread = Thread::new(key, pid, name, false);
@@ -395,12 +447,11 @@ impl ProcessTable {
     pub fn exit(&mut self, pid: u32, tid: u32) {
         let thread = self.threads.remove(&tid);
         self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
-        let Some(process) = self.processes.get_mut(&pid) else { return };
-        match thread {
-            Some(_) => process.threads = process.threads.saturating_sub(1),
-            None if process.unfollowed > 0 => process.unfollowed -= 1,
-            None => return,
+        if thread.is_none() && !self.forget_unfollowed(pid, tid) {
+            return;
         }
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.threads = process.threads.saturating_sub(u32::from(thread.is_some()));
         if process.threads == 0 && process.unfollowed == 0 {
             self.drop_process(pid);
         }
@@ -410,6 +461,7 @@ impl ProcessTable {
         let process = self.processes.remove(&pid);
         let gone = process.as_ref().map_or(0, |process| process.mappings.len());
         self.mapped = self.mapped.saturating_sub(gone);
+        self.unfollowed.remove_process(pid, process.as_ref().map_or(0, |process| process.unfollowed as usize));
         let others = self.others.remove(&pid).filter(|others| others.announced);
         self.ended.extend(others.map(|others| others.key));
         process.is_some()
@@ -485,19 +537,33 @@ impl ProcessTable {
         }
         let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
         self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
-        if !entered && !process.mappings_full {
-            // No record tells of munmap, so most of these may be gone. If they are not, looking again would not help.
-            self.read_process(mmap.pid, images);
-            let room = self.room_for_mappings();
-            if let Some(process) = self.processes.get_mut(&mmap.pid) {
-                let had = process.mappings.len();
-                entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-                process.mappings_full = !entered;
-                self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
+        if !entered {
+            let began = now_ns();
+            if process.full.is_due(began) {
+                // No record tells of munmap, so most of these may be gone. If few are, it will soon be full again.
+                self.read_process(mmap.pid, images);
+                let room = self.room_for_mappings();
+                if let Some(process) = self.processes.get_mut(&mmap.pid) {
+                    process.full.done(began, now_ns());
+                    let had = process.mappings.len();
+                    entered = process.mappings.insert_within(mapping, had.saturating_add(room));
+                    self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
+                }
             }
         }
         self.left_out.mappings += u64::from(!entered);
     }
+}
+
+/// Puts the first mapping of each file before all second ones, and so on: a program that maps one file, or memory of its own, a
+/// hundred thousand times leaves room for its libraries.
+fn of_each_file_first(maps: &mut [MapEntry]) {
+    let mut seen: HashMap<((u32, u32), u64), usize> = HashMap::new();
+    maps.sort_by_cached_key(|map| {
+        let times = seen.entry((map.device, map.inode)).or_default();
+        *times += 1;
+        *times
+    });
 }
 
 /// Clock ticks since boot, as /proc counts them, for a record's time. The one clock runs while the machine is suspended,

@@ -41,7 +41,7 @@ fn permission_is_found_and_inherited() {
 fn threads_beyond_the_limit_are_their_process_s_others() {
     let mut images = Images::default();
     // Room for a process and eight threads.
-    let mut table = ProcessTable::within(PROCESS_BYTES + 8 * THREAD_BYTES, 0);
+    let mut table = of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
@@ -49,7 +49,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
         table.fork(pid, tid, pid, pid, 0);
     }
     assert_eq!((table.threads.len(), table.left_out().threads), (8, 12));
-    assert!(table.held_bytes() <= table.limit);
+    assert!(table.entered_bytes() <= table.limit);
     // Whose sample it is still is known, as far as its process.
     let mut whose = |table: &mut ProcessTable, tid| {
         let (thread, process) = table.thread(pid, tid, &mut images).unwrap();
@@ -79,10 +79,77 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
 }
 
 #[test]
+fn where_there_is_no_room_for_all_mappings_each_file_has_one() {
+    let map = |start: u64, inode| MapEntry {
+        start,
+        end: start + 1,
+        file_offset: 0,
+        device: (8, 1),
+        inode,
+        path: b"/x".to_vec(),
+    };
+    let mut maps = [map(1, 5), map(3, 7), map(5, 7), map(7, 7), map(9, 5), map(11, 6)];
+    of_each_file_first(&mut maps);
+    assert_eq!(maps.map(|map| map.start), [1, 3, 11, 5, 9, 7]);
+}
+
+/// A table that may take so many bytes, and a part more for threads that there is no room for.
+fn of_entered_bytes(bytes: usize) -> ProcessTable {
+    ProcessTable::within(bytes * UNFOLLOWED_PART / (UNFOLLOWED_PART - 1) + UNFOLLOWED_PART, 0)
+}
+
+#[test]
+fn threads_without_room_are_known_by_number_and_counted_once() {
+    let mut images = Images::default();
+    // Room for a process with what stands for the others, and seven threads; of as many the numbers are known.
+    let mut table = of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
+    let pid = u32::MAX - 2000;
+    table.read_process(pid, &mut images);
+    (pid..pid + 8).for_each(|tid| table.add_thread(pid, tid, String::new()));
+    assert_eq!((table.threads.len(), table.left_out().threads), (8, 0));
+    // One that is sampled before it is told of, and one that is told of before it is sampled.
+    assert!(!table.knows_thread(pid + 8));
+    assert!(table.thread(pid, pid + 8, &mut images).unwrap().0.is_others);
+    table.fork(pid, pid + 8, pid, pid, 0);
+    table.fork(pid, pid + 9, pid, pid, 0);
+    assert!(table.thread(pid, pid + 9, &mut images).unwrap().0.is_others);
+    assert_eq!((table.left_out().threads, table.processes[&pid].unfollowed), (2, 2));
+    assert!(table.knows_thread(pid + 8) && table.knows_thread(pid + 9) && !table.knows_thread(pid + 10));
+    assert!(!table.is_replaced_thread(pid + 9, start_time(now_ns())) && table.is_replaced_thread(pid + 9, NEVER - 1));
+    // One whose number another process has by now was the first's.
+    table.fork(pid + 100, pid + 100, pid, pid, 0);
+    table.fork(pid + 100, pid + 9, pid + 100, pid + 100, 0);
+    assert_eq!((table.processes[&pid].unfollowed, table.processes[&(pid + 100)].unfollowed), (1, 2));
+    table.exit(pid + 100, pid + 9);
+    table.exit(pid + 100, pid + 100);
+    assert!(!table.knows_process(pid + 100) && !table.knows_thread(pid + 9));
+    // Beyond those that are known by number there are only so many.
+    let most = (table.limit / (UNFOLLOWED_PART - 1) / unfollowed::UNFOLLOWED_BYTES) as u32;
+    let many = pid + 10..pid + 20 + most;
+    many.clone().for_each(|tid| table.fork(pid, tid, pid, pid, 0));
+    assert!(table.unfollowed.is_full() && table.unfollowed.has_nameless() && !table.knows_thread(pid + 19 + most));
+    assert_eq!(table.processes[&pid].unfollowed, 11 + most);
+    assert!(table.unfollowed.held_bytes() <= table.limit / (UNFOLLOWED_PART - 1) + UNFOLLOWED_PART);
+    many.chain([pid + 8]).for_each(|tid| table.exit(pid, tid));
+    assert_eq!((table.processes[&pid].unfollowed, table.unfollowed.held_bytes()), (0, 0));
+    assert!(!table.unfollowed.has_nameless());
+    // What there is room for again is followed, and no more among them.
+    table.fork(pid, pid + 8, pid, pid, 0);
+    table.exit(pid, pid + 1);
+    table.exit(pid, pid + 2);
+    assert!(!table.thread(pid, pid + 8, &mut images).unwrap().0.is_others);
+    assert_eq!((table.processes[&pid].unfollowed, table.unfollowed.held_bytes()), (0, 0));
+    table.fork(pid, pid + 30, pid, pid, 0);
+    table.fork(pid, pid + 31, pid, pid, 0);
+    table.remove_process(pid);
+    assert!(table.held_bytes() == 0 && !table.unfollowed.has_nameless());
+}
+
+#[test]
 fn mappings_beyond_the_limit_are_not_entered() {
     let mut images = Images::default();
     let limit = 2 * PROCESS_BYTES + 2 * THREAD_BYTES + 100 * MAPPING_BYTES;
-    let mut table = ProcessTable::within(limit, 0);
+    let mut table = of_entered_bytes(limit);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
@@ -109,7 +176,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     table.exit(pid + 1, pid + 1);
     assert_eq!((table.mapped, table.held_bytes()), (0, 0));
     // One that is there, with more mappings than there may be.
-    let mut table = ProcessTable::within(3 * MAPPING_BYTES, 0);
+    let mut table = of_entered_bytes(3 * MAPPING_BYTES);
     let own = std::process::id();
     table.read_process(own, &mut images);
     let left_out = table.left_out().mappings;

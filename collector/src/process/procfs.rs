@@ -1,7 +1,7 @@
 //! What /proc says of processes. Every field is optional, every size has a limit: a process names itself and its files.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 
 use hashbrown::{HashMap, HashSet};
@@ -179,13 +179,25 @@ pub fn owner_name(pid: u32) -> String {
 /// # Errors
 /// `NotFound` where the process has gone, `PermissionDenied` where it may not be looked at.
 pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
-    let mut bytes = read(&format!("/proc/{pid}/maps"))?;
-    if bytes.is_empty() {
-        // The main thread has ended and left its mappings to the others.
-        let maps = |tid| read(&format!("/proc/{pid}/task/{tid}/maps")).ok().filter(|maps| !maps.is_empty());
-        bytes = threads(pid)?.into_iter().find_map(maps).unwrap_or_default();
+    if let Some(found) = executable_lines(&format!("/proc/{pid}/maps"))? {
+        return Ok(found);
     }
-    Ok(bytes.split(|&b| b == b'\n').filter_map(parse_map).collect())
+    // The main thread has ended and left its mappings to the others.
+    let maps = |tid| executable_lines(&format!("/proc/{pid}/task/{tid}/maps")).ok().flatten();
+    Ok(threads(pid)?.into_iter().find_map(maps).unwrap_or_default())
+}
+
+/// Those of one file, line by line: it may be a hundred times as long as what is wanted of it. `None` if it is empty.
+fn executable_lines(path: &str) -> io::Result<Option<Vec<MapEntry>>> {
+    let mut lines = BufReader::with_capacity(64 << 10, File::open(path)?.take(MAX_FILE));
+    let (mut found, mut line) = (Vec::new(), Vec::new());
+    let mut is_empty = true;
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        is_empty = false;
+        found.extend(parse_map(line.strip_suffix(b"\n").unwrap_or(&line)));
+        line.clear();
+    }
+    Ok((!is_empty).then_some(found))
 }
 
 fn parse_map(line: &[u8]) -> Option<MapEntry> {

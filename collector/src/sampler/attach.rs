@@ -3,12 +3,13 @@
 use hashbrown::{HashMap, HashSet};
 
 use super::records::FORK_NS;
-use super::{Sampler, refusal};
+use super::{BETWEEN_READS, Sampler, refusal};
 use crate::batch::Item;
 use crate::error::{Error, Result};
 use crate::perf::layout::Layout;
 use crate::perf::now_ns;
 use crate::perf::set::Opened;
+use crate::perf::sorter::MARGIN_NS;
 use crate::process::owner::Denied;
 use crate::process::{NEVER, procfs};
 use crate::promptness::{become_ordinary, become_urgent};
@@ -132,6 +133,14 @@ impl Sampler {
                         self.state.cpu_before.insert(pid, ticks);
                         unknown = true;
                     }
+                    // Where it is looked again who it belongs to, nothing may be charged to it before that.
+                    if new.len() == BETWEEN_READS && !self.state.is_restricted() {
+                        if std::mem::take(&mut unknown) {
+                            let _ = self.state.enter(pid);
+                        }
+                        self.add_threads(pid, &mut new);
+                        self.read_rings(now_ns().saturating_sub(MARGIN_NS));
+                    }
                 }
                 // It may have executed something since it was looked at: then these are that program's events.
                 let looks_again = unknown || (!new.is_empty() && self.state.is_restricted());
@@ -142,11 +151,7 @@ impl Sampler {
                     Err(_) => continue,
                     Ok(()) => {}
                 }
-                for tid in new {
-                    if !self.state.table.knows_thread(tid) {
-                        self.state.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
-                    }
-                }
+                self.add_threads(pid, &mut new);
                 if let Some(error) = failed {
                     return Err(error);
                 }
@@ -169,6 +174,15 @@ impl Sampler {
         // A process that ended in between left its entry; without it the session would wait for it forever.
         self.state.forget_the_dead();
         Ok(opened.len())
+    }
+
+    /// Enters threads that have been opened.
+    fn add_threads(&mut self, pid: u32, new: &mut Vec<u32>) {
+        for tid in new.drain(..) {
+            if !self.state.table.knows_thread(tid) {
+                self.state.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::doubts::Doubts;
 use super::records::{FORK_NS, Next};
-use super::{Sampler, close_elsewhere};
+use super::{BETWEEN_READS, Sampler, close_elsewhere};
 use crate::batch::{Counts, Item};
 use crate::error::{Error, Result};
 use crate::pace::{Change, Cost, Pace, WINDOW_NS, Window};
@@ -20,8 +20,6 @@ use crate::usage::thread_cpu_ns;
 
 /// Rounds of looking for threads that came meanwhile; see [`super::attach`].
 const SCAN_ROUNDS: u32 = 20;
-/// Threads that are opened between two looks at the rings, so that these do not run full.
-const BETWEEN_READS: usize = 64;
 
 /// The pace, and what had been counted at the last review.
 pub struct RateControl {

@@ -18,6 +18,7 @@ use crate::perf::record::{Change, Record, Sample};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::{NEVER, ProcessTable, procfs};
+use crate::seldom::Seldom;
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 
 /// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
@@ -75,6 +76,7 @@ pub struct State {
     pub queue_full: bool,
     /// Records about mappings, forks or names were lost since the processes were last looked at.
     pub tracking_lost: bool,
+    reread: Seldom,
     /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
     lost_by_records: u64,
     /// Processes that signals have killed.
@@ -123,6 +125,7 @@ impl State {
             scanning: false,
             queue_full: false,
             tracking_lost: false,
+            reread: Seldom::default(),
             lost_by_records: 0,
             deaths: 0,
             died: false,
@@ -189,13 +192,19 @@ impl State {
         permitted
     }
 
-    /// After records were lost that tell what is mapped where: looks at all processes anew.
+    /// After records were lost that tell what is mapped where: looks at all processes anew. Not at once where that took long
+    /// the last time: meanwhile rings run full, and what maps so much that its records are lost will go on.
     pub fn reread_processes(&mut self) {
+        let began = now_ns();
+        if !self.reread.is_due(began) {
+            return;
+        }
         for pid in self.table.pids() {
             // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
             let _ = self.enter(pid);
         }
         self.tracking_lost = false;
+        self.reread.done(began, now_ns());
     }
 
     pub fn send(&mut self, channels: &Channels, wait: bool) {
