@@ -18,3 +18,4 @@ pub mod recorded;
 pub mod statistics;
 pub mod suite;
 pub mod terminal;
+pub mod watched;

@@ -1,0 +1,168 @@
+//! A daemon with a watch, and what it watches.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::ccsd::{Ended, ccsd};
+use crate::fixture::{build, copy_program, scratch};
+
+/// For what must happen at some point; processes are looked for every second or so.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A daemon with a watch on one executable, and a program of that name.
+#[derive(Debug)]
+pub struct Service {
+    /// Where all of it is.
+    pub dir: TempDir,
+    /// The daemon.
+    pub daemon: Child,
+    /// What is watched.
+    pub program: PathBuf,
+}
+
+impl Service {
+    /// Starts a daemon whose watch on `forever.c` has `more` in its configuration.
+    #[must_use]
+    pub fn start(more: &str) -> Service {
+        let dir = scratch();
+        let program = dir.path().join("watched");
+        copy_program(build("forever.c", &["-O1"]), &program);
+        let mut service = Service { daemon: Command::new("true").spawn().unwrap(), program, dir };
+        service.configure(more);
+        let command = service.command();
+        service.begin(command);
+        service
+    }
+
+    /// A path in its folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes the configuration.
+    pub fn configure(&self, more: &str) {
+        // A debug build, on a machine that has much else to do, may take what the usual budget has for a release build.
+        let budget = if more.contains("[budget]") { "" } else { "[budget]\ncpu_percent = 100000.0" };
+        let text = format!(
+            "socket = {:?}\nstate_dir = {:?}\nmetrics_file = {:?}\n\
+             [[watch]]\nname = \"busy\"\nexe = {:?}\ninterval = \"1s\"\n{more}\n{budget}\n",
+            self.path("sock"),
+            self.path("state"),
+            self.path("ccsd.prom"),
+            self.program
+        );
+        fs::write(self.path("ccsd.toml"), text).unwrap();
+    }
+
+    /// The daemon's command.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = ccsd(["daemon", "--socket-mode", "666", "--config"]);
+        command.arg(self.path("ccsd.toml")).env_remove("CCSD_SOCKET");
+        command
+    }
+
+    /// Runs a daemon by a command, until it listens.
+    pub fn begin(&mut self, mut command: Command) {
+        let _ = self.daemon.wait();
+        let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.daemon = command.spawn().unwrap();
+        self.until("it listens", || Ended::of(&mut self.ccsd(&["sessions"])).status.success());
+    }
+
+    /// `ccsd`, as its client.
+    #[must_use]
+    pub fn ccsd(&self, args: &[&str]) -> Command {
+        let mut command = ccsd(args);
+        command.env("CCSD_SOCKET", self.path("sock")).env("TZ", "UTC");
+        command
+    }
+
+    /// `ccsd` on what is stored.
+    #[must_use]
+    pub fn stored(&self, args: &[&str]) -> Ended {
+        Ended::of(self.ccsd(args).arg("--state-dir").arg(self.path("state")))
+    }
+
+    /// The report of a time as JSON.
+    #[must_use]
+    pub fn report(&self, args: &[&str]) -> Value {
+        let ended = self.stored(&[&["report", "--json", "--watch", "busy"], args].concat());
+        assert!(ended.status.success(), "{ended:?}");
+        serde_json::from_str(&ended.stdout).unwrap()
+    }
+
+    /// What the daemon says of its watch.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let ended = self.stored(&["watches", "--json"]);
+        assert!(ended.status.success(), "{ended:?}");
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        document["watches"][0]["status"].clone()
+    }
+
+    /// What the daemon has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+        assert!(!log.contains("panicked"), "{log}");
+        log
+    }
+
+    /// Waits until something is so.
+    pub fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is() {
+            assert!(began.elapsed() < PATIENCE, "{what}: {}", self.log());
+        }
+    }
+
+    /// Waits until what the daemon says of its watch is so.
+    pub fn until_status(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        self.until(what, || is(&self.status()));
+    }
+
+    /// Sends the daemon a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.daemon.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Ends it as systemd does. All is flushed within five seconds, on a machine that has nothing else to do.
+    pub fn stop(&mut self) {
+        let began = Instant::now();
+        self.signal(Signal::SIGTERM);
+        assert!(self.daemon.wait().unwrap().success(), "{}", self.log());
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    }
+
+    /// The files that the watch has stored, in order.
+    #[must_use]
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("state/busy")).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+/// Samples, by the status of a watch.
+#[must_use]
+pub fn samples(status: &Value) -> u64 {
+    status["samples"].as_u64().unwrap_or(0)
+}

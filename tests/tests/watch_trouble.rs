@@ -1,0 +1,204 @@
+//! The daemon's watches where something is wrong: the configuration, the folder of the profiles, or an end without warning.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use ccsd_tests::ccsd::{Ended, ccsd};
+use ccsd_tests::fixture::{Running, scratch};
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use ccsd_tests::watched::{Service, samples};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("a_bad_configuration_changes_nothing", &[CC], a_bad_configuration_changes_nothing)
+        .test("killed_and_begun_again", &[CC], killed_and_begun_again)
+        .test("a_state_directory_has_one_daemon", &[CC], a_state_directory_has_one_daemon)
+        .test("a_state_directory_that_is_moved_away_is_noticed", &[CC], a_state_directory_is_moved)
+        .test("a_full_disk_and_room_again", &[CC, UNSHARE, Need::Root], a_full_disk)
+        .test("a_read_only_state_directory", &[CC, UNSHARE, Need::Root], a_read_only_state_directory)
+        .test("a_configuration_that_cannot_be_read", &[CC], a_configuration_that_cannot_be_read)
+        .run()
+}
+
+fn a_bad_configuration_changes_nothing() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 50);
+    service.configure("rate_hz = \"many\"");
+    service.signal(Signal::SIGHUP);
+    service.until("it is refused", || service.log().contains("stays as it was"));
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains("stays as it was")).unwrap();
+    assert!(line.contains("ccsd.toml:8:11: ") && line.contains("whole number from 1 to 9999"), "{line}");
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 50);
+    assert_eq!(service.status()["segments"], 1);
+    service.configure("rate_hz = 199");
+    service.signal(Signal::SIGHUP);
+    service.until_status("the other rate", |status| status["rate_hz"] == 199 && status["segments"] == 2);
+    service.until_status("it goes on", |status| samples(status) >= before + 100);
+    service.stop();
+    assert_eq!(service.report(&[])["file"]["stored"]["segments"], 2);
+    // And it does not begin with a mistake.
+    service.configure("rat = 5");
+    let ended = Ended::of(&mut service.command());
+    ended.assert_refused(2, &["ccsd.toml:8:1: ", "unknown field `rat`", "rate_hz"]);
+    Ended::of(service.command().arg("--check-config")).assert_refused(2, &["rat"]);
+    service.configure("");
+    assert!(Ended::of(service.command().arg("--check-config")).status.success());
+}
+
+fn killed_and_begun_again() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 100);
+    let before = samples(&service.status());
+    service.daemon.kill().unwrap();
+    let _ = service.daemon.wait();
+    // Up to the last interval it is there, and said to be interrupted.
+    let report = service.report(&[]);
+    assert!(report["accounting"]["received"].as_u64().unwrap() >= before, "{report}");
+    let stored = &report["file"]["stored"];
+    assert_eq!(stored["interrupted"].as_array().unwrap().len(), 1, "{stored}");
+    let text = service.stored(&["report", "--watch", "busy"]);
+    assert!(text.stderr.contains("the service was killed there"), "{text:?}");
+    // Its stale socket does not matter, nor do files that are none of its own.
+    let foreign = service.path("state/busy/20200101T000000Z.ccsd");
+    fs::write(&foreign, "mine").unwrap();
+    let command = service.command();
+    service.begin(command);
+    service.until_status("watching again", |status| samples(status) >= 100);
+    service.until("it names the foreign file", || service.log().contains("is left alone"));
+    service.stop();
+    let report = service.report(&[]);
+    assert_eq!(report["file"]["stored"]["segments"], 2, "{report}");
+    assert_eq!(fs::read_to_string(foreign).unwrap(), "mine");
+}
+
+fn a_state_directory_has_one_daemon() {
+    let mut service = Service::start("");
+    let other = scratch();
+    let config = other.path().join("ccsd.toml");
+    let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
+    let sock = |path: PathBuf| format!("{path:?}");
+    fs::write(&config, text.replace(&sock(service.path("sock")), &sock(other.path().join("sock")))).unwrap();
+    let second = || {
+        let mut command = ccsd(["daemon", "--config"]);
+        command.arg(&config).env_remove("CCSD_SOCKET").stdin(Stdio::null());
+        command
+    };
+    let pid = format!("(PID {})", service.daemon.id());
+    Ended::of(&mut second()).assert_refused(2, &["another ccsd daemon", &pid, "state_dir"]);
+    // Who has another directory and is told to take this one keeps his own.
+    let state = sock(service.path("state"));
+    let apart = fs::read_to_string(&config).unwrap().replace(&state, &sock(other.path().join("state")));
+    fs::write(&config, &apart).unwrap();
+    let log = other.path().join("log");
+    let said = |words: &str| fs::read_to_string(&log).unwrap().contains(words);
+    let mut daemon = second().stderr(fs::File::create(&log).unwrap()).stdout(Stdio::null()).spawn().unwrap();
+    service.until("the second listens", || said("listens at"));
+    fs::write(&config, apart.replace(&sock(other.path().join("state")), &state)).unwrap();
+    let signal = |signal| kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
+    signal(Signal::SIGHUP);
+    service.until("it refuses", || said("the configuration stays as it was: another ccsd daemon"));
+    // It is free when the first has ended, however that was.
+    service.daemon.kill().unwrap();
+    let _ = service.daemon.wait();
+    signal(Signal::SIGHUP);
+    service.until("it takes it up", || said("the configuration was read anew"));
+    signal(Signal::SIGTERM);
+    assert!(daemon.wait().unwrap().success());
+}
+
+fn a_state_directory_is_moved() {
+    let mut service = Service::start("rate_hz = 499");
+    service.stop();
+    let mut command = service.command();
+    command.env("CCSD_LOG", "debug");
+    service.begin(command);
+    let fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 10);
+    let begins = format!("watch busy: follows PID {}", fixture.pid());
+    service.until("it is said who is followed", || service.log().contains(&begins));
+    fs::rename(service.path("state"), service.path("moved")).unwrap();
+    service.until("it is noticed", || service.log().contains("removed or moved away"));
+    let stored = || fs::read_dir(service.path("state/busy")).is_ok_and(|mut files| files.next().is_some());
+    service.until("it is stored in what is there now", stored);
+    let pid = fixture.pid();
+    drop(fixture);
+    service.until("it is said who is not", || service.log().contains(&format!("follows PID {pid} no more")));
+    service.stop();
+}
+
+fn a_full_disk() {
+    let mut service = Service::start("rate_hz = 499");
+    service.stop();
+    // A file system of its own, that nobody else sees.
+    let state = service.path("state");
+    let script = "mount -t tmpfs -o size=24m tmpfs \"$0\" && head -c 20M /dev/zero > \"$0/ballast\"; exec \"$@\"";
+    let inner = service.command();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&state).arg(inner.get_program()).args(inner.get_args());
+    fs::create_dir_all(&state).unwrap();
+    service.begin(command);
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
+    let problem = service.status()["problem"].as_str().unwrap().to_owned();
+    // Some is free, for others: a profile is begun where there is room for an hour of it.
+    assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
+    assert!(service.stored(&["watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
+    // As the daemon sees it.
+    let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));
+    fs::remove_file(inside.join("ballast")).unwrap();
+    service.until_status("it is stored again", |status| {
+        status["problem"].is_null() && status["bytes"].as_u64().unwrap() > 500 && status["profiling"] == true
+    });
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 100);
+    assert!(service.log().contains("all is well again"));
+    let answer = Ended::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
+    assert!(answer.status.success() && answer.stdout.contains("forever"), "{answer:?}");
+    service.stop();
+}
+
+fn a_read_only_state_directory() {
+    let mut service = Service::start("rate_hz = 499");
+    service.stop();
+    let state = service.path("state");
+    fs::create_dir_all(&state).unwrap();
+    let inner = service.command();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs -o ro tmpfs \"$0\"; exec \"$@\""]).arg(&state);
+    command.arg(inner.get_program()).args(inner.get_args());
+    service.begin(command);
+    let fixture = Running::start(&service.program, &[]);
+    service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
+    let problem = service.status()["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("nothing is stored") && problem.contains("Read-only file system"), "{problem}");
+    // Clients are served as ever.
+    let pid = fixture.pid().to_string();
+    let live = Ended::of(&mut service.ccsd(&["live", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
+    assert!(live.status.success() && live.stdout.contains("\"received\""), "{live:?}");
+    service.stop();
+}
+
+fn a_configuration_that_cannot_be_read() {
+    let mut service = Service::start("rate_hz = 499");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("some samples", |status| samples(status) >= 10);
+    // No rights keep root from reading, so it is something else that does.
+    let config = service.path("ccsd.toml");
+    fs::rename(&config, service.path("kept")).unwrap();
+    fs::create_dir(&config).unwrap();
+    service.signal(Signal::SIGHUP);
+    service.until("it is said", || service.log().contains("the configuration stays as it was"));
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 10);
+    service.stop();
+    Ended::of(&mut service.command()).assert_refused(2, &["ccsd.toml", "is not a regular file"]);
+}
