@@ -11,7 +11,6 @@
 
 mod header;
 mod images;
-mod lost;
 mod table;
 
 use std::fs::File;
@@ -36,7 +35,6 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
-use lost::Lost;
 use table::Table;
 
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
@@ -127,9 +125,8 @@ fn read(mut file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Pro
             Ok(EventRecord::Comm(comm)) => import.table.comm(&comm),
             Ok(EventRecord::Fork(fork)) => import.table.fork(&fork),
             Ok(EventRecord::Exit(exit)) => import.table.exit(&exit),
-            Ok(EventRecord::Lost(lost)) => import.lost.of_ring(lost.count),
+            Ok(EventRecord::Lost(lost)) => import.lost = import.lost.saturating_add(lost.count),
             Ok(EventRecord::Throttle(_)) => import.throttled += 1,
-            Ok(EventRecord::Raw(raw)) => import.malformed += u64::from(!import.lost.other(&raw, attribute == 0)),
             Ok(_) => {}
             Err(_) => import.malformed += 1,
         }
@@ -202,7 +199,7 @@ struct Import<'a> {
     /// When the last update was made.
     updated: u64,
     received: u64,
-    lost: Lost,
+    lost: u64,
     throttled: u64,
     malformed: u64,
     by_frame_pointers: u64,
@@ -233,7 +230,7 @@ impl<'a> Import<'a> {
             last_time: 0,
             updated: 0,
             received: 0,
-            lost: Lost::default(),
+            lost: 0,
             throttled: 0,
             malformed: 0,
             by_frame_pointers: 0,
@@ -350,7 +347,7 @@ impl<'a> Import<'a> {
             let duration = self.last_time.saturating_sub(self.first_time.unwrap_or(self.last_time));
             let profile = aggregator.profile_mut();
             let accounting = profile.accounting_mut();
-            (accounting.received, accounting.lost) = (self.received, self.lost.samples());
+            (accounting.received, accounting.lost) = (self.received, self.lost);
             (accounting.throttle_events, accounting.duration_ns) = (self.throttled, duration);
             let update = profile.take_update();
             (self.update)(profile.session(), &update);

@@ -11,6 +11,9 @@ const SHARE_OF_TIME: i64 = if cfg!(debug_assertions) { 1 } else { 4 };
 const MAX_NS_AT_ONCE: i64 = if cfg!(debug_assertions) { 2_000_000_000 } else { 50_000_000 };
 /// Steps between two looks at the clock, which is a system call. A step takes from 0.1 us to some 10 us.
 const STEPS: u32 = 32;
+/// Of stacks with fewer steps one in so many is measured, and counts for all of them: nearly every stack of a large program
+/// that is new to ccsd has one or two, and to look at the clock twice takes as long as those do.
+const SHORT_MEASURED: i64 = 8;
 
 /// CPU time of this thread for slow steps. A stack that is begun may overdraw it, and those after it then have none, so
 /// that of stacks which take long some are whole rather than all cut.
@@ -24,6 +27,10 @@ pub struct Allowance {
     /// CPU time when it was last looked at, for this stack.
     mark: Option<i64>,
     steps: u32,
+    /// What counts of the time since then, times over.
+    weight: i64,
+    /// Stacks with steps so far, until the next is measured.
+    until_measured: i64,
     /// Nanoseconds taken for this stack.
     taken: i64,
     refused: bool,
@@ -45,16 +52,23 @@ impl Allowance {
     /// Starts to count, if that has not been done for this stack.
     pub fn start(&mut self) {
         if self.mark.is_none() {
-            self.mark = Some(cpu_ns());
+            (self.mark, self.weight) = (Some(cpu_ns()), 1);
         }
     }
 
     /// Counts a step. Returns whether there may be another.
     #[inline]
     pub fn step(&mut self) -> bool {
-        self.start();
         self.steps += 1;
+        if self.steps == 1 && self.mark.is_none() {
+            self.until_measured -= 1;
+            if self.until_measured < 0 {
+                self.start();
+                (self.weight, self.until_measured) = (SHORT_MEASURED, SHORT_MEASURED - 1);
+            }
+        }
         if self.steps.is_multiple_of(STEPS) {
+            self.start();
             self.look(cpu_ns());
             let more = self.open && self.taken < MAX_NS_AT_ONCE;
             self.refusals += u64::from(!more && !self.refused);
@@ -79,7 +93,8 @@ impl Allowance {
     #[cold]
     fn look(&mut self, now: i64) {
         let taken = self.mark.map_or(0, |mark| now.saturating_sub(mark)).max(0);
-        self.left = self.left.saturating_sub(taken);
+        self.left = self.left.saturating_sub(taken.saturating_mul(self.weight));
+        self.weight = 1;
         self.taken = self.taken.saturating_add(taken);
         self.mark = Some(now);
     }
@@ -135,6 +150,34 @@ mod tests {
         // Until the time for it has passed.
         let wait = (MAX_NS_AT_ONCE * SHARE_OF_TIME) as u64;
         assert!(stack(&mut allowance, 100 * SECOND + 2 * wait, most));
+    }
+
+    #[test]
+    fn of_short_stacks_one_in_so_many_counts_for_all() {
+        let mut allowance = Allowance::default();
+        allowance.begin(100 * SECOND);
+        assert_eq!(allowance.left, MAX_NS_AT_ONCE);
+        let measured = |allowance: &mut Allowance, steps| {
+            allowance.begin(100 * SECOND);
+            assert!((0..steps).all(|_| allowance.step()));
+            // As if a millisecond had passed.
+            allowance.mark = allowance.mark.map(|mark| mark - 1_000_000);
+            allowance.end();
+            allowance.mark.is_some()
+        };
+        for round in 1..=2 {
+            let count = (0..SHORT_MEASURED).filter(|_| measured(&mut allowance, 2)).count();
+            assert_eq!(count, 1);
+            let spent = MAX_NS_AT_ONCE - allowance.left;
+            assert!((SHORT_MEASURED * round..SHORT_MEASURED * round + 4).contains(&(spent / 1_000_000)), "{spent}");
+        }
+        // Without steps none is; with many each is, and counts once.
+        assert!(!(0..100).any(|_| measured(&mut allowance, 0)));
+        allowance.until_measured = 5;
+        let before = allowance.left;
+        assert!(measured(&mut allowance, STEPS));
+        assert_eq!((before - allowance.left) / 1_000_000, 1);
+        assert_eq!(allowance.until_measured, 4);
     }
 
     #[test]

@@ -1,22 +1,24 @@
-//! Following a stack with framehop and its caches: nearly all frames of nearly all stacks.
+//! Following a stack by rules of two pointers: nearly all frames of nearly all stacks.
 
-use std::ops::Range;
+use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
-use framehop::x86_64::UnwindRegsX86_64;
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
 
 use super::loaded::DEBUG_FRAME_SPAN;
 use super::memory::UserStack;
 use super::outcome::{Found, Located, Pointers, Stop, locate};
+use super::plain::CallerPointers;
+use super::rule::FrameRule;
 use super::shadow::{Check, Known, ShadowStack, State};
 use super::tables::{Table, Way};
-use super::{CACHES, Frame, StackUnwinder};
+use super::{Frame, StackUnwinder};
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
 
 impl StackUnwinder {
-    /// Follows a stack up to where it ends, goes on as the thread's last one, or comes to a frame that framehop cannot leave.
+    /// Follows a stack up to where it ends, goes on as the thread's last one, or comes to a frame that takes more.
     pub(super) fn fast(
         &mut self,
         from: Pointers,
@@ -28,7 +30,6 @@ impl StackUnwinder {
     ) -> Result<Found, Stop> {
         self.first_known = frames.len() + 1;
         let mut search = shadow.search(mappings.generation());
-        let mut read_stack = |address: u64| stack.read(address).ok_or(());
         let Pointers { mut at, mut regs } = from;
         loop {
             let frame = match locate(at.address_for_lookup(), mappings, frames)? {
@@ -78,35 +79,44 @@ impl StackUnwinder {
                 if image.roots.table(frame.address) == Table::DebugFrame {
                     own = own.wrapping_add(DEBUG_FRAME_SPAN);
                 }
-                // framehop falls back to the frame pointer silently, so what is new to it is looked at first.
-                let known = self.alike.find(own);
-                let own = match known {
-                    Some(first) => first,
-                    None => {
-                        let Way::Plain(row) = image.roots.examine(frame.address) else { return Err(Stop::NeedsCare) };
-                        let distance = own.wrapping_sub(frame.address);
-                        let moved = |row: Range<u64>| row.start.wrapping_add(distance)..row.end.wrapping_add(distance);
-                        self.alike.insert(own, row.map(moved));
-                        own
+                let innermost = matches!(at, FrameAddress::InstructionPointer(_));
+                let (rule, new) = match self.rules.find(own) {
+                    Some(rule) => (rule, false),
+                    // framehop falls back to the frame pointer silently, so what is new is looked at first.
+                    None => match image.roots.examine(frame.address, &mut self.row_context) {
+                        Way::Careful => return Err(Stop::NeedsCare),
+                        Way::Plain(rule, function) => {
+                            self.rules.insert(own, rule);
+                            if let Some(function) = function {
+                                self.rules.insert_function(&function.moved(own.wrapping_sub(frame.address)));
+                            }
+                            (rule, true)
+                        }
+                    },
+                };
+                let left = match rule {
+                    FrameRule::AskFramehop => {
+                        let hits = self.cache.stats().hits();
+                        let left =
+                            ask_framehop(&mut self.unwinder, &mut self.cache, (own, innermost), &mut regs, stack);
+                        if self.cache.stats().hits() == hits && !new && !self.allowance.step() {
+                            return Err(Stop::Because(TruncationReason::TooDeep));
+                        }
+                        left
                     }
+                    rule => rule.leave(innermost, (regs.sp(), regs.bp()), |address| stack.read(address)),
                 };
-                let here = match at {
-                    FrameAddress::InstructionPointer(_) => Some(FrameAddress::InstructionPointer(own)),
-                    FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(own.wrapping_add(1)),
-                };
-                let here = here.ok_or(Stop::Because(TruncationReason::BadUnwindInfo))?;
-                let cache = &mut self.caches[cache_of(own)];
-                let hits = cache.stats().hits();
-                let result = self.unwinder.unwind_frame(here, &mut regs, cache, &mut read_stack);
-                let searched = known.is_none() || cache.stats().hits() == hits;
-                if searched && !self.allowance.step() {
+                if new && !self.allowance.step() {
                     return Err(Stop::Because(TruncationReason::TooDeep));
                 }
-                match result {
-                    Ok(Some(address)) => address,
+                match left {
+                    Ok(Some(caller)) => {
+                        regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                        caller.ip
+                    }
                     Ok(None) => return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE }),
-                    Err(framehop::Error::CouldNotReadStack(address)) => return Err(Stop::Unreadable(address)),
-                    Err(_) => return Err(image.no_way(frame.address)),
+                    Err(Some(address)) => return Err(Stop::Unreadable(address)),
+                    Err(None) => return Err(image.no_way(frame.address)),
                 }
             };
             let state = State { return_address, sp: regs.sp(), bp: regs.bp() };
@@ -124,8 +134,23 @@ impl StackUnwinder {
     }
 }
 
-/// The cache that holds an address's rule. Neighbouring return addresses should spread, so the low bits are mixed in.
-#[inline]
-fn cache_of(address: u64) -> usize {
-    ((address ^ (address >> 9) ^ (address >> 17)) as usize) % CACHES
+/// Leaves a frame by framehop, as [`FrameRule::leave`] does by a rule.
+#[cold]
+fn ask_framehop(
+    unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
+    cache: &mut CacheX86_64,
+    (own, innermost): (u64, bool),
+    regs: &mut UnwindRegsX86_64,
+    stack: &UserStack<'_>,
+) -> Result<Option<CallerPointers>, Option<u64>> {
+    let at = if innermost {
+        FrameAddress::InstructionPointer(own)
+    } else {
+        FrameAddress::from_return_address(own.wrapping_add(1)).ok_or(None)?
+    };
+    match unwinder.unwind_frame(at, regs, cache, &mut |address| stack.read(address).ok_or(())) {
+        Ok(caller) => Ok(caller.map(|ip| CallerPointers { ip, sp: regs.sp(), bp: regs.bp() })),
+        Err(framehop::Error::CouldNotReadStack(address)) => Err(Some(address)),
+        Err(_) => Err(None),
+    }
 }

@@ -198,6 +198,7 @@ mod tests {
 
     use super::super::StackUnwinder;
     use super::*;
+    use crate::unwind::tables::RowContext;
 
     #[test]
     fn what_is_remembered_of_addresses_is_forgotten_when_it_is_too_much() {
@@ -219,7 +220,7 @@ mod tests {
                 let _ = image.roots.unwind().with_kept_row(address, |_| Ok(()));
                 image.roots.rows(address);
                 image.roots.covered(address);
-                image.roots.examine(address);
+                image.roots.examine(address, &mut RowContext::new());
             }
             assert!(image.roots.bytes() >= before);
             unwinder.bound_rules();

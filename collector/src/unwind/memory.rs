@@ -47,6 +47,11 @@ pub const MAX_PROBES: usize = 16;
 /// not their bytes.
 const PROBE_SPAN: usize = 1024;
 
+/// Bytes of a stack that are [touched](UserStack::touch): most stacks are smaller, and of larger ones much is not looked at.
+const MAX_TOUCHED: usize = 8 << 10;
+/// Of x86-64.
+const CACHE_LINE: usize = 64;
+
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
 pub const BELOW_STACK: u64 = 64 << 10;
 
@@ -298,6 +303,15 @@ impl<'a> UserStack<'a> {
             recent: Cell::new([NOTHING_READ; 2]),
             late: Cell::new(None),
         }
+    }
+
+    /// Reads what was copied once, out to `outermost`, where the thread's last stack ended. The kernel has written it on
+    /// another CPU or long ago: this way the caches wait for many of its lines at once, and not for one at each frame.
+    pub fn touch(&self, outermost: u64) {
+        let used = usize::try_from(outermost.saturating_sub(self.sp)).unwrap_or(0).min(MAX_TOUCHED);
+        let used = self.piece.get(..used).unwrap_or(self.piece);
+        let lines = used.iter().step_by(CACHE_LINE);
+        std::hint::black_box(lines.fold(0u8, |sum, byte| sum ^ byte));
     }
 
     /// The word at an address, if the sample copied it.

@@ -1,19 +1,20 @@
 //! From registers and stack bytes to a stack of frames.
 //!
-//! framehop does the work, rule by rule. Two things are arranged around it:
+//! Nearly every frame is left by the stack pointer and the frame pointer alone, as a row of the unwind tables says: by a
+//! [`rule`], which is looked up by address ([`known_rules`]). Where a row takes more, or no table is to be read, framehop is
+//! asked.
 //!
 //! - Every image stands once in an address space of ccsd's own, at a base given by its index, and frames are looked up
 //!   there instead of at the addresses of the process. Unwind rules are then shared by all processes that map the
 //!   image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code addresses are translated; the stack
 //!   pointer and the frame pointer stay the target's own. (The one rule that looks at the instruction pointer's value,
 //!   that of the PLT, uses its low four bits, and those are the target's too.)
-//! - framehop caches 509 rules; a compiler has tens of thousands of return addresses. A set of caches, chosen by bits
-//!   of the address, keeps the hit rate near one.
+//! - All rows of a function are read when its first address is met, and kept: most samples interrupt a program at an address
+//!   that is new, in a function that is not.
 //!
 //! Where framehop's rules do not reach, the stack is unwound again, up to beyond that frame, by [`careful`], and by [`code`]
 //! where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
-mod alike;
 mod allowance;
 mod careful;
 mod chain;
@@ -24,6 +25,7 @@ mod go;
 mod goroutine;
 pub mod goroutines;
 mod join;
+mod known_rules;
 mod loaded;
 pub mod memory;
 mod outcome;
@@ -35,6 +37,7 @@ mod recorded;
 mod registers;
 mod return_addresses;
 mod roots;
+mod rule;
 pub mod shadow;
 mod slow;
 mod switch;
@@ -52,22 +55,21 @@ use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
-use alike::AlikeAddresses;
 use allowance::Allowance;
 use chain::FrameChain;
 use goroutines::{Goroutines, R14};
+use known_rules::KnownRules;
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
 use outcome::{Careful, Found, Pointers, Stop};
 use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
 use shadow::{Known, ShadowStack};
+use tables::RowContext;
 
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
 /// make. More is taken for a loop.
 pub const MAX_FRAMES: usize = 1 << 19;
-/// Rule caches; 64 x 509 rules of 16 bytes are 0.5 MiB and hold every return address of a compiler run.
-const CACHES: usize = 64;
 /// Times that a stack is begun anew for a frame that framehop cannot leave. Signal frames and the like come one or two to a
 /// stack; where there are more, all that is left is unwound with every register.
 const MAX_PASSES: usize = 4;
@@ -96,8 +98,10 @@ pub enum Root {
 /// Unwinds samples. Owns the unwind information of all images, read when the first frame falls into them.
 pub struct StackUnwinder {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
-    caches: Vec<CacheX86_64>,
-    alike: AlikeAddresses,
+    /// framehop's own rules, of the few frames that it is asked about.
+    cache: CacheX86_64,
+    rules: KnownRules,
+    row_context: RowContext,
     images: LoadedImages,
     return_addresses: ReturnAddresses,
     generated: GeneratedRules,
@@ -166,8 +170,9 @@ impl StackUnwinder {
             frames_to_look: 0,
             forgotten: 0,
             unwinder: UnwinderX86_64::new(),
-            caches: (0..CACHES).map(|_| CacheX86_64::new()).collect(),
-            alike: AlikeAddresses::default(),
+            cache: CacheX86_64::new(),
+            rules: KnownRules::default(),
+            row_context: RowContext::new(),
             images: LoadedImages::within(unwind_tables),
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
@@ -206,6 +211,7 @@ impl StackUnwinder {
         self.allowance.begin(sample.time);
         let sp = sample.regs.map_or(0, |regs| regs.sp);
         let stack = UserStack::new(sample.stack, sp, &mut memory);
+        stack.touch(shadow.outermost().next().map_or(0, |slot| slot.0));
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
             Ok(Found { root: Root::Complete, common, in_shadow: true }) if self.gap.is_none() => {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
@@ -249,7 +255,7 @@ impl StackUnwinder {
         }
         self.forgotten += 1;
         // What is soonest found out again goes first.
-        self.alike.clear();
+        self.rules.clear();
         if self.rule_bytes() > self.unwind_rules {
             self.images.drop_all(&mut self.unwinder);
             (self.return_addresses, self.generated) = Default::default();
@@ -257,7 +263,7 @@ impl StackUnwinder {
     }
 
     fn rule_bytes(&self) -> u64 {
-        let frames = self.images.remembered() + self.alike.bytes();
+        let frames = self.images.remembered() + self.rules.bytes();
         (frames + self.return_addresses.bytes() + self.generated.bytes()) as u64
     }
 
@@ -355,7 +361,7 @@ impl StackUnwinder {
     /// Frees what is kept of an image that is not mapped any more.
     pub fn drop_image(&mut self, index: ImageIndex) {
         if self.images.drop_image(&mut self.unwinder, index) {
-            self.alike.clear();
+            self.rules.clear();
             self.return_addresses.forget(index);
             self.generated.forget(index);
         }

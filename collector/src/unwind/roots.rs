@@ -22,8 +22,9 @@ use super::go::{GoCode, GoFrame};
 use super::plain::{CallerPointers, Plain};
 use super::realigned::Realigned;
 use super::registers::Registers;
+use super::rule::FrameRule;
 use super::switch;
-use super::tables::{self, Table, Tables, Way};
+use super::tables::{self, RowContext, Table, Tables, Way};
 
 /// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -103,7 +104,7 @@ impl ImageRoots {
         address.wrapping_sub(self.entry) < ENTRY_BYTES && self.entry != 0 && self.covered(address) == Covered::No
     }
 
-    /// Whether framehop cannot leave the frame.
+    /// Whether neither a rule nor framehop can leave the frame.
     #[inline]
     pub fn needs_care(&self, address: u64) -> bool {
         !self.careful.is_empty() && self.careful.contains(&address)
@@ -124,16 +125,18 @@ impl ImageRoots {
         self.go.as_mut()?.frame(address)
     }
 
-    /// Finds out whether framehop can leave a frame that is met for the first time. It is remembered if not.
-    pub fn examine(&mut self, address: u64) -> Way {
+    /// Finds out how a frame is left that is met for the first time. It is remembered if that takes care.
+    pub fn examine(&mut self, address: u64, context: &mut RowContext) -> Way {
         // Without its bytes there is only the frame pointer, and framehop follows it.
         if self.elf.is_none() {
-            return Way::Plain(None);
+            return Way::Plain(FrameRule::AskFramehop, None);
         }
         let go_frame = self.go_frame(address);
-        match tables::way(&self.unwind, address) {
+        match tables::way(&self.unwind, address, context) {
             // What is special about functions of Go is not in the tables.
-            Way::Plain(row) if go_frame.is_none() => return Way::Plain(row.filter(|_| self.go.is_none())),
+            Way::Plain(rule, function) if go_frame.is_none() => {
+                return Way::Plain(rule, function.filter(|_| self.go.is_none()));
+            }
             _ => {}
         }
         if self.careful.len() >= MAX_CAREFUL {

@@ -15,7 +15,9 @@ use rustc_hash::FxBuildHasher;
 
 use super::careful::Stuck;
 use super::fde_index::{FdeIndex, MAX_ENTRY_BYTES};
+use super::known_rules::FunctionRules;
 use super::registers::{CALLEE_SAVED, REGISTERS};
+use super::rule::FrameRule;
 
 /// Bytes of a table.
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -33,6 +35,9 @@ pub enum Table {
     /// `.debug_frame`, asked for what the other does not cover.
     DebugFrame,
 }
+
+/// Room to run an entry's instructions in, some 30 KiB.
+pub type RowContext = UnwindContext<usize>;
 
 /// The tables of one image, and the indexes of those that come without one. An index is built when its table is first
 /// asked for an address.
@@ -128,52 +133,82 @@ impl Tables {
 /// How the frame at an address is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// framehop can leave it, and all others in the row's range in the same way, if there is one.
-    Plain(Option<Range<u64>>),
-    /// framehop cannot.
+    /// By a rule, or by framehop. The other rows of its function, if these have been read, too.
+    Plain(FrameRule, Option<FunctionRules>),
+    /// Neither can leave it.
     Careful,
 }
 
-/// Whether framehop can leave the frame at `address`.
-pub fn way(tables: &Tables, address: u64) -> Way {
-    let simple = with_row(tables, address, |row, found| {
-        let whole = row.start_address()..row.end_address().min(found.end);
-        let mut range = Some(whole).filter(|_| found.table == Table::EhFrame);
-        let cfa = match row.cfa() {
-            CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
-            // That of the PLT reads no memory, and framehop evaluates it; but it looks at the address.
-            CfaRule::Expression(expression) => {
-                range = None;
-                !reads_memory(tables, found.table, expression)
-            }
-        };
-        let plain = |rule: Option<RegisterRule<usize>>| {
-            matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
-        };
-        (cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP)), range)
-    });
-    match simple {
-        Ok((true, range)) => Way::Plain(range.filter(|row| is_of_one_entry(tables, row))),
+/// How the frame at `address` is left.
+pub fn way(tables: &Tables, address: u64, context: &mut RowContext) -> Way {
+    if let Some(function) = function(tables, address, context) {
+        let rules = &function.rows;
+        let distance = u32::try_from(address - function.range.start).unwrap_or(u32::MAX);
+        let row = rules.partition_point(|(start, _)| *start <= distance).checked_sub(1).and_then(|row| rules.get(row));
+        return row.and_then(|row| row.1).map_or(Way::Careful, |rule| Way::Plain(rule, Some(function)));
+    }
+    match with_row_in(context, tables, address, |row, found| rule(tables, found.table, row)) {
+        Ok(Some(rule)) => Way::Plain(rule, None),
         // Of what no table covers framehop makes guesses of its own.
-        Ok((false, _)) | Err(Stuck::NotCovered) => Way::Careful,
-        Err(_) => Way::Plain(None),
+        Ok(None) | Err(Stuck::NotCovered) => Way::Careful,
+        Err(_) => Way::Plain(FrameRule::AskFramehop, None),
     }
 }
 
-/// Whether no entry of `.eh_frame` begins inside a row of another, as a search through the table sees it: it finds the last
-/// entry that begins at an address or before.
-fn is_of_one_entry(tables: &Tables, row: &Range<u64>) -> bool {
-    let (sections, Some(last)) = (&tables.sections, row.end.checked_sub(1)) else { return false };
-    let bases = sections.bases();
+/// How the frames of a row are left, if not with every register.
+fn rule(tables: &Tables, table: Table, row: &UnwindTableRow<usize>) -> Option<FrameRule> {
+    if let Some(rule) = FrameRule::of(row) {
+        return Some(rule);
+    }
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
+        // That of the PLT reads no memory, and framehop evaluates it.
+        CfaRule::Expression(expression) => !reads_memory(tables, table, expression),
+    };
+    let plain = |rule: Option<RegisterRule<usize>>| {
+        matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
+    };
+    (cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP))).then_some(FrameRule::AskFramehop)
+}
+
+/// All rows of the entry of `.eh_frame` for an address, if they are not too many, and stand for all of its addresses.
+fn function(tables: &Tables, address: u64, context: &mut RowContext) -> Option<FunctionRules> {
+    let section = EhFrame::new(&tables.sections.eh_frame.as_ref()?.data, LittleEndian);
+    let bases = tables.sections.bases();
+    let fde = eh_frame_entry(tables, &section, &bases, address)?;
+    let range = fde.initial_address()..fde.end_address();
+    if !range.contains(&address) || fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
+        return None;
+    }
+    if !is_of_one_entry(tables, &bases, &range) {
+        return None;
+    }
+    let mut rows = Vec::new();
+    let mut table = fde.rows(&section, &bases, context).ok()?;
+    // The instructions of the entry may go on beyond its end.
+    while let Some(row) = table.next_row().ok()?.filter(|row| row.start_address() < range.end) {
+        if rows.len() >= FunctionRules::MAX_ROWS {
+            return None;
+        }
+        let start = u32::try_from(row.start_address().checked_sub(range.start)?).ok()?;
+        rows.push((start, rule(tables, Table::EhFrame, row)));
+    }
+    Some(FunctionRules { range, rows })
+}
+
+/// Whether no entry of `.eh_frame` begins inside another, as a search through the table sees it: it finds the last entry
+/// that begins at an address or before.
+fn is_of_one_entry(tables: &Tables, bases: &BaseAddresses, range: &Range<u64>) -> bool {
+    let (sections, Some(last)) = (&tables.sections, range.end.checked_sub(1)) else { return false };
     if let Some(header) = &sections.eh_frame_hdr {
-        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok();
+        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(bases, 8).ok();
         let Some(table) = parsed.as_ref().and_then(|parsed| parsed.table()) else { return false };
         return matches!(
-            (table.lookup(row.start, &bases), table.lookup(last, &bases)),
+            (table.lookup(range.start, bases), table.lookup(last, bases)),
             (Ok(first), Ok(last)) if first == last
         );
     }
-    tables.eh_frame.get().is_some_and(|index| index.begins_none(row.start, last))
+    tables.eh_frame.get().is_some_and(|index| index.begins_none(range.start, last))
 }
 
 /// Which table covers the address, and whether it says that the function has no caller.
@@ -235,8 +270,6 @@ pub struct Found {
     pub table: Table,
     /// Whether it belongs to a signal trampoline.
     pub signal: bool,
-    /// Where its entry ends. (The instructions of the entry may go on beyond that.)
-    pub end: u64,
 }
 
 /// Finds the row of the unwind tables for an address.
@@ -248,34 +281,47 @@ pub fn with_row<T>(
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
 ) -> Result<T, Stuck> {
+    with_row_in(&mut RowContext::new(), tables, address, then)
+}
+
+/// The same in room that is there.
+fn with_row_in<T>(
+    context: &mut RowContext,
+    tables: &Tables,
+    address: u64,
+    then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
+) -> Result<T, Stuck> {
     let sections = &tables.sections;
     let bases = sections.bases();
     if let Some(eh_frame) = &sections.eh_frame {
         let section = EhFrame::new(&eh_frame.data, LittleEndian);
-        let fde = match &sections.eh_frame_hdr {
-            Some(header) => {
-                let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok();
-                parsed
-                    .as_ref()
-                    .and_then(|parsed| parsed.table())
-                    .and_then(|table| table.fde_for_address(&section, &bases, address, EhFrame::cie_from_offset).ok())
-            }
-            None => {
-                let index = tables.eh_frame.get_or_init(|| FdeIndex::build(&section, &bases));
-                index.find(&section, &bases, address)
-            }
-        };
-        if let Some(fde) = fde {
-            return row(&section, &bases, Table::EhFrame, &fde, address, then);
+        if let Some(fde) = eh_frame_entry(tables, &section, &bases, address) {
+            return row(context, &section, &bases, Table::EhFrame, &fde, address, then);
         }
     }
     let section = debug_frame(tables.sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
     let index = tables.debug_frame.get_or_init(|| FdeIndex::build(&section, &bases));
     let fde = index.find(&section, &bases, address).ok_or(Stuck::NotCovered)?;
-    row(&section, &bases, Table::DebugFrame, &fde, address, then)
+    row(context, &section, &bases, Table::DebugFrame, &fde, address, then)
+}
+
+/// The entry of `.eh_frame` for an address.
+fn eh_frame_entry<'a>(
+    tables: &'a Tables,
+    section: &EhFrame<Slice<'a>>,
+    bases: &BaseAddresses,
+    address: u64,
+) -> Option<FrameDescriptionEntry<Slice<'a>>> {
+    let Some(header) = &tables.sections.eh_frame_hdr else {
+        let index = tables.eh_frame.get_or_init(|| FdeIndex::build(section, bases));
+        return index.find(section, bases, address);
+    };
+    let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(bases, 8).ok()?;
+    parsed.table()?.fde_for_address(section, bases, address, EhFrame::cie_from_offset).ok()
 }
 
 fn row<'a, S: UnwindSection<Slice<'a>>, T>(
+    context: &mut RowContext,
     section: &S,
     bases: &BaseAddresses,
     table: Table,
@@ -287,9 +333,8 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     if fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
         return Err(Stuck::Bad);
     }
-    let mut context = UnwindContext::new();
-    let row = fde.unwind_info_for_address(section, bases, &mut context, address).map_err(|_| Stuck::Bad)?;
-    Ok(then(row, Found { table, signal: fde.is_signal_trampoline(), end: fde.end_address() }))
+    let row = fde.unwind_info_for_address(section, bases, context, address).map_err(|_| Stuck::Bad)?;
+    Ok(then(row, Found { table, signal: fde.is_signal_trampoline() }))
 }
 
 #[cfg(test)]
@@ -346,7 +391,8 @@ pub mod tests {
             let section = debug_frame(&data);
             let bases = BaseAddresses::default();
             let fde = section.fde_for_address(&bases, 0x1010, DebugFrame::cie_from_offset).unwrap();
-            let found = row(&section, &bases, Table::DebugFrame, &fde, 0x1010, |_, _| Caller::Called);
+            let found =
+                row(&mut RowContext::new(), &section, &bases, Table::DebugFrame, &fde, 0x1010, |_, _| Caller::Called);
             assert_eq!(found, expected);
         }
     }
@@ -361,7 +407,7 @@ pub mod tests {
         // DW_CFA_advance_loc4 0x400, DW_CFA_def_cfa_offset 16
         let two_rows: &[u8] = &[0x04, 0, 4, 0, 0, 0x0e, 16];
         let mut at = cie + 32;
-        for (start, length, code) in [(0x1000u64, 0x1000u64, two_rows), (0x1800, 0x100, &[]), (0x3000, 0x100, two_rows)]
+        for (start, length, code) in [(0x1000u64, 0x1000u64, two_rows), (0x1800, 0x100, &[]), (0x3000, 0x800, two_rows)]
         {
             let mut body = ((at + 4 - cie) as u32).to_le_bytes().to_vec();
             body.extend(start.to_le_bytes());
@@ -391,20 +437,25 @@ pub mod tests {
 
     #[test]
     fn rows_stand_for_all_of_their_addresses_but_where_another_entry_begins() {
+        let rule = |words| Some(FrameRule::StackPointer { words });
         for header in [true, false] {
             let tables = nested(header);
-            for (address, row) in [
-                (0x1000, Some(0x1000..0x1400)),
-                (0x13ff, Some(0x1000..0x1400)),
+            let mut context = RowContext::new();
+            for (address, words, function) in [
                 // In the second row there is another function.
-                (0x1400, None),
-                (0x1900, None),
-                (0x1800, Some(0x1800..0x1900)),
-                (0x3080, Some(0x3000..0x3100)),
-            ] {
+                (0x1000, 1, None),
+                (0x13ff, 1, None),
+                (0x1400, 2, None),
+                (0x1800, 1, Some((0x1800..0x1900, vec![(0, rule(1))]))),
+                (0x3000, 1, Some((0x3000..0x3800, vec![(0, rule(1)), (0x400, rule(2))]))),
+                (0x37ff, 2, Some((0x3000..0x3800, vec![(0, rule(1)), (0x400, rule(2))]))),
                 // What the search finds is the entry that begins last, and it does not reach that far.
-                let expected = if address == 0x1900 { Way::Careful } else { Way::Plain(row) };
-                assert_eq!(way(&tables, address), expected, "{address:#x}, header: {header}");
+                (0x1900, 0, None),
+            ] {
+                let function = function.map(|(range, rows)| FunctionRules { range, rows });
+                let expected =
+                    rule(words).filter(|_| words > 0).map_or(Way::Careful, |rule| Way::Plain(rule, function));
+                assert_eq!(way(&tables, address, &mut context), expected, "{address:#x}, header: {header}");
             }
         }
     }
@@ -412,9 +463,11 @@ pub mod tests {
     #[test]
     fn what_needs_care() {
         let tables = tables();
-        assert_eq!(way(&tables, 0x1010), Way::Plain(None));
-        assert_eq!(way(&tables, 0x2010), Way::Careful);
-        assert_eq!(way(&tables, 0x4010), Way::Careful);
+        let way = |address| way(&tables, address, &mut RowContext::new());
+        assert_eq!(way(0x1010), Way::Plain(FrameRule::StackPointer { words: 2 }, None));
+        assert_eq!(way(0x2010), Way::Careful);
+        assert_eq!(way(0x3010), Way::Plain(FrameRule::Outermost, None));
+        assert_eq!(way(0x4010), Way::Careful);
         assert_eq!(covers(&tables, 0x1010), Some((Table::DebugFrame, false)));
         assert_eq!(covers(&tables, 0x3010), Some((Table::DebugFrame, true)));
         assert_eq!(covers(&tables, 0x4010), None);

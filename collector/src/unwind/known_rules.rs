@@ -1,0 +1,205 @@
+//! The rules of addresses that have been met, and of the functions around them.
+//!
+//! Where a program is interrupted is nearly always a new address, though mostly of a function that is known. To find its
+//! row anew, by a search through the table and by running the entry's instructions, takes some hundred times as long as
+//! the rest of the frame. So all rows of a function are read when its first address is met.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::rule::FrameRule;
+
+/// Places for addresses, 16 bytes each: at first, and at most (1 MiB). A run of a compiler is met at 30,000 addresses. One
+/// that comes to a place which is taken takes it: the other's function is still known.
+const FIRST_PLACES: usize = 1 << 10;
+const MAX_PLACES: usize = 1 << 16;
+/// Rows of functions remembered, 12 bytes each, and functions, some 50 bytes each.
+const MAX_ROWS: usize = 1 << 17;
+const MAX_FUNCTIONS: usize = 1 << 14;
+
+/// All rows of a function that are of one entry of the tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionRules {
+    /// Where the function is.
+    pub range: Range<u64>,
+    /// Where each row begins, from the beginning of the function, in order, and its rule if it has one.
+    pub rows: Vec<(u32, Option<FrameRule>)>,
+}
+
+impl FunctionRules {
+    /// Rows of one function; those that have more are examined address by address.
+    pub const MAX_ROWS: usize = 1024;
+
+    /// The same function so much further on, wrapping.
+    #[must_use]
+    pub fn moved(mut self, distance: u64) -> FunctionRules {
+        self.range = self.range.start.wrapping_add(distance)..self.range.end.wrapping_add(distance);
+        self
+    }
+}
+
+/// Addresses are of ccsd's own address space, see [`unwind`](super).
+#[derive(Debug, Default)]
+pub struct KnownRules {
+    /// By a hash of the address. A power of two of them, at most half of them taken until there are [`MAX_PLACES`].
+    places: Vec<(u64, Option<FrameRule>)>,
+    taken: usize,
+    /// Functions by where they begin: where they end, and which rows are theirs.
+    functions: BTreeMap<u64, (u64, Range<u32>)>,
+    rows: Vec<(u32, Option<FrameRule>)>,
+}
+
+impl KnownRules {
+    /// The rule of an address, if it or another of its function has been met.
+    #[inline]
+    pub fn find(&mut self, address: u64) -> Option<FrameRule> {
+        match self.places.get(place(address, self.places.len())) {
+            Some(&(met, rule)) if met == address && rule.is_some() => rule,
+            _ => self.find_in_function(address),
+        }
+    }
+
+    #[cold]
+    fn find_in_function(&mut self, address: u64) -> Option<FrameRule> {
+        let (start, (end, rows)) = self.functions.range(..=address).next_back()?;
+        if address >= *end {
+            return None;
+        }
+        let distance = u32::try_from(address - start).ok()?;
+        let rows = self.rows.get(rows.start as usize..rows.end as usize)?;
+        let after = rows.partition_point(|(start, _)| *start <= distance);
+        let rule = rows.get(after.checked_sub(1)?)?.1?;
+        self.insert(address, rule);
+        Some(rule)
+    }
+
+    /// Remembers the rule of an address.
+    pub fn insert(&mut self, address: u64, rule: FrameRule) {
+        if 2 * self.taken >= self.places.len() && self.places.len() < MAX_PLACES {
+            let places = (2 * self.places.len()).max(FIRST_PLACES);
+            let before = std::mem::replace(&mut self.places, vec![(0, None); places]);
+            self.taken = 0;
+            before.into_iter().for_each(|(address, rule)| self.put(address, rule));
+        }
+        self.put(address, Some(rule));
+    }
+
+    fn put(&mut self, address: u64, rule: Option<FrameRule>) {
+        let at = place(address, self.places.len());
+        if let Some(place) = self.places.get_mut(at).filter(|_| rule.is_some()) {
+            self.taken += usize::from(place.1.is_none());
+            *place = (address, rule);
+        }
+    }
+
+    /// Remembers all rows of a function.
+    pub fn insert_function(&mut self, function: &FunctionRules) {
+        // A row without a rule has led here again.
+        if self.functions.get(&function.range.start).is_some_and(|known| known.0 == function.range.end) {
+            return;
+        }
+        if self.rows.len() + function.rows.len() > MAX_ROWS || self.functions.len() >= MAX_FUNCTIONS {
+            self.functions.clear();
+            self.rows.clear();
+        }
+        let first = self.rows.len() as u32;
+        self.rows.extend_from_slice(&function.rows);
+        self.functions.insert(function.range.start, (function.range.end, first..self.rows.len() as u32));
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        let places = self.places.capacity() * size_of::<(u64, Option<FrameRule>)>();
+        let rows = self.rows.capacity() * size_of::<(u32, Option<FrameRule>)>();
+        // A node of the tree is at least half full.
+        places + rows + 2 * self.functions.len() * size_of::<(u64, (u64, Range<u32>))>()
+    }
+
+    /// Forgets all: an image has gone, and another may come to stand in its place.
+    pub fn clear(&mut self) {
+        *self = KnownRules::default();
+    }
+}
+
+/// The place of an address among so many, a power of two, or none.
+#[inline]
+fn place(address: u64, places: usize) -> usize {
+    // Fibonacci hashing: the upper bits of a product with 2^64 divided by the golden ratio.
+    let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    hash as usize & places.wrapping_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(words: u16) -> FrameRule {
+        FrameRule::StackPointer { words }
+    }
+
+    fn function(start: u64) -> FunctionRules {
+        let rows = vec![(0, Some(rule(1))), (4, Some(rule(2))), (0x10, None), (0x20, Some(rule(3)))];
+        FunctionRules { range: start..start + 0x40, rows }
+    }
+
+    #[test]
+    fn the_rows_of_a_function_stand_for_all_its_addresses() {
+        let mut known = KnownRules::default();
+        assert_eq!((known.find(0x1010), known.find(0)), (None, None));
+        known.insert_function(&function(0x1000));
+        known.insert(0x5000, rule(9));
+        for (address, expected) in [
+            (0xfff, None),
+            (0x1000, Some(rule(1))),
+            (0x1003, Some(rule(1))),
+            (0x1004, Some(rule(2))),
+            (0x100f, Some(rule(2))),
+            // These are not for rules.
+            (0x1010, None),
+            (0x101f, None),
+            (0x103f, Some(rule(3))),
+            (0x1040, None),
+            (0x5000, Some(rule(9))),
+            (0x5001, None),
+        ] {
+            assert_eq!(known.find(address), expected, "{address:#x}");
+            assert_eq!(known.find(address), expected, "{address:#x} again");
+        }
+        known.clear();
+        assert_eq!((known.find(0x1000), known.find(0x5000)), (None, None));
+    }
+
+    #[test]
+    fn what_is_found_is_what_was_put_in() {
+        let mut known = KnownRules::default();
+        let of = |address: u64| rule((address % 0xffff) as u16 + 1);
+        for i in 0..4 * MAX_PLACES as u64 {
+            let address = i * 13;
+            known.insert(address, of(address));
+            assert_eq!(known.find(address), Some(of(address)));
+            // What was pushed out is not there; what is there is right.
+            let earlier = i / 2 * 13;
+            assert!(known.find(earlier).is_none_or(|found| found == of(earlier)));
+        }
+        let there = (0..4 * MAX_PLACES as u64).filter(|i| known.find(i * 13).is_some()).count();
+        assert!((MAX_PLACES / 2..=MAX_PLACES).contains(&there), "{there}");
+        assert!(known.places.len() == MAX_PLACES);
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_is_room_for() {
+        let mut known = KnownRules::default();
+        for i in 0..3 * MAX_FUNCTIONS as u64 {
+            known.insert_function(&function(i * 0x40));
+            assert_eq!(known.find(i * 0x40 + 5), Some(rule(2)));
+            assert!(known.functions.len() <= MAX_FUNCTIONS && known.rows.len() <= MAX_ROWS);
+        }
+        let rows = vec![(0, None); FunctionRules::MAX_ROWS];
+        for i in 0..2 * (MAX_ROWS / FunctionRules::MAX_ROWS) as u64 {
+            let many = FunctionRules { range: i..i + 1, rows: rows.clone() };
+            known.insert_function(&many);
+            known.insert_function(&many);
+            assert!(known.rows.len() <= MAX_ROWS);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! How most frames are left: by the stack pointer and the frame pointer alone, as a row of the unwind tables says.
+//!
+//! framehop makes such rules of rows, too, and these do the same (a test compares them). They are kept here so that one
+//! look at one place of [`KnownRules`](super::known_rules::KnownRules) is enough for a frame, and so that all rows of a
+//! function are read at once.
+
+use gimli::{CfaRule, RegisterRule, UnwindTableRow, X86_64};
+
+use super::plain::CallerPointers;
+
+/// How a frame is left. The return address is always the last word below the frame's address (CFA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameRule {
+    /// framehop has to be asked.
+    AskFramehop,
+    /// Nothing called it.
+    Outermost,
+    /// As code compiled with frame pointers: `rbp` points to the caller's, and the frame begins behind the next word.
+    FramePointer,
+    /// The frame begins so many words above the stack pointer; `rbp` is the caller's.
+    StackPointer {
+        /// More than 0.
+        words: u16,
+    },
+    /// The same, and the caller's `rbp` has been saved so many words above the stack pointer (or below).
+    SavedFramePointer {
+        /// More than 0.
+        words: u16,
+        /// Of 8 bytes, as the others.
+        saved: i16,
+    },
+}
+
+// With its address, a quarter of a cache line.
+const _: () = assert!(size_of::<(u64, Option<FrameRule>)>() == 16);
+
+impl FrameRule {
+    /// The rule of a row, if it is such a one.
+    pub fn of(row: &UnwindTableRow<usize>) -> Option<FrameRule> {
+        match row.register(X86_64::RA) {
+            None | Some(RegisterRule::Undefined) => return Some(FrameRule::Outermost),
+            Some(RegisterRule::Offset(-8)) => {}
+            Some(_) => return None,
+        }
+        let saved = match row.register(X86_64::RBP) {
+            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => None,
+            Some(RegisterRule::Offset(offset)) => Some(offset),
+            Some(_) => return None,
+        };
+        let words = |bytes: i64| (bytes % 8 == 0).then_some(bytes / 8);
+        match *row.cfa() {
+            CfaRule::RegisterAndOffset { register: X86_64::RBP, offset: 16 } if saved == Some(-16) => {
+                Some(FrameRule::FramePointer)
+            }
+            CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => {
+                let above = u16::try_from(words(offset)?).ok().filter(|words| *words > 0)?;
+                let Some(saved) = saved else { return Some(FrameRule::StackPointer { words: above }) };
+                let saved = i16::try_from(words(offset.checked_add(saved)?)?).ok()?;
+                Some(FrameRule::SavedFramePointer { words: above, saved })
+            }
+            _ => None,
+        }
+    }
+
+    /// The caller's pointers; `None` if it has none, or a return address of 0. `innermost` is the first frame of a stack.
+    /// (Those that framehop is to be asked about are not left.)
+    ///
+    /// # Errors
+    /// The address of the stack that is needed and is not there; `None` where this does not lead outwards.
+    #[inline]
+    pub fn leave(
+        self,
+        innermost: bool,
+        (sp, bp): (u64, u64),
+        mut read: impl FnMut(u64) -> Option<u64>,
+    ) -> Result<Option<CallerPointers>, Option<u64>> {
+        let above = |words: u16| sp.checked_add(u64::from(words) * 8).ok_or(None);
+        let (cfa, bp) = match self {
+            FrameRule::AskFramehop => return Err(None),
+            FrameRule::Outermost => return Ok(None),
+            FrameRule::FramePointer if bp == 0 => return Ok(None),
+            FrameRule::FramePointer => {
+                let cfa = bp.checked_add(16).filter(|cfa| *cfa > sp).ok_or(None)?;
+                (cfa, read(bp).ok_or(Some(bp))?)
+            }
+            FrameRule::StackPointer { words } => (above(words)?, bp),
+            FrameRule::SavedFramePointer { words, saved } => {
+                let cfa = above(words)?;
+                let slot = sp.checked_add_signed(i64::from(saved) * 8).ok_or(None)?;
+                match read(slot) {
+                    Some(bp) => (cfa, bp),
+                    // At a function's end `rbp` has been popped, though the tables need not say so, and what is below
+                    // the stack pointer is not copied.
+                    None if innermost && slot < sp => (cfa, bp),
+                    None => return Err(Some(slot)),
+                }
+            }
+        };
+        let ip = read(cfa - 8).ok_or(Some(cfa - 8))?;
+        Ok((ip != 0).then_some(CallerPointers { ip, sp: cfa, bp }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use ccsd_symbolizer::ElfFile;
+    use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+    use framehop::{FrameAddress, Unwinder};
+    use gimli::{EhFrame, LittleEndian, UnwindSection};
+
+    use super::*;
+    use crate::process::images::Images;
+    use crate::unwind::loaded::LoadedImages;
+    use crate::unwind::tables::{RowContext, Way, way};
+
+    const SP: u64 = 0x7000;
+
+    fn leave(rule: FrameRule, innermost: bool, bp: u64) -> Result<Option<CallerPointers>, Option<u64>> {
+        let words = [1u64, 2, 3, 0x7abc, 0x200, 0];
+        rule.leave(innermost, (SP, bp), |address| {
+            words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied()
+        })
+    }
+
+    #[test]
+    fn a_frame_is_left_as_its_row_says() {
+        let caller = |ip, sp, bp| Ok(Some(CallerPointers { ip, sp, bp }));
+        let saved = |words, saved| FrameRule::SavedFramePointer { words, saved };
+        let plain = |words| FrameRule::StackPointer { words };
+        for (rule, innermost, bp, expected) in [
+            (plain(5), false, 9, caller(0x200, SP + 40, 9)),
+            (plain(7), false, 9, Err(Some(SP + 48))),
+            (plain(6), false, 9, Ok(None)),
+            (saved(5, 3), false, 9, caller(0x200, SP + 40, 0x7abc)),
+            (saved(5, -1), true, 9, caller(0x200, SP + 40, 9)),
+            (saved(5, -1), false, 9, Err(Some(SP - 8))),
+            (saved(5, 9), true, 9, Err(Some(SP + 72))),
+            (FrameRule::FramePointer, false, SP + 24, caller(0x200, SP + 40, 0x7abc)),
+            (FrameRule::FramePointer, true, 0, Ok(None)),
+            (FrameRule::FramePointer, false, SP - 16, Err(None)),
+            (FrameRule::FramePointer, false, u64::MAX - 8, Err(None)),
+            (FrameRule::FramePointer, false, 0x9000, Err(Some(0x9000))),
+            (FrameRule::Outermost, true, 0, Ok(None)),
+        ] {
+            assert_eq!(leave(rule, innermost, bp), expected, "{rule:?} {innermost} {bp:#x}");
+        }
+        let far = FrameRule::StackPointer { words: 1 }.leave(true, (u64::MAX, 0), |_| Some(1));
+        assert_eq!(far, Err(None));
+    }
+
+    /// On every row of a real program, for stacks of any kind.
+    #[test]
+    fn frames_are_left_as_framehop_leaves_them() {
+        let elf = ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
+        let mut images = Images::default();
+        let index = images.insert_for_test(elf);
+        let mut unwinder = UnwinderX86_64::new();
+        let mut loaded = LoadedImages::within(1 << 30);
+        let image = loaded.get(&mut unwinder, index, &images).unwrap();
+        let tables = image.roots.unwind();
+        let section = &tables.sections().eh_frame.as_ref().unwrap().data;
+        let (section, bases) = (EhFrame::new(section, LittleEndian), tables.sections().bases());
+        let mut entries = section.entries(&bases);
+        let (mut context, mut cache) = (RowContext::new(), CacheX86_64::new());
+        let mut compared = [0u32; 5];
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed >> 33
+        };
+        while let Some(entry) = entries.next().unwrap() {
+            let gimli::CieOrFde::Fde(partial) = entry else { continue };
+            let fde = partial.parse(EhFrame::cie_from_offset).unwrap();
+            // There are some 100,000 rows.
+            if !random().is_multiple_of(8) {
+                continue;
+            }
+            let Way::Plain(_, Some(function)) = way(tables, fde.initial_address(), &mut context) else { continue };
+            for &(start, rule) in &function.rows {
+                let Some(rule) = rule.filter(|rule| *rule != FrameRule::AskFramehop) else { continue };
+                let address = function.range.start + u64::from(start);
+                let innermost = random().is_multiple_of(2);
+                // Stacks that end soon, values that are 0, frame pointers that are none.
+                let size = [8u64, 64, 4096, 1 << 20][random() as usize % 4];
+                let bp = [0, SP - 8, SP + random() % size, u64::MAX - random() % 32][random() as usize % 4];
+                let salt = random();
+                let read = |address: u64| {
+                    let word = (address ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+                    (SP..SP + size).contains(&address).then_some(if word.is_multiple_of(8) { 0 } else { word })
+                };
+                let own = address.wrapping_add(image.to_own);
+                let at = match innermost {
+                    true => FrameAddress::InstructionPointer(own),
+                    false => FrameAddress::from_return_address(own + 1).unwrap(),
+                };
+                let mut regs = UnwindRegsX86_64::new(address, SP, bp);
+                let expected = match unwinder.unwind_frame(at, &mut regs, &mut cache, &mut |at| read(at).ok_or(())) {
+                    Ok(caller) => Ok(caller.map(|ip| CallerPointers { ip, sp: regs.sp(), bp: regs.bp() })),
+                    Err(framehop::Error::CouldNotReadStack(address)) => Err(Some(address)),
+                    Err(_) => Err(None),
+                };
+                assert_eq!(
+                    rule.leave(innermost, (SP, bp), read),
+                    expected,
+                    "{address:#x} {rule:?} {bp:#x} {innermost}"
+                );
+                compared[match rule {
+                    FrameRule::Outermost => 0,
+                    FrameRule::FramePointer => 1,
+                    FrameRule::StackPointer { .. } => 2,
+                    FrameRule::SavedFramePointer { .. } => 3,
+                    FrameRule::AskFramehop => 4,
+                }] += 1;
+            }
+        }
+        assert!(compared[1] > 50 && compared[2] > 1000 && compared[3] > 50, "{compared:?}");
+    }
+}
