@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,13 +179,16 @@ struct Asks {
     stops: Option<Receiver<i32>>,
 }
 
+/// The process ends with it: nobody waits for the memory of a profile.
+type LastOutcome = ManuallyDrop<Outcome>;
+
 /// Collects until the end.
 fn collect(
     request: Request,
     asks: Asks,
     args: &CollectArgs,
     layout: Layout,
-) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
+) -> Result<(LastOutcome, Signals, Option<Arc<Job>>), Failure> {
     let (target, inherit) = (request.target.clone(), request.options.inherit);
     // Whoever collects, what this process may see it sees itself.
     let by = By { daemon_only: false, ..request.by.clone() };
@@ -257,7 +261,7 @@ fn collect(
     if let Some(why) = &outcome.early {
         warn(format_args!("the daemon has ended the session early: {why}"));
     }
-    Ok((outcome, signals, job))
+    Ok((ManuallyDrop::new(outcome), signals, job))
 }
 
 /// Prints the short report and says where the rest is. False if the profile was to be saved and was not, or if the

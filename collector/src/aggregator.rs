@@ -13,6 +13,7 @@ use rustc_hash::FxBuildHasher;
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
+use crate::give_back::give_back;
 use crate::layers::{Common, Layers, Reserve};
 use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
@@ -185,7 +186,7 @@ impl Aggregator {
             let ended = batch.mark == Mark::End;
             let _ = empty.try_send(batch);
             if ended {
-                let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
+                self.finish(events);
                 return;
             }
         };
@@ -196,7 +197,14 @@ impl Aggregator {
         self.profile.add_note(trouble);
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
-        let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
+        self.finish(events);
+    }
+
+    /// Hands the profile over, and gives back the rest.
+    fn finish(self, events: &Sender<SessionEvent>) {
+        let Aggregator { profile, resolver, threads, own_process, .. } = self;
+        let _ = events.send(SessionEvent::Finished(Box::new(profile)));
+        give_back((resolver, threads), own_process);
     }
 
     /// What the profile, the resolver and the threads' last stacks take, bytes, about.

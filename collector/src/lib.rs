@@ -11,8 +11,8 @@
 //!
 //! A [`dump`] is something else: it takes the stacks of all threads of a process once, and stops each for a moment.
 //!
-//! `unsafe` stands in five modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
-//! (system calls), `perf::ring_buffer` (shared memory), `child` (fork, wait4) and `dump::ptrace`.
+//! `unsafe` stands in six modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
+//! (system calls), `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.
 
 pub mod aggregator;
 pub mod batch;
@@ -21,6 +21,7 @@ pub mod child;
 mod crash;
 pub mod dump;
 mod error;
+mod give_back;
 pub mod import;
 mod jit;
 pub mod layers;

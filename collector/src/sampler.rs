@@ -21,6 +21,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use crate::batch::{Batch, Item, Mark};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
+use crate::give_back::give_back;
 use crate::pace::Pace;
 use crate::perf::now_ns;
 use crate::perf::set::{EventSet, Opened};
@@ -153,7 +154,7 @@ impl Sampler {
         })
     }
 
-    /// What it has open need not be closed in time: nothing comes after it.
+    /// Nothing comes after it: see [`give_back`].
     pub fn exits_with_process(&mut self) {
         self.exits = true;
     }
@@ -232,10 +233,13 @@ impl Sampler {
         self.round(u64::MAX);
         self.read_counters();
         self.state.batch.mark = Mark::End;
-        self.hand_on(true);
         if self.exits {
+            // Before anybody is told to leave.
             self.events.close_at_exit();
         }
+        self.hand_on(true);
+        let Sampler { events, sorter, state, exits, .. } = self;
+        give_back((events, sorter, state), exits);
     }
 
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.

@@ -4,18 +4,34 @@
 //! (`tracepoint_synchronize_unregister`): some 40 ms, in which whoever waits for ccsd would wait for nothing. So at its end
 //! ccsd leaves these files to a child that does not run anything: it has them open until ccsd has gone, and ends then.
 
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::unistd::{ForkResult, fork, pipe2};
+use nix::unistd::pipe2;
 
 /// Files that a child may keep at most; one for each CPU of the largest machines that Linux supports. Others are closed by
 /// who has them.
 const MAX_KEPT: usize = 8192;
 
+/// Bytes of the child's stack, of which three system calls take a part.
+const STACK_BYTES: usize = 32 << 10;
+
+/// What the child knows.
+struct Kept {
+    /// What it leaves open, in order.
+    files: Vec<RawFd>,
+    /// At whose end it ends.
+    until: RawFd,
+}
+
 /// Keeps `files` open in a child until the [`Leaving`] that is returned is dropped, at the latest by the end of this
 /// process. `None` where that cannot be done: then closing them takes as long as it takes.
+///
+/// The child has the memory of this process, not a copy. A copy would have the kernel copy the page tables, and then every
+/// page that is written to; and so what a process has in memory when it ends is given back by the child, too. A few
+/// kilobytes are never given back before that.
 pub fn leave(files: &[OwnedFd]) -> Option<Leaving> {
     if files.is_empty() || files.len() > MAX_KEPT {
         return None;
@@ -26,25 +42,33 @@ pub fn leave(files: &[OwnedFd]) -> Option<Leaving> {
     // In the child no handler may run: what it tells, it would tell its parent once more.
     let signals = SigSet::all();
     let before = signals.thread_swap_mask(SigmaskHow::SIG_SETMASK).ok()?;
-    // SAFETY: the child makes system calls only that are async-signal-safe (close_range, read, _exit). It takes no lock that
-    // another thread may have held, and allocates nothing: `kept` was made before.
-    let forked = unsafe { fork() };
-    if !matches!(forked, Ok(ForkResult::Child)) {
-        let _ = before.thread_set_mask();
+    // It may outlive whoever is here.
+    let kept = Box::leak(Box::new(Kept { files: kept, until: until.as_raw_fd() }));
+    let stack = Box::leak(vec![0u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
+    // SAFETY: the stack is that of the child alone, from its upper end downwards as on all machines but one, aligned, and
+    // never freed; nor is `kept`, which nobody writes to. The child has files and signals of its own (no CLONE_FILES, no
+    // CLONE_SIGHAND) and ends alone (no CLONE_THREAD). It runs `keep` only, which see.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr_range().end.cast();
+        libc::clone(keep, top, libc::CLONE_VM | libc::SIGCHLD, std::ptr::from_mut(kept).cast())
+    };
+    let _ = before.thread_set_mask();
+    // Its own end of the pipe it has by now.
+    (pid > 0).then_some(Leaving { _gone: gone })
+}
+
+/// All that the child does. It allocates nothing, takes no lock, and touches nothing of the thread whose thread-local variables
+/// it sees, but `errno` where a system call fails. (`read` of the C library would: threads can be cancelled there.)
+extern "C" fn keep(kept: *mut c_void) -> c_int {
+    // SAFETY: what `leave` has made, which is never freed and nobody writes to.
+    let kept = unsafe { &*kept.cast::<Kept>() };
+    // Above all the standard streams, whose readers wait for their end, and the pipe's other end.
+    if close_others(&kept.files) {
+        let mut byte = 0u8;
+        // SAFETY: read(2) of one byte into a variable that is there.
+        unsafe { libc::syscall(libc::SYS_read, kept.until, &raw mut byte, 1usize) };
     }
-    match forked {
-        Ok(ForkResult::Child) => {
-            // Above all the standard streams, whose readers wait for their end, and the pipe's other end.
-            if close_others(&kept) {
-                let mut byte = [0u8; 1];
-                let _ = nix::unistd::read(&until, &mut byte);
-            }
-            // SAFETY: _exit(2) takes a number, and does not return.
-            unsafe { libc::_exit(0) }
-        }
-        Ok(ForkResult::Parent { .. }) => Some(Leaving { _gone: gone }),
-        Err(_) => None,
-    }
+    0
 }
 
 /// While this is there, so is the child.
@@ -73,7 +97,7 @@ fn close_others(kept: &[RawFd]) -> bool {
 
 fn close_range(first: RawFd, last: RawFd) -> bool {
     let (first, last) = (first.unsigned_abs(), last.unsigned_abs());
-    // SAFETY: close_range(2) takes numbers. It is called in a child that ends without touching what it closes.
+    // SAFETY: close_range(2) takes numbers. It is called in a child with files of its own, which does not touch what it closes.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, 0u32) == 0 }
 }
 
