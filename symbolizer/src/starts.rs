@@ -2,13 +2,14 @@
 //!
 //! Every function a compiler emits has a frame description (FDE) with its first address and size, also in stripped
 //! programs. `.eh_frame_hdr` holds a table of them sorted by address, made for binary search; it is searched in
-//! place, so opening an image costs no more than reading the two sections.
+//! place, so opening an image costs little more than reading the two sections.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use gimli::{DebugFrame, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection as _};
 
+use crate::by_address::ByAddress;
 use crate::limits;
 use crate::unwind::{UnwindSection, UnwindSections};
 
@@ -19,6 +20,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) struct FunctionStarts {
     sections: Arc<UnwindSections>,
     index: Index,
+    by_address: ByAddress,
 }
 
 #[derive(Debug)]
@@ -39,7 +41,13 @@ impl FunctionStarts {
             Some((offset, count)) => Index::Table { offset, count },
             None => Index::Scanned(scan(&sections)),
         };
-        FunctionStarts { sections, index }
+        let mut starts = FunctionStarts { sections, index, by_address: ByAddress::default() };
+        let count = match &starts.index {
+            Index::Table { count, .. } => *count,
+            Index::Scanned(ranges) => ranges.len(),
+        };
+        starts.by_address = ByAddress::new(count, |index| starts.beginning(index));
+        starts
     }
 
     /// Bytes held, with those of the sections, which an unwinder may have, too.
@@ -48,47 +56,44 @@ impl FunctionStarts {
             Index::Table { .. } => 0,
             Index::Scanned(ranges) => ranges.capacity() * size_of::<(u64, u64)>(),
         };
-        self.sections.bytes() + scanned as u64
+        self.sections.bytes() + (scanned + self.by_address.bytes()) as u64
     }
 
     /// The function whose frame description covers `svma`. A lookup parses one FDE: about 0.2 us.
     pub(crate) fn lookup(&self, svma: u64) -> Option<Range<u64>> {
+        // As the kernel's and libgcc's readers do, trust the linker to have sorted its table; if it lies, the FDE found
+        // will not cover the address, and the answer is "unknown".
+        let found = self.by_address.up_to(svma, |index| self.beginning(index)).checked_sub(1)?;
         match &self.index {
-            Index::Table { offset, count } => self.lookup_table(svma, *offset, *count),
+            Index::Table { offset, .. } => {
+                let (start, fde) = self.table_entry(*offset, found)?;
+                let eh_frame = self.sections.eh_frame.as_ref()?;
+                let size = fde_size(&self.sections, eh_frame, fde, start)?;
+                cover(start, size, svma)
+            }
             Index::Scanned(ranges) => {
-                let after = ranges.partition_point(|&(start, _)| start <= svma);
-                let &(start, size) = ranges.get(after.checked_sub(1)?)?;
+                let &(start, size) = ranges.get(found)?;
                 cover(start, size, svma)
             }
         }
     }
 
-    fn lookup_table(&self, svma: u64, offset: usize, count: usize) -> Option<Range<u64>> {
-        let header = self.sections.eh_frame_hdr.as_ref()?;
-        let table = header.data.get(offset..)?.get(..count.checked_mul(ENTRY)?)?;
-        // As the kernel's and libgcc's readers do, trust the linker to have sorted it; if it lies, the FDE
-        // found will not cover the address, and the answer is "unknown".
-        let entry = |index: usize| -> Option<(u64, u64)> {
-            let bytes = table.get(index * ENTRY..)?;
-            let word = |at: usize| -> Option<u64> {
-                let value = i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
-                Some(header.svma.start.wrapping_add_signed(i64::from(value)))
-            };
-            Some((word(0)?, word(4)?))
+    /// Where the function at `index` begins; none are beyond the last one.
+    fn beginning(&self, index: usize) -> u64 {
+        let begins = match &self.index {
+            Index::Table { offset, .. } => self.table_entry(*offset, index).map(|(start, _)| start),
+            Index::Scanned(ranges) => ranges.get(index).map(|&(start, _)| start),
         };
-        let (mut low, mut high) = (0, count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if entry(middle)?.0 <= svma {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let (start, fde) = entry(low.checked_sub(1)?)?;
-        let eh_frame = self.sections.eh_frame.as_ref()?;
-        let size = fde_size(&self.sections, eh_frame, fde, start)?;
-        cover(start, size, svma)
+        begins.unwrap_or(u64::MAX)
+    }
+
+    /// An entry of the search table: where the function begins, and where its FDE is.
+    fn table_entry(&self, offset: usize, index: usize) -> Option<(u64, u64)> {
+        let header = self.sections.eh_frame_hdr.as_ref()?;
+        let bytes = header.data.get(offset.checked_add(index.checked_mul(ENTRY)?)?..)?.first_chunk::<ENTRY>()?;
+        let word = |bytes: [u8; 4]| header.svma.start.wrapping_add_signed(i32::from_le_bytes(bytes).into());
+        let [a, b, c, d, rest @ ..] = *bytes;
+        Some((word([a, b, c, d]), word(rest)))
     }
 }
 

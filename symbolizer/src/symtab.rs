@@ -11,6 +11,7 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
+use crate::by_address::ByAddress;
 use crate::elf::{ElfFile, string_at};
 use crate::limits;
 use crate::names;
@@ -20,6 +21,7 @@ use crate::names;
 pub(crate) struct SymbolTable {
     strings: Vec<Arc<[u8]>>,
     symbols: Vec<Symbol>,
+    by_address: ByAddress,
     /// Where a function may reach beyond the next one's symbol, in order. Anywhere else only the symbol before an address
     /// can be its function's; a stripped program would else be searched far back for each address that has no name.
     overlaps: Vec<Range<u64>>,
@@ -181,6 +183,7 @@ impl SymbolTable {
         }
         symbols.shrink_to_fit();
         self.overlaps = overlaps(&symbols);
+        self.by_address = index(&symbols);
         self.symbols = symbols;
         self.aliases = aliases;
         self.chosen = chosen;
@@ -190,7 +193,7 @@ impl SymbolTable {
     /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it
     /// if that has no size, which then extends up to the next symbol or the end of its section.
     pub(crate) fn lookup(&self, svma: u64) -> Option<Found<'_>> {
-        let after = self.symbols.partition_point(|symbol| symbol.svma <= svma);
+        let after = self.by_address.up_to(svma, |index| beginning(&self.symbols, index));
         let before = self.symbols.get(..after)?;
         let after_overlap = self.overlaps.partition_point(|range| range.start <= svma);
         let overlap = after_overlap.checked_sub(1).and_then(|at| self.overlaps.get(at));
@@ -223,12 +226,21 @@ impl SymbolTable {
     pub(crate) fn held_bytes(&self) -> u64 {
         let strings: usize = self.strings.iter().map(|strings| strings.len()).sum();
         let overlaps = self.overlaps.capacity() * size_of::<Range<u64>>();
-        (strings + overlaps + self.symbols.capacity() * size_of::<Symbol>()) as u64
+        (strings + overlaps + self.by_address.bytes() + self.symbols.capacity() * size_of::<Symbol>()) as u64
     }
 
     fn text(&self, name: Name) -> &[u8] {
         name_in(&self.strings, name)
     }
+}
+
+/// The address of a symbol; none are beyond the last one.
+fn beginning(symbols: &[Symbol], index: usize) -> u64 {
+    symbols.get(index).map_or(u64::MAX, |symbol| symbol.svma)
+}
+
+fn index(symbols: &[Symbol]) -> ByAddress {
+    ByAddress::new(symbols.len(), |index| beginning(symbols, index))
 }
 
 /// Where functions reach beyond the next symbol.
@@ -297,7 +309,8 @@ mod tests {
         for sizes in sizes {
             let symbol = |&(svma, size): &(u64, u32)| Symbol { svma, size, name: Name(0) };
             let symbols: Vec<Symbol> = sizes.iter().map(symbol).collect();
-            let table = SymbolTable { overlaps: overlaps(&symbols), symbols, ..SymbolTable::default() };
+            let (overlaps, by_address) = (overlaps(&symbols), index(&symbols));
+            let table = SymbolTable { overlaps, by_address, symbols, ..SymbolTable::default() };
             for svma in (0..0x150).chain(u64::MAX - 16..u64::MAX) {
                 let before = sizes.iter().rev().filter(|(start, _)| *start <= svma);
                 let covering = before.clone().find(|(start, size)| svma - start < u64::from(*size));

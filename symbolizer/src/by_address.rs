@@ -1,0 +1,94 @@
+//! Where to look in a table that is sorted by address.
+//!
+//! A binary search in a large table that nobody has read lately waits for memory at each of its steps, some 16. Functions lie
+//! about as densely everywhere in an image, so that the address alone says in which few entries the search has to begin.
+
+/// Entries of the table for each of the index, about.
+const PER_SLOT: usize = 8;
+
+/// An index into a sorted table: for each of equally long ranges of addresses, where its entries begin. Where the addresses
+/// are not spread evenly, a search takes as long as without.
+#[derive(Debug, Default)]
+pub(crate) struct ByAddress {
+    base: u64,
+    shift: u32,
+    /// One more than there are ranges.
+    firsts: Box<[u32]>,
+}
+
+impl ByAddress {
+    /// For a table of `len` entries, that at an index beginning at `address(index)`. It should be sorted.
+    pub(crate) fn new(len: usize, address: impl Fn(usize) -> u64) -> ByAddress {
+        let (Some(last), Ok(_)) = (len.checked_sub(1), u32::try_from(len)) else { return ByAddress::default() };
+        let base = address(0);
+        let (span, most) = (address(last).saturating_sub(base), (len / PER_SLOT) as u64 + 1);
+        let shift = (0..u64::BITS - 1).find(|shift| span >> shift <= most).unwrap_or(u64::BITS - 1);
+        let slots = (span >> shift) as usize + 1;
+        let mut firsts = Vec::with_capacity(slots + 1);
+        for index in 0..len {
+            let slot = (address(index).saturating_sub(base) >> shift) as usize;
+            while firsts.len() <= slot.min(slots - 1) {
+                firsts.push(index as u32);
+            }
+        }
+        firsts.resize(slots + 1, len as u32);
+        ByAddress { base, shift, firsts: firsts.into() }
+    }
+
+    /// How many entries of the table, which is the same, begin at `svma` or before.
+    pub(crate) fn up_to(&self, svma: u64, address: impl Fn(usize) -> u64) -> usize {
+        let (Some(from_base), Some(&len)) = (svma.checked_sub(self.base), self.firsts.last()) else { return 0 };
+        let slot = usize::try_from(from_base >> self.shift).unwrap_or(usize::MAX);
+        let end = |slot: usize| self.firsts.get(slot).map_or(len, |&first| first) as usize;
+        let (mut low, mut high) = (end(slot), end(slot.saturating_add(1)));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if address(middle) <= svma {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.firsts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Addresses as in an image, crowded, and far apart.
+    fn addresses() -> impl Strategy<Value = Vec<u64>> {
+        let one = prop_oneof![0x1000u64..0x9000, 0x5000u64..0x5010, any::<u64>(), Just(0), Just(u64::MAX)];
+        prop_oneof![prop::collection::vec(0x1000u64..0x9000, 0..300), prop::collection::vec(one, 0..100)]
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_what_a_plain_search_finds(mut addresses in addresses(), others in prop::collection::vec(any::<u64>(), 8)) {
+            addresses.sort_unstable();
+            let index = ByAddress::new(addresses.len(), |at| addresses[at]);
+            prop_assert!(index.firsts.len() <= addresses.len() / PER_SLOT + 3);
+            let near = addresses.iter().flat_map(|&address| [address.saturating_sub(1), address, address.saturating_add(1)]);
+            for svma in near.chain(others).chain([0, u64::MAX]) {
+                let plain = addresses.partition_point(|&address| address <= svma);
+                prop_assert_eq!(index.up_to(svma, |at| addresses[at]), plain, "{:#x}", svma);
+            }
+        }
+
+        /// The table is a file's: it may lie.
+        #[test]
+        fn one_that_is_not_sorted_finds_anything(addresses in addresses(), svma in any::<u64>()) {
+            let index = ByAddress::new(addresses.len(), |at| addresses[at]);
+            prop_assert!(index.firsts.len() <= addresses.len() / PER_SLOT + 3);
+            prop_assert!(index.up_to(svma, |at| addresses[at]) <= addresses.len());
+        }
+    }
+}
