@@ -9,7 +9,7 @@
 //! off, and for an address that is not in the list while there are units that are not, all units are needed after all.
 
 use gimli::{Reader as _, Section as _};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use crate::dwarf::DwarfFrame;
 use crate::limits;
@@ -32,7 +32,7 @@ pub(crate) struct ByUnit {
     ranges: Vec<Range>,
     /// Where the units begin in `.debug_info`, in order.
     starts: Vec<usize>,
-    /// Whether there are units without addresses in the list. (Those may have no code at all.)
+    /// Whether there are units that the list says nothing about. (Those may have no code at all.)
     others: bool,
     open: HashMap<u32, Lookup>,
 }
@@ -66,25 +66,31 @@ impl ByUnit {
         }
         let starts = sections::unit_starts(&dwarf)?;
         let mut ranges = Vec::new();
-        let mut listed = HashSet::new();
+        let (mut listed, mut with_code) = (vec![false; starts.len()], vec![false; starts.len()]);
         let mut headers = dwarf.debug_aranges.headers();
         while let Some(header) = headers.next().map_err(damaged)? {
             let Ok(unit) = starts.binary_search(&header.debug_info_offset().0) else { continue };
             let mut entries = header.entries();
+            let mut whole = true;
             while let Some(entry) = entries.next().transpose() {
                 // One whose end is beyond the address space; the next one may be right.
-                let Ok(entry) = entry else { continue };
+                let Ok(entry) = entry else {
+                    whole = false;
+                    continue;
+                };
                 let (begin, end) = (entry.address(), entry.range().end);
                 if ranges.len() >= MAX_RANGES.saturating_add(starts.len().saturating_mul(MAX_RANGES_OF_UNIT)) {
                     return Ok(None);
                 }
                 if begin < end {
                     ranges.push(Range { begin, end, reach: end, unit: unit as u32 });
-                    listed.insert(unit);
+                    with_code[unit] = true;
                 }
             }
+            // A list without addresses says of a unit that it has no code: data, or types.
+            listed[unit] |= whole;
         }
-        if listed.len() * 2 < starts.len() {
+        if with_code.iter().filter(|&&has| has).count() * 2 < starts.len() {
             return Ok(None);
         }
         ranges.sort_unstable_by_key(|range| (range.begin, range.unit));
@@ -93,7 +99,7 @@ impl ByUnit {
             reach = reach.max(range.end);
             range.reach = reach;
         }
-        Ok(Some(ByUnit { ranges, others: listed.len() < starts.len(), starts, open: HashMap::new() }))
+        Ok(Some(ByUnit { ranges, others: !listed.iter().all(|&is| is), starts, open: HashMap::new() }))
     }
 
     /// The functions at `svma`, as [`Lookup::frames`].

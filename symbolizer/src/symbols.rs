@@ -121,7 +121,9 @@ impl Symbols {
         let most = self.most;
         let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, most, &mut self.notes));
         self.frames.clear();
-        if let Some(dwarf) = &mut tables.dwarf
+        // No unit is about the stubs that the linker makes; a look at all units, to learn that, would take long.
+        if !tables.plt.contains(svma)
+            && let Some(dwarf) = &mut tables.dwarf
             && let Err(why) = dwarf.frames(svma, &mut self.frames)
         {
             self.notes.push(why);

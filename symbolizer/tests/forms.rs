@@ -341,6 +341,51 @@ fn split_files_that_lie() {
     assert!(inlined > 10 && notes.len() == 1 && notes[0].contains("damaged index"), "{inlined}, {notes:?}");
 }
 
+/// What no unit is about (`_start`, stubs, the padding between functions) does not have all of them parsed, to learn that.
+#[test]
+fn units_are_not_parsed_for_what_none_is_about() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let cc = |args: &[&str]| run(Command::new("cc").current_dir(workshop.dir.path()).args(["-g", "-O1"]).args(args));
+    let units: Vec<String> = (0..20).map(|unit| format!("unit{unit}.c")).collect();
+    for (unit, file) in units.iter().enumerate() {
+        let functions: String = (0..50).map(|f| format!("int f{unit}_{f}(int x) {{ return x * {f}; }}\n")).collect();
+        std::fs::write(workshop.path(file), functions).unwrap();
+    }
+    std::fs::write(
+        workshop.path("main.c"),
+        "#include <stdio.h>\nextern int data[100], f7_7(int);\nint main(void) { return printf(\"%d\", f7_7(data[0])); }\n",
+    )
+    .unwrap();
+    // A unit without code, as the compiler makes it, and without a list that says so.
+    std::fs::write(workshop.path("data.c"), "int data[100] = {1};\n").unwrap();
+    cc(&["-c", "data.c"]);
+    workshop.objcopy(&["-R", ".debug_aranges"], &workshop.path("data.o"), "unlisted.o");
+    for data in ["data.o", "unlisted.o"] {
+        let files: Vec<&str> = units.iter().map(String::as_str).chain(["main.c", data, "-o", "program"]).collect();
+        cc(&files);
+        let program = workshop.path("program");
+        let functions = nm(&program);
+        let address = |name: &str| functions.iter().find(|(.., known)| known == name).unwrap().0;
+        let mut symbols = common::symbols(&program);
+        assert_eq!(resolve(&mut symbols, address("main") + 1)[0].line, 3);
+        let before = symbols.held_bytes();
+        if data == "data.o" {
+            assert_eq!(linkage(&resolve(&mut symbols, address("_start") + 1)[0]), "_start");
+        }
+        let (start, size) = sections(&program)[".plt"];
+        assert!((start..start + size).step_by(16).any(|stub| !resolve(&mut symbols, stub).is_empty()));
+        let taken = symbols.held_bytes() - before;
+        assert!(taken < 1000, "{data}: {taken} bytes more");
+        // All units take more than that: it could have been seen.
+        (0..20).for_each(|unit| assert_eq!(resolve(&mut symbols, address(&format!("f{unit}_3")))[0].line, 4));
+        let taken = symbols.held_bytes() - before;
+        assert!(taken > 10_000, "{data}: {taken} bytes more");
+    }
+}
+
 #[test]
 fn names_of_stripped_libraries_come_from_the_dynamic_symbols() {
     if !have(&TOOLS) {
