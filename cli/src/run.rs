@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
-use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,6 +148,10 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
     if let Some(path) = &output {
         // Before the program runs; what else can be wrong with the file does not keep it from running.
         OutputFile::check_replaceable(path).map_err(Failure::bad_request)?;
+        if args.output.is_some() {
+            // Who has named none may be where nothing can be written, and wants to see where the time goes.
+            OutputFile::check_creatable(path).map_err(Failure::bad_request)?;
+        }
     }
     let by = service::by(&args.by);
     Ok(Request { target, options, output, duration: args.duration, by, stops: None })
@@ -179,16 +182,13 @@ struct Asks {
     stops: Option<Receiver<i32>>,
 }
 
-/// The process ends with it: nobody waits for the memory of a profile.
-type LastOutcome = ManuallyDrop<Outcome>;
-
 /// Collects until the end.
 fn collect(
     request: Request,
     asks: Asks,
     args: &CollectArgs,
     layout: Layout,
-) -> Result<(LastOutcome, Signals, Option<Arc<Job>>), Failure> {
+) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
     let (target, inherit) = (request.target.clone(), request.options.inherit);
     // Whoever collects, what this process may see it sees itself.
     let by = By { daemon_only: false, ..request.by.clone() };
@@ -261,7 +261,7 @@ fn collect(
     if let Some(why) = &outcome.early {
         warn(format_args!("the daemon has ended the session early: {why}"));
     }
-    Ok((ManuallyDrop::new(outcome), signals, job))
+    Ok((outcome, signals, job))
 }
 
 /// Prints the short report and says where the rest is. False if the profile was to be saved and was not, or if the

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ccsd_profile::codec::MAGIC;
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
+use nix::unistd::{AccessFlags, eaccess};
 
 /// Why there is no profile file, or why it ends early.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +115,25 @@ impl OutputFile {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let is_profile = file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC;
         if is_profile { Ok(()) } else { Err(OutputError::NotAProfile { path: path.to_owned() }) }
+    }
+
+    /// Whether a file can be made at a path, or the one there be written, as far as its folder and the file tell: who has named
+    /// it is told before a program runs for nothing. A full disk, for one, still comes out as it is written.
+    ///
+    /// # Errors
+    /// [`OutputError::Create`]
+    pub fn check_creatable(path: &Path) -> Result<(), OutputError> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let possible = match std::fs::metadata(path) {
+            Ok(_) => eaccess(path, AccessFlags::W_OK).map_err(io::Error::from),
+            // A link that leads nowhere: where that is, the folder does not tell.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                eaccess(folder, AccessFlags::W_OK | AccessFlags::X_OK).map_err(io::Error::from)
+            }
+            Err(error) => Err(error),
+        };
+        possible.map_err(|source| OutputError::Create { path: path.to_owned(), source })
     }
 
     /// Begins anew: what was written is replaced by what comes.

@@ -217,26 +217,41 @@ fn files(suite: Suite) -> Suite {
         })
 }
 
-/// Where a profile cannot be written. What must not or cannot be a profile is refused; where it only turns out that
-/// writing fails, the profile is shown all the same, and the exit status says that it was not saved.
+/// Where a profile cannot be written. What must not or cannot be a profile is refused before the program runs; where it only
+/// turns out that writing fails, or no file was named, the profile is shown all the same, and the exit status says that it
+/// was not saved.
 fn outputs(suite: Suite) -> Suite {
     suite
         .test("output_is_a_directory", &[CC], || {
             let dir = scratch();
-            // It can never be written to: that is refused before the program runs.
             let ended = record_to(dir.path(), None);
             ended.assert_refused(2, &[&dir.path().to_string_lossy(), "no regular file"]);
             assert_eq!(ended.stdout, "");
         })
         .test("output_in_no_directory", &[CC], || {
-            let ended = record_to(Path::new("/nowhere/at/all/p.ccsd"), None);
-            assert_shown_but_not_saved(&ended, "/nowhere/at/all/p.ccsd");
+            for path in ["/nowhere/at/all/p.ccsd", "/dev/null/p.ccsd"] {
+                let ended = record_to(Path::new(path), None);
+                ended.assert_refused(2, &[path]);
+                assert_eq!(ended.stdout, "");
+            }
         })
         .test("output_not_permitted", &[CC, Need::Root], || {
             let dir = scratch();
             fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
             let file = dir.path().join("p.ccsd");
-            assert_shown_but_not_saved(&record_to(&file, Some(NOBODY)), &file.to_string_lossy());
+            let not_permitted = |file: &Path| {
+                let ended = record_to(file, Some(NOBODY));
+                ended.assert_refused(2, &[&file.to_string_lossy()]);
+                assert_eq!(ended.stdout, "");
+            };
+            not_permitted(&file);
+            fs::write(&file, "").unwrap();
+            not_permitted(&file);
+            // Where no file is named it would be profile.ccsd, here.
+            let mut record = ccsd(["record", "--"]);
+            record.arg(build("weights.c", &["-O1"])).arg("300").current_dir(dir.path());
+            as_user(&mut record, NOBODY);
+            assert_shown_but_not_saved(&Ended::of(&mut record), "profile.ccsd");
         })
         .test("output_is_something_else", &[CC], || {
             let dir = scratch();

@@ -22,7 +22,9 @@ const MAGIC: [[u8; 8]; 2] = [*b"PERFILE2", *b"2ELIFREP"];
 
 /// Runs the command.
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
+    OutputFile::check_replaceable(&args.output)
+        .and_then(|()| OutputFile::check_creatable(&args.output))
+        .map_err(Failure::bad_request)?;
     let now = |at: SystemTime| at.duration_since(UNIX_EPOCH).ok().and_then(|it| u64::try_from(it.as_nanos()).ok());
     let profile = if args.file.as_os_str() == "-" {
         if stdin().is_terminal() {

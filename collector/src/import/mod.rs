@@ -11,6 +11,7 @@
 
 mod header;
 mod images;
+mod lost;
 mod table;
 
 use std::fs::File;
@@ -35,6 +36,7 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use lost::Lost;
 use table::Table;
 
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
@@ -125,8 +127,9 @@ fn read(mut file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Pro
             Ok(EventRecord::Comm(comm)) => import.table.comm(&comm),
             Ok(EventRecord::Fork(fork)) => import.table.fork(&fork),
             Ok(EventRecord::Exit(exit)) => import.table.exit(&exit),
-            Ok(EventRecord::Lost(lost)) => import.lost = import.lost.saturating_add(lost.count),
+            Ok(EventRecord::Lost(lost)) => import.lost.of_ring(lost.count),
             Ok(EventRecord::Throttle(_)) => import.throttled += 1,
+            Ok(EventRecord::Raw(raw)) => import.malformed += u64::from(!import.lost.other(&raw, attribute == 0)),
             Ok(_) => {}
             Err(_) => import.malformed += 1,
         }
@@ -199,7 +202,7 @@ struct Import<'a> {
     /// When the last update was made.
     updated: u64,
     received: u64,
-    lost: u64,
+    lost: Lost,
     throttled: u64,
     malformed: u64,
     by_frame_pointers: u64,
@@ -230,7 +233,7 @@ impl<'a> Import<'a> {
             last_time: 0,
             updated: 0,
             received: 0,
-            lost: 0,
+            lost: Lost::default(),
             throttled: 0,
             malformed: 0,
             by_frame_pointers: 0,
@@ -347,7 +350,7 @@ impl<'a> Import<'a> {
             let duration = self.last_time.saturating_sub(self.first_time.unwrap_or(self.last_time));
             let profile = aggregator.profile_mut();
             let accounting = profile.accounting_mut();
-            (accounting.received, accounting.lost) = (self.received, self.lost);
+            (accounting.received, accounting.lost) = (self.received, self.lost.samples());
             (accounting.throttle_events, accounting.duration_ns) = (self.throttled, duration);
             let update = profile.take_update();
             (self.update)(profile.session(), &update);
