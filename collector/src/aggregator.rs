@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
+use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark, part_of};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
 use crate::give_back::give_back;
@@ -429,7 +429,6 @@ impl Aggregator {
         accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
         accounting.duration_ns = counts.duration_ns;
         accounting.received = counts.received;
-        accounting.lost = own_part(counts.lost, counts);
         accounting.dropped_by_us = counts.dropped;
         accounting.shed.add(Shed::Images, counts.images_left_out.saturating_sub(self.images_left_out));
         self.images_left_out = counts.images_left_out;
@@ -459,6 +458,7 @@ impl Aggregator {
                 _ => expected(spec.kernel, counts.counted.map(|counted| counted.due_milli), counts.user_share),
             };
         }
+        accounting.lost = lost_samples(counts, accounting.expected);
         if last {
             let unseen = match spec.event {
                 Event::Tick { .. } => between_ticks(accounting, self.weighed),
@@ -514,7 +514,17 @@ const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it w
 /// whose they were.
 fn own_part(lost: u64, counts: &Counts) -> u64 {
     let (own, all) = (u128::from(counts.received), u128::from(counts.received) + u128::from(counts.others));
-    if all == 0 { lost } else { u64::try_from((u128::from(lost) * own).div_ceil(all)).unwrap_or(lost) }
+    part_of(lost, own, all)
+}
+
+/// Samples of the target that the kernel lost. Where it loses other records from the same rings, how many of them were
+/// samples is an estimate, but no more than those that were expected and have not come.
+fn lost_samples(counts: &Counts, expected: Option<u64>) -> u64 {
+    let lost = own_part(counts.lost_samples(), counts);
+    let here = counts.received.saturating_add(counts.throttled).saturating_add(counts.dropped);
+    let most =
+        expected.filter(|_| counts.beside_samples > 0).map_or(u64::MAX, |expected| expected.saturating_sub(here));
+    lost.min(most)
 }
 
 /// Notes about a session's end that are kept: what is wrong with hundreds of images need not be said of each.
@@ -553,7 +563,7 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
     let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
     [
         line(
-            counts.lost_tracking,
+            counts.lost_tracking.saturating_add(counts.lost.saturating_sub(counts.lost_samples())),
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
         line(counts.others, "samples of other programs were taken and dropped"),
@@ -622,6 +632,21 @@ mod tests {
         // That a stack had moved on is said by the stack.
         let numbers: Vec<&str> = notes.iter().map(|note| note.split(' ').next().unwrap()).collect();
         assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "8", "9"]);
+    }
+
+    #[test]
+    fn what_was_lost_beside_samples_is_not_samples() {
+        let counts = Counts { received: 800, lost: 1000, ..Counts::default() };
+        assert_eq!(lost_samples(&counts, Some(900)), 1000, "nothing else is in these rings");
+        let beside = Counts { beside_samples: 200, ..counts };
+        assert_eq!((lost_samples(&beside, None), beside.lost - beside.lost_samples()), (800, 200));
+        assert_eq!(lost_samples(&beside, Some(2_000)), 800);
+        assert_eq!(troubles(&beside).next().map(|note| note.starts_with("200 records")), Some(true));
+        // No more than were expected: but for those that were throttled and dropped, and fifty more, they are here.
+        let short = Counts { throttled: 20, dropped: 30, ..beside };
+        assert_eq!((lost_samples(&short, Some(900)), lost_samples(&short, Some(700))), (50, 0));
+        // Where all CPUs are sampled, others' samples are lost as well.
+        assert_eq!(lost_samples(&Counts { received: 400, others: 400, ..counts }, None), 500);
     }
 
     #[test]

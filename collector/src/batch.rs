@@ -133,8 +133,10 @@ pub struct Death {
 pub struct Counts {
     /// Samples taken out of the rings.
     pub received: u64,
-    /// Samples the kernel dropped because a ring was full.
+    /// Records the kernel dropped because a ring of samples was full. See [`Counts::lost_samples`].
     pub lost: u64,
+    /// Records about mappings, forks and names that were taken out of rings of samples; only where both are in one.
+    pub beside_samples: u64,
     /// Samples ccsd dropped because its own queue was full.
     pub dropped: u64,
     /// Of these, the samples that the queue had no room for.
@@ -187,6 +189,21 @@ pub struct Counts {
     pub user_share: Option<(u64, u64)>,
     /// What a sample costs, where there is a budget for it.
     pub cost: Option<Cost>,
+}
+
+impl Counts {
+    /// How many of the records lost were probably samples, where the rings have others, too: it is not said what they were.
+    #[must_use]
+    pub fn lost_samples(&self) -> u64 {
+        let samples = u128::from(self.received) + u128::from(self.others) + u128::from(self.dropped);
+        part_of(self.lost, samples, samples + u128::from(self.beside_samples))
+    }
+}
+
+/// `own` of `all` parts of a number; the whole of it where there are no parts.
+#[must_use]
+pub fn part_of(number: u64, own: u128, all: u128) -> u64 {
+    if all == 0 { number } else { u64::try_from((u128::from(number) * own).div_ceil(all)).unwrap_or(number) }
 }
 
 /// Why a batch was sent.

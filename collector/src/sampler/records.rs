@@ -283,7 +283,11 @@ impl State {
             Record::Sample(sample) => self.sample(ring, &sample, None),
             Record::Fatal { sample, signal, code } => self.fatal(ring, &sample, (signal, code)),
             Record::Change { change, .. } if self.is_about_others(&change) => {}
-            Record::Change { time, change, .. } => self.change(ring, time, change),
+            Record::Change { time, change, .. } => {
+                let is_beside = self.layout == Layout::Compact && !matches!(change, Change::Lost { .. });
+                self.counts.beside_samples += u64::from(is_beside);
+                self.change(ring, time, change);
+            }
             Record::Other => {}
             Record::Malformed => self.counts.malformed += 1,
         }
