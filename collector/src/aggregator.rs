@@ -22,7 +22,7 @@ use crate::process::{ProcessKey, ThreadKey};
 use crate::pulse::{LOOK, Pulse, Watch};
 use crate::rates::Rates;
 use crate::resolve::Resolver;
-use crate::session::{Held, SessionEvent};
+use crate::session_event::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
 use crate::{system, usage};
 

@@ -3,31 +3,30 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Metric, Profile, Session as SessionInfo, Unit, Update};
+use ccsd_profile::{Metric, Profile, Session as SessionInfo, Unit};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::aggregator::Aggregator;
-use crate::budget::Budget;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
-use crate::pace::{MOST_HZ, Overhead, Pace};
+use crate::options::Options;
+use crate::pace::{MOST_HZ, Pace};
 use crate::perf::attr::Event;
 use crate::perf::calibrate::target_cost_ns;
-use crate::perf::choice::{Choice, EventChoice, Scope, choose, may_observe_machine};
+use crate::perf::choice::{Choice, EventChoice, choose, may_observe_machine};
 use crate::perf::files::{files_of_all_events, open_elsewhere};
 use crate::perf::layout::Layout;
 use crate::perf::set::EventSet;
 use crate::perf::signals::Unwatched;
 use crate::perf::situation::{Situation, can_be_per_cpu};
-use crate::process::owner::Owner;
 use crate::process::procfs;
 use crate::promptness::become_favoured;
 use crate::pulse::{LOOK, Pulse, Watch};
 use crate::sampler::{Channels, Command, Sampler};
+use crate::session_event::{Held, SessionEvent};
 use crate::system;
 
 /// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
@@ -41,70 +40,6 @@ const UPDATES: usize = 4;
 
 /// Commands that wait. Whoever adds processes waits until it is done, and to stop twice is to stop once.
 const COMMANDS: usize = 8;
-
-/// What to collect and how.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Which event.
-    pub event: EventChoice,
-    /// Kernel, user or both.
-    pub scope: Scope,
-    /// Samples per second of CPU time; see [`crate::perf::choice::check_rate`]. With a budget it is not used.
-    pub rate_hz: u32,
-    /// What sampling may take, of the target's CPU time: the rate is chosen and adjusted by it. What a sample costs is
-    /// measured before the session, which takes 50 ms.
-    pub overhead: Option<Overhead>,
-    /// Whether the rate is lowered where the machine does not keep up, and raised again. Not with [`Options::owner`]: new
-    /// events on a process that has become somebody else's in the meantime would be events on what is not his.
-    pub adapts: bool,
-    /// Whether threads and processes that the target starts are sampled too.
-    pub inherit: bool,
-    /// Whether to sample CPUs and keep what is the target's, instead of following its threads: threads however short are
-    /// seen then. (Where the target has too many threads to follow them all, that is chosen anyway.)
-    pub per_cpu: bool,
-    /// Whether CPUs may be sampled, where `per_cpu` asks for it or the target has too many threads: then samples of
-    /// other programs are taken, too, before they are dropped. Where it is forbidden, `per_cpu` is refused.
-    pub whole_machine: bool,
-    /// Whether this process does nothing else, and ends with it: then what it costs is what the session costs, and what
-    /// the session holds need not be given back. Else its cost is the CPU time of its own threads.
-    pub own_process: bool,
-    /// Whose processes are followed, and no others, where ccsd may do more than whom it serves. `None` for all that the
-    /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these.
-    pub owner: Option<Owner>,
-    /// Time between two updates.
-    pub interval: Duration,
-    /// What it may have in memory.
-    pub budget: Budget,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            event: EventChoice::Auto,
-            scope: Scope::Auto,
-            // Not 1000: a rate that divides the usual timers' would see their work always or never.
-            rate_hz: 999,
-            overhead: None,
-            adapts: true,
-            inherit: true,
-            per_cpu: false,
-            whole_machine: true,
-            own_process: true,
-            owner: None,
-            interval: Duration::from_secs(1),
-            budget: Budget::default(),
-        }
-    }
-}
-
-/// What a session says.
-#[derive(Debug)]
-pub enum SessionEvent {
-    /// What came since the last one. The first also describes the session.
-    Update(Box<Update>),
-    /// There will be nothing more: the whole profile.
-    Finished(Box<Profile>),
-}
 
 /// A running session. Dropping it ends it.
 pub struct Session {
@@ -391,28 +326,6 @@ fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
     }
     choice.notes.push(PER_CPU.to_owned());
     Ok(Layout::Cpus)
-}
-
-/// What a session has in memory, told by one thread and asked by others.
-#[derive(Clone)]
-pub struct Held(Arc<[AtomicU64; 2]>);
-
-impl Held {
-    /// With rings of so many bytes, and nothing else yet.
-    pub fn new(ring_bytes: usize) -> Held {
-        Held(Arc::new([AtomicU64::new(ring_bytes as u64), AtomicU64::new(0)]))
-    }
-
-    /// Tells what there is beside the rings, bytes.
-    pub fn tell(&self, bytes: u64) {
-        // Relaxed: nothing else depends on it.
-        self.0[1].store(bytes, Ordering::Relaxed);
-    }
-
-    fn bytes(&self) -> u64 {
-        let [rings, others] = &*self.0;
-        rings.load(Ordering::Relaxed).saturating_add(others.load(Ordering::Relaxed))
-    }
 }
 
 /// Everything there is before the first sample.

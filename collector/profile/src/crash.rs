@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::sanitise;
+use crate::text::sanitise;
 
 /// Entries of a crash's stack that are kept: so many of the innermost, and so many of the outermost. 63 KiB of stack, as
 /// much as the kernel copies, hold at most 4,000 frames.

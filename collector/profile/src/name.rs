@@ -1,14 +1,13 @@
 //! How things are called in output.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
 impl Profile {
     /// What to call a function: its display name, else its linkage name, else `image+0x1234` with the file name of its
-    /// image. As the program gave it: pass it through [`sanitise`] before it goes to a terminal.
+    /// image. As the program gave it: pass it through [`sanitise`](crate::sanitise) before it goes to a terminal.
     #[must_use]
     pub fn name(&self, id: CostCentreId) -> Cow<'_, str> {
         let Some(cost_centre) = self.cost_centre(id) else { return Cow::Borrowed("[unknown]") };
@@ -38,81 +37,9 @@ pub(crate) fn basename(path: &str) -> &str {
     }
 }
 
-/// Makes text from a profiled program safe to print: everything that is not plainly visible and in reading order is
-/// written as `\u{...}`.
-///
-/// These are control characters (terminal escapes begin with one; line breaks forge lines), bidirectional overrides and
-/// isolates (which reorder what follows), zero-width and other invisible characters (which make different names look
-/// alike), line and paragraph separators, tag characters, variation selectors, private use characters and
-/// non-characters. A backslash stays: escapes are for the eye, not for reading back.
-#[must_use]
-pub fn sanitise(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_unsafe) {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if is_unsafe(c) {
-            // Writing to a string cannot fail.
-            let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
-        } else {
-            safe.push(c);
-        }
-    }
-    Cow::Owned(safe)
-}
-
-/// Whether a character must not reach a terminal as it is.
-fn is_unsafe(c: char) -> bool {
-    if c.is_ascii() {
-        return c.is_ascii_control();
-    }
-    matches!(u32::from(c),
-        0x80..=0x9f            // C1 controls; 0x9b is CSI
-        | 0xad                 // soft hyphen
-        | 0x34f                // combining grapheme joiner
-        | 0x61c                // Arabic letter mark
-        | 0x115f..=0x1160      // Hangul fillers
-        | 0x17b4..=0x17b5      // Khmer invisible vowels
-        | 0x180b..=0x180f      // Mongolian selectors
-        | 0x200b..=0x200f      // zero width, direction marks
-        | 0x2028..=0x202e      // line and paragraph separator, embeddings, overrides
-        | 0x2060..=0x206f      // joiners, isolates, invisible operators
-        | 0x3164               // Hangul filler
-        | 0xe000..=0xf8ff      // private use
-        | 0xfdd0..=0xfdef      // non-characters
-        | 0xfe00..=0xfe0f      // variation selectors
-        | 0xfeff               // byte order mark
-        | 0xffa0               // half-width Hangul filler
-        | 0xfff0..=0xffff      // specials: interlinear annotation, replacement, non-characters
-        | 0xe0000..=0x10_ffff  // tags, variation selectors, private use
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ordinary_names_stay() {
-        for name in ["main", "std::vec<int, std::allocator<int>>::push_back(int&&)", "größe", "函数", "f\\n", "🦀"]
-        {
-            assert!(matches!(sanitise(name), Cow::Borrowed(same) if same == name));
-        }
-    }
-
-    #[test]
-    fn what_moves_or_hides_is_escaped() {
-        for (name, safe) in [
-            ("a\x1b[31mb", "a\\u{1b}[31mb"),
-            ("a\nb\tc\r\0", "a\\u{a}b\\u{9}c\\u{d}\\u{0}"),
-            ("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}"),
-            ("a\u{202e}b\u{2066}c\u{200b}d\u{feff}", "a\\u{202e}b\\u{2066}c\\u{200b}d\\u{feff}"),
-            ("\u{2028}\u{e0041}\u{10ffff}", "\\u{2028}\\u{e0041}\\u{10ffff}"),
-        ] {
-            assert_eq!(sanitise(name), safe);
-        }
-    }
 
     #[test]
     fn base_names() {

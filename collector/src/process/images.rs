@@ -10,6 +10,7 @@ use ccsd_worker::{FileKey, Opened};
 use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
+pub use super::image::{Image, ImageIndex};
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
@@ -17,28 +18,6 @@ use super::procfs;
 use super::recent_files::RecentFiles;
 use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
-
-/// Position of an image in [`Images`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ImageIndex(pub u32);
-
-impl ImageIndex {
-    /// Addresses that no mapping covers.
-    pub const UNKNOWN: ImageIndex = ImageIndex(0);
-    /// The kernel with its modules; its "SVMAs" are the addresses that it runs at.
-    pub const KERNEL: ImageIndex = ImageIndex(1);
-}
-
-/// One image.
-#[derive(Clone, Debug)]
-pub struct Image {
-    /// Path in the root of the process that mapped it first, or a name in brackets.
-    pub name: String,
-    /// The file, if it could be opened and is an ELF file, and some process has it mapped.
-    pub elf: Option<Arc<ElfFile>>,
-    /// Where to look for its debug files.
-    pub debug: DebugFileFinder,
-}
 
 /// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
 /// libraries mapped at once, but only through all its processes together.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use ccsd_symbolizer::FileRoot;
 
-use super::images::ImageIndex;
+use super::image::ImageIndex;
 use super::procfs;
 
 /// Processes that generate code and are alive, at most: each has a file or two open. Those beyond share one image, whose

@@ -9,7 +9,7 @@ use std::fs::File;
 
 use ccsd_worker::FileKey;
 
-use super::images::ImageIndex;
+use super::image::ImageIndex;
 use super::mapped_file::MappedFile;
 
 /// How many there are at most: programs that map many files once each gain nothing from more.

@@ -529,7 +529,7 @@ mod tests {
     use crate::batch::Mark;
     use crate::perf::ring_buffer::Bytes;
     use crate::pulse::Pulse;
-    use crate::session::{Held, SessionEvent};
+    use crate::session_event::{Held, SessionEvent};
 
     const SPEC: EventSpec = EventSpec {
         event: Event::CpuClock,

@@ -4,7 +4,7 @@ use super::Total;
 use super::selection::Selection;
 use crate::ids::{ContextId, CostCentreId};
 use crate::marked::MARK;
-use crate::naming::Named;
+use crate::named::Named;
 use crate::profile::Profile;
 
 /// A charged context as a view sees it.

@@ -1,0 +1,27 @@
+//! One image, and its number.
+
+use std::sync::Arc;
+
+use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+
+/// Position of an image in [`Images`](super::images::Images).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageIndex(pub u32);
+
+impl ImageIndex {
+    /// Addresses that no mapping covers.
+    pub const UNKNOWN: ImageIndex = ImageIndex(0);
+    /// The kernel with its modules; its "SVMAs" are the addresses that it runs at.
+    pub const KERNEL: ImageIndex = ImageIndex(1);
+}
+
+/// One image.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Path in the root of the process that mapped it first, or a name in brackets.
+    pub name: String,
+    /// The file, if it could be opened and is an ELF file, and some process has it mapped.
+    pub elf: Option<Arc<ElfFile>>,
+    /// Where to look for its debug files.
+    pub debug: DebugFileFinder,
+}
