@@ -2,13 +2,25 @@
 
 use std::sync::Arc;
 
+use nix::time::{ClockId, clock_gettime};
+
 use super::jit_code::JitCode;
 use super::mappings::Mappings;
-use super::{ProcessKey, ThreadKey, start_time};
 use crate::perf::now_ns;
 use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
+
+/// One identity of a process (pid, start, exec generation) in this session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessKey(pub u32);
+
+/// One thread of a [`ProcessKey`] in this session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadKey(pub u32);
+
+/// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
+pub(super) const TICK_NS: u64 = 10_000_000;
 
 /// A live process.
 #[derive(Clone, Debug)]
@@ -27,7 +39,7 @@ pub struct Process {
     pub announced: bool,
     /// Executable mappings.
     pub mappings: Mappings,
-    /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`] before it
+    /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`](super::NEVER) before it
     /// has been found permitted.
     pub permitted_from: u64,
     /// Its goroutines that have deep stacks.
@@ -101,4 +113,14 @@ impl GroupValues {
         let before = self.last[ring].replace(value).unwrap_or(if self.unknown_start { value } else { 0 });
         value.saturating_sub(before)
     }
+}
+
+/// Clock ticks since boot, as /proc counts them, for a record's time. The one clock runs while the machine is suspended,
+/// the other does not.
+pub(super) fn start_time(monotonic_ns: u64) -> u64 {
+    let nanos = |clock| {
+        clock_gettime(clock).map_or(0, |t| t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs())
+    };
+    let suspended = nanos(ClockId::CLOCK_BOOTTIME).saturating_sub(nanos(ClockId::CLOCK_MONOTONIC));
+    monotonic_ns.saturating_add(suspended) / TICK_NS
 }

@@ -8,6 +8,7 @@ pub mod image;
 pub mod images;
 pub mod jit_code;
 mod live;
+mod mapped;
 pub mod mapped_file;
 pub mod mappings;
 pub mod owner;
@@ -15,38 +16,20 @@ pub mod procfs;
 mod recent_files;
 mod unfollowed;
 
-use std::sync::Arc;
-
 use hashbrown::{HashMap, HashSet};
 
-use nix::time::{ClockId, clock_gettime};
-
 use crate::perf::now_ns;
-use crate::perf::record::Mmap;
 use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
-use images::{ImageIndex, Images};
-use jit_code::JitCode;
-use mapped_file::MappedFile;
+use images::Images;
+use live::start_time;
 use mappings::{Mapping, Mappings};
-use procfs::MapEntry;
 use unfollowed::{Unfollowed, UnfollowedThreads};
 
-pub use live::{Process, Thread};
-
-/// One identity of a process (pid, start, exec generation) in this session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProcessKey(pub u32);
-
-/// One thread of a [`ProcessKey`] in this session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ThreadKey(pub u32);
+pub use live::{Process, ProcessKey, Thread, ThreadKey};
 
 /// The time from which on nothing is permitted.
 pub const NEVER: u64 = u64::MAX;
-
-/// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
-const TICK_NS: u64 = 10_000_000;
 
 /// How much later than it is known for a process or thread may seem to have started, clock ticks: two clocks are read for the
 /// one, not at the same moment. No number is given out again so soon.
@@ -154,11 +137,6 @@ impl ProcessTable {
     /// What there was no room for, ever.
     pub fn left_out(&self) -> LeftOut {
         self.left_out
-    }
-
-    /// How many more mappings there is room for.
-    fn room_for_mappings(&self) -> usize {
-        self.limit.saturating_sub(self.entered_bytes()) / MAPPING_BYTES
     }
 
     fn has_room_for_thread(&self) -> bool {
@@ -271,39 +249,6 @@ impl ProcessTable {
         let was = process.unfollowed > 0 && self.unfollowed.remove(pid, tid);
         process.unfollowed -= u32::from(was);
         was
-    }
-
-    /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty.
-    pub fn read_process(&mut self, pid: u32, images: &mut Images) {
-        let stat = procfs::stat(pid).ok();
-        let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
-        let mut mappings = Mappings::default();
-        // Those that it has had so far go.
-        let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
-        let room = self.room_for_mappings().saturating_add(had);
-        let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
-        let mut maps = procfs::executable_maps(pid).unwrap_or_default();
-        // In the order in which they are kept.
-        maps.reverse();
-        if maps.len() > room {
-            of_each_file_first(&mut maps);
-        }
-        for map in maps {
-            let MapEntry { start, end, device, inode, ref path, .. } = map;
-            let file = MappedFile { pid, start, end, device, inode, path };
-            let new = mapping_of(images, &mut code, start_time, file, map.file_offset);
-            self.left_out.mappings += u64::from(!mappings.insert_within(new, room));
-        }
-        match self.processes.get_mut(&pid) {
-            Some(process) => {
-                self.mapped = (self.mapped + mappings.len()).saturating_sub(had);
-                process.mappings.replace(mappings);
-            }
-            None => self.add_process(pid, None, start_time, 0, name, mappings),
-        }
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.jit = code;
-        }
     }
 
     /// Enters a process that is about to call `execve`: nothing that it has mapped until then is of interest.
@@ -505,87 +450,6 @@ impl ProcessTable {
     pub fn remembered_frames(&self) -> usize {
         self.threads.values().map(|thread| thread.shadow.remembered()).sum()
     }
-
-    /// An image is known that was not when it was mapped; see [`Images::retry`].
-    pub fn translate(&mut self, index: ImageIndex, images: &Images) {
-        for process in self.processes.values_mut() {
-            process.mappings.translate(index, |start, offset| images.to_svma(index, start, offset));
-        }
-    }
-
-    /// The images that some process has mapped.
-    pub fn mapped_images(&self) -> HashSet<ImageIndex> {
-        self.processes.values().flat_map(|process| process.mappings.iter()).map(|mapping| mapping.image).collect()
-    }
-
-    /// `PERF_RECORD_MMAP2`.
-    pub fn mmap(&mut self, mmap: &Mmap, images: &mut Images) {
-        if u64::from(mmap.prot) & libc::PROT_EXEC as u64 == 0 {
-            return;
-        }
-        let room = self.room_for_mappings();
-        let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
-        let had = process.mappings.len();
-        let end = mmap.start.saturating_add(mmap.len);
-        let &Mmap { pid, start, device, inode, ref path, .. } = mmap;
-        let file = MappedFile { pid, start, end, device, inode, path };
-        let inherited = process.jit.as_ref().map(|code| code.index);
-        let mapping = mapping_of(images, &mut process.jit, process.start_time, file, mmap.file_offset);
-        if let (Some(before), Some(now)) = (inherited, process.jit.as_ref().map(|code| code.index))
-            && before != now
-        {
-            process.mappings.replace_image(before, now);
-        }
-        let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-        self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
-        if !entered {
-            let began = now_ns();
-            if process.full.is_due(began) {
-                // No record tells of munmap, so most of these may be gone. If few are, it will soon be full again.
-                self.read_process(mmap.pid, images);
-                let room = self.room_for_mappings();
-                if let Some(process) = self.processes.get_mut(&mmap.pid) {
-                    process.full.done(began, now_ns());
-                    let had = process.mappings.len();
-                    entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-                    self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
-                }
-            }
-        }
-        self.left_out.mappings += u64::from(!entered);
-    }
-}
-
-/// Puts the first mapping of each file before all second ones, and so on: a program that maps one file, or memory of its own, a
-/// hundred thousand times leaves room for its libraries.
-fn of_each_file_first(maps: &mut [MapEntry]) {
-    let mut seen: HashMap<((u32, u32), u64), usize> = HashMap::new();
-    maps.sort_by_cached_key(|map| {
-        let times = seen.entry((map.device, map.inode)).or_default();
-        *times += 1;
-        *times
-    });
-}
-
-/// Clock ticks since boot, as /proc counts them, for a record's time. The one clock runs while the machine is suspended,
-/// the other does not.
-fn start_time(monotonic_ns: u64) -> u64 {
-    let nanos = |clock| {
-        clock_gettime(clock).map_or(0, |t| t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs())
-    };
-    let suspended = nanos(ClockId::CLOCK_BOOTTIME).saturating_sub(nanos(ClockId::CLOCK_MONOTONIC));
-    monotonic_ns.saturating_add(suspended) / TICK_NS
-}
-
-fn mapping_of(
-    images: &mut Images,
-    code: &mut Option<Arc<JitCode>>,
-    start_time: u64,
-    file: MappedFile<'_>,
-    file_offset: u64,
-) -> Mapping {
-    let image = images.of_mapping(code, start_time, file);
-    Mapping { start: file.start, end: file.end, image, to_svma: images.to_svma(image, file.start, file_offset) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Processes and threads as records tell of them. But for this process itself, the pids are such as none has.
 
+use super::live::TICK_NS;
 use super::*;
 use crate::perf::now_ns;
+use crate::perf::record::Mmap;
 
 #[test]
 fn permission_is_found_and_inherited() {
@@ -76,21 +78,6 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     assert!(table.is_empty() && table.others.is_empty());
     assert!(table.take_ended().any(|ended| ended == others));
     assert_eq!(table.held_bytes(), 0);
-}
-
-#[test]
-fn where_there_is_no_room_for_all_mappings_each_file_has_one() {
-    let map = |start: u64, inode| MapEntry {
-        start,
-        end: start + 1,
-        file_offset: 0,
-        device: (8, 1),
-        inode,
-        path: b"/x".to_vec(),
-    };
-    let mut maps = [map(1, 5), map(3, 7), map(5, 7), map(7, 7), map(9, 5), map(11, 6)];
-    of_each_file_first(&mut maps);
-    assert_eq!(maps.map(|map| map.start), [1, 3, 11, 5, 9, 7]);
 }
 
 /// A table that may take so many bytes, and a part more for threads that there is no room for.

@@ -1,0 +1,145 @@
+//! What processes have mapped, as records and /proc tell: mappings are entered as long as there is room.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::images::{ImageIndex, Images};
+use super::jit_code::JitCode;
+use super::mapped_file::MappedFile;
+use super::mappings::{Mapping, Mappings};
+use super::procfs::{self, MapEntry};
+use super::{MAPPING_BYTES, ProcessTable};
+use crate::perf::now_ns;
+use crate::perf::record::Mmap;
+
+impl ProcessTable {
+    /// How many more mappings there is room for.
+    pub(super) fn room_for_mappings(&self) -> usize {
+        self.limit.saturating_sub(self.entered_bytes()) / MAPPING_BYTES
+    }
+
+    /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty.
+    pub fn read_process(&mut self, pid: u32, images: &mut Images) {
+        let stat = procfs::stat(pid).ok();
+        let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
+        let mut mappings = Mappings::default();
+        // Those that it has had so far go.
+        let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
+        let room = self.room_for_mappings().saturating_add(had);
+        let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
+        let mut maps = procfs::executable_maps(pid).unwrap_or_default();
+        // In the order in which they are kept.
+        maps.reverse();
+        if maps.len() > room {
+            of_each_file_first(&mut maps);
+        }
+        for map in maps {
+            let MapEntry { start, end, device, inode, ref path, .. } = map;
+            let file = MappedFile { pid, start, end, device, inode, path };
+            let new = mapping_of(images, &mut code, start_time, file, map.file_offset);
+            self.left_out.mappings += u64::from(!mappings.insert_within(new, room));
+        }
+        match self.processes.get_mut(&pid) {
+            Some(process) => {
+                self.mapped = (self.mapped + mappings.len()).saturating_sub(had);
+                process.mappings.replace(mappings);
+            }
+            None => self.add_process(pid, None, start_time, 0, name, mappings),
+        }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.jit = code;
+        }
+    }
+
+    /// `PERF_RECORD_MMAP2`.
+    pub fn mmap(&mut self, mmap: &Mmap, images: &mut Images) {
+        if u64::from(mmap.prot) & libc::PROT_EXEC as u64 == 0 {
+            return;
+        }
+        let room = self.room_for_mappings();
+        let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
+        let had = process.mappings.len();
+        let end = mmap.start.saturating_add(mmap.len);
+        let &Mmap { pid, start, device, inode, ref path, .. } = mmap;
+        let file = MappedFile { pid, start, end, device, inode, path };
+        let inherited = process.jit.as_ref().map(|code| code.index);
+        let mapping = mapping_of(images, &mut process.jit, process.start_time, file, mmap.file_offset);
+        if let (Some(before), Some(now)) = (inherited, process.jit.as_ref().map(|code| code.index))
+            && before != now
+        {
+            process.mappings.replace_image(before, now);
+        }
+        let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
+        self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
+        if !entered {
+            let began = now_ns();
+            if process.full.is_due(began) {
+                // No record tells of munmap, so most of these may be gone. If few are, it will soon be full again.
+                self.read_process(mmap.pid, images);
+                let room = self.room_for_mappings();
+                if let Some(process) = self.processes.get_mut(&mmap.pid) {
+                    process.full.done(began, now_ns());
+                    let had = process.mappings.len();
+                    entered = process.mappings.insert_within(mapping, had.saturating_add(room));
+                    self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
+                }
+            }
+        }
+        self.left_out.mappings += u64::from(!entered);
+    }
+
+    /// An image is known that was not when it was mapped; see [`Images::retry`].
+    pub fn translate(&mut self, index: ImageIndex, images: &Images) {
+        for process in self.processes.values_mut() {
+            process.mappings.translate(index, |start, offset| images.to_svma(index, start, offset));
+        }
+    }
+
+    /// The images that some process has mapped.
+    pub fn mapped_images(&self) -> HashSet<ImageIndex> {
+        self.processes.values().flat_map(|process| process.mappings.iter()).map(|mapping| mapping.image).collect()
+    }
+}
+
+/// Puts the first mapping of each file before all second ones, and so on: a program that maps one file, or memory of its own, a
+/// hundred thousand times leaves room for its libraries.
+fn of_each_file_first(maps: &mut [MapEntry]) {
+    let mut seen: HashMap<((u32, u32), u64), usize> = HashMap::new();
+    maps.sort_by_cached_key(|map| {
+        let times = seen.entry((map.device, map.inode)).or_default();
+        *times += 1;
+        *times
+    });
+}
+
+fn mapping_of(
+    images: &mut Images,
+    code: &mut Option<Arc<JitCode>>,
+    start_time: u64,
+    file: MappedFile<'_>,
+    file_offset: u64,
+) -> Mapping {
+    let image = images.of_mapping(code, start_time, file);
+    Mapping { start: file.start, end: file.end, image, to_svma: images.to_svma(image, file.start, file_offset) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_is_no_room_for_all_mappings_each_file_has_one() {
+        let map = |start: u64, inode| MapEntry {
+            start,
+            end: start + 1,
+            file_offset: 0,
+            device: (8, 1),
+            inode,
+            path: b"/x".to_vec(),
+        };
+        let mut maps = [map(1, 5), map(3, 7), map(5, 7), map(7, 7), map(9, 5), map(11, 6)];
+        of_each_file_first(&mut maps);
+        assert_eq!(maps.map(|map| map.start), [1, 3, 11, 5, 9, 7]);
+    }
+}
