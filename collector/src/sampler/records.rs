@@ -2,24 +2,25 @@
 //!
 //! Samples are unwound here, and mappings, forks and names entered, in the order in which they happened.
 
+mod followed;
+mod handing_on;
+
 use ccsd_profile::MAX_SESSION_CRASHES;
-use crossbeam_channel::TrySendError;
 use hashbrown::HashMap;
 
 use super::doubts::Doubts;
 use super::throttling::Throttling;
-use super::{BATCH_BYTES, Channels};
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS};
 use crate::budget::Budget;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
-use crate::perf::now_ns;
 use crate::perf::record::{Change, Record, Sample};
-use crate::process::images::{ImageIndex, Images};
-use crate::process::owner::{Denied, Owner};
-use crate::process::{NEVER, ProcessTable, procfs};
+use crate::process::images::Images;
+use crate::process::owner::Owner;
+use crate::process::ProcessTable;
 use crate::seldom::Seldom;
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
+use handing_on::announce;
 
 /// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
 /// some 100 us.
@@ -27,7 +28,7 @@ pub const FORK_NS: u64 = 5_000_000;
 
 /// Events that take, or have taken, the place of others.
 pub struct Next {
-    /// From when on; [`NEVER`] as long as they are being prepared.
+    /// From when on; [`NEVER`](crate::process::NEVER) as long as they are being prepared.
     pub at: u64,
     /// Attributes.
     pub spec: EventSpec,
@@ -134,100 +135,9 @@ impl State {
         }
     }
 
-    /// Drops processes whose end was not seen, because its record was lost or there is no event to tell of it: the session
-    /// must not wait for them. To be called now and then, with a look at the rings in between.
-    pub fn forget_the_dead(&mut self) {
-        self.forget_the_replaced();
-        self.table.forget_untold(procfs::has_ended);
-        self.tell_ended();
-    }
-
-    /// Drops processes whose number is another's by now: no event may be opened on that one.
-    pub fn forget_the_replaced(&mut self) {
-        for pid in self.table.pids() {
-            if procfs::stat(pid).is_ok_and(|stat| self.table.is_replaced(pid, stat.start_time)) {
-                self.table.remove_process(pid);
-            }
-        }
-        self.tell_ended();
-    }
-
     /// Tells the aggregator which threads are no more.
     fn tell_ended(&mut self) {
         self.batch.items.extend(self.table.take_ended().map(Item::ThreadEnd));
-    }
-
-    /// Whether processes of one user alone are followed.
-    pub fn is_restricted(&self) -> bool {
-        self.owner.is_some()
-    }
-
-    /// Whether a process may be followed.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn may_follow(&self, pid: u32) -> Result<(), Denied> {
-        self.owner.map_or(Ok(()), |owner| owner.check(pid))
-    }
-
-    /// Enters a process of which events are open, as it is now. If it may be followed, its samples are charged from now on,
-    /// else never.
-    ///
-    /// # Errors
-    /// Why never.
-    pub fn enter(&mut self, pid: u32) -> Result<(), Denied> {
-        let permitted = self.may_follow(pid);
-        // Not what was before the look: then it may have been another program.
-        let from = if permitted.is_ok() { now_ns() } else { NEVER };
-        if permitted.is_ok() {
-            if self.waiting_child == Some(pid) {
-                self.table.expect_exec(pid);
-            } else {
-                self.table.read_process(pid, &mut self.images);
-            }
-        }
-        if self.owner.is_some() {
-            self.table.permit(pid, from);
-        }
-        permitted
-    }
-
-    /// After records were lost that tell what is mapped where: looks at all processes anew. Not at once where that took long
-    /// the last time: meanwhile rings run full, and what maps so much that its records are lost will go on.
-    pub fn reread_processes(&mut self) {
-        let began = now_ns();
-        if !self.reread.is_due(began) {
-            return;
-        }
-        for pid in self.table.pids() {
-            // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
-            let _ = self.enter(pid);
-        }
-        self.tracking_lost = false;
-        self.reread.done(began, now_ns());
-    }
-
-    pub fn send(&mut self, channels: &Channels, wait: bool) {
-        self.tell_ended();
-        self.counts.throttled = self.throttled();
-        self.batch.counts = self.counts;
-        let mut next = channels.empty.try_recv().unwrap_or_default();
-        next.clear();
-        let full = std::mem::replace(&mut self.batch, next);
-        if wait {
-            // If the aggregator is gone there is no one to tell.
-            let _ = channels.batches.send(full);
-            return;
-        }
-        if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full) {
-            self.batch = full;
-            self.queue_full = true;
-        }
-    }
-
-    /// Tells of images that are new, and of what has happened to generated code.
-    pub fn announce(&mut self) {
-        announce(&mut self.images, &mut self.announced_images, &mut self.batch.items);
     }
 
     /// The events say that so many samples were lost. A record tells of the same, but not before the next one that finds room
@@ -237,11 +147,6 @@ impl State {
             self.counts.lost = lost;
             self.tracking_lost |= self.layout == Layout::Compact;
         }
-    }
-
-    /// Whether what was read waits to be taken: a batch that finds room is sent long before it is so large.
-    pub fn is_behind(&self) -> bool {
-        self.batch.bytes() > (self.most_batch / 4).max(8 * BATCH_BYTES)
     }
 
     /// Samples that throttling has kept back.
@@ -499,106 +404,5 @@ fn period_of(spec: &EventSpec) -> u64 {
     if matches!(spec.event, Event::Cycles { .. }) { 0 } else { spec.period_ns() }
 }
 
-/// Tells of images that are new, and of what has happened to generated code.
-#[cold]
-fn announce(images: &mut Images, announced: &mut usize, items: &mut Vec<Item>) {
-    for index in *announced..images.len() {
-        if let Some(image) = images.get(ImageIndex(index as u32)) {
-            items.push(Item::Image(image.clone()));
-        }
-    }
-    *announced = images.len();
-    items.extend(images.jit.take_events().into_iter().map(Item::Jit));
-}
-
 // A root is part of every sample item; if it grew, batches would.
 const _: () = assert!(size_of::<Root>() <= 2);
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::sync::Arc;
-
-    use ccsd_profile::view::{FlatView, Selection};
-    use ccsd_profile::{Metric, Profile, Session, Shed, Unit};
-    use crossbeam_channel::bounded;
-
-    use super::super::BATCH_BYTES;
-    use super::*;
-    use crate::aggregator::Aggregator;
-    use crate::batch::Mark;
-    use crate::perf::ring_buffer::Bytes;
-    use crate::pulse::Pulse;
-    use crate::session_event::{Held, SessionEvent};
-
-    const SPEC: EventSpec = EventSpec {
-        event: Event::CpuClock,
-        rate_hz: 1000,
-        kernel: false,
-        inherit: true,
-        enable_on_exec: false,
-        stack_bytes: 0,
-        tells_lost: false,
-    };
-
-    /// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.
-    #[test]
-    fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
-        const SAMPLES: u64 = 20_000;
-        let budget = Budget::of(Budget::MIN_MEMORY);
-        let (batches, taken) = bounded(2);
-        let (_returned, empty) = bounded(2);
-        let (_told, commands) = bounded(1);
-        let wake = File::open("/dev/null").unwrap().into();
-        let pulse = Arc::new(Pulse::default());
-        let channels = Channels { batches, empty, commands, wake, pulse: Arc::clone(&pulse) };
-        let mut state = State::new(&SPEC, Layout::Threads, 2, None, &budget);
-        let pid = std::process::id();
-        let chain: Vec<u8> = (0..20u64).flat_map(|i| (0xffff_ffff_8100_0000 + i * 16).to_le_bytes()).collect();
-        for time in 1..=SAMPLES {
-            let sample = Sample {
-                id: 1,
-                pid,
-                tid: pid,
-                time,
-                period: SPEC.period_ns(),
-                group_value: None,
-                kernel_chain: Bytes::new(&chain),
-                user_chain: Bytes::new(&[]),
-                regs: None,
-                has_user_state: false,
-                stack: Bytes::new(&[]),
-                stack_full: false,
-            };
-            state.handle(0, Record::Sample(sample));
-            if state.batch.bytes() >= BATCH_BYTES && !state.queue_full {
-                state.send(&channels, false);
-            }
-            assert!(state.batch.bytes() <= budget.batch + (8 << 10), "{}", state.batch.bytes());
-        }
-        let counts = state.counts;
-        assert!(counts.dropped_by_queue > SAMPLES / 4 && counts.received > 200, "{counts:?}");
-        assert_eq!((counts.dropped, counts.received + counts.dropped), (counts.dropped_by_queue, SAMPLES));
-        // Of those that had room none is lost, and the profile says how many are missing.
-        let (forward, received) = bounded(8);
-        taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
-        state.batch.mark = Mark::End;
-        state.send(&channels, true);
-        taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
-        let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-        let profile = Profile::new(Session { metrics, ..Session::default() }, budget.profile.clone());
-        let (events, told) = bounded(8);
-        let aggregator = Aggregator::new(profile, SPEC, Layout::Threads, true, &budget);
-        aggregator.run(&received, &bounded(8).0, &events, &pulse, &Held::new(0));
-        let finished = told.try_iter().find_map(|event| match event {
-            SessionEvent::Finished(profile) => Some(profile),
-            _ => None,
-        });
-        let profile = finished.expect("the end was told");
-        let accounting = profile.accounting();
-        assert_eq!((accounting.received, accounting.dropped_by_us), (counts.received, counts.dropped));
-        assert_eq!(accounting.shed.get(Shed::Queue), counts.dropped);
-        let total = FlatView::new(&profile, &Selection::all()).total;
-        assert_eq!((total.samples, total.weight), (counts.received, counts.received * SPEC.period_ns()));
-    }
-}
