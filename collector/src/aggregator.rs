@@ -3,20 +3,20 @@
 //! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
-use ccsd_profile::{
-    Accounting, ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Shed, Thread, ThreadId,
-};
+mod accounts;
+
+use ccsd_profile::{ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark, part_of};
+use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
 use crate::give_back::give_back;
 use crate::layers::{Common, Layers, Reserve};
 use crate::pace::Overhead;
-use crate::perf::attr::{Event, EventSpec};
+use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::pulse::{LOOK, Pulse, Watch};
@@ -24,7 +24,7 @@ use crate::rates::Rates;
 use crate::resolve::Resolver;
 use crate::session_event::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
-use crate::{system, usage};
+use crate::usage;
 
 /// One frame of a thread's last stack.
 #[derive(Clone, Copy, Debug)]
@@ -420,85 +420,6 @@ impl Aggregator {
         }
         Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })
     }
-
-    fn account(&mut self, counts: &Counts, last: bool) {
-        let spec = self.spec;
-        let named_later = self.resolver.take_named_later();
-        let threads = counts.ended_threads.saturating_add(self.profile.threads().len() as u64);
-        let accounting: &mut Accounting = self.profile.accounting_mut();
-        accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
-        accounting.duration_ns = counts.duration_ns;
-        accounting.received = counts.received;
-        accounting.dropped_by_us = counts.dropped;
-        accounting.shed.add(Shed::Images, counts.images_left_out.saturating_sub(self.images_left_out));
-        self.images_left_out = counts.images_left_out;
-        accounting.shed.set(Shed::Queue, counts.dropped_by_queue);
-        accounting.shed.set(Shed::Stacks, counts.cut_memories);
-        accounting.shed.set(Shed::UnwindTables, counts.refused_images);
-        accounting.shed.set(Shed::UnwindRules, counts.forgotten_rules);
-        accounting.shed.set(Shed::LiveThreads, counts.not_followed.threads);
-        accounting.shed.set(Shed::Mappings, counts.not_followed.mappings);
-        accounting.throttled = own_part(counts.throttled, counts);
-        accounting.read_late = counts.read_late;
-        accounting.throttle_events = counts.throttle_events;
-        accounting.pace = self.rates.pace(counts.duration_ns, counts.cost);
-        accounting.own_cpu_ns = match self.own_process {
-            true => usage::own_cpu_ns(),
-            false => {
-                let own = counts.sampler_cpu_ns.saturating_add(usage::thread_cpu_ns());
-                own.saturating_add(self.resolver.worker_cpu_ns())
-            }
-        };
-        accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
-        if !matches!(spec.event, Event::Cycles { .. }) {
-            let used = counts.counted.map(|counted| counted.used);
-            accounting.target_cpu_ns = used;
-            accounting.expected = match spec.event {
-                Event::Tick { .. } => counts.counted.map(|counted| counted.ticks),
-                _ => expected(spec.kernel, counts.counted.map(|counted| counted.due_milli), counts.user_share),
-            };
-        }
-        accounting.lost = lost_samples(counts, accounting.expected);
-        if last {
-            let unseen = match spec.event {
-                Event::Tick { .. } => between_ticks(accounting, self.weighed),
-                _ => {
-                    let cpus = system::online_cpus().len() as u64;
-                    let sets = accounting.pace.changes.saturating_add(1);
-                    unseen(accounting, self.layout, threads.saturating_mul(cpus).saturating_mul(sets))
-                }
-            };
-            let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
-            let left_out = self.crashes_left_out;
-            let crashes =
-                (left_out > 0).then(|| format!("{left_out} more processes died of signals: their stacks are not kept"));
-            let notes: Vec<String> = crashes
-                .into_iter()
-                .chain(unseen)
-                .chain(slow)
-                .chain(troubles(counts))
-                .chain(self.resolver.notes())
-                .collect();
-            let more = notes.len().saturating_sub(MAX_NOTES);
-            notes.iter().take(MAX_NOTES).for_each(|note| self.profile.add_note(note));
-            if more > 0 {
-                self.profile.add_note(&format!("and {more} more notes like these"));
-            }
-        }
-    }
-}
-
-/// Of a target that was sampled by the tick, how much of its CPU time no sample has, if that is worth a word.
-fn between_ticks(accounting: &Accounting, weighed: u64) -> Option<String> {
-    let used = accounting.target_cpu_ns.filter(|&used| used > 0)?;
-    let missing = used.saturating_sub(weighed);
-    let percent = u128::from(missing) * 100 / u128::from(used);
-    (percent >= UNSEEN_PERCENT.into()).then(|| {
-        format!(
-            "{percent}% of the CPU time is in no sample: the threads that spent it ended, or went to another CPU, before \
-             the next tick; -e cpu-clock sees more"
-        )
-    })
 }
 
 /// Where the sampling thread has gone without a word.
@@ -506,103 +427,6 @@ const PANICKED: &str = "the sampling thread failed: the profile ends early";
 /// Where it was asked for the end and did not answer.
 const HANGS: &str = "the sampling thread hangs, in a file or memory of the target that somebody else has to serve: the profile \
                      ends early";
-/// Where samples were lost.
-const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
-                    real-time priority (`ulimit -r 1`)";
-
-/// How many of the samples that the kernel lost were probably the target's, where others are sampled, too: it does not say
-/// whose they were.
-fn own_part(lost: u64, counts: &Counts) -> u64 {
-    let (own, all) = (u128::from(counts.received), u128::from(counts.received) + u128::from(counts.others));
-    part_of(lost, own, all)
-}
-
-/// Samples of the target that the kernel lost. Where it loses other records from the same rings, how many of them were
-/// samples is an estimate, but no more than those that were expected and have not come.
-fn lost_samples(counts: &Counts, expected: Option<u64>) -> u64 {
-    let lost = own_part(counts.lost_samples(), counts);
-    let here = counts.received.saturating_add(counts.throttled).saturating_add(counts.dropped);
-    let most =
-        expected.filter(|_| counts.beside_samples > 0).map_or(u64::MAX, |expected| expected.saturating_sub(here));
-    lost.min(most)
-}
-
-/// Notes about a session's end that are kept: what is wrong with hundreds of images need not be said of each.
-const MAX_NOTES: usize = 10;
-/// Share of the expected samples that may be missing without a word, beyond those lost for a known reason.
-const UNSEEN_PERCENT: u64 = 5;
-
-/// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads. Of
-/// `leftovers`, a thread's time since its last sample on one CPU, there were so many at most.
-fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64) -> Option<String> {
-    let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
-    let (chance, why) = match layout {
-        // A CPU's timer meets a thread by chance: three standard deviations.
-        Layout::Cpus => (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did"),
-        // A timer that comes after several periods gives one sample. Of few threads nothing else misses so many.
-        Layout::Threads | Layout::Compact if undelivered > leftovers => (
-            24.0,
-            "timers came late, one for several samples (a busy machine, or a virtual one whose host is busy); shares are of \
-             what was sampled",
-        ),
-        // Two dozen samples are within what chance does to a short run.
-        Layout::Threads | Layout::Compact => (
-            24.0,
-            "it was spent by threads that live for about a sampling period or less; shares are of what was sampled, and a \
-             higher rate (-F), or --per-cpu as root, sees more",
-        ),
-    };
-    let much = undelivered.saturating_mul(100) > expected.saturating_mul(UNSEEN_PERCENT);
-    (much && undelivered as f64 > chance).then(|| {
-        format!("{}% of the CPU time was not sampled: {why}", undelivered.saturating_mul(100) / expected.max(1))
-    })
-}
-
-/// What went wrong and has no place of its own in the accounting, a line each.
-fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
-    let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
-    [
-        line(
-            counts.lost_tracking.saturating_add(counts.lost.saturating_sub(counts.lost_samples())),
-            "records about mappings and threads were lost by the kernel; all processes were looked at anew",
-        ),
-        line(counts.others, "samples of other programs were taken and dropped"),
-        line(counts.withheld, "samples were of processes that were not known to be for this user, and dropped"),
-        line(counts.malformed, "records of the kernel made no sense and were left out"),
-        line(counts.late, "records came out of order"),
-        line(
-            counts.memory.not_permitted,
-            "stacks were deeper than the copied 63 KiB, and the rest may not be read: that takes the right to trace the \
-             program (root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0)",
-        ),
-        line(counts.memory.over_budget, "deep stacks or those of generated code were not read to their root: reading memory took too long"),
-        line(counts.cut_stacks, "stacks were not followed to their root: unwinding them took too long (\"too deep\")"),
-        line(
-            counts.unread_images,
-            "images could not be read when they were first seen, because the process that reads images had failed too often: \
-             until it was back, stacks in them had no names and may be cut short",
-        ),
-        line(counts.refused_images, "images were not unwound: too much unwind information"),
-    ]
-    .into_iter()
-    .flatten()
-}
-
-/// Samples that a clock event should have given, of `due_milli` thousandths by the CPU time that it counted at the rates of
-/// that time. The clock counts kernel time too; where only user code is sampled, the kernel's own accounts say which part
-/// of it was that.
-fn expected(kernel: bool, due_milli: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
-    let all = due_milli?;
-    let sampled = match (kernel, user_share) {
-        (true, _) => all,
-        (false, Some((user, total))) if total > 0 => {
-            u64::try_from(u128::from(all) * u128::from(user) / u128::from(total)).ok()?
-        }
-        (false, _) => return None,
-    };
-    Some(sampled.saturating_add(500) / 1000)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -612,53 +436,7 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
-    use crate::unwind::memory::Refusals;
-
-    #[test]
-    fn what_went_wrong_is_noted() {
-        assert_eq!(troubles(&Counts::default()).count(), 0);
-        let memory = Refusals { not_permitted: 5, over_budget: 6, moved_on: 7 };
-        let counts = Counts {
-            lost_tracking: 1,
-            others: 2,
-            malformed: 3,
-            late: 4,
-            memory,
-            cut_stacks: 8,
-            refused_images: 9,
-            ..Counts::default()
-        };
-        let notes: Vec<String> = troubles(&counts).collect();
-        // That a stack had moved on is said by the stack.
-        let numbers: Vec<&str> = notes.iter().map(|note| note.split(' ').next().unwrap()).collect();
-        assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "8", "9"]);
-    }
-
-    #[test]
-    fn what_was_lost_beside_samples_is_not_samples() {
-        let counts = Counts { received: 800, lost: 1000, ..Counts::default() };
-        assert_eq!(lost_samples(&counts, Some(900)), 1000, "nothing else is in these rings");
-        let beside = Counts { beside_samples: 200, ..counts };
-        assert_eq!((lost_samples(&beside, None), beside.lost - beside.lost_samples()), (800, 200));
-        assert_eq!(lost_samples(&beside, Some(2_000)), 800);
-        assert_eq!(troubles(&beside).next().map(|note| note.starts_with("200 records")), Some(true));
-        // No more than were expected: but for those that were throttled and dropped, and fifty more, they are here.
-        let short = Counts { throttled: 20, dropped: 30, ..beside };
-        assert_eq!((lost_samples(&short, Some(900)), lost_samples(&short, Some(700))), (50, 0));
-        // Where all CPUs are sampled, others' samples are lost as well.
-        assert_eq!(lost_samples(&Counts { received: 400, others: 400, ..counts }, None), 500);
-    }
-
-    #[test]
-    fn why_time_was_not_sampled() {
-        let missing =
-            |undelivered: u64| Accounting { expected: Some(300), received: 300 - undelivered, ..Accounting::default() };
-        let why =
-            |undelivered, leftovers| unseen(&missing(undelivered), Layout::Threads, leftovers).unwrap_or_default();
-        assert_eq!(why(15, 4), "");
-        assert!(why(40, 4).starts_with("13% of the CPU time was not sampled: timers came late"), "{}", why(40, 4));
-        assert!(why(40, 40).contains("threads that live for about a sampling period"), "{}", why(40, 40));
-    }
+    use crate::perf::attr::Event;
 
     #[test]
     fn a_sampler_that_hangs_is_not_waited_for() {
