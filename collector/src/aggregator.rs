@@ -239,7 +239,7 @@ impl Aggregator {
 
     /// Takes a batch in.
     pub fn absorb(&mut self, batch: &mut Batch) {
-        self.resolver.begin_batch(&batch.frames);
+        self.resolver.begin_batch(&mut self.profile, &batch.frames);
         let mut frames = batch.frames.as_slice();
         for item in batch.items.drain(..) {
             match item {

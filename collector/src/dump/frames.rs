@@ -147,7 +147,7 @@ fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>>
     for event in images.jit.take_events() {
         resolver.jit_event(&mut profile, event);
     }
-    resolver.begin_batch(frames);
+    resolver.begin_batch(&mut profile, frames);
     resolver.look_for_names(&mut profile);
     let now = now_ns();
     // Position, cost centre and all else but the name, which may come last.

@@ -40,7 +40,11 @@ pub struct GrowingFile {
     file: File,
     /// Which file it is, however it grows.
     key: FileKey,
+    /// Where the next look begins. May lie behind the end, where what is passed over has not been written as a whole.
     offset: u64,
+    /// How long it was in the last look.
+    len: u64,
+    /// Bytes read in all.
     read: u64,
     tail: Vec<u8>,
 }
@@ -49,7 +53,7 @@ impl GrowingFile {
     /// From its beginning.
     pub fn new(file: File) -> io::Result<GrowingFile> {
         let key = FileKey::of_growing(&file)?;
-        Ok(GrowingFile { file, key, offset: 0, read: 0, tail: Vec::new() })
+        Ok(GrowingFile { file, key, offset: 0, len: 0, read: 0, tail: Vec::new() })
     }
 
     /// Which file it is.
@@ -79,10 +83,11 @@ impl GrowingFile {
     /// not enough.
     pub fn look(&mut self, mut feed: impl FnMut(&[u8]) -> u64) -> (Grown, bool) {
         let Ok(len) = self.file.metadata().map(|meta| meta.len()) else { return (Grown::No, false) };
-        if len < self.offset.min(self.offset.saturating_sub(self.tail.len() as u64)) || !self.tail_holds() {
-            (self.offset, self.tail) = (0, Vec::new());
+        if len < self.len || !self.tail_holds() {
+            (self.offset, self.len, self.tail) = (0, 0, Vec::new());
             return (Grown::Anew, true);
         }
+        self.len = len;
         let mut buffer = vec![0; if len > self.offset { CHUNK } else { 0 }];
         let mut left = LOOK_BYTES;
         let mut grown = Grown::No;
@@ -172,6 +177,33 @@ mod tests {
             seen.clear();
             assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, text.as_bytes()));
         }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_passed_over_may_not_be_there_yet() {
+        let path = std::env::temp_dir().join(format!("ccsd-passed-over-{}", std::process::id()));
+        let mut out = File::create(&path).unwrap();
+        let mut file = GrowingFile::new(File::open(&path).unwrap()).unwrap();
+        let mut seen = Vec::new();
+        // A digit says how many bytes follow that are of no interest.
+        let mut look = |seen: &mut Vec<u8>| {
+            let (grown, _) = file.look(|bytes| {
+                seen.push(bytes[0]);
+                1 + u64::from(bytes[0] - b'0')
+            });
+            grown
+        };
+        out.write_all(b"2xx5x").unwrap();
+        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"25"[..]));
+        // Neither is it another file because of that, nor is what is missing read as if it were something.
+        assert_eq!(look(&mut seen), Grown::No);
+        out.write_all(b"xx").unwrap();
+        assert_eq!(look(&mut seen), Grown::No);
+        out.write_all(b"xx1").unwrap();
+        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"251"[..]));
+        std::fs::write(&path, b"3").unwrap();
+        assert_eq!(look(&mut seen), Grown::Anew);
         std::fs::remove_file(&path).unwrap();
     }
 }

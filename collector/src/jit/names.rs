@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::files::{GrowingFile, Grown};
+use crate::perf::now_ns;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitSource;
 
@@ -20,6 +21,10 @@ const MAX_KNOWN: usize = 1 << 16;
 const MAX_WAITING: usize = 1 << 15;
 /// How far out of order the records of a jitdump may be, nanoseconds: threads write them as they come by a lock.
 const DISORDER_NS: u64 = 1_000_000_000;
+/// How long a runtime that writes at once may take to write a record, nanoseconds.
+const TELLING_NS: u64 = 10_000_000;
+/// Addresses asked about in one look, to tell whether their names were those of earlier code.
+const MAX_LATE_SEARCH: usize = 1 << 12;
 /// Jitdumps of one process: one for each runtime in it.
 const MAX_DUMPS: usize = 4;
 /// Bytes that a remembered address takes with its name, and one that waits. (Names are shared and mostly shorter.)
@@ -65,6 +70,10 @@ pub struct JitNames {
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
     /// Whether the files have been looked at since the last batch.
     looked: bool,
+    /// When that was, nanoseconds.
+    looked_at: u64,
+    /// Addresses whose code had been replaced before a jitdump said so; see [`JitNames::count_late`].
+    told_late: u64,
     notes: Vec<String>,
     /// Most entries of `known` and `centres`, and of `waiting`.
     most_known: usize,
@@ -84,6 +93,8 @@ impl JitNames {
             centres: HashMap::default(),
             waiting: HashMap::default(),
             looked: false,
+            looked_at: 0,
+            told_late: 0,
             notes: Vec::new(),
             most_known: MAX_KNOWN,
             most_waiting: MAX_WAITING,
@@ -146,6 +157,11 @@ impl JitNames {
     /// Whether the files may be looked at for a frame without a name.
     pub fn may_look(&self) -> bool {
         !self.looked
+    }
+
+    /// Whether a file may say that an address whose name is known had another from some time on.
+    pub fn may_replace(&self) -> bool {
+        self.dumps.iter().any(|(_, dump)| !dump.is_over())
     }
 
     /// What has been found out about an address, without looking anything up.
@@ -246,6 +262,8 @@ impl JitNames {
     /// Reads on in the files. Whether there was anything.
     pub fn look(&mut self) -> bool {
         self.looked = true;
+        // What was charged until now has the names that were known in the last look.
+        let charged_until = std::mem::replace(&mut self.looked_at, now_ns());
         let mut grown = false;
         if self.map.is_none() {
             self.map = GrowingFile::perf_map(&self.source).map(|file| (file, PerfMap::default()));
@@ -278,9 +296,22 @@ impl JitNames {
             }
         }
         if grown {
+            self.count_late(charged_until);
             self.known.clear();
         }
         grown
+    }
+
+    /// Counts the addresses whose names, taken to hold until now, have not held until `charged_until`: a runtime that keeps
+    /// records to itself for a time leaves nothing else to be done about samples that have been charged.
+    fn count_late(&mut self, charged_until: u64) {
+        if self.dumps.is_empty() {
+            return;
+        }
+        let until = charged_until.saturating_sub(TELLING_NS);
+        let held = self.known.iter().filter(|(_, answer)| answer.until == u64::MAX).take(MAX_LATE_SEARCH);
+        let late = held.filter(|(address, answer)| self.find(**address, until).from > answer.from).count();
+        self.told_late = self.told_late.saturating_add(late as u64);
     }
 
     /// Gives what waits the names that are known now. `inherited` finds the names of the process that forked this one.
@@ -352,6 +383,13 @@ impl JitNames {
         let dumps = self.dumps.iter();
         let dumps = dumps.map(|(file, dump)| (file, dump.code().left_out(), dump.bad_records(), "jitdump", "records"));
         let mut notes = Vec::new();
+        if self.told_late > 0 {
+            let n = self.told_late;
+            notes.push(format!(
+                "its jitdump said late that code was replaced: samples at {n} addresses may have the name of what was there \
+                 before"
+            ));
+        }
         for (file, left_out, bad, what, of) in maps.chain(dumps) {
             if left_out > 0 {
                 notes.push(format!("its {what} names more code than is kept: {left_out} {of} were left out"));

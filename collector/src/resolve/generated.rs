@@ -28,12 +28,18 @@ impl Resolver {
         }
     }
 
-    /// A new batch of samples begins.
-    pub(super) fn begin_jit_batch(&mut self) {
+    /// A new batch of samples begins. What jitdumps have told until now of the code that they ran is read before they are
+    /// charged: an address whose name is known may have got another since.
+    pub(super) fn begin_jit_batch(&mut self, profile: &mut Profile) {
         for i in 0..self.jit_images.len() {
             let index = self.jit_images[i];
-            if let Some(names) = self.jit_mut(index) {
-                names.begin_batch();
+            let Some(names) = self.jit_mut(index) else { continue };
+            names.begin_batch();
+            if names.may_replace()
+                && let Some(mut names) = self.take_jit(index)
+            {
+                self.look(profile, &mut names);
+                self.put_jit(index, names);
             }
         }
     }
@@ -150,3 +156,7 @@ impl Resolver {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "generated_tests.rs"]
+mod tests;

@@ -79,7 +79,7 @@ impl Left {
 
 impl Resolver {
     /// A new batch of samples begins, with these frames among others.
-    pub fn begin_batch(&mut self, frames: &[Frame]) {
+    pub fn begin_batch(&mut self, profile: &mut Profile, frames: &[Frame]) {
         self.batch.answers.clear();
         self.batch.unknown.clear();
         if ccsd_worker::is_elsewhere() {
@@ -87,7 +87,7 @@ impl Resolver {
                 frames.iter().filter(|frame| frame.image != ImageIndex::KERNEL && !self.known.contains_key(*frame));
             self.batch.unknown.extend(new);
         }
-        self.begin_jit_batch();
+        self.begin_jit_batch(profile);
     }
 
     /// Puts the functions of a frame into `functions`, innermost first.

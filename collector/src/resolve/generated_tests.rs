@@ -1,0 +1,103 @@
+//! Names of code that is replaced while it is sampled.
+
+use std::fs::File;
+use std::io::Write;
+
+use ccsd_profile::{Limits, Session};
+use ccsd_symbolizer::DebugFileFinder;
+use tempfile::NamedTempFile;
+
+use super::*;
+use crate::budget::Budget;
+use crate::perf::now_ns;
+use crate::process::images::Image;
+use crate::process::jit_code::JitSource;
+
+const INDEX: ImageIndex = ImageIndex(0);
+const ADDRESS: u64 = 0x1000;
+
+/// A process that generates code, and tells of it in a jitdump.
+struct Generating {
+    profile: Profile,
+    resolver: Resolver,
+    dump: NamedTempFile,
+}
+
+impl Generating {
+    fn new() -> Generating {
+        let mut profile = Profile::new(Session::default(), Limits::default());
+        let mut resolver = Resolver::new(false, &Budget::default());
+        let image = Image { name: "[anon]".to_owned(), elf: None, debug: DebugFileFinder::none() };
+        resolver.add_image(&mut profile, image);
+        let pid = std::process::id();
+        let source = JitSource { pid, own_pid: pid, user: None, tmp: None, start_time: 0, inherited: None };
+        resolver.jit_event(&mut profile, JitEvent::Begin(INDEX, Box::new(source)));
+        let dump = NamedTempFile::new().unwrap();
+        resolver.jit_event(&mut profile, JitEvent::Dump(INDEX, File::open(dump.path()).unwrap()));
+        let mut generating = Generating { profile, resolver, dump };
+        // Magic, version, bytes, machine, padding, pid, time, flags.
+        let words = [0x4A69_5444u32, 1, 40, 62, 0, pid, 0, 0, 0, 0];
+        generating.write(&words.map(u32::to_le_bytes).concat());
+        generating
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.dump.write_all(bytes).unwrap();
+    }
+
+    /// The runtime says that there is code of this name at the address since `time`.
+    fn load(&mut self, name: &str, time: u64) {
+        let size = (16 + 40 + name.len() + 1) as u32;
+        let words = [time, 0, ADDRESS, ADDRESS, 0x40, 1];
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write(&[&0u32.to_le_bytes(), &size.to_le_bytes(), &words[..], name.as_bytes(), &[0]].concat());
+    }
+
+    /// The names that samples of these times get in a batch.
+    fn batch<const N: usize>(&mut self, times: [u64; N]) -> [Option<String>; N] {
+        self.resolver.begin_batch(&mut self.profile, &[]);
+        times.map(|time| {
+            let frame = Frame { image: INDEX, address: ADDRESS };
+            let resolved = self.resolver.resolve(&mut self.profile, frame, time);
+            let centre = self.resolver.cost_centres(resolved)[0];
+            assert!(time < resolved.until);
+            self.profile.cost_centre(centre).unwrap().linkage_name.clone()
+        })
+    }
+
+    fn notes(mut self) -> Vec<String> {
+        self.resolver.finish_names(&mut self.profile);
+        self.resolver.notes().collect()
+    }
+}
+
+fn some<const N: usize>(names: [&str; N]) -> [Option<String>; N] {
+    names.map(|name| Some(name.to_owned()))
+}
+
+#[test]
+fn what_replaces_known_code_has_its_own_name() {
+    let mut generating = Generating::new();
+    let start = now_ns();
+    generating.load("first", start);
+    assert_eq!(generating.batch([start, start + 1]), some(["first"; 2]));
+    // Nothing in the samples says that anything has happened, and some are from before it.
+    let replaced = now_ns();
+    generating.load("second", replaced);
+    let names = generating.batch([replaced - 1, replaced, replaced + 1, replaced - 1]);
+    assert_eq!(names, some(["first", "second", "second", "first"]));
+    assert_eq!(generating.batch([now_ns()]), some(["second"]));
+    assert_eq!(generating.notes(), [""; 0]);
+}
+
+#[test]
+fn what_is_told_too_late_is_said() {
+    let mut generating = Generating::new();
+    generating.load("first", 1);
+    assert_eq!(generating.batch([10, 30]), some(["first"; 2]));
+    // It was there when the last batch was charged, and the runtime kept that to itself.
+    generating.load("second", 20);
+    assert_eq!(generating.batch([40]), some(["second"]));
+    let notes = generating.notes();
+    assert!(notes.len() == 1 && notes[0].contains("samples at 1 addresses may have the name"), "{notes:?}");
+}
