@@ -62,7 +62,7 @@ impl ThreadState {
             let resolved = resolver.resolve(profile, step.frame, time);
             *until = (*until).min(resolved.until);
             let mut context = outer.map_or(ContextId::ROOT, |outer| outer.context);
-            for &centre in resolver.cost_centres(resolved) {
+            for &centre in resolver.cost_centres(&resolved) {
                 context = profile.contexts_mut().push(context, centre);
             }
             step.context = context;
@@ -394,6 +394,7 @@ impl Aggregator {
             },
         };
         let gap_at = gap.map(|gap| (gap.outer as usize).min(stack.len().saturating_sub(1)));
+        let mut last = None;
         for (position, &frame) in stack.iter().rev().enumerate().skip(more) {
             if let Some(gap) = gap.filter(|_| gap_at == Some(position)) {
                 let centre = self.profile.gap_cost_centre(gap.reason);
@@ -402,10 +403,11 @@ impl Aggregator {
             let resolved = self.resolver.resolve(&mut self.profile, frame, time);
             thread.until = thread.until.min(resolved.until);
             let contexts = self.profile.contexts_mut();
-            for &centre in self.resolver.cost_centres(resolved) {
+            for &centre in self.resolver.cost_centres(&resolved) {
                 context = contexts.push(context, centre);
             }
             thread.steps.push(Step { frame, context });
+            last = Some(resolved);
         }
         let depth = thread.steps.depth() as u64;
         thread.steps.settle(common);
@@ -415,7 +417,7 @@ impl Aggregator {
         }
         thread.cut_short = thread.steps.bound(common);
         if leaf_changed && let Some(&leaf) = stack.first() {
-            let resolved = self.resolver.resolve(&mut self.profile, leaf, time);
+            let resolved = last.unwrap_or_else(|| self.resolver.resolve(&mut self.profile, leaf, time));
             (thread.line, thread.named) = (resolved.line, resolved.named);
         }
         Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })

@@ -114,7 +114,7 @@ impl Entries {
 /// The functions of a frame, innermost first.
 fn functions(frame: Frame, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Vec<FrameInfo> {
     let resolved = resolver.resolve(profile, frame, time);
-    let centres: Vec<CostCentreId> = resolver.cost_centres(resolved).iter().rev().copied().collect();
+    let centres: Vec<CostCentreId> = resolver.cost_centres(&resolved).iter().rev().copied().collect();
     let functions = resolver.functions(frame);
     let innermost = profile.line(resolved.line).filter(|_| resolved.line != LineId::UNKNOWN);
     let fallback = innermost.map(|line| (line.file.to_string(), line.line));

@@ -29,16 +29,10 @@ const FRAMES_PER_CHECK: u64 = 512;
 /// For how long a frame goes without a name where there was nobody to ask, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// In the place of an arena position: the cost centre of the last frame that is not remembered, of generated code for one.
-const ONE: u32 = u32::MAX;
-
 /// What a frame is.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved {
-    /// Where its cost centres begin in the arena.
-    first: u32,
-    /// How many there are, outermost first.
-    count: u32,
+    centres: Centres,
     /// Source line of the innermost.
     pub line: LineId,
     /// Whether the innermost has a name.
@@ -46,6 +40,20 @@ pub struct Resolved {
     /// Until when this is right, nanoseconds: code that is generated may be replaced.
     pub until: u64,
 }
+
+/// The cost centres of a frame. Most have one, which is then not to be fetched from elsewhere.
+#[derive(Clone, Copy, Debug)]
+enum Centres {
+    One(CostCentreId),
+    /// Their place in the arena, outermost first.
+    Run {
+        first: u32,
+        count: u16,
+    },
+}
+
+// There is one for each address, and each new frame of a sample looks for one.
+const _: () = assert!(size_of::<Resolved>() == 24);
 
 /// Resolves frames, and enters images, cost centres and lines into a profile.
 pub struct Resolver {
@@ -61,13 +69,18 @@ pub struct Resolver {
     resolved: u64,
     /// Images of generated code whose process lives.
     jit_images: Vec<ImageIndex>,
-    /// The cost centre of the last frame that is not remembered.
-    one: CostCentreId,
     /// Changes whenever frames of generated code may have got another answer.
     generation: u32,
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
     left: Left,
+}
+
+impl Resolved {
+    /// A frame of one function, on a line that is not known.
+    fn one(centre: CostCentreId, named: bool, until: u64) -> Resolved {
+        Resolved { centres: Centres::One(centre), line: LineId::UNKNOWN, named, until }
+    }
 }
 
 impl Resolver {
@@ -83,7 +96,6 @@ impl Resolver {
             batch: Batch::default(),
             resolved: 0,
             jit_images: Vec::new(),
-            one: CostCentreId::ELIDED,
             generation: 0,
             named_later: 0,
             left: Left::default(),
@@ -151,14 +163,16 @@ impl Resolver {
         self.images.get(index.0 as usize).is_some_and(|image| image.jit.is_some())
     }
 
-    /// The cost centres of the frame that was resolved last, outermost first.
+    /// The cost centres of a frame, outermost first, until the next one is resolved.
     #[inline]
-    pub fn cost_centres(&self, resolved: Resolved) -> &[CostCentreId] {
-        if resolved.first == ONE {
-            return std::slice::from_ref(&self.one);
+    pub fn cost_centres<'a>(&'a self, resolved: &'a Resolved) -> &'a [CostCentreId] {
+        match &resolved.centres {
+            Centres::One(centre) => std::slice::from_ref(centre),
+            Centres::Run { first, count } => {
+                let first = *first as usize;
+                self.arena.get(first..first + usize::from(*count)).unwrap_or_default()
+            }
         }
-        let first = resolved.first as usize;
-        self.arena.get(first..first + resolved.count as usize).unwrap_or_default()
     }
 
     /// The functions of a frame in an image's file, innermost first: that of the frame and those inlined into it there, each
@@ -179,17 +193,21 @@ impl Resolver {
         if std::mem::take(&mut self.left.loaded) || self.resolved.is_multiple_of(FRAMES_PER_CHECK) {
             self.bound_symbols(profile);
         }
-        let first = self.arena.len() as u32;
+        let first = self.arena.len();
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
         } else if self.find_functions(frame) != Told::Known {
-            self.one = profile.add_cost_centre(self.nameless(frame));
-            let until = time.saturating_add(RETRY_NS);
-            return Resolved { first: ONE, count: 1, line: LineId::UNKNOWN, named: false, until };
+            let centre = profile.add_cost_centre(self.nameless(frame));
+            return Resolved::one(centre, false, time.saturating_add(RETRY_NS));
         } else {
             self.user_frame(profile, frame)
         };
-        let resolved = Resolved { first, count: self.arena.len() as u32 - first, line, named, until: u64::MAX };
+        let centres = match self.arena.len() - first {
+            1 => Centres::One(self.arena.pop().unwrap_or(CostCentreId::ELIDED)),
+            // The symbolizer gives a few hundred at most.
+            count => Centres::Run { first: first as u32, count: u16::try_from(count).unwrap_or(u16::MAX) },
+        };
+        let resolved = Resolved { centres, line, named, until: u64::MAX };
         self.known.insert(frame, resolved);
         resolved
     }
@@ -209,13 +227,17 @@ impl Resolver {
         }
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
         for function in self.functions.iter().rev() {
-            self.arena.push(profile.add_cost_centre(CostCentre {
-                image: image.id,
-                linkage_name: text(&function.linkage_name),
-                display_name: text(&function.display_name),
-                start: function.start,
-                file: text(&function.decl_file),
-                line: function.decl_line,
+            // Most are known already, by other addresses.
+            let known = profile.find_cost_centre(image.id, function.linkage_name.as_deref(), function.start);
+            self.arena.push(known.unwrap_or_else(|| {
+                profile.add_cost_centre(CostCentre {
+                    image: image.id,
+                    linkage_name: text(&function.linkage_name),
+                    display_name: text(&function.display_name),
+                    start: function.start,
+                    file: text(&function.decl_file),
+                    line: function.decl_line,
+                })
             }));
         }
         let innermost = &self.functions[0];

@@ -168,6 +168,19 @@ impl Profile {
         ImageId(self.images.insert(image))
     }
 
+    /// The cost centre with this identity, if there is one: `linkage_name` in `image`, or without a name the start of the
+    /// function. What [`Profile::add_cost_centre`] returns, without a description in hand.
+    #[must_use]
+    pub fn find_cost_centre(
+        &self,
+        image: ImageId,
+        linkage_name: Option<&str>,
+        start: Option<u64>,
+    ) -> Option<CostCentreId> {
+        let linkage = linkage_name.map(clip);
+        self.cost_centres.find(&(image.0, linkage, if linkage.is_some() { None } else { start })).map(CostCentreId)
+    }
+
     /// The cost centre with this identity, added if it is new. The first description of it holds.
     ///
     /// [`CostCentreId::ELIDED`] when there are too many, or when the image does not exist.

@@ -155,7 +155,7 @@ fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>>
     let mut positions = Vec::with_capacity(frames.len());
     for &frame in frames {
         let resolved = resolver.resolve(&mut profile, frame, now);
-        let centres: Vec<CostCentreId> = resolver.cost_centres(resolved).iter().rev().copied().collect();
+        let centres: Vec<CostCentreId> = resolver.cost_centres(&resolved).iter().rev().copied().collect();
         let functions = resolver.functions(frame);
         let first = entries.len();
         for (at, &centre) in centres.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! The part of the resolver that deals with generated code; see [`crate::jit`].
 
-use super::{ONE, Resolved, Resolver};
+use super::{Resolved, Resolver};
 use crate::jit::{Answer, JitNames};
 use crate::process::images::ImageIndex;
 use crate::process::jit_code::JitEvent;
 use crate::unwind::Frame;
-use ccsd_profile::{LineId, Profile, Shed};
+use ccsd_profile::{Profile, Shed};
 
 impl Resolver {
     /// What the sampler says of generated code.
@@ -84,8 +84,7 @@ impl Resolver {
         let Some(mut names) = self.take_jit(frame.image) else { return self.resolve_new(profile, frame, time) };
         let answer = self.answer(profile, &mut names, frame.address, time);
         self.put_jit(frame.image, names);
-        self.one = answer.centre;
-        Resolved { first: ONE, count: 1, line: LineId::UNKNOWN, named: answer.named, until: answer.until }
+        Resolved::one(answer.centre, answer.named, answer.until)
     }
 
     fn answer(&mut self, profile: &mut Profile, names: &mut JitNames, address: u64, time: u64) -> Answer {

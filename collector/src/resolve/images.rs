@@ -213,7 +213,7 @@ mod tests {
             for image in 2..6 {
                 let frame = Frame { image: ImageIndex(image), address: entry + round };
                 let resolved = resolver.resolve(&mut profile, frame, 0);
-                let centre = resolver.cost_centres(resolved)[0];
+                let centre = resolver.cost_centres(&resolved)[0];
                 names.push(profile.cost_centre(centre).and_then(|centre| centre.linkage_name.clone()));
                 // One alone may be larger, because it would else be read again and again; and there is the one just read.
                 let held = resolver.images.iter().filter(|image| image.held_bytes() > 0).count();
