@@ -238,8 +238,9 @@ impl Sampler {
             self.events.close_at_exit();
         }
         self.hand_on(true);
-        let Sampler { events, sorter, state, exits, .. } = self;
-        give_back((events, sorter, state), exits);
+        // The events go in any case: a target that runs on would hand them down to all that it starts.
+        let Sampler { state, exits, .. } = self;
+        give_back(state, exits);
     }
 
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.

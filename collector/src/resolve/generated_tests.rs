@@ -59,7 +59,7 @@ impl Generating {
         times.map(|time| {
             let frame = Frame { image: INDEX, address: ADDRESS };
             let resolved = self.resolver.resolve(&mut self.profile, frame, time);
-            let centre = self.resolver.cost_centres(resolved)[0];
+            let centre = self.resolver.cost_centres(&resolved)[0];
             assert!(time < resolved.until);
             self.profile.cost_centre(centre).unwrap().linkage_name.clone()
         })
