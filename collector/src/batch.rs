@@ -167,6 +167,8 @@ pub struct Counts {
     pub images_left_out: u64,
     /// Stacks remembered only in part, because there was no room.
     pub cut_memories: u64,
+    /// Times that the file of an image was not kept open, because there were too many.
+    pub images_without_file: u64,
     /// Images that could not be read when they were first seen, because nobody could be asked.
     pub unread_images: u64,
     /// Stacks completed with what was read from the target's memory, later than the sample.

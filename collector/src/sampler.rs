@@ -315,6 +315,7 @@ impl Sampler {
             }
         }
         state.counts.unread_images = state.images.unread();
+        state.counts.images_without_file = state.images.without_file();
         state.images.forget_recent();
         if let Some(gone) = state.images.sweep(|| state.table.mapped_images()) {
             for index in gone {

@@ -8,10 +8,12 @@ use std::process::{Command, ExitCode};
 
 use ccsd_profile::view::{Selection, ThreadsView};
 use ccsd_profile::{CostCentreId, Shed};
-use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::ccsd::{Collecting, Ended, Record, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
+
+const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
 
 /// The least that a session may have.
 const MEMORY: u64 = 16 << 20;
@@ -108,6 +110,36 @@ fn main() -> ExitCode {
             recorded.assert_whole();
             assert_known(&recorded);
             assert!(recorded.samples("bottom").own >= 50, "{:?}", recorded.names());
+        })
+        .test("more_libraries_than_files_may_be_open", &[CC, PRLIMIT], || {
+            // 300 libraries where 128 files may be open: the program and the C library are read.
+            let dir = scratch();
+            let library = library();
+            for i in 0..300 {
+                std::fs::copy(&library, dir.path().join(i.to_string())).unwrap();
+            }
+            let mut fixture = hold("files", &["700", dir.path().to_str().unwrap(), "300", "held"]);
+            let mut collecting = Collecting::start(|file| {
+                let mut command = Command::new("prlimit");
+                command.arg("--nofile=128:128").arg(binary()).args([
+                    "attach",
+                    "--no-daemon",
+                    "--no-adapt",
+                    "--user",
+                    "-o",
+                ]);
+                command.arg(file).arg(fixture.pid().to_string());
+                command
+            });
+            collecting.wait_for_writes(1);
+            fixture.go();
+            let _ = fixture.finish();
+            let recorded = collecting.wait();
+            let accounting = recorded.assert_whole().profile.accounting();
+            assert!(recorded.samples("bottom").own >= 50, "{accounting:?} {:?}", recorded.names());
+            assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
+            let notes = &recorded.profile.session().notes;
+            assert!(notes.iter().any(|note| note.contains("ulimit -Hn")), "{notes:?}");
         })
         .test("what_was_full_is_shown", &[CC], || {
             let recorded = record("4999", "recurse", "1500", &[]);

@@ -166,6 +166,11 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
             "images could not be read when they were first seen, because the process that reads images had failed too often: \
              until it was back, stacks in them had no names and may be cut short",
         ),
+        line(
+            counts.images_without_file,
+            "mappings are of files that were not read, because no more may be open (`ulimit -Hn`): stacks in them have no names \
+             and may be cut short",
+        ),
         line(counts.refused_images, "images were not unwound: too much unwind information"),
     ]
     .into_iter()

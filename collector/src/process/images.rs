@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use super::procfs;
 use super::recent_files::RecentFiles;
 use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
+use crate::system;
 
 /// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
 /// libraries mapped at once, but only through all its processes together.
@@ -31,6 +33,10 @@ const USUAL_HEADERS: usize = 8 << 10;
 const MAX_AWAITED: usize = 256;
 /// How long it may take to ask for them again. The rest has its turn the next time.
 const MAX_RETRY: Duration = Duration::from_millis(20);
+
+/// Files that are left for others than images, of all that may be open: to look at /proc, and for the profile. Where few may be,
+/// an eighth.
+const FILES_LEFT: u64 = 64;
 
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +71,9 @@ pub struct Images {
     limit: usize,
     bytes: usize,
     left_out: u64,
+    /// The number that the file of an image may not have, because there are too many then; and how many had.
+    most_files: u64,
+    without_file: u64,
     awaited: VecDeque<Awaited>,
     /// Images that could not be read when they were first seen, ever.
     unread: u64,
@@ -94,6 +103,8 @@ impl Images {
             limit: images.saturating_mul(2 * IMAGE_BYTES),
             bytes: 0,
             left_out: 0,
+            most_files: files_for_images(system::file_limit()),
+            without_file: 0,
             awaited: VecDeque::new(),
             unread: 0,
             debug_roots: DebugRoots::default(),
@@ -143,6 +154,7 @@ impl Images {
                 }
                 let name = mapped.name();
                 let file = if mapped.inode == 0 { None } else { mapped.open() };
+                let file = file.filter(|file| self.may_keep(file));
                 let Some((key, file)) = file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) else {
                     return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
                 };
@@ -187,6 +199,18 @@ impl Images {
             true => own(self).unwrap_or(index),
             false => index,
         }
+    }
+
+    /// Whether the file of an image may stay open: a new file has the lowest number that is free.
+    fn may_keep(&mut self, file: &File) -> bool {
+        let may = u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < self.most_files);
+        self.without_file += u64::from(!may);
+        may
+    }
+
+    /// How often the file of an image was not kept open, because there were too many.
+    pub fn without_file(&self) -> u64 {
+        self.without_file
     }
 
     /// To be called now and then: closes the files of the last mappings, which are looked for anew.
@@ -368,6 +392,11 @@ fn unusual_bytes(elf: &ElfFile) -> usize {
     elf.held_bytes().saturating_sub(USUAL_HEADERS)
 }
 
+/// The number from which on files of images are closed again, where so many may be open.
+fn files_for_images(limit: u64) -> u64 {
+    limit.saturating_sub(FILES_LEFT.min(limit / 8))
+}
+
 /// What is in no file, so that nobody has to be asked.
 fn in_memory(elf: Option<ElfFile>) -> Opened {
     elf.map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf)))
@@ -391,6 +420,17 @@ fn svma_of_mapping(elf: &ElfFile, file_offset: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_left_for_others_than_images() {
+        assert_eq!([0, 100, 1_024, u64::MAX].map(files_for_images), [0, 88, 960, u64::MAX - FILES_LEFT]);
+        let mut images = Images { most_files: 0, ..Images::default() };
+        let exe = std::env::current_exe().unwrap();
+        let file = File::open(&exe).unwrap();
+        assert!(!images.may_keep(&file) && images.without_file() == 1);
+        images.most_files = 1 << 20;
+        assert!(images.may_keep(&file) && images.without_file() == 1);
+    }
 
     #[test]
     fn images_beyond_the_budget_are_unknown_and_counted() {

@@ -19,7 +19,7 @@ impl ProcessTable {
         self.limit.saturating_sub(self.entered_bytes()) / MAPPING_BYTES
     }
 
-    /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty.
+    /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty, or as it was.
     pub fn read_process(&mut self, pid: u32, images: &mut Images) {
         let stat = procfs::stat(pid).ok();
         let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
@@ -29,8 +29,15 @@ impl ProcessTable {
         let room = self.room_for_mappings().saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
         let mut maps = procfs::executable_maps(pid).unwrap_or_default();
-        // In the order in which they are kept.
+        if maps.is_empty() && had > 0 {
+            // It has ended, or nobody may look. What is still to be read of it ran in what it had.
+            return;
+        }
+        // In the order in which they are kept, but for the program itself: there may not be room for all, or files for all.
         maps.reverse();
+        if maps.len() > 1 {
+            maps.rotate_right(1);
+        }
         if maps.len() > room {
             of_each_file_first(&mut maps);
         }
