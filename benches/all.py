@@ -6,7 +6,7 @@
     python3 benches/all.py --only papers,peers --quick
     python3 benches/all.py --list                 which there are, how long they take, and what they want
 
-One table has no script, and is not printed: "The scheduler's tick". What cannot be run here (no root, a program that is
+Two tables have no script, and are not printed: those of recursion 100,000 calls deep, and of smaller copies of the stack. What cannot be run here (no root, a program that is
 missing) says so and is left out; the exit status is 1 if one of them failed. The first lines say machine, kernel, date and load: figures of a busy machine are those of a busy machine.
 """
 
@@ -57,6 +57,9 @@ PARTS = [
     Part("papers", "The papers' tables", python("papers.py"), python("papers.py", "--quick"), (8, 1), ccsd=True, programs=("gcc",)),
     Part("whole-runs", "Whole runs", python("whole_runs.py"), python("whole_runs.py", "--rounds", "1", "--compiler-rounds", "1"),
          (2, 0.5), ccsd=True, programs=("cc",)),
+    Part("cost", "What sampling costs", python("cost.py"), python("cost.py", "--quick"), (16, 3), ccsd=True, programs=("cc",)),
+    Part("tick", "The scheduler's tick", python("tick.py"), python("tick.py", "--rounds", "2", "--milliseconds", "400"), (4, 0.5), True,
+         True, ("cc",)),
     Part("first-rows", "First rows", python("first_rows.py"), python("first_rows.py", "--runs", "1"), (1, 0.5), True, True, ("cc",)),
     Part("debug-info", "Much debug information", python("debug_info.py"), python("debug_info.py", "--rounds", "1", "--copies", "10"),
          (10, 2), programs=("rustc",)),
