@@ -114,7 +114,7 @@ fn record_at(rate: &str, source: &str, flags: &[&str], incomplete: f64) -> Recor
     recorded.assert_whole();
     let accounting = recorded.profile.accounting();
     let (truncated, all) = (accounting.truncated_total(), accounting.received);
-    assert!(all >= 200, "only {all} samples");
+    assert!(all >= 200, "only {all} samples: {accounting:?}");
     let rows = recorded.stacks();
     let cut = rows.rows.iter().map(|row| rows.text(row)).filter(|text| text.contains("[truncated"));
     assert!(
