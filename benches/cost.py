@@ -198,7 +198,7 @@ def compiler(bench, functions):
 
 def profiler(bench, quick):
     rate, count = 999, 1 if quick else 3
-    program = compiler(bench, 100 if quick else 1500)
+    program = compiler(bench, 100 if quick else 3000)
     if program is None:
         print("left out: it wants gcc")
         return
