@@ -24,7 +24,7 @@ pub fn load() -> Option<KernelSymbols> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
-    let symbols = KernelSymbols::from_stored(&read(Path::new(DIRECTORY))?, &boot_id()?)?;
+    let symbols = KernelSymbols::from_stored(read(Path::new(DIRECTORY))?, &boot_id()?)?;
     // What it says is what the kernel says, to this process, now: it may have lost the right to know since.
     let mut beginning = Vec::new();
     File::open("/proc/kallsyms").ok()?.take(BEGINNING).read_to_end(&mut beginning).ok()?;

@@ -53,13 +53,15 @@ impl KernelSymbols {
         Some(stored)
     }
 
-    /// What [`KernelSymbols::to_stored`] has made of those of the boot with this id; `None` for anything else.
+    /// What [`KernelSymbols::to_stored`] has made of those of the boot with this id; `None` for anything else. The names stay
+    /// in the memory that they were read into.
     #[must_use]
-    pub fn from_stored(stored: &[u8], boot_id: &str) -> Option<KernelSymbols> {
+    pub fn from_stored(mut stored: Vec<u8>, boot_id: &str) -> Option<KernelSymbols> {
         let (body, sum) = stored.split_last_chunk::<4>()?;
         if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
             return None;
         }
+        let end = body.len();
         let body = body.strip_prefix(MAGIC)?.strip_prefix(boot_id.as_bytes())?;
         let (proper_end, body) = body.split_first_chunk::<8>()?;
         let (count, body) = body.split_first_chunk::<4>()?;
@@ -69,11 +71,13 @@ impl KernelSymbols {
         let addresses = addresses.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let places = places.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
         let symbols: Vec<(u64, u32)> = addresses.zip(places).collect();
-        // Names without modules: where one is asked for there must be an empty one.
-        let mut text = Vec::with_capacity(names.len() + 1);
-        text.extend_from_slice(names);
-        let stored = KernelSymbols { symbols, text, proper_end: u64::from_le_bytes(*proper_end), modules: false };
-        (!stored.is_empty() && stored.symbols.is_sorted()).then_some(stored)
+        let (proper_end, names) = (u64::from_le_bytes(*proper_end), end - names.len());
+        stored.truncate(end);
+        stored.drain(..names);
+        stored.shrink_to_fit();
+        // Names without modules.
+        let known = KernelSymbols { symbols, text: stored, proper_end, modules: false };
+        (!known.is_empty() && known.symbols.is_sorted()).then_some(known)
     }
 }
 
@@ -100,7 +104,7 @@ ffffffffa0001000 t ext4_read\t[ext4]
     #[test]
     fn it_answers_the_same() {
         let all = all();
-        let stored = KernelSymbols::from_stored(&all.to_stored(BOOT).unwrap(), BOOT).unwrap();
+        let stored = KernelSymbols::from_stored(all.to_stored(BOOT).unwrap(), BOOT).unwrap();
         for address in (0xffff_ffff_8100_0000u64..0xffff_ffff_8100_0280).step_by(7) {
             assert!(stored.is_proper(address) && all.is_proper(address));
             assert_eq!(stored.lookup(address), all.lookup(address), "{address:#x}");
@@ -113,12 +117,12 @@ ffffffffa0001000 t ext4_read\t[ext4]
     #[test]
     fn anything_else_is_refused() {
         let stored = all().to_stored(BOOT).unwrap();
-        assert!(KernelSymbols::from_stored(&stored, &BOOT.replace('9', "8")).is_none());
+        assert!(KernelSymbols::from_stored(stored.clone(), &BOOT.replace('9', "8")).is_none());
         for at in 0..stored.len() {
             let mut damaged = stored.clone();
             damaged[at] ^= 0x10;
-            assert!(KernelSymbols::from_stored(&damaged, BOOT).is_none(), "{at}");
-            assert!(KernelSymbols::from_stored(&stored[..at], BOOT).is_none(), "{at}");
+            assert!(KernelSymbols::from_stored(damaged, BOOT).is_none(), "{at}");
+            assert!(KernelSymbols::from_stored(stored[..at].to_vec(), BOOT).is_none(), "{at}");
         }
         assert!(all().to_stored("").is_none());
         // Nothing says where the kernel proper ends.
