@@ -194,11 +194,18 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How many of the records lost were probably samples, where the rings have others, too: it is not said what they were.
+    /// How many of the records lost were probably samples; see [`Counts::samples_of`].
     #[must_use]
     pub fn lost_samples(&self) -> u64 {
+        self.samples_of(self.lost)
+    }
+
+    /// How many of so many lost records were probably samples, where the rings have others, too: it is not said what they
+    /// were.
+    #[must_use]
+    pub fn samples_of(&self, lost: u64) -> u64 {
         let samples = u128::from(self.received) + u128::from(self.others) + u128::from(self.dropped);
-        part_of(self.lost, samples, samples + u128::from(self.beside_samples))
+        part_of(lost, samples, samples + u128::from(self.beside_samples))
     }
 }
 

@@ -300,8 +300,9 @@ impl Sampler {
         state.counts.cut_stacks = state.unwinder.cut_stacks();
         state.queue_full = false;
         if state.tracking_lost {
-            state.reread_processes();
+            state.reread_processes(horizon == u64::MAX);
         }
+        state.table.read_missed(&mut state.images);
         if state.images.jit.sweep() {
             state.announce();
             let ended = |item: &Item| if let Item::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };

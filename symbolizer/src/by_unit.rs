@@ -66,7 +66,7 @@ impl ByUnit {
         }
         let starts = sections::unit_starts(&dwarf)?;
         let mut ranges = Vec::new();
-        let (mut listed, mut with_code) = (vec![false; starts.len()], vec![false; starts.len()]);
+        let (mut listed, mut with_code) = (vec![None; starts.len()], vec![false; starts.len()]);
         let mut headers = dwarf.debug_aranges.headers();
         while let Some(header) = headers.next().map_err(damaged)? {
             let Ok(unit) = starts.binary_search(&header.debug_info_offset().0) else { continue };
@@ -88,7 +88,7 @@ impl ByUnit {
                 }
             }
             // A list without addresses says of a unit that it has no code: data, or types.
-            listed[unit] |= whole;
+            listed[unit] = Some(whole && listed[unit] != Some(false));
         }
         if with_code.iter().filter(|&&has| has).count() * 2 < starts.len() {
             return Ok(None);
@@ -99,7 +99,12 @@ impl ByUnit {
             reach = reach.max(range.end);
             range.reach = reach;
         }
-        Ok(Some(ByUnit { ranges, others: !listed.iter().all(|&is| is), starts, open: HashMap::new() }))
+        Ok(Some(ByUnit {
+            ranges,
+            others: !listed.iter().all(|&whole| whole == Some(true)),
+            starts,
+            open: HashMap::new(),
+        }))
     }
 
     /// The functions at `svma`, as [`Lookup::frames`].

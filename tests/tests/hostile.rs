@@ -112,16 +112,18 @@ fn main() -> ExitCode {
             assert!(recorded.samples("bottom").own >= 50, "{:?}", recorded.names());
         })
         .test("more_libraries_than_files_may_be_open", &[CC, PRLIMIT], || {
-            // 300 libraries where 128 files may be open: the program and the C library are read.
+            // More libraries than files may be open: the program and the C library are read. (A ring takes files on each CPU.)
+            let files = 128 + 16 * std::thread::available_parallelism().unwrap().get();
+            let libraries = 300 + 2 * files;
             let dir = scratch();
             let library = library();
-            for i in 0..300 {
+            for i in 0..libraries {
                 std::fs::copy(&library, dir.path().join(i.to_string())).unwrap();
             }
-            let mut fixture = hold("files", &["700", dir.path().to_str().unwrap(), "300", "held"]);
+            let mut fixture = hold("files", &["700", dir.path().to_str().unwrap(), &libraries.to_string(), "held"]);
             let mut collecting = Collecting::start(|file| {
                 let mut command = Command::new("prlimit");
-                command.arg("--nofile=128:128").arg(binary()).args([
+                command.arg(format!("--nofile={files}:{files}")).arg(binary()).args([
                     "attach",
                     "--no-daemon",
                     "--no-adapt",

@@ -252,7 +252,12 @@ impl Images {
     fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Opened) -> ImageIndex {
         if let Some(&index) = self.by_key.get(&key) {
             if self.closed.remove(&index) {
-                self.enter(index, pid, open());
+                let has_room = self.enter(index, pid, open());
+                if !has_room {
+                    // Its addresses would be offsets in the file, and those that are known are not. Perhaps the next time.
+                    self.closed.insert(index);
+                    return ImageIndex::UNKNOWN;
+                }
             }
             return index;
         }
@@ -269,11 +274,14 @@ impl Images {
         index
     }
 
-    /// What an image is in. One that is not new is told as opened again.
-    fn enter(&mut self, index: ImageIndex, pid: u32, opened: Opened) {
-        let Some(image) = self.list.get_mut(index.0 as usize) else { return };
+    /// What an image is in. One that is not new is told as opened again. False if there is no room for what is read of it.
+    fn enter(&mut self, index: ImageIndex, pid: u32, opened: Opened) -> bool {
+        let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
-            Opened::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => self.left_out += 1,
+            Opened::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => {
+                self.left_out += 1;
+                return false;
+            }
             Opened::Image(elf) => {
                 self.bytes += unusual_bytes(&elf);
                 image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
@@ -289,6 +297,7 @@ impl Images {
                 }
             }
         }
+        true
     }
 
     /// Asks once more for what nobody could be asked. Returns which images are known now: addresses in them are others from

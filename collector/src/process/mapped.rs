@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 use super::images::{ImageIndex, Images};
 use super::jit_code::JitCode;
 use super::mapped_file::MappedFile;
-use super::mappings::{Mapping, Mappings};
+use super::mappings::{MAX_MAPPINGS, Mapping, Mappings};
 use super::procfs::{self, MapEntry};
 use super::{MAPPING_BYTES, ProcessTable};
 use crate::perf::now_ns;
@@ -38,7 +38,7 @@ impl ProcessTable {
         if maps.len() > 1 {
             maps.rotate_right(1);
         }
-        if maps.len() > room {
+        if maps.len() > room.min(MAX_MAPPINGS) {
             of_each_file_first(&mut maps);
         }
         for map in maps {
@@ -79,21 +79,44 @@ impl ProcessTable {
         }
         let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
         self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
-        if !entered {
-            let began = now_ns();
-            if process.full.is_due(began) {
-                // No record tells of munmap, so most of these may be gone. If few are, it will soon be full again.
-                self.read_process(mmap.pid, images);
-                let room = self.room_for_mappings();
-                if let Some(process) = self.processes.get_mut(&mmap.pid) {
-                    process.full.done(began, now_ns());
-                    let had = process.mappings.len();
-                    entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-                    self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
-                }
+        if !entered && process.full.is_due(now_ns()) {
+            self.read_again(mmap.pid, images);
+            let room = self.room_for_mappings();
+            if let Some(process) = self.processes.get_mut(&mmap.pid) {
+                let had = process.mappings.len();
+                entered = process.mappings.insert_within(mapping, had.saturating_add(room));
+                self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
             }
+        } else if !entered {
+            self.missed.insert(pid);
         }
         self.left_out.mappings += u64::from(!entered);
+    }
+
+    /// Looks at a process anew whose mappings have no room: no record tells of munmap, so most of these may be gone. If few
+    /// are, it will soon be full again.
+    fn read_again(&mut self, pid: u32, images: &mut Images) {
+        let began = now_ns();
+        self.read_process(pid, images);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.full.done(began, now_ns());
+        }
+    }
+
+    /// To be called now and then: looks at those anew that have mapped something when it was too early for that.
+    pub fn read_missed(&mut self, images: &mut Images) {
+        if self.missed.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        let due = |pid: &u32| self.processes.get(pid).is_none_or(|process| process.full.is_due(now));
+        let pids: Vec<u32> = self.missed.iter().copied().filter(due).collect();
+        for pid in pids {
+            self.missed.remove(&pid);
+            if self.processes.contains_key(&pid) {
+                self.read_again(pid, images);
+            }
+        }
     }
 
     /// An image is known that was not when it was mapped; see [`Images::retry`].

@@ -19,7 +19,7 @@ pub struct Mapping {
 
 /// Mappings kept per process: beyond any program seen (browsers have some thousands), and 4 MiB at most. More are
 /// not entered; their frames come out as unknown memory.
-const MAX_MAPPINGS: usize = 65_536;
+pub(super) const MAX_MAPPINGS: usize = 65_536;
 
 /// The executable mappings of one process, never overlapping.
 #[derive(Clone, Debug, Default)]

@@ -70,6 +70,8 @@ pub struct ProcessTable {
     thread_bytes: usize,
     /// Mappings of all processes.
     mapped: usize,
+    /// Processes that have mapped something for which there was no room when it was too early to look at them anew.
+    missed: HashSet<u32>,
     left_out: LeftOut,
     /// Live threads that there was no room for.
     unfollowed: UnfollowedThreads,
@@ -103,6 +105,7 @@ impl ProcessTable {
             limit: limit - unfollowed,
             thread_bytes: THREAD_BYTES + rings * RING_BYTES,
             mapped: 0,
+            missed: HashSet::new(),
             left_out: LeftOut::default(),
             unfollowed: UnfollowedThreads::within(unfollowed),
             others: HashMap::new(),

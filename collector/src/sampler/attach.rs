@@ -91,6 +91,9 @@ impl Sampler {
                 }
                 let mut unknown = self.state.table.is_withheld(pid, NEVER - 1);
                 let (mut new, mut failed) = (Vec::new(), None);
+                // Whether it was looked at before all of its threads were opened: one that was not yet may have mapped
+                // something since, of which no record tells.
+                let mut early = false;
                 let threads = match procfs::threads(pid) {
                     Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                         return Err(Error::system(format!("look at process {pid}"), error));
@@ -137,13 +140,14 @@ impl Sampler {
                     if new.len() == BETWEEN_READS && !self.state.is_restricted() {
                         if std::mem::take(&mut unknown) {
                             let _ = self.state.enter(pid);
+                            early = true;
                         }
                         self.add_threads(pid, &mut new);
                         self.read_rings(now_ns().saturating_sub(MARGIN_NS));
                     }
                 }
                 // It may have executed something since it was looked at: then these are that program's events.
-                let looks_again = unknown || (!new.is_empty() && self.state.is_restricted());
+                let looks_again = unknown || early || (!new.is_empty() && self.state.is_restricted());
                 match if looks_again { self.state.enter(pid) } else { Ok(()) } {
                     Err(denied @ Denied::Forbidden(_)) if pids.contains(&pid) && !refused.add(pid) => {
                         return Err(refusal(denied, pid));

@@ -60,7 +60,7 @@ impl Sampler {
             elapsed_ns,
             // Whoever they are of: so are those that are missing.
             received: (counts.received + counts.others).saturating_sub(before.received + before.others),
-            lost: counts.lost_samples().saturating_sub(before.lost_samples()),
+            lost: counts.samples_of(counts.lost.saturating_sub(before.lost)),
             throttled: throttled.saturating_sub(before.throttled),
             dropped: counts.dropped.saturating_sub(before.dropped),
             backlog: self.state.is_behind(),

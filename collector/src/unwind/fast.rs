@@ -75,7 +75,7 @@ impl StackUnwinder {
                 regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
                 caller.ip
             } else {
-                let mut own = frame.address.wrapping_add(image.to_own);
+                let Some(mut own) = image.own(frame.address) else { return Err(Stop::NeedsCare) };
                 if image.roots.table(frame.address) == Table::DebugFrame {
                     own = own.wrapping_add(DEBUG_FRAME_SPAN);
                 }
@@ -87,7 +87,9 @@ impl StackUnwinder {
                         Way::Careful => return Err(Stop::NeedsCare),
                         Way::Plain(rule, function) => {
                             self.rules.insert(own, rule);
-                            if let Some(function) = function {
+                            let last =
+                                function.as_ref().and_then(|function| image.own(function.range.end.wrapping_sub(1)));
+                            if let (Some(function), Some(_)) = (function, last) {
                                 self.rules.insert_function(&function.moved(own.wrapping_sub(frame.address)));
                             }
                             (rule, true)

@@ -13,9 +13,15 @@ use super::rule::FrameRule;
 /// that comes to a place which is taken takes it: the other's function is still known.
 const FIRST_PLACES: usize = 1 << 10;
 const MAX_PLACES: usize = 1 << 16;
-/// Rows of functions remembered, 12 bytes each, and functions, some 50 bytes each.
+/// Rows of functions remembered, 12 bytes each, and functions, 64 bytes each, at most.
 const MAX_ROWS: usize = 1 << 17;
 const MAX_FUNCTIONS: usize = 1 << 14;
+/// Of a budget, places and functions take the eighth part at most, each, and rows twice as much: what is remembered beside
+/// these has the other half.
+const PART: u64 = 8;
+
+/// What a function takes, bytes: a node of the tree is at least half full.
+const FUNCTION_BYTES: usize = 2 * size_of::<(u64, (u64, Range<u32>))>();
 
 /// All rows of a function that are of one entry of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +45,12 @@ impl FunctionRules {
 }
 
 /// Addresses are of ccsd's own address space, see [`unwind`](super).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KnownRules {
-    /// By a hash of the address. A power of two of them, at most half of them taken until there are [`MAX_PLACES`].
+    most_places: usize,
+    most_rows: usize,
+    most_functions: usize,
+    /// By a hash of the address. A power of two of them, at most half of them taken until there are the most.
     places: Vec<(u64, Option<FrameRule>)>,
     taken: usize,
     /// Functions by where they begin: where they end, and which rows are theirs.
@@ -50,6 +59,24 @@ pub struct KnownRules {
 }
 
 impl KnownRules {
+    /// None yet, and never more than half of so many bytes (but for a function or two).
+    pub fn within(bytes: u64) -> KnownRules {
+        let entries = |parts: u64, size: usize, most: usize| {
+            let entries = (bytes / PART).saturating_mul(parts) / size as u64;
+            usize::try_from(entries).unwrap_or(most).min(most)
+        };
+        let places = entries(1, size_of::<(u64, Option<FrameRule>)>(), MAX_PLACES).max(FIRST_PLACES);
+        KnownRules {
+            most_places: 1 << places.ilog2(),
+            most_rows: entries(2, size_of::<(u32, Option<FrameRule>)>(), MAX_ROWS),
+            most_functions: entries(1, FUNCTION_BYTES, MAX_FUNCTIONS),
+            places: Vec::new(),
+            taken: 0,
+            functions: BTreeMap::new(),
+            rows: Vec::new(),
+        }
+    }
+
     /// The rule of an address, if it or another of its function has been met.
     #[inline]
     pub fn find(&mut self, address: u64) -> Option<FrameRule> {
@@ -75,7 +102,7 @@ impl KnownRules {
 
     /// Remembers the rule of an address.
     pub fn insert(&mut self, address: u64, rule: FrameRule) {
-        if 2 * self.taken >= self.places.len() && self.places.len() < MAX_PLACES {
+        if 2 * self.taken >= self.places.len() && self.places.len() < self.most_places {
             let places = (2 * self.places.len()).max(FIRST_PLACES);
             let before = std::mem::replace(&mut self.places, vec![(0, None); places]);
             self.taken = 0;
@@ -98,7 +125,7 @@ impl KnownRules {
         if self.functions.get(&function.range.start).is_some_and(|known| known.0 == function.range.end) {
             return;
         }
-        if self.rows.len() + function.rows.len() > MAX_ROWS || self.functions.len() >= MAX_FUNCTIONS {
+        if self.rows.len() + function.rows.len() > self.most_rows || self.functions.len() >= self.most_functions {
             self.functions.clear();
             self.rows.clear();
         }
@@ -111,13 +138,15 @@ impl KnownRules {
     pub fn bytes(&self) -> usize {
         let places = self.places.capacity() * size_of::<(u64, Option<FrameRule>)>();
         let rows = self.rows.capacity() * size_of::<(u32, Option<FrameRule>)>();
-        // A node of the tree is at least half full.
-        places + rows + 2 * self.functions.len() * size_of::<(u64, (u64, Range<u32>))>()
+        places + rows + self.functions.len() * FUNCTION_BYTES
     }
 
     /// Forgets all: an image has gone, and another may come to stand in its place.
     pub fn clear(&mut self) {
-        *self = KnownRules::default();
+        self.places = Vec::new();
+        self.taken = 0;
+        self.functions.clear();
+        self.rows = Vec::new();
     }
 }
 
@@ -144,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_rows_of_a_function_stand_for_all_its_addresses() {
-        let mut known = KnownRules::default();
+        let mut known = KnownRules::within(1 << 30);
         assert_eq!((known.find(0x1010), known.find(0)), (None, None));
         known.insert_function(&function(0x1000));
         known.insert(0x5000, rule(9));
@@ -171,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_found_is_what_was_put_in() {
-        let mut known = KnownRules::default();
+        let mut known = KnownRules::within(1 << 30);
         let of = |address: u64| rule((address % 0xffff) as u16 + 1);
         for i in 0..4 * MAX_PLACES as u64 {
             let address = i * 13;
@@ -188,11 +217,22 @@ mod tests {
 
     #[test]
     fn no_more_is_remembered_than_there_is_room_for() {
-        let mut known = KnownRules::default();
+        let mut known = KnownRules::within(1 << 30);
         for i in 0..3 * MAX_FUNCTIONS as u64 {
             known.insert_function(&function(i * 0x40));
             assert_eq!(known.find(i * 0x40 + 5), Some(rule(2)));
             assert!(known.functions.len() <= MAX_FUNCTIONS && known.rows.len() <= MAX_ROWS);
+        }
+        // Nor than there is memory.
+        for bytes in [0, 64 << 10, 512 << 10, 2 << 20] {
+            let mut known = KnownRules::within(bytes);
+            for i in 0..20_000u64 {
+                known.insert(i * 0x40, rule(1));
+                known.insert_function(&function(i * 0x40));
+                // A vector that grows may be twice as large.
+                let one = 64 * FUNCTION_BYTES + FIRST_PLACES * 16;
+                assert!(known.bytes() as u64 <= bytes * 3 / 4 + one as u64, "{} of {bytes}", known.bytes());
+            }
         }
         let rows = vec![(0, None); FunctionRules::MAX_ROWS];
         for i in 0..2 * (MAX_ROWS / FunctionRules::MAX_ROWS) as u64 {

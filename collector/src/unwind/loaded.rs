@@ -33,8 +33,9 @@ pub struct LoadedImages {
 
 /// An image as the unwinder sees it.
 pub struct LoadedImage {
-    /// What is added to an SVMA to get an address in ccsd's own space, wrapping.
+    /// What is added to an SVMA to get an address in ccsd's own space, wrapping; and where the image's part of that begins.
     pub to_own: u64,
+    base: u64,
     /// Whether it is memory that a program writes its own code into.
     pub generated: bool,
     /// What is remembered of its frames.
@@ -119,7 +120,7 @@ impl LoadedImages {
         let base = own_base(index);
         let image = images.get(index);
         let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
-        let bare = LoadedImage { to_own: base, generated, bytes: 0, roots: ImageRoots::default() };
+        let bare = LoadedImage { to_own: base, base, generated, bytes: 0, roots: ImageRoots::default() };
         let Some(image) = image else { return bare };
         let Some(elf) = &image.elf else { return bare };
         // Nothing is read before there is room for it.
@@ -146,7 +147,7 @@ impl LoadedImages {
             eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
             ..Default::default()
         };
-        // A 32-bit offset is all that framehop has; larger images lose their unwind information beyond it.
+        // A 32-bit offset is all that framehop has; frames beyond it are left with every register.
         unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
         if let Some(debug_frame) = &sections.debug_frame {
             let info = ExplicitModuleSectionInfo {
@@ -159,11 +160,19 @@ impl LoadedImages {
             unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
         }
         let to_own = base.wrapping_sub(sections.base_svma);
-        LoadedImage { to_own, generated, bytes, roots: ImageRoots::new(elf, sections) }
+        LoadedImage { to_own, base, generated, bytes, roots: ImageRoots::new(elf, sections) }
     }
 }
 
 impl LoadedImage {
+    /// Where an address (SVMA) stands in ccsd's own space; `None` if that is not the image's part of it. What a file says
+    /// of its addresses must not come to stand where another's are.
+    #[inline]
+    pub fn own(&self, address: u64) -> Option<u64> {
+        let own = address.wrapping_add(self.to_own);
+        (own.wrapping_sub(self.base) < DEBUG_FRAME_SPAN).then_some(own)
+    }
+
     /// Whether a stack that ends at a frame is whole; see [`roots`](super::roots). (A frame pointer of 0 at the entry has
     /// been dealt with.)
     pub fn judge(&mut self, address: u64) -> Result<Root, Stop> {
@@ -267,5 +276,20 @@ mod tests {
         assert!(loaded.drop_image(&mut unwinder, first));
         assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, bytes);
         assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
+    }
+
+    #[test]
+    fn no_address_of_an_image_stands_where_another_image_does() {
+        for base_svma in [0u64, 0x40_0000, 1 << 40] {
+            let base = own_base(ImageIndex(3));
+            let to_own = base.wrapping_sub(base_svma);
+            let image = LoadedImage { to_own, base, generated: false, bytes: 0, roots: ImageRoots::default() };
+            assert_eq!(image.own(base_svma), Some(base));
+            assert_eq!(image.own(base_svma + DEBUG_FRAME_SPAN - 1), Some(base + DEBUG_FRAME_SPAN - 1));
+            let next = base_svma + (own_base(ImageIndex(4)) - base);
+            for beyond in [base_svma.wrapping_sub(1), base_svma + DEBUG_FRAME_SPAN, next, next + 0x1000] {
+                assert_eq!(image.own(beyond), None, "{beyond:#x}");
+            }
+        }
     }
 }

@@ -171,7 +171,7 @@ impl StackUnwinder {
             forgotten: 0,
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
-            rules: KnownRules::default(),
+            rules: KnownRules::within(unwind_rules),
             row_context: RowContext::new(),
             images: LoadedImages::within(unwind_tables),
             return_addresses: ReturnAddresses::default(),
@@ -248,7 +248,7 @@ impl StackUnwinder {
     /// Forgets what is remembered of addresses if it is too much.
     #[cold]
     fn bound_rules(&mut self) {
-        // Not every frame is at a new address, and those that are take some 500 bytes.
+        // Not every frame is at a new address, and those that are take some 500 bytes; rules have bounds of their own.
         self.frames_to_look = usize::try_from(self.unwind_rules / 4096).unwrap_or(usize::MAX).max(64);
         if self.rule_bytes() <= self.unwind_rules {
             return;

@@ -60,10 +60,11 @@ impl State {
     }
 
     /// After records were lost that tell what is mapped where: looks at all processes anew. Not at once where that took long
-    /// the last time: meanwhile rings run full, and what maps so much that its records are lost will go on.
-    pub fn reread_processes(&mut self) {
+    /// the last time: meanwhile rings run full, and what maps so much that its records are lost will go on. `at_end` there is
+    /// no later.
+    pub fn reread_processes(&mut self, at_end: bool) {
         let began = now_ns();
-        if !self.reread.is_due(began) {
+        if !at_end && !self.reread.is_due(began) {
             return;
         }
         for pid in self.table.pids() {
