@@ -438,7 +438,6 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
-    use crate::perf::attr::Event;
 
     #[test]
     fn a_sampler_that_hangs_is_not_waited_for() {
@@ -448,15 +447,7 @@ mod tests {
 
     /// Whether the sampler, which is this thread, was on time as long as it was to be.
     fn is_not_waited_for() -> bool {
-        let spec = EventSpec {
-            event: Event::CpuClock,
-            rate_hz: 999,
-            kernel: false,
-            inherit: true,
-            enable_on_exec: false,
-            stack_bytes: 0,
-            tells_lost: false,
-        };
+        let spec = EventSpec::CLOCK;
         let pulse = Arc::new(Pulse::default());
         let (batches, batch_receiver) = bounded(1);
         let (empty, _empty_receiver) = bounded(1);

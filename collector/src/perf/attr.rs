@@ -83,6 +83,20 @@ pub struct EventSpec {
     pub tells_lost: bool,
 }
 
+#[cfg(test)]
+impl EventSpec {
+    /// The CPU clock and nothing else, for tests.
+    pub const CLOCK: EventSpec = EventSpec {
+        event: Event::CpuClock,
+        rate_hz: 1000,
+        kernel: false,
+        inherit: true,
+        enable_on_exec: false,
+        stack_bytes: 0,
+        tells_lost: false,
+    };
+}
+
 impl EventSpec {
     /// Nanoseconds of CPU time between two samples of a clock event.
     pub fn period_ns(&self) -> u64 {

@@ -81,15 +81,7 @@ pub fn can_be_per_cpu(spec: &EventSpec) -> bool {
 mod tests {
     use super::*;
 
-    const SPEC: EventSpec = EventSpec {
-        event: Event::CpuClock,
-        rate_hz: 999,
-        kernel: false,
-        inherit: true,
-        enable_on_exec: false,
-        stack_bytes: 0,
-        tells_lost: false,
-    };
+    const SPEC: EventSpec = EventSpec::CLOCK;
 
     fn candidates(threads: u64, cpus: u64, file_limit: u64, whole_machine: bool) -> Vec<Layout> {
         let situation = Situation { threads, cpus, file_limit, whole_machine };

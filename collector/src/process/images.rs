@@ -470,6 +470,27 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_room_when_it_is_mapped_again_is_unknown() {
+        let unusual = unusual_bytes(&with_sections(1000));
+        // Room for the headers of one.
+        let mut images = Images::within(unusual / 1024 + 4);
+        let map = |images: &mut Images, name: &str| {
+            let opened = || Opened::Image(Arc::new(with_sections(1000)));
+            images.intern(Key::Name(name.to_owned()), name, 0, opened)
+        };
+        let first = map(&mut images, "a");
+        images.sweep_at = 0;
+        assert_eq!(images.sweep(HashSet::new), Some(vec![first]));
+        let second = map(&mut images, "b");
+        // Its functions are known by their addresses, and what could be told now are places in the file.
+        assert_eq!((map(&mut images, "a"), images.left_out()), (ImageIndex::UNKNOWN, 1));
+        images.sweep_at = 0;
+        assert_eq!(images.sweep(HashSet::new), Some(vec![second]));
+        assert_eq!((map(&mut images, "a"), images.left_out()), (first, 1));
+        assert!(images.get(first).is_some_and(|image| image.elf.is_some()));
+    }
+
+    #[test]
     fn headers_beyond_what_is_usual_count() {
         let unusual = unusual_bytes(&with_sections(1000));
         assert!(unusual > 32 << 10 && unusual_bytes(&with_sections(50)) == 0, "{unusual}");

@@ -70,7 +70,7 @@ use tables::RowContext;
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
 /// make. More is taken for a loop.
 pub const MAX_FRAMES: usize = 1 << 19;
-/// Times that a stack is begun anew for a frame that framehop cannot leave. Signal frames and the like come one or two to a
+/// Times that a stack is begun anew for a frame that neither a rule nor framehop can leave. Signal frames and the like come one or two to a
 /// stack; where there are more, all that is left is unwound with every register.
 const MAX_PASSES: usize = 4;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.

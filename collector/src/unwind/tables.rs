@@ -1,4 +1,4 @@
-//! The unwind tables of an image: which row is for an address, and whether framehop can make use of it.
+//! The unwind tables of an image: which row is for an address, and what rules its rows are.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;

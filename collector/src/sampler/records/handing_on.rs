@@ -63,22 +63,14 @@ mod tests {
     use crate::aggregator::Aggregator;
     use crate::batch::Mark;
     use crate::budget::Budget;
-    use crate::perf::attr::{Event, EventSpec};
+    use crate::perf::attr::EventSpec;
     use crate::perf::layout::Layout;
     use crate::perf::record::{Record, Sample};
     use crate::perf::ring_buffer::Bytes;
     use crate::pulse::Pulse;
     use crate::session_event::{Held, SessionEvent};
 
-    const SPEC: EventSpec = EventSpec {
-        event: Event::CpuClock,
-        rate_hz: 1000,
-        kernel: false,
-        inherit: true,
-        enable_on_exec: false,
-        stack_bytes: 0,
-        tells_lost: false,
-    };
+    const SPEC: EventSpec = EventSpec::CLOCK;
 
     /// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.
     #[test]
