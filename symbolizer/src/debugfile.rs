@@ -15,9 +15,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::door::{Door, ForUser};
 use crate::elf::ElfFile;
 use crate::limits;
-use crate::root::{ForUser, Root};
+use crate::root::Root;
 
 /// Where separate debug files are searched for one image.
 ///
@@ -35,8 +36,8 @@ pub struct DebugFileFinder {
     opener: Option<Arc<dyn OpenFiles>>,
     /// Of another root; see [`DebugFileFinder::view`].
     view: u64,
-    /// Only what this user may read is found.
-    user: Option<ForUser>,
+    /// Through which all files are opened.
+    door: Door,
 }
 
 /// Opens files for a process that may not.
@@ -99,24 +100,17 @@ impl DebugFileFinder {
         self.view
     }
 
-    /// Finds only what a user may read, whatever this process may.
+    /// Has files opened through a door, which finds only what its user may read.
     #[must_use]
-    pub fn for_user(mut self, user: ForUser) -> DebugFileFinder {
-        self.user = Some(user);
+    pub fn door(mut self, door: Door) -> DebugFileFinder {
+        self.door = door;
         self
     }
 
     /// Who has to be allowed to read what is found, if that is anybody in particular.
     #[must_use]
     pub fn user(&self) -> Option<ForUser> {
-        self.user
-    }
-
-    fn open_in(&self, root: &Root, path: &Path) -> io::Result<File> {
-        match self.user {
-            Some(user) => root.open_for(user, path),
-            None => root.open(path),
-        }
+        self.door.user()
     }
 
     /// The image's absolute path, if it is known.
@@ -180,7 +174,7 @@ impl DebugFileFinder {
         // Each file found may add two paths, and as many files are held.
         while let Some(path) = paths.pop() {
             for root in &self.roots {
-                let Ok(file) = self.open_in(root, &path) else { continue };
+                let Ok(file) = self.door.open(root, &path) else { continue };
                 if self.held.len() >= limits::MAX_HELD_FILES {
                     return self;
                 }
@@ -299,7 +293,7 @@ impl DebugFileFinder {
     fn open(&self, path: &Path) -> impl Iterator<Item = File> {
         let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
         let others = self.opener.iter().flat_map(move |opener| opener.open(path));
-        held.chain(self.roots.iter().filter_map(move |root| self.open_in(root, path).ok())).chain(others)
+        held.chain(self.roots.iter().filter_map(move |root| self.door.open(root, path).ok())).chain(others)
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct DwarfFrame {
     pub(crate) file: Option<Arc<str>>,
     pub(crate) line: u32,
     pub(crate) declaration: Declaration,
+    /// Whether only its compilation unit sees the function, if that is known.
+    pub(crate) local: Option<bool>,
 }
 
 /// Where a function is declared.

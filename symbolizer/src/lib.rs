@@ -19,6 +19,7 @@ mod by_unit;
 mod compressed;
 mod debugfile;
 mod demangle;
+mod door;
 mod dwarf;
 mod elf;
 mod error;
@@ -43,12 +44,13 @@ mod units;
 mod unwind;
 
 pub use debugfile::{DebugFileFinder, OpenFiles};
+pub use door::{Door, ForUser};
 pub use elf::{ElfFile, Segment};
 pub use error::ImageError;
 pub use go::{GoFunction, GoFunctions};
 pub use headers::Headers;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
-pub use root::{ForUser, Root as FileRoot};
+pub use root::Root as FileRoot;
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
 

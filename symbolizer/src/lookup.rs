@@ -39,6 +39,8 @@ struct Known {
     /// Only for functions without a linkage name that need one.
     path: Option<Arc<str>>,
     declaration: Declaration,
+    /// Whether only its unit sees it, if that is known.
+    local: Option<bool>,
     /// The linker left the function out of the image (`--gc-sections`) and its debug entry says address zero. If it
     /// is long it seems to lie over the functions at the beginning of the image.
     dropped: bool,
@@ -124,6 +126,7 @@ fn convert(frame: &Frame<'_, Metered>, known: Known, files: &mut HashSet<Arc<str
         file: location.and_then(|location| location.file).map(|file| intern(files, file)),
         line: location.and_then(|location| location.line).unwrap_or(0),
         declaration: known.declaration,
+        local: known.local,
     }
 }
 
@@ -156,9 +159,13 @@ fn know<'a>(
         language.is_some_and(is_cpp) && raw_name(frame).is_some_and(|name| !names::is_mangled(name.as_bytes()));
     let path = if needs_path { scopes.path(units, at) } else { None };
     let low = at.unit.entry(at.offset).ok().and_then(|entry| entry.attr_value(gimli::DW_AT_low_pc));
+    let declaration = find_declaration(units, at, files);
+    // Line tables alone come with entries that say nothing but a name.
+    let tells = declaration.file.is_some();
     let known = Known {
         path: path.map(Arc::from),
-        declaration: find_declaration(units, at, files).unwrap_or_default(),
+        local: tells.then(|| units.find(at, gimli::DW_AT_external).is_none_or(|at| !at.flag(gimli::DW_AT_external))),
+        declaration,
         dropped: matches!(low, Some(AttributeValue::Addr(0))),
     };
     functions.insert(key, known.clone());
@@ -177,18 +184,20 @@ fn is_cpp(language: gimli::DwLang) -> bool {
     )
 }
 
-/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
-/// origin, or on the declaration that one completes.
-fn find_declaration<'a>(units: &'a Units, at: Entry<'a>, files: &mut HashSet<Arc<str>>) -> Option<Declaration> {
-    let at = units.find(at, gimli::DW_AT_decl_line)?;
-    let entry = at.unit.entry(at.offset).ok()?;
-    let line = entry.attr(gimli::DW_AT_decl_line).and_then(|attribute| attribute.udata_value());
-    let file = match entry.attr_value(gimli::DW_AT_decl_file) {
-        Some(AttributeValue::FileIndex(index)) => path_of(units.with_lines(at)?, index),
-        _ => None,
+/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract origin, or
+/// on the declaration that one completes: each by itself, as a definition leaves out what its declaration says already.
+fn find_declaration<'a>(units: &'a Units, at: Entry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
+    let value = |wanted| {
+        let at = units.find(at, wanted)?;
+        Some((at, at.unit.entry(at.offset).ok()?.attr(wanted)?.clone()))
     };
-    let file = file.map(|path| intern(files, &path));
-    Some(Declaration { file, line: line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0) })
+    let line = value(gimli::DW_AT_decl_line).and_then(|(_, line)| u32::try_from(line.udata_value()?).ok());
+    // The number of a file is one of the unit that states it.
+    let file = value(gimli::DW_AT_decl_file).and_then(|(at, file)| match file.value() {
+        AttributeValue::FileIndex(index) => path_of(units.with_lines(at)?, index),
+        _ => None,
+    });
+    Declaration { file: file.map(|path| intern(files, &path)), line: line.unwrap_or(0) }
 }
 
 /// The path of a file in the unit's line table, put together as `addr2line` does it for lines.

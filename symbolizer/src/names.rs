@@ -22,8 +22,8 @@ pub(crate) fn alias_rank(name: &[u8], local: bool, weak: bool) -> AliasRank {
 }
 
 /// Suffixes compilers append to the name of a function they split, cloned or moved, with what may follow them.
-/// A function's name before the suffix is the logical function.
-const CLONE_SUFFIXES: [(&str, Follow); 11] = [
+/// Within one compilation unit the name before the suffix is the logical function.
+const CLONE_SUFFIXES: [(&str, Follow); 12] = [
     // GCC and LLVM: the part that is rarely run, moved away (-freorder-blocks-and-partition, hot-cold splitting).
     (".cold", Follow::OptionalNumber),
     // GCC: the part left after inlining the beginning into callers (-fpartial-inlining).
@@ -32,10 +32,6 @@ const CLONE_SUFFIXES: [(&str, Follow); 11] = [
     (".isra", Follow::Number),
     // GCC: specialised for constant arguments (-fipa-cp-clone).
     (".constprop", Follow::Number),
-    // GCC: local symbol made unique for link-time optimisation.
-    (".lto_priv", Follow::Number),
-    // LLVM ThinLTO: local symbol made global, with a hash of its module.
-    (".llvm", Follow::Number),
     // GCC: local alias for calls inside the image.
     (".localalias", Follow::OptionalNumber),
     // GCC 4 and older: any clone.
@@ -46,12 +42,56 @@ const CLONE_SUFFIXES: [(&str, Follow); 11] = [
     (".argprom", Follow::OptionalNumber),
     // LLVM: unused parameters removed (older versions).
     (".argelim", Follow::OptionalNumber),
+    // C++ coroutines, what is run when one goes on: GCC and LLVM.
+    (".actor", Follow::OptionalNumber),
+    (".resume", Follow::OptionalNumber),
+    // The same at its end. (LLVM's `.cleanup` is a name of other things, too.)
+    (".destroy", Follow::OptionalNumber),
+];
+
+/// Suffixes that tell apart local functions of one name in different compilation units. They are no part of the name, but
+/// two that differ in them are two functions.
+const UNIT_SUFFIXES: [(&str, Follow); 3] = [
+    // GCC: local symbol made unique for link-time optimisation.
+    (".lto_priv", Follow::Number),
+    // LLVM ThinLTO: local symbol made global, with a hash of its module.
+    (".llvm", Follow::Number),
+    // LLVM: the same by -funique-internal-linkage-names.
+    (".__uniq", Follow::Number),
 ];
 
 #[derive(Clone, Copy)]
 enum Follow {
     Number,
     OptionalNumber,
+}
+
+/// The name of a function without what its clones and parts have in addition, in its compilation unit: `walk.lto_priv.0` of
+/// `walk.lto_priv.0.isra.0.cold`.
+pub(crate) fn without_clone_suffixes(mut name: &str) -> &str {
+    while let Some(shorter) = without_clone_suffix(name) {
+        name = shorter;
+    }
+    name
+}
+
+/// The same with the last suffix removed; `None` if there is none.
+pub(crate) fn without_clone_suffix(name: &str) -> Option<&str> {
+    without_suffix(name, &CLONE_SUFFIXES)
+}
+
+/// Whether a symbol's name says that other functions of that name may be in other compilation units.
+pub(crate) fn is_of_unit(symbol: &str) -> bool {
+    without_suffix(without_clone_suffixes(symbol), &UNIT_SUFFIXES).is_some()
+}
+
+/// Whether the image may have another function of this name in another compilation unit: not if C++ or Rust made the name
+/// unique in the whole program.
+pub(crate) fn may_be_local(name: &str) -> bool {
+    if name.starts_with("_R") {
+        return false;
+    }
+    !name.starts_with("_Z") || name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)
 }
 
 /// What stubs of the procedure linkage table are called: the function's name with this appended. A stub is not the
@@ -70,7 +110,7 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
         _ => symbol,
     };
     // Suffixes stack up: `foo.isra.0.constprop.1.cold`.
-    while let Some(shorter) = without_clone_suffix(name) {
+    while let Some(shorter) = without_clone_suffix(name).or_else(|| without_suffix(name, &UNIT_SUFFIXES)) {
         name = shorter;
     }
     match file_local_path(name) {
@@ -188,10 +228,10 @@ fn one_structor(name: &str) -> Cow<'_, str> {
     result
 }
 
-fn without_clone_suffix(name: &str) -> Option<&str> {
+fn without_suffix<'a>(name: &'a str, suffixes: &[(&str, Follow)]) -> Option<&'a str> {
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let numbered = name.get(..name.len() - digits)?.strip_suffix('.').filter(|_| digits > 0);
-    CLONE_SUFFIXES.iter().find_map(|(suffix, follow)| {
+    suffixes.iter().find_map(|(suffix, follow)| {
         let from_number = numbered.and_then(|head| head.strip_suffix(suffix));
         let bare = match follow {
             Follow::Number => None,
@@ -216,6 +256,10 @@ mod tests {
             ("foo.constprop.12", "foo"),
             ("foo.lto_priv.0", "foo"),
             ("foo.llvm.13182346578234", "foo"),
+            ("foo.__uniq.2345", "foo"),
+            ("foo.__uniq.2345.llvm.678.cold", "foo"),
+            ("_Z3runv.resume", "_Z3runv"),
+            ("_Z3runP12_Z3runv.Frame.actor", "_Z3runP12_Z3runv.Frame"),
             ("foo.localalias", "foo"),
             ("foo.localalias.2", "foo"),
             ("foo.isra.0.constprop.1.cold", "foo"),
@@ -255,6 +299,31 @@ mod tests {
             ("_ZN2C2C2Ev", "_ZN2C2C1Ev"),
         ] {
             assert_eq!(logical(symbol), expected, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn what_tells_units_apart_is_kept() {
+        for (symbol, own) in [
+            ("walk", "walk"),
+            ("walk.cold", "walk"),
+            ("walk.isra.0.constprop.1", "walk"),
+            ("walk.lto_priv.0", "walk.lto_priv.0"),
+            ("walk.lto_priv.0.isra.0.cold", "walk.lto_priv.0"),
+            ("walk.llvm.77.cold.1", "walk.llvm.77"),
+        ] {
+            assert_eq!(without_clone_suffixes(symbol), own);
+            assert_eq!(is_of_unit(symbol), own != "walk", "{symbol}");
+        }
+        for (name, local) in [
+            ("walk", true),
+            ("_Z4walki", false),
+            ("_ZL4walki", true),
+            ("_ZN12_GLOBAL__N_14walkEi", true),
+            ("_ZN3foo4walk17h0123456789abcdefE", false),
+            ("_RNvCs1_3foo4walk", false),
+        ] {
+            assert_eq!(may_be_local(name), local, "{name}");
         }
     }
 

@@ -19,7 +19,7 @@ use crate::plt::Plt;
 use crate::sections;
 use crate::split::SplitFiles;
 use crate::starts::FunctionStarts;
-use crate::symtab::SymbolTable;
+use crate::symtab::{Found, SymbolTable};
 
 /// One of the functions that contain an address.
 ///
@@ -32,12 +32,16 @@ pub struct Function {
     /// The name as in the source; `None` if it is the same as the linkage name.
     pub display_name: Option<Arc<str>>,
     /// Where the function begins (SVMA): what identifies it if it has no name. For a part that was split off
-    /// (`.cold`), the beginning of the part. `None` for an inlined function.
+    /// (`.cold`), the beginning of the part, or of the whole if the function is local. `None` for an inlined function, but
+    /// for a local one whose declaration is not known.
     pub start: Option<u64>,
     /// The source file the function is declared in, if known.
     pub decl_file: Option<Arc<str>>,
     /// The line it is declared at; 0 if unknown.
     pub decl_line: u32,
+    /// Whether it can be seen in its own compilation unit only, so that the image may have other functions of its name:
+    /// file and line of its declaration, or `start` where the file is not known, tell it from them.
+    pub local: bool,
     /// The source file of the address looked up; for a function with others inlined, of the call that was replaced.
     pub file: Option<Arc<str>>,
     /// The line there; 0 if unknown.
@@ -146,7 +150,17 @@ impl Symbols {
                 Some(Ok(chosen)) => chosen,
                 _ => name,
             };
-            out.push(function(self.names.get(name), None, &frame, true));
+            let mut local = frame.local.unwrap_or(false) && names::may_be_local(name);
+            let mut start = None;
+            // Without a declaration the copy out of line has to tell which function it is.
+            if frame.declaration.file.is_none()
+                && names::may_be_local(name)
+                && let Some(definition) = tables.symbols.definition_of(name)
+            {
+                local = definition.local;
+                start = definition.local.then_some(definition.start);
+            }
+            out.push(Function { local, ..function(self.names.get(name), start, &frame, true) });
         }
         let known = outermost.as_ref().and_then(|frame| frame.name.as_deref());
         let name = match (called.name.as_deref(), known) {
@@ -159,9 +173,17 @@ impl Symbols {
             return;
         }
         let nothing = DwarfFrame::default();
-        let named = name.map(|name| self.names.get(name));
         let frame = outermost.as_ref().unwrap_or(&nothing);
-        out.push(function(named.unwrap_or_default(), called.start, frame, false));
+        let local = name.filter(|name| names::may_be_local(name)).is_some_and(|name| match frame.local {
+            // An alias that all units see stands for a function that they do not.
+            Some(true) => called.local || known.is_some_and(|known| names::logical(known) == names::logical(name)),
+            // What is hidden from other images became local when it was linked.
+            Some(false) => false,
+            None => called.local,
+        });
+        let start = if local && frame.declaration.file.is_none() { called.definition } else { None };
+        let named = name.map(|name| self.names.get(name)).unwrap_or_default();
+        out.push(Function { local, ..function(named, start.or(called.start), frame, false) });
     }
 
     /// About how many bytes are held for this image's names, with the sections that it may share with an unwinder. For
@@ -232,6 +254,16 @@ fn is_program(image: &ElfFile) -> bool {
 struct Called {
     name: Option<String>,
     start: Option<u64>,
+    /// Whether other compilation units may have a function of that name.
+    local: bool,
+    /// Where the function begins that it is a clone or a part of.
+    definition: Option<u64>,
+}
+
+impl Called {
+    fn new(name: Option<String>, start: Option<u64>) -> Called {
+        Called { name, start, local: false, definition: None }
+    }
 }
 
 impl Tables {
@@ -263,7 +295,7 @@ impl Tables {
     fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
         let symbol = self.symbols.lookup(svma);
         if let Some(found) = symbol.filter(|found| found.sized) {
-            return Called { name: text(found.name), start: Some(found.start) };
+            return self.of_symbol(&found);
         }
         // Stubs come before frame descriptions, as one of these covers all stubs.
         if self.plt.contains(svma) {
@@ -271,7 +303,7 @@ impl Tables {
                 self.plt.read_stubs(image);
             }
             if let Some((start, name)) = self.plt.lookup(svma) {
-                return Called { name: Some(name), start: Some(start) };
+                return Called::new(Some(name), Some(start));
             }
         }
         // A stripped program in Go has this and nothing else.
@@ -279,20 +311,26 @@ impl Tables {
             && let Some(functions) = self.go.get_or_init(|| image.go_functions())
             && let Some(found) = functions.find(svma)
         {
-            return Called { name: text(found.name), start: Some(found.start) };
+            return Called::new(text(found.name), Some(found.start));
         }
         match (symbol, self.starts.lookup(svma)) {
             // A symbol without a size ends where another function begins.
-            (Some(found), Some(range)) if range.start > found.start => Called { name: None, start: Some(range.start) },
-            (Some(found), _) => Called { name: text(found.name), start: Some(found.start) },
+            (Some(found), Some(range)) if range.start > found.start => Called::new(None, Some(range.start)),
+            (Some(found), _) => self.of_symbol(&found),
             (None, range) => {
                 let start = range.map(|range| range.start);
                 match self.entry.as_ref().filter(|entry| entry.contains(&svma)) {
-                    Some(entry) => Called { name: Some(ENTRY_NAME.to_owned()), start: Some(entry.start) },
-                    None => Called { name: None, start },
+                    Some(entry) => Called::new(Some(ENTRY_NAME.to_owned()), Some(entry.start)),
+                    None => Called::new(None, start),
                 }
             }
         }
+    }
+
+    fn of_symbol(&self, found: &Found<'_>) -> Called {
+        let definition = self.symbols.definition(found);
+        let start = Some(definition.start);
+        Called { local: definition.local, definition: start, ..Called::new(text(found.name), Some(found.start)) }
     }
 
     /// Whether debug information may name the function that was called: the name is mangled and one of its symbols.
@@ -341,6 +379,7 @@ fn function(name: Named, start: Option<u64>, frame: &DwarfFrame, inlined: bool) 
         start,
         decl_file: frame.declaration.file.clone(),
         decl_line: frame.declaration.line,
+        local: false,
         file: frame.file.clone(),
         line: frame.line,
         inlined,

@@ -3,10 +3,12 @@
 //! Tables of gABI, "Symbol Table". A symbol is kept as 16 bytes: names stay in the string table of the file, which is
 //! kept as it was read.
 
+use std::cell::{OnceCell, RefCell};
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
@@ -21,6 +23,13 @@ use crate::names;
 pub(crate) struct SymbolTable {
     strings: Vec<Arc<[u8]>>,
     symbols: Vec<Symbol>,
+    /// For each symbol the compilation unit that alone sees it, or [`GLOBAL`].
+    units: Vec<u32>,
+    /// Where symbols are, by a hash of their names.
+    by_name: OnceCell<HashMap<u64, Owners>>,
+    hasher: DefaultHashBuilder,
+    /// What clones and parts are of, by the index of their symbols; worked out once.
+    clones: RefCell<HashMap<usize, Definition>>,
     by_address: ByAddress,
     /// Where a function may reach beyond the next one's symbol, in order. Anywhere else only the symbol before an address
     /// can be its function's; a stripped program would else be searched far back for each address that has no name.
@@ -46,6 +55,38 @@ struct Symbol {
     name: Name,
 }
 
+/// In place of a compilation unit: a symbol that others see.
+const GLOBAL: u32 = u32::MAX;
+/// Set in place of a compilation unit, with the position in the table: a symbol that is local, but of no known file. What is
+/// hidden from other images becomes such when it is linked, and `strip --strip-debug` leaves no files at all.
+const OF_NO_FILE: u32 = 1 << 31;
+const _: () = assert!(limits::MAX_SYMBOLS < OF_NO_FILE as usize);
+
+/// The position in the table of a local symbol of no known file.
+fn position_of_no_file(unit: u32) -> Option<u32> {
+    (unit != GLOBAL && unit & OF_NO_FILE != 0).then_some(unit)
+}
+
+/// The symbols of one name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Owners {
+    /// One of those that are of no unit: global or hidden.
+    shared: Option<u32>,
+    /// How many of no unit and how many of units there are.
+    counts: [u32; 2],
+    /// One of those of a unit.
+    local: Option<u32>,
+}
+
+/// What tells apart functions of one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Definition {
+    /// Whether other compilation units may have a function of that name.
+    pub(crate) local: bool,
+    /// Where the function begins that a symbol is a clone or a part of.
+    pub(crate) start: u64,
+}
+
 /// A name in one of the string tables: which one in the top two bits, the offset in the rest. String tables are at
 /// most [`limits::MAX_SECTION_BYTES`] long, which fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +110,7 @@ pub(crate) struct Found<'a> {
     pub(crate) start: u64,
     /// Whether the symbol states a size that covers the address; otherwise it is the nearest one before.
     pub(crate) sized: bool,
+    index: usize,
 }
 
 /// A symbol while the table is built.
@@ -78,6 +120,7 @@ struct Candidate {
     name: Name,
     local: bool,
     weak: bool,
+    unit: u32,
 }
 
 impl SymbolTable {
@@ -106,6 +149,9 @@ impl SymbolTable {
 
     fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<Candidate>) {
         let first = candidates.len();
+        // Units of different files are different ones.
+        let mut unit =
+            candidates.iter().map(|it: &Candidate| it.unit).filter(|&unit| unit < OF_NO_FILE).max().unwrap_or(0);
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let Some(section) = file.sections().iter().find(|section| section.kind == kind) else { continue };
             let Some(strings) = file.sections().get(section.link as usize) else { continue };
@@ -120,12 +166,21 @@ impl SymbolTable {
             let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
             let index = self.strings.len();
             let before = candidates.len();
+            // Local symbols follow the file that they are of (gABI, "Symbol Table"); those of no file have an empty one.
+            let mut file = None;
             for symbol in symbols {
+                if symbol.st_type() == elf::STT_FILE {
+                    unit = unit.saturating_add(1).min(OF_NO_FILE - 1);
+                    let nameless = strings.get(symbol.st_name.get(LE) as usize).is_none_or(|&byte| byte == 0);
+                    file = (!nameless).then_some(unit);
+                    continue;
+                }
                 if candidates.len() >= limits::MAX_SYMBOLS {
                     self.cut = true;
                     break;
                 }
-                candidates.extend(candidate(symbol, index, &strings, code));
+                let local = file.unwrap_or(OF_NO_FILE | candidates.len() as u32);
+                candidates.extend(candidate(symbol, index, &strings, code, local));
             }
             if candidates.len() > before {
                 self.strings.push(strings);
@@ -157,6 +212,7 @@ impl SymbolTable {
             group.sort_by_cached_key(|c| (names::alias_rank(text(c.name), c.local, c.weak), text(c.name)));
         }
         let mut symbols: Vec<Symbol> = Vec::new();
+        let mut units: Vec<u32> = Vec::new();
         let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
         let mut chosen = HashMap::new();
         for candidate in candidates {
@@ -178,10 +234,15 @@ impl SymbolTable {
                         }
                     }
                 }
-                _ => symbols.push(Symbol { svma: candidate.svma, size, name: candidate.name }),
+                _ => {
+                    symbols.push(Symbol { svma: candidate.svma, size, name: candidate.name });
+                    units.push(candidate.unit);
+                }
             }
         }
         symbols.shrink_to_fit();
+        units.shrink_to_fit();
+        self.units = units;
         self.overlaps = overlaps(&symbols);
         self.by_address = index(&symbols);
         self.symbols = symbols;
@@ -199,17 +260,110 @@ impl SymbolTable {
         let overlap = after_overlap.checked_sub(1).and_then(|at| self.overlaps.get(at));
         let overlapped = overlap.is_some_and(|overlap| overlap.contains(&svma));
         let most = if overlapped { limits::MAX_SYMBOL_WALK } else { 1 };
-        let found = |symbol: &Symbol, sized| Found { name: self.text(symbol.name), start: symbol.svma, sized };
+        let found = |symbol: &Symbol, sized, steps| {
+            let index = after.saturating_sub(steps + 1);
+            Found { name: self.text(symbol.name), start: symbol.svma, sized, index }
+        };
         for (steps, symbol) in before.iter().rev().take(most).enumerate() {
             if svma - symbol.svma < u64::from(symbol.size) {
-                return Some(found(symbol, true));
+                return Some(found(symbol, true, steps));
             }
             let together = |range: &Range<u64>| range.contains(&symbol.svma) && range.contains(&svma);
             if steps == 0 && symbol.size == 0 && self.code.iter().any(together) {
-                return Some(found(symbol, false));
+                return Some(found(symbol, false, steps));
             }
         }
         None
+    }
+
+    /// Which function a symbol is, or is a clone or part of.
+    ///
+    /// A clone or part belongs to the function of its compilation unit that has its name without the suffix, or to its
+    /// lowest clone if there is none left. A function that other units see is not listed with its unit: where the unit has
+    /// none of that name, the clone is one of that.
+    pub(crate) fn definition(&self, found: &Found<'_>) -> Definition {
+        let own = Definition { local: false, start: found.start };
+        let unit = self.units.get(found.index).copied().unwrap_or(GLOBAL);
+        let Ok(name) = str::from_utf8(found.name) else { return Definition { local: unit != GLOBAL, ..own } };
+        let local = unit != GLOBAL || names::is_of_unit(name);
+        let whole = names::without_clone_suffixes(name);
+        if whole.len() == name.len() || !local {
+            return Definition { local, ..own };
+        }
+        if let Some(position) = position_of_no_file(unit) {
+            let definition = self.nearest_whole(name, position).or_else(|| self.shared(whole));
+            let definition = definition.unwrap_or(Definition { local, ..own });
+            self.clones.borrow_mut().insert(found.index, definition);
+            return definition;
+        }
+        let of_unit = |(symbol, _): &(&Symbol, &u32)| {
+            let other = str::from_utf8(self.text(symbol.name)).unwrap_or_default();
+            other.starts_with(whole) && names::without_clone_suffixes(other) == whole
+        };
+        if let Some(known) = self.clones.borrow().get(&found.index) {
+            return *known;
+        }
+        let family = self.symbols.iter().zip(&self.units).filter(|(_, of)| **of == unit).filter(of_unit);
+        let starts = family.map(|(symbol, _)| (self.text(symbol.name).len() != whole.len(), symbol.svma));
+        let (is_clone, lowest) = starts.min().unwrap_or((true, found.start));
+        let definition = if is_clone { self.shared(whole) } else { None };
+        let definition = definition.unwrap_or(Definition { local, start: lowest });
+        self.clones.borrow_mut().insert(found.index, definition);
+        definition
+    }
+
+    /// The one function of a name that is of no unit.
+    fn shared(&self, name: &str) -> Option<Definition> {
+        match self.owners(name.as_bytes()) {
+            Owners { shared: Some(shared), counts: [1, _], .. } => self.definition_at(shared),
+            _ => None,
+        }
+    }
+
+    /// The function of which `name` is a clone or part, where no files tell units apart: of the symbols that have the name
+    /// with fewer suffixes the nearest in the table, as linkers keep the symbols of a unit together.
+    fn nearest_whole(&self, name: &str, position: u32) -> Option<Definition> {
+        let mut whole = name;
+        let mut nearest = None;
+        while let Some(shorter) = names::without_clone_suffix(whole) {
+            whole = shorter;
+            let of_no_file = self.symbols.iter().zip(&self.units);
+            let of_no_file = of_no_file.filter_map(|(symbol, &unit)| Some((symbol, position_of_no_file(unit)?)));
+            let found = of_no_file
+                .filter(|(symbol, _)| self.text(symbol.name) == whole.as_bytes())
+                .min_by_key(|(_, other)| other.abs_diff(position));
+            nearest = found.map(|(symbol, _)| Definition { local: true, start: symbol.svma }).or(nearest);
+        }
+        nearest
+    }
+
+    fn definition_at(&self, index: u32) -> Option<Definition> {
+        let (symbol, unit) = self.symbols.get(index as usize).zip(self.units.get(index as usize))?;
+        Some(Definition { local: *unit != GLOBAL, start: symbol.svma })
+    }
+
+    /// The function of a name, as far as the name alone tells: one that all units see, or the only one.
+    pub(crate) fn definition_of(&self, name: &str) -> Option<Definition> {
+        match self.owners(name.as_bytes()) {
+            Owners { local: Some(index), counts: [0, 1], .. } | Owners { shared: Some(index), counts: [1, 0], .. } => {
+                self.definition_at(index)
+            }
+            _ => None,
+        }
+    }
+
+    fn owners(&self, name: &[u8]) -> Owners {
+        let by_name = self.by_name.get_or_init(|| {
+            let mut by_name: HashMap<u64, Owners> = HashMap::new();
+            for ((symbol, unit), index) in self.symbols.iter().zip(&self.units).zip(0u32..) {
+                let owners = by_name.entry(self.hasher.hash_one(self.text(symbol.name))).or_default();
+                let of_unit = *unit < OF_NO_FILE;
+                *(if of_unit { &mut owners.local } else { &mut owners.shared }) = Some(index);
+                owners.counts[usize::from(of_unit)] += 1;
+            }
+            by_name
+        });
+        by_name.get(&self.hasher.hash_one(name)).copied().unwrap_or_default()
     }
 
     /// Whether the symbol at `start` is also called `name`.
@@ -226,7 +380,10 @@ impl SymbolTable {
     pub(crate) fn held_bytes(&self) -> u64 {
         let strings: usize = self.strings.iter().map(|strings| strings.len()).sum();
         let overlaps = self.overlaps.capacity() * size_of::<Range<u64>>();
-        (strings + overlaps + self.by_address.bytes() + self.symbols.capacity() * size_of::<Symbol>()) as u64
+        let units = self.units.capacity() * size_of::<u32>();
+        let names = self.by_name.get().map_or(0, |names| names.capacity() * size_of::<(u64, Owners)>());
+        (strings + overlaps + units + names + self.by_address.bytes() + self.symbols.capacity() * size_of::<Symbol>())
+            as u64
     }
 
     fn text(&self, name: Name) -> &[u8] {
@@ -268,7 +425,13 @@ fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
 
 /// A symbol is a function if it says so (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size or
 /// is global: assembly files often leave out the type, and `_start` of many C libraries leaves out both.
-fn candidate(symbol: &elf::Sym64<LE>, table: usize, strings: &[u8], code: &[Range<u64>]) -> Option<Candidate> {
+fn candidate(
+    symbol: &elf::Sym64<LE>,
+    table: usize,
+    strings: &[u8],
+    code: &[Range<u64>],
+    local_unit: u32,
+) -> Option<Candidate> {
     let (svma, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
     if symbol.st_shndx.get(LE).0 == elf::SHN_UNDEF.0 || svma == 0 {
         return None;
@@ -288,7 +451,8 @@ fn candidate(symbol: &elf::Sym64<LE>, table: usize, strings: &[u8], code: &[Rang
         return None;
     }
     let weak = symbol.st_bind() == elf::STB_WEAK;
-    Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak })
+    let unit = if local { local_unit } else { GLOBAL };
+    Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak, unit })
 }
 
 #[cfg(test)]
