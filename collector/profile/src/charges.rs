@@ -6,12 +6,18 @@
 use hashbrown::HashTable;
 
 use crate::hash::{mix3, random_seed};
+use crate::squares::{Squares, equal_squares, squared_metrics};
+
+/// The sums of squares of this row follow from its samples and weights.
+const FOLLOWS: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) thread: u32,
     pub(crate) context: u32,
     pub(crate) line: u32,
+    /// Where its sums of squares are, or [`FOLLOWS`].
+    squares: u32,
     /// Samples settled.
     settled: u64,
     /// Samples since the last `take`.
@@ -24,15 +30,33 @@ impl Row {
     }
 }
 
+/// What a row is for, and with it how much of the budget it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// A context and line of its own.
+    Own,
+    /// A caller, for samples that have no row of their own.
+    Coarse,
+    /// What has no other place.
+    Always,
+}
+
+/// Part of the rows that is left to callers: a quarter.
+const COARSE_PART: usize = 4;
+
 #[derive(Debug)]
 pub(crate) struct Charges {
     index: HashTable<u32>,
     rows: Vec<Row>,
     /// For each row: the settled weight of each metric, then the pending one of each.
     weights: Vec<u64>,
+    /// For each row whose samples differ in weight, in the same order.
+    squares: Vec<Squares>,
     /// Rows with a pending part.
     dirty: Vec<u32>,
     metrics: usize,
+    /// Of how many metrics squares are kept.
+    squared: usize,
     seed: u64,
     limit: usize,
 }
@@ -43,28 +67,33 @@ impl Charges {
             index: HashTable::new(),
             rows: Vec::new(),
             weights: Vec::new(),
+            squares: Vec::new(),
             dirty: Vec::new(),
             metrics,
+            squared: squared_metrics(metrics),
             seed: random_seed(),
             limit,
         }
     }
 
-    /// Adds to the pending part of a row; weights missing are 0. False, with nothing added, if the row is new and
-    /// the budget is used up (`force` overrides).
+    /// Adds to the pending part of a row; weights missing are 0, and without `squares` the samples weigh the same. False,
+    /// with nothing added, if the row is new and there is no `room`.
     #[inline]
-    pub(crate) fn add(&mut self, key: (u32, u32, u32), samples: u64, weights: &[u64], force: bool) -> bool {
-        let (thread, context, line) = key;
-        let hash = mix3(self.seed, thread, context, line);
-        let rows = &self.rows;
-        let found = self.index.find(hash, |&i| {
-            rows.get(i as usize).is_some_and(|r| r.context == context && r.line == line && r.thread == thread)
-        });
-        let i = match found {
-            Some(&i) => i as usize,
-            None if force || self.has_room() => self.insert(hash, key),
+    pub(crate) fn add(
+        &mut self,
+        key: (u32, u32, u32),
+        samples: u64,
+        weights: &[u64],
+        squares: Option<&[Squares]>,
+        room: Room,
+    ) -> bool {
+        let hash = self.hash(key);
+        let i = match self.find(hash, key) {
+            Some(i) => i as usize,
+            None if self.has_room(room) => self.insert(hash, key),
             None => return false,
         };
+        self.add_squares(i, samples, weights, squares);
         let Some(row) = self.rows.get_mut(i) else { return false };
         if row.pending == 0 {
             self.dirty.push(i as u32);
@@ -79,10 +108,76 @@ impl Charges {
         true
     }
 
+    /// Adds to the pending sums of squares of a row, before its samples and weights are added. They get a place where the
+    /// new samples weigh something else than those before. Without room for that they count as equal.
+    #[inline]
+    fn add_squares(&mut self, i: usize, samples: u64, weights: &[u64], squares: Option<&[Squares]>) {
+        let Some(row) = self.rows.get(i) else { return };
+        let of = |metric: usize| {
+            let weight = weights.get(metric).copied().unwrap_or(0);
+            squares.and_then(|it| it.get(metric).copied()).unwrap_or_else(|| equal_squares(samples, weight))
+        };
+        if row.squares == FOLLOWS {
+            let (settled, pending) = self.split(i);
+            let total = row.samples();
+            let equal = (0..self.squared).all(|metric| {
+                let at = |of: &[u64]| of.get(metric).copied().unwrap_or(0);
+                let (new, known) = (at(weights), at(settled).saturating_add(at(pending)));
+                let as_before =
+                    total == 0 || u128::from(new) * u128::from(total) == u128::from(known) * u128::from(samples);
+                as_before && squares.is_none_or(|_| of(metric) == equal_squares(samples, new))
+            });
+            if equal || !self.has_room_for_squares() {
+                return;
+            }
+            let parts = [(row.settled, settled), (row.pending, pending)];
+            let known: Vec<Squares> = parts
+                .iter()
+                .flat_map(|(samples, part)| part.iter().take(self.squared).map(|&it| equal_squares(*samples, it)))
+                .collect();
+            let place = self.squares.len() / (2 * self.squared);
+            self.squares.extend(known);
+            if let Some(row) = self.rows.get_mut(i) {
+                row.squares = place as u32;
+            }
+        }
+        let place = self.rows.get(i).map_or(0, |row| row.squares) as usize;
+        let pending = (2 * place + 1) * self.squared;
+        if let Some(sums) = self.squares.get_mut(pending..pending + self.squared) {
+            for (metric, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.saturating_add(of(metric));
+            }
+        }
+    }
+
+    /// Whether the sums of squares of another row keep within the budget and leave the rows room, counting what a doubling
+    /// allocates.
+    fn has_room_for_squares(&self) -> bool {
+        let (len, capacity) = (self.squares.len(), self.squares.capacity());
+        let more = 2 * self.squared;
+        let grown = if len + more > capacity { (2 * capacity).max(len + more) } else { capacity };
+        let most = self.most_rows_beside(grown.saturating_mul(size_of::<Squares>()));
+        self.rows.len() < most - most / COARSE_PART
+    }
+
+    /// Whether there is such a row.
+    pub(crate) fn contains(&self, key: (u32, u32, u32)) -> bool {
+        self.find(self.hash(key), key).is_some()
+    }
+
+    fn hash(&self, (thread, context, line): (u32, u32, u32)) -> u64 {
+        mix3(self.seed, thread, context, line)
+    }
+
+    fn find(&self, hash: u64, (thread, context, line): (u32, u32, u32)) -> Option<u32> {
+        let is_it = |r: &Row| r.context == context && r.line == line && r.thread == thread;
+        self.index.find(hash, |&i| self.rows.get(i as usize).is_some_and(is_it)).copied()
+    }
+
     #[cold]
     fn insert(&mut self, hash: u64, (thread, context, line): (u32, u32, u32)) -> usize {
         let i = self.rows.len();
-        self.rows.push(Row { thread, context, line, settled: 0, pending: 0 });
+        self.rows.push(Row { thread, context, line, squares: FOLLOWS, settled: 0, pending: 0 });
         self.weights.resize((i + 1) * 2 * self.metrics, 0);
         let (rows, seed) = (&self.rows, self.seed);
         self.index.insert_unique(hash, i as u32, |&i| {
@@ -91,12 +186,36 @@ impl Charges {
         i
     }
 
-    /// Whether a new row keeps within the budget, counting what a doubling allocates.
-    fn has_room(&self) -> bool {
-        let row = self.row_bytes();
-        let rows = self.rows.len();
-        let grown = if rows == self.rows.capacity() { 2 * rows.max(4) } else { self.rows.capacity() };
-        grown.saturating_mul(row) <= self.limit && rows < u32::MAX as usize
+    /// Whether a new row keeps within the budget.
+    pub(crate) fn has_room(&self, room: Room) -> bool {
+        let most = self.most_rows();
+        let most = match room {
+            Room::Own => most - most / COARSE_PART,
+            Room::Coarse => most,
+            Room::Always => u32::MAX as usize,
+        };
+        self.rows.len() < most
+    }
+
+    /// Rows that keep within the budget. Their memory doubles, so only a power of two of them fills it.
+    fn most_rows(&self) -> usize {
+        self.most_rows_beside(self.squares.capacity() * size_of::<Squares>())
+    }
+
+    /// The same if sums of squares take so many bytes.
+    fn most_rows_beside(&self, squares: usize) -> usize {
+        let rows = (self.limit.saturating_sub(squares) / self.row_bytes()).min(u32::MAX as usize);
+        if rows == 0 { 0 } else { 1 << rows.ilog2() }
+    }
+
+    /// Whether doubling the rows uses the budget up.
+    pub(crate) fn is_tight(&self) -> bool {
+        2 * self.rows.len() >= self.most_rows()
+    }
+
+    /// Changes the budget. A table that has more already stays as it is.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// Bytes of one row, index (a `u32` and a control byte at a load of at least 7/16) and dirty list included.
@@ -108,6 +227,7 @@ impl Charges {
         self.index.allocation_size()
             + self.rows.capacity() * size_of::<Row>()
             + self.weights.capacity() * size_of::<u64>()
+            + self.squares.capacity() * size_of::<Squares>()
             + self.dirty.capacity() * size_of::<u32>()
     }
 
@@ -115,41 +235,71 @@ impl Charges {
         self.rows.len()
     }
 
-    /// Every row with its total weights written to `weights`.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Row, &[u64])) {
-        let mut total = vec![0; self.metrics];
+    /// Every row with its total weights and sums of squares.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Row, &[u64], &[Squares])) {
+        let (mut total, mut total_squares) = (vec![0; self.metrics], vec![0; self.squared]);
         for (i, row) in self.rows.iter().enumerate() {
-            self.split(i).0.clone_into(&mut total);
-            for (sum, pending) in total.iter_mut().zip(self.split(i).1) {
-                *sum = sum.saturating_add(*pending);
+            let (settled, pending) = self.split(i);
+            for ((sum, settled), pending) in total.iter_mut().zip(settled).zip(pending) {
+                *sum = settled.saturating_add(*pending);
             }
-            visit(row, &total);
+            match self.kept_squares(row) {
+                Some((settled, pending)) => {
+                    for ((sum, settled), pending) in total_squares.iter_mut().zip(settled).zip(pending) {
+                        *sum = settled.saturating_add(*pending);
+                    }
+                }
+                None => follow(&mut total_squares, row.samples(), &total),
+            }
+            visit(row, &total, &total_squares);
         }
     }
 
     /// Every row that has a settled part, with it.
-    pub(crate) fn for_each_settled(&self, mut visit: impl FnMut(&Row, u64, &[u64])) {
+    pub(crate) fn for_each_settled(&self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
+        let mut followed = vec![0; self.squared];
         for (i, row) in self.rows.iter().enumerate() {
             let weights = self.split(i).0;
             if row.settled > 0 || weights.iter().any(|&weight| weight > 0) {
-                visit(row, row.settled, weights);
+                let kept = self.kept_squares(row).map(|(settled, _)| settled);
+                if kept.is_none() {
+                    follow(&mut followed, row.settled, weights);
+                }
+                visit(row, row.settled, weights, kept.unwrap_or(&followed));
             }
         }
     }
 
     /// Every row that has a pending part, with it, sorted by key; all is settled then.
-    pub(crate) fn take(&mut self, mut visit: impl FnMut(&Row, u64, &[u64])) {
+    pub(crate) fn take(&mut self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let rows = &self.rows;
         dirty.sort_unstable_by_key(|&i| rows.get(i as usize).map(|r| (r.thread, r.context, r.line)));
         dirty.dedup(); // a row charged zero samples is listed more than once
-        let metrics = self.metrics;
+        let (metrics, squared) = (self.metrics, self.squared);
+        let mut followed = vec![0; squared];
         for &i in &dirty {
             let i = i as usize;
             let Some(row) = self.rows.get_mut(i) else { continue };
             let Some(weights) = self.weights.get_mut(2 * i * metrics..2 * (i + 1) * metrics) else { continue };
             let (settled, pending) = weights.split_at_mut(metrics);
-            visit(row, row.pending, pending);
+            let place = row.squares as usize;
+            let squares = match row.squares {
+                FOLLOWS => None,
+                _ => self.squares.get_mut(2 * place * squared..2 * (place + 1) * squared),
+            };
+            match squares.map(|both| both.split_at_mut(squared)) {
+                Some((settled, kept)) => {
+                    visit(row, row.pending, pending, kept);
+                    for (sum, square) in settled.iter_mut().zip(kept) {
+                        *sum = sum.saturating_add(std::mem::take(square));
+                    }
+                }
+                None => {
+                    follow(&mut followed, row.pending, pending);
+                    visit(row, row.pending, pending, &followed);
+                }
+            }
             row.settled = row.settled.saturating_add(row.pending);
             row.pending = 0;
             for (sum, weight) in settled.iter_mut().zip(pending) {
@@ -168,5 +318,21 @@ impl Charges {
             .unwrap_or(&[])
             .split_at_checked(metrics)
             .unwrap_or((&[], &[]))
+    }
+
+    /// Settled and pending sums of squares of a row, if they do not follow.
+    fn kept_squares(&self, row: &Row) -> Option<(&[Squares], &[Squares])> {
+        let (place, squared) = (row.squares as usize, self.squared);
+        if row.squares == FOLLOWS {
+            return None;
+        }
+        self.squares.get(2 * place * squared..2 * (place + 1) * squared)?.split_at_checked(squared)
+    }
+}
+
+/// The sums of squares of samples of equal weight.
+fn follow(squares: &mut [Squares], samples: u64, weights: &[u64]) {
+    for (square, &weight) in squares.iter_mut().zip(weights) {
+        *square = equal_squares(samples, weight);
     }
 }

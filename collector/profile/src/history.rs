@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::CostCentreId;
+use crate::marked::{MARK, gaps};
 
 /// One entry of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -126,6 +127,16 @@ impl History {
                 callee: at(i + 1),
             })
             .collect()
+    }
+
+    /// Positions of the entries that the entry before them may not have called; all other neighbours are calls.
+    ///
+    /// A history does not say what A4 and A5 have deleted: `a b c b c a` and `a c b c a` both leave `(a) (c) b c a`, and only in
+    /// the second did `a` call `c`. A pair is a gap unless every stack with this history has the call.
+    pub fn gaps(&self) -> impl Iterator<Item = usize> {
+        let entries: Vec<u32> =
+            self.entries.iter().map(|entry| entry.function.0 | if entry.marked { MARK } else { 0 }).collect();
+        gaps(&entries).collect::<Vec<_>>().into_iter()
     }
 
     /// Whether the running function also stands unmarked earlier: a cycle that was really traversed.

@@ -76,7 +76,7 @@ impl ContextId {
 
     /// The empty history.
     pub const ROOT: Self = Self(0);
-    /// The context `[elided]`; its children `[elided]` -> f exist once for each function f.
+    /// The context `[elided]` below the empty one; there may be one below every other context, too.
     pub const ELIDED: Self = Self(1);
 }
 

@@ -3,6 +3,8 @@
 //! perf has followed the stacks and knows the names; here its samples become contexts. What perf does not tell (how many
 //! samples it should have taken, which stacks do not reach their root) is not known here either, and the profile says so.
 
+mod sample;
+
 use std::io::{self, BufRead};
 
 use hashbrown::HashMap;
@@ -12,6 +14,7 @@ use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
 use crate::profile::Profile;
 use crate::update::Update;
+use sample::Sample;
 
 /// Options of `perf script` with which it prints what [`perf_script`] reads: all of each stack, and what was lost.
 pub const PERF_SCRIPT: [&str; 7] = [
@@ -40,8 +43,9 @@ pub struct Passed {
     pub samples: u64,
 }
 
-/// Reads the text of `perf script` with the options [`PERF_SCRIPT`] (the header may be missing) and gives `write` the profile's
-/// session first and then its intervals. `session` says what the text does not; its start is taken for the time of the last sample,
+/// Reads the text of `perf script`, best with the options [`PERF_SCRIPT`] (the header may be missing, and so may all of a sample
+/// but its command, process and stack), and gives `write` the profile's session first and then its intervals. `event` is the
+/// only one to be read, if one is given. `session` says what the text does not; its start is taken for the time of the last sample,
 /// and put back by how long the samples took where a header says so.
 ///
 /// # Errors
@@ -49,12 +53,14 @@ pub struct Passed {
 pub fn perf_script(
     mut input: impl BufRead,
     session: Session,
+    event: Option<&str>,
     mut write: impl FnMut(&Session, Option<&Update>) -> io::Result<()>,
 ) -> io::Result<(Profile, Passed)> {
     let mut header = Header { session, events: Vec::new() };
     let mut importer: Option<Importer> = None;
     let mut line = Vec::new();
     let mut unknown_before = 0;
+    let mut begins = true;
     while read_line(&mut input, &mut line)? {
         let text = String::from_utf8_lossy(&line);
         if let Some(importer) = &mut importer {
@@ -63,15 +69,16 @@ pub fn perf_script(
             }
         } else if let Some(comment) = text.strip_prefix('#') {
             header.line(comment);
-        } else if let Some((sample, _)) = Sample::parse(&text) {
-            header.finish(&sample);
+        } else if let Some((sample, _)) = Sample::parse(&text, begins).filter(|(sample, _)| sample.is_of(event)) {
+            header.finish(&sample, event);
             write(&header.session, None)?;
             let mut new = Importer::new(std::mem::take(&mut header));
             new.passed.lines = unknown_before;
             let _ = new.line(&text);
             importer = Some(new);
         } else {
-            unknown_before += u64::from(!text.trim().is_empty());
+            begins = text.trim().is_empty();
+            unknown_before += u64::from(!begins && event.is_none());
         }
     }
     let Some(mut importer) = importer else {
@@ -137,14 +144,21 @@ impl Header {
         }
     }
 
-    fn finish(&mut self, first: &Sample<'_>) {
-        if self.events.is_empty() {
-            self.events.push(first.event.to_owned());
+    fn finish(&mut self, first: &Sample<'_>, event: Option<&str>) {
+        if self.events.is_empty() || event.is_some() {
+            self.events = vec![first.event.to_owned()];
         }
         self.events.dedup();
         self.events.truncate(MAX_METRICS);
         self.session.event = self.events.join(", ");
         self.session.metrics = self.events.iter().map(|event| metric(event)).collect();
+        if first.period.is_none() {
+            // What a sample stands for is not in the text.
+            for metric in &mut self.session.metrics {
+                metric.unit = Unit::Count;
+            }
+            self.session.add_note("imported: the text does not say what a sample stands for: each counts as one");
+        }
         if self.session.target.is_empty() {
             first.comm.clone_into(&mut self.session.target);
         }
@@ -179,56 +193,6 @@ fn metric(event: &str) -> Metric {
     Metric { name: name.to_owned(), unit }
 }
 
-/// The first line of a sample.
-struct Sample<'a> {
-    comm: &'a str,
-    pid: u32,
-    tid: u32,
-    time_ns: u64,
-    period: u64,
-    event: &'a str,
-}
-
-impl<'a> Sample<'a> {
-    /// `comm pid/tid seconds: period event:`, and what follows.
-    fn parse(line: &'a str) -> Option<(Sample<'a>, &'a str)> {
-        let (before, time, after) = timed(line)?;
-        let (comm, ids) = before.trim_end().rsplit_once(' ')?;
-        // By itself perf prints the thread alone.
-        let (pid, tid) = ids.split_once('/').unwrap_or((ids, ids));
-        let (period, after) = after.trim_start().split_once(' ')?;
-        let after = after.trim_start();
-        let end =
-            after.match_indices(':').find(|(at, _)| after[at + 1..].chars().next().is_none_or(char::is_whitespace))?.0;
-        let sample = Sample {
-            comm: comm.trim(),
-            pid: pid.parse().ok()?,
-            tid: tid.parse().ok()?,
-            time_ns: time,
-            period: period.parse().ok()?,
-            event: after.get(..end)?,
-        };
-        Some((sample, after.get(end + 1..).unwrap_or_default().trim()))
-    }
-}
-
-/// Splits a line at its time: a word such as `38348.268699:`.
-fn timed(line: &str) -> Option<(&str, u64, &str)> {
-    for (at, _) in line.match_indices(": ").chain(line.ends_with(':').then(|| (line.len() - 1, ":"))) {
-        let start = line.get(..at)?.rfind(' ').map_or(0, |space| space + 1);
-        let Some((seconds, fraction)) = line.get(start..at)?.split_once('.') else { continue };
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(seconds) || !digits(fraction) || fraction.len() > 9 {
-            continue;
-        }
-        let scale = 10u64.pow(9 - fraction.len() as u32);
-        let fraction = fraction.parse::<u64>().ok()?.checked_mul(scale)?;
-        let time = seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)?;
-        return Some((line.get(..start)?, time, line.get(at + 1..)?));
-    }
-    None
-}
-
 struct Importer {
     profile: Profile,
     events: Vec<String>,
@@ -241,6 +205,10 @@ struct Importer {
     open: Option<(ThreadId, usize, u64)>,
     /// The frames that are being read are of a sample that is left out.
     passing: bool,
+    /// The next line is the first of a paragraph.
+    begins: bool,
+    /// The sample being read is one if frames follow.
+    doubtful: bool,
     /// Its frames, innermost first.
     frames: Vec<CostCentreId>,
     unsymbolised: bool,
@@ -258,6 +226,8 @@ impl Importer {
             taken_ns: 0,
             open: None,
             passing: false,
+            begins: true,
+            doubtful: false,
             frames: Vec::new(),
             unsymbolised: false,
         }
@@ -269,6 +239,7 @@ impl Importer {
             return None;
         }
         let text = line.trim();
+        let begins = std::mem::replace(&mut self.begins, text.is_empty());
         if text.is_empty() {
             self.charge();
             self.passing = false;
@@ -277,12 +248,14 @@ impl Importer {
         if self.passing && line.starts_with([' ', '\t']) {
             return None;
         }
-        if line.starts_with([' ', '\t']) && self.open.is_some() && self.frame(text) {
+        // A command may look like an address; no frame has a time.
+        let is_frame = || Sample::parse(line, false).is_none_or(|(sample, _)| sample.time_ns.is_none());
+        if line.starts_with([' ', '\t']) && self.open.is_some() && is_frame() && self.frame(text) {
             return None;
         }
-        if let Some((sample, frame)) = Sample::parse(line) {
+        if let Some((sample, frame)) = Sample::parse(line, begins) {
             self.charge();
-            let update = self.time(sample.time_ns);
+            let update = sample.time_ns.and_then(|time| self.time(time));
             self.open(&sample);
             if !frame.is_empty() {
                 self.frame(frame);
@@ -313,33 +286,44 @@ impl Importer {
     }
 
     fn open(&mut self, sample: &Sample<'_>) {
-        let Some(metric) = self.events.iter().position(|event| event == sample.event) else {
+        // Where no sample names its event there is only one.
+        let position = self.events.iter().position(|event| event == sample.event);
+        let Some(metric) = position.or((sample.event == sample::NO_EVENT).then_some(0)) else {
             self.passed.samples += 1;
             self.passing = true;
             return;
         };
         self.passing = false;
+        self.doubtful = sample.is_bare();
         let name = || sample.comm.to_owned();
         let process = Process { pid: sample.pid, start_time: 0, exec_generation: 0, parent: None, name: name() };
         let process = self.profile.add_process(process);
         let thread = self.profile.add_thread(Thread { process, tid: sample.tid, name: name() });
-        self.open = Some((thread, metric, sample.period));
+        self.open = Some((thread, metric, sample.period.unwrap_or(1)));
         self.frames.clear();
         self.unsymbolised = false;
     }
 
-    /// `ADDRESS NAME (IMAGE)`; false if it is something else.
+    /// `ADDRESS NAME (IMAGE)`, or without the image; false if it is something else.
     fn frame(&mut self, text: &str) -> bool {
         let Some((address, rest)) = text.split_once(' ') else { return false };
         if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return false;
         }
-        let Some(rest) = rest.trim_end().strip_suffix(')') else { return false };
-        // Of a file that has no name any more.
-        let rest = rest.strip_suffix(" (deleted)").unwrap_or(rest);
-        let Some((name, image)) = rest.rsplit_once(" (") else { return false };
-        // Versions are no part of a name; an address is not one.
+        let rest = rest.trim();
+        if rest.is_empty() {
+            return false;
+        }
+        let in_image = rest.strip_suffix(')').and_then(|rest| {
+            // Of a file that has no name any more.
+            let rest = rest.strip_suffix(" (deleted)").unwrap_or(rest);
+            rest.rsplit_once(" (").or_else(|| Some(("[unknown]", rest.strip_prefix('(')?)))
+        });
+        let (name, image) = in_image.unwrap_or((rest, "[unknown]"));
+        // Versions are no part of a name, nor is where in a function an address is.
         let name = name.split("@@").next().unwrap_or(name).trim();
+        let is_offset = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let name = name.rsplit_once("+0x").filter(|(_, offset)| is_offset(offset)).map_or(name, |(name, _)| name);
         self.unsymbolised |= self.frames.is_empty() && name == "[unknown]";
         let profile = &mut self.profile;
         let function = match self.functions.get(&(image.to_owned(), name.to_owned())) {
@@ -353,6 +337,7 @@ impl Importer {
                     start: None,
                     file: None,
                     line: 0,
+                    local: false,
                 });
                 self.functions.insert((image.to_owned(), name.to_owned()), function);
                 function
@@ -367,6 +352,10 @@ impl Importer {
     /// Charges the sample that is complete.
     fn charge(&mut self) {
         let Some((thread, metric, period)) = self.open.take() else { return };
+        if self.frames.is_empty() && self.doubtful {
+            self.passed.lines += 1;
+            return;
+        }
         if self.frames.is_empty() {
             // A sample without an address has a place all the same.
             self.frames.push(CostCentreId::ROOT);

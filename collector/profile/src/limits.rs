@@ -6,7 +6,7 @@
 pub const MAX_HISTORY_ENTRIES: usize = 2048;
 
 /// Metrics that one session can carry: cycles, two clocks, faults, allocation and a few more. A charge costs 16 bytes
-/// of memory for each of them.
+/// of memory for each of them, and 32 more where its samples differ in weight.
 pub const MAX_METRICS: usize = 16;
 
 /// Longest string kept, in bytes; longer ones are cut. Mangled C++ names of several kilobytes are real, 64 KiB are not.
@@ -17,18 +17,18 @@ pub const MAX_STRING_BYTES: usize = 64 * 1024;
 /// allocates as data arrives, never from a length found in it, and in all a few times this.
 pub const MAX_RECORD_BYTES: usize = 32 * 1024 * 1024;
 
-/// Smallest budget of a context table, in bytes: an eighth of it is kept for `[elided]`, which must hold one block of
-/// contexts (6 KiB) and its index.
+/// Smallest budget of a context table, in bytes: a quarter of it is kept for functions below `[elided]`, and what an
+/// `[elided]` below every context takes; contexts come in blocks of 6 KiB.
 pub const MIN_CONTEXT_BYTES: usize = 64 * 1024;
 
 /// Budgets of one profile. What does not fit is charged to a coarser place and counted, never dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the context table, everything counted. At least [`MIN_CONTEXT_BYTES`]. A full table charges new paths
-    /// to `[elided]`.
+    /// to `[elided]` below the callers that it knows.
     pub context_bytes: usize,
-    /// Bytes of the charges (thread x context x line). When full, a new combination is charged to `[elided]` of its
-    /// thread.
+    /// Bytes of the charges (thread x context x line). When full, a new combination is charged to `[elided]`
+    /// below its outer callers, in its thread.
     pub charge_bytes: usize,
     /// Bytes of all names. What comes later goes by its address, or to `[elided]` and `[other]`.
     pub string_bytes: usize,

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use hashbrown::HashMap;
+
 use crate::error::MergeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::Limits;
 use crate::model::{CostCentre, Metric};
 use crate::profile::Profile;
+use crate::squares::Squares;
+use crate::symbols::Identity;
+use crate::uncertain::Uncertain;
 
 impl Profile {
     /// Adds another profile of the same metrics. What it charged is pending then, for the next `take_update`.
@@ -22,11 +27,22 @@ impl Profile {
             return Err(MergeError::Metrics(metric_names(&self.session.metrics), metric_names(&other.session.metrics)));
         }
         let mut accounting = other.accounting.clone();
+        let rates_known = !self.accounting.pace.rates.is_empty() || !accounting.pace.rates.is_empty();
+        if self.session.rate_hz != other.session.rate_hz || rates_known {
+            // The session's rate is not that of all.
+            for (it, rate_hz) in
+                [(&mut self.accounting, self.session.rate_hz), (&mut accounting, other.session.rate_hz)]
+            {
+                if it.pace.rates.is_empty() && rate_hz > 0 && it.received > 0 {
+                    it.pace.spend(rate_hz, it.duration_ns);
+                }
+            }
+        }
         accounting.contexts = other.collected_contexts();
         self.accounting.contexts = self.collected_contexts();
         self.collecting = false;
         let elided_apart = self.accounting.elided.saturating_add(other.accounting.elided);
-        let functions = self.add_charges(other, |profile, _, image, cost_centre| {
+        let (functions, _) = self.add_charges(other, |profile, _, image, cost_centre| {
             profile.add_cost_centre(CostCentre { image, ..cost_centre.clone() })
         });
         let here = |id: CostCentreId| functions.get(id.index()).copied().unwrap_or(CostCentreId::ELIDED);
@@ -63,11 +79,13 @@ impl Profile {
     }
 
     /// The same profile with other functions: `group` says which one stands for each. Self and inherited weights are
-    /// those of the stacks with every function replaced (I6); a module, a file, the function that defines a closure.
+    /// those of the stacks with every function replaced (I6); a module, a file, the function that defines a closure. Arcs
+    /// are, too, where there is no mutual recursion; where there is, a history does not say what stood between two functions
+    /// that are now one, and arcs that may be others are marked as approximate.
     #[must_use]
     pub fn regrouped(&self, mut group: impl FnMut(CostCentreId, &CostCentre) -> CostCentre) -> Self {
         let mut grouped = Self::with_all_metrics(self.session.clone(), Limits::reading());
-        grouped.add_charges(self, |profile, id, image, cost_centre| {
+        let (functions, contexts) = grouped.add_charges(self, |profile, id, image, cost_centre| {
             let real = self.real(id);
             let (cost_centre, image) = match self.cost_centre(real).filter(|_| real != id) {
                 Some(named) => (named, self.image(named.image).map_or(image, |it| profile.add_image(it.clone()))),
@@ -78,19 +96,50 @@ impl Profile {
             }
             profile.add_cost_centre(CostCentre { image, ..group(real, cost_centre) })
         });
+        let place = |id: ContextId| contexts.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
+        let function = |id: CostCentreId| functions.get(id.index()).copied();
+        grouped.uncertain = Uncertain::of(&self.contexts, &self.uncertain, place, function);
         grouped.accounting = self.accounting.clone();
         grouped.crashes.clone_from(&self.crashes);
         grouped.collecting = false;
         grouped
     }
 
+    /// Whether several cost centres have one printed name and are of images of one file name: instances of a generic function,
+    /// functions of two builds of a library.
+    pub(crate) fn has_namesakes(&self) -> bool {
+        self.namesakes().iter().zip(0..).any(|(&first, id)| first != self.real(CostCentreId(id)))
+    }
+
+    /// The profile with all cost centres of one printed name and image's file name as one: the first of them.
+    pub(crate) fn with_namesakes_as_one(&self) -> Self {
+        let first = self.namesakes();
+        let mut new = Self::with_all_metrics(self.session.clone(), Limits::reading());
+        new.add_charges(self, |profile, id, image, cost_centre| {
+            let of_name = first.get(id.index()).and_then(|&first| self.cost_centre(first)).unwrap_or(cost_centre);
+            let image = self.image(of_name.image).map_or(image, |image| profile.add_image(image.clone()));
+            profile.add_cost_centre(CostCentre { image, ..of_name.clone() })
+        });
+        new.collecting = false;
+        new
+    }
+
+    /// Of each cost centre, the first one of its printed name and image's file name.
+    fn namesakes(&self) -> Vec<CostCentreId> {
+        let mut first = HashMap::new();
+        (0..self.cost_centres().len() as u32)
+            .map(|id| self.real(CostCentreId(id)))
+            .map(|id| *first.entry((self.name(id), self.image_name(id))).or_insert(id))
+            .collect()
+    }
+
     /// Adds definitions, contexts and charges of another profile, its functions mapped by `function(self, id there, image
-    /// here, cost centre there)`, called in order of their ids. Returns what they are here.
+    /// here, cost centre there)`, called in order of their ids. Returns what they and the contexts are here.
     fn add_charges(
         &mut self,
         other: &Self,
         mut function: impl FnMut(&mut Self, CostCentreId, ImageId, &CostCentre) -> CostCentreId,
-    ) -> Vec<CostCentreId> {
+    ) -> (Vec<CostCentreId>, Vec<ContextId>) {
         let images: Vec<ImageId> = other.images().iter().map(|image| self.add_image(image.clone())).collect();
         let functions: Vec<CostCentreId> = other
             .cost_centres()
@@ -115,23 +164,18 @@ impl Profile {
                 self.add_thread(crate::model::Thread { process, ..thread.clone() })
             })
             .collect();
-        // Parents come before children, and a history does not depend on which of its paths it is reached by.
-        let mut contexts: Vec<ContextId> = vec![ContextId::ROOT];
-        for id in (1..other.contexts.len()).map(ContextId::at) {
-            let parent = other.contexts.parent(id).and_then(|parent| contexts.get(parent.index()).copied());
-            let leaf = other.contexts.leaf(id).and_then(|leaf| functions.get(leaf.index()).copied());
-            contexts.push(match (parent, leaf) {
-                (Some(parent), Some(leaf)) => self.contexts.push(parent, leaf),
-                _ => ContextId::ELIDED,
-            });
-        }
+        // A context is the same under whatever parent, as long as no two functions become one.
+        let contexts = other.contexts.replay(ContextId::ROOT, ContextId::ELIDED, |_, parent, leaf| {
+            let leaf = functions.get(leaf.index()).copied().unwrap_or(CostCentreId::ELIDED);
+            self.contexts.push(parent, leaf)
+        });
         other.for_each_charge(|charge| {
             let thread = threads.get(charge.thread.index()).copied().unwrap_or(ThreadId(u32::MAX));
             let context = contexts.get(charge.context.index()).copied().unwrap_or(ContextId::ELIDED);
             let line = lines.get(charge.line.index()).copied().unwrap_or(LineId::UNKNOWN);
-            self.charge_many(thread, context, line, charge.samples, charge.weights);
+            self.charge_sums((thread, context, line), &charge);
         });
-        functions
+        (functions, contexts)
     }
 
     /// What the profile says, independent of the numbering of ids: two profiles are equal if their canonical forms are.
@@ -162,23 +206,30 @@ impl Profile {
                 history: histories.get(&charge.context).cloned().unwrap_or_default(),
                 line: line.map(|line| (line.file.to_string(), line.line)).unwrap_or_default(),
             };
-            let (samples, weights) = charges.entry(key).or_insert_with(|| (0u64, vec![0u64; charge.weights.len()]));
-            *samples = samples.saturating_add(charge.samples);
-            for (sum, weight) in weights.iter_mut().zip(charge.weights) {
+            let sums: &mut ChargeSums = charges.entry(key).or_default();
+            sums.weights.resize(charge.weights.len(), 0);
+            sums.squares.resize(charge.squares.len(), 0);
+            sums.samples = sums.samples.saturating_add(charge.samples);
+            for (sum, weight) in sums.weights.iter_mut().zip(charge.weights) {
                 *sum = sum.saturating_add(*weight);
             }
+            for (sum, square) in sums.squares.iter_mut().zip(charge.squares) {
+                *sum = sum.saturating_add(*square);
+            }
         });
-        charges.retain(|_, (samples, weights)| *samples > 0 || weights.iter().any(|&weight| weight > 0));
+        charges.retain(|_, sums| sums.samples > 0 || sums.weights.iter().any(|&weight| weight > 0));
         Canonical { metrics: self.session.metrics.clone(), charges }
     }
 
     fn key(&self, id: CostCentreId) -> CostCentreKey {
         let Some(cost_centre) = self.cost_centre(id) else { return CostCentreKey::default() };
         let image = self.image(cost_centre.image);
+        let (_, _, definition) = cost_centre.key();
         CostCentreKey {
             image: image.map(|image| (image.name.clone(), image.build_id.clone())).unwrap_or_default(),
             linkage_name: cost_centre.linkage_name.clone(),
-            start: if cost_centre.linkage_name.is_some() { None } else { cost_centre.start },
+            definition: definition.0.map(str::to_owned),
+            place: definition.1,
         }
     }
 }
@@ -193,8 +244,19 @@ fn metric_names(metrics: &[Metric]) -> String {
 pub struct Canonical {
     /// What the weights mean.
     pub metrics: Vec<Metric>,
-    /// Samples and weights by place.
-    pub charges: BTreeMap<ChargeKey, (u64, Vec<u64>)>,
+    /// What was charged by place.
+    pub charges: BTreeMap<ChargeKey, ChargeSums>,
+}
+
+/// All that was charged in one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChargeSums {
+    /// Number of samples.
+    pub samples: u64,
+    /// One weight for each metric.
+    pub weights: Vec<u64>,
+    /// Sums of squared weights.
+    pub squares: Vec<Squares>,
 }
 
 /// Where something was charged, by identity.
@@ -217,6 +279,9 @@ pub struct CostCentreKey {
     pub image: (String, Vec<u8>),
     /// Name in the symbol table.
     pub linkage_name: Option<String>,
-    /// Address, where there is no name.
-    pub start: Option<u64>,
+    /// Of a local function: the file of its declaration.
+    pub definition: Option<String>,
+    /// Of a local function: its line there, or its address where the file is not known. Its address, too, where there is
+    /// no name.
+    pub place: Option<u64>,
 }

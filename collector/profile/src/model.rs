@@ -17,7 +17,8 @@ pub struct Image {
 
 /// A logical function: a function inlined somewhere is the same cost centre as its out-of-line copy.
 ///
-/// Identity: (image, linkage name), or (image, start) where there is no name.
+/// Identity: (image, linkage name); of a local function also (file, line), or its start where no file is known, because an
+/// image may have many local functions of one name; (image, start) where there is no name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct CostCentre {
     /// Where it is.
@@ -32,6 +33,8 @@ pub struct CostCentre {
     pub file: Option<String>,
     /// Line of the declaration, 0 if unknown.
     pub line: u32,
+    /// Whether it can be seen in its own compilation unit only (`static`), so that another function may have its name.
+    pub local: bool,
 }
 
 /// A source line.
@@ -79,6 +82,8 @@ pub enum Unit {
     Cycles,
     /// A count of events.
     Count,
+    /// One that this version does not know.
+    Unknown,
 }
 
 /// What is measured.

@@ -1,15 +1,21 @@
-//! A profile whose functions have the names that they got in the end; see [`naming`](crate::naming).
+//! The contexts of a profile as views see them: every function under the name that it got in the end (see
+//! [`naming`](crate::naming)), without those that a selection hides.
+
+use std::borrow::Cow;
 
 use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, ImageId};
 use crate::profile::Profile;
+use crate::uncertain::Uncertain;
+use crate::view::Selection;
 
 impl Profile {
     /// Says that a cost centre without a name was `function` all along: from now on every view counts its charges for
-    /// that one, and recursion through both is folded as if the name had been known from the start.
+    /// that one.
     ///
     /// Self and inherited weights are those of a profile that knew the name from the start (I5), and so are the arcs
-    /// where there is no mutual recursion; with it a squeezed-out entry may be another one.
+    /// where there is no mutual recursion. With it, a history does not say what was squeezed out between two functions that
+    /// are now one; such arcs are marked as approximate.
     ///
     /// False, and nothing happens, if `unnamed` has a name or has been named, is what another was named after, or if
     /// `function` has itself been named later, or if one of them does not exist.
@@ -31,42 +37,94 @@ impl Profile {
     }
 
     /// The contexts, with every function under the name that it got in the end.
-    pub(crate) fn named(&self) -> Named<'_> {
-        if self.namings.list().is_empty() {
-            return Named { profile: self, later: None };
+    pub(crate) fn named(&self) -> Shown<'_> {
+        self.shown(&Selection::all())
+    }
+
+    /// The contexts that a selection shows.
+    ///
+    /// Hidden functions are left out of the calls that made each context. Every call that is left was made in a stack that
+    /// was recorded: where a context stands for several stacks, it shows the first of them.
+    pub(crate) fn shown(&self, selection: &Selection) -> Shown<'_> {
+        let counts = selection.counts(self);
+        let visible = selection.visible(self);
+        if self.namings.list().is_empty() && visible.is_none() {
+            return Shown { profile: self, made: None, counts, uncertain: Cow::Borrowed(&self.uncertain) };
         }
-        // The budget held for the contexts as they are; there cannot be more of them under fewer names. (Twice, because
+        let function = |id: CostCentreId| {
+            let real = self.real(id);
+            let shows = visible.as_ref().is_none_or(|visible| visible.get(real.index()).copied().unwrap_or(false));
+            shows.then_some(real)
+        };
+        // The budget held for the contexts as they are; there cannot be more of them with fewer functions. (Twice, because
         // the order in which they come decides how much is stored in full.)
         let mut table = ContextTable::new(self.limits.context_bytes.saturating_mul(2));
-        let mut contexts: Vec<ContextId> = vec![ContextId::ROOT];
-        for id in (1..self.contexts.len()).map(ContextId::at) {
-            let parent = self.contexts.parent(id).and_then(|parent| contexts.get(parent.index()).copied());
-            contexts.push(match (parent, self.contexts.leaf(id)) {
-                (Some(ContextId::ROOT), Some(CostCentreId::ELIDED)) | (None, _) | (_, None) => ContextId::ELIDED,
-                (Some(parent), Some(leaf)) => table.push(parent, self.real(leaf)),
-            });
-        }
-        Named { profile: self, later: Some((table, contexts)) }
+        let elided = Place { context: ContextId::ELIDED, leaf: true };
+        let root = Place { context: ContextId::ROOT, leaf: true };
+        let places = self.contexts.replay(root, elided, |_, parent, leaf| match function(leaf) {
+            Some(leaf) => Place { context: table.push(parent.context, leaf), leaf: true },
+            None => Place { leaf: false, ..parent },
+        });
+        let place = |id: ContextId| places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context);
+        let uncertain = Uncertain::of(&self.contexts, &self.uncertain, place, function);
+        Shown { profile: self, made: Some((table, places)), counts, uncertain: Cow::Owned(uncertain) }
     }
 }
 
-/// The contexts of a profile, every function under the name that it got in the end.
-pub(crate) struct Named<'a> {
-    profile: &'a Profile,
-    later: Option<(ContextTable, Vec<ContextId>)>,
+/// Where a context of the profile stands among those that are shown.
+#[derive(Clone, Copy)]
+struct Place {
+    context: ContextId,
+    /// Its running function is shown.
+    leaf: bool,
 }
 
-impl Named<'_> {
+/// The contexts of a profile that a selection shows.
+pub(crate) struct Shown<'a> {
+    profile: &'a Profile,
+    /// `None` where nothing is renamed or hidden.
+    made: Option<(ContextTable, Vec<Place>)>,
+    /// Of each context of the profile, whether it counts; `None` if all do.
+    counts: Option<Vec<bool>>,
+    uncertain: Cow<'a, Uncertain>,
+}
+
+impl Shown<'_> {
     /// Their table.
     pub(crate) fn contexts(&self) -> &ContextTable {
-        self.later.as_ref().map_or(&self.profile.contexts, |(table, _)| table)
+        self.made.as_ref().map_or(&self.profile.contexts, |(table, _)| table)
+    }
+
+    /// Makes these contexts in a profile, every function as `function` says; returns what each is there.
+    pub(crate) fn remade(&self, new: &mut Profile, function: impl Fn(CostCentreId) -> CostCentreId) -> Vec<ContextId> {
+        let contexts = new.contexts_mut();
+        let push = |_, parent, leaf| contexts.push(parent, function(leaf));
+        let places = self.contexts().replay(ContextId::ROOT, ContextId::ELIDED, push);
+        let place = |id: ContextId| places.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
+        new.uncertain = Uncertain::of(self.contexts(), &self.uncertain, place, |id| Some(function(id)));
+        places
+    }
+
+    /// Their uncertain callers and callees.
+    pub(crate) fn uncertain(&self) -> &Uncertain {
+        &self.uncertain
     }
 
     /// What a context of the profile is in that table.
     pub(crate) fn context(&self, id: ContextId) -> ContextId {
-        match &self.later {
-            Some((_, contexts)) => contexts.get(id.index()).copied().unwrap_or(ContextId::ELIDED),
+        match &self.made {
+            Some((_, places)) => places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context),
             None => id,
         }
+    }
+
+    /// Whether the running function of a context of the profile is shown.
+    pub(crate) fn shows_leaf(&self, id: ContextId) -> bool {
+        self.made.as_ref().is_none_or(|(_, places)| places.get(id.index()).is_some_and(|place| place.leaf))
+    }
+
+    /// Whether what is charged to a context of the profile counts.
+    pub(crate) fn counts(&self, id: ContextId) -> bool {
+        self.counts.as_ref().is_none_or(|counts| counts.get(id.index()).copied().unwrap_or(false))
     }
 }

@@ -1,7 +1,7 @@
 //! A profile: what a session found out so far.
 
 use crate::accounting::{Accounting, TruncationReason};
-use crate::charges::Charges;
+use crate::charges::{Charges, Room};
 use crate::context::ContextTable;
 use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
@@ -9,7 +9,9 @@ use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::naming::Namings;
 use crate::shed::Shed;
+use crate::squares::Squares;
 use crate::symbols::{Files, Table, clip, clip_string};
+use crate::uncertain::Uncertain;
 use crate::update::Counts;
 
 /// Everything charged in one place: a thread, a context, a line of the context's running function.
@@ -25,6 +27,8 @@ pub struct Charge<'a> {
     pub samples: u64,
     /// One weight for each metric of the session.
     pub weights: &'a [u64],
+    /// The sum of the squared weights of the samples, for each metric (the first [`MAX_METRICS`] of them).
+    pub squares: &'a [Squares],
 }
 
 /// A profile in memory: the tables behind the ids, the contexts, what was charged, and the accounting.
@@ -43,6 +47,8 @@ pub struct Profile {
     pub(crate) threads: Table<Thread>,
     pub(crate) contexts: ContextTable,
     pub(crate) namings: Namings,
+    /// What is uncertain in contexts that were made from those of another profile. Collected ones have none.
+    pub(crate) uncertain: Uncertain,
     pub(crate) charges: Charges,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) accounting: Accounting,
@@ -75,6 +81,7 @@ impl Profile {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
             namings: Namings::default(),
+            uncertain: Uncertain::default(),
             sent_notes: session.notes.len(),
             sent_namings: 0,
             sent_crashes: 0,
@@ -151,6 +158,25 @@ impl Profile {
         &self.limits
     }
 
+    /// Changes the budgets. A table that holds more already stays as it is.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.contexts.set_limit(limits.context_bytes);
+        self.charges.set_limit(limits.charge_bytes);
+        self.limits = limits;
+    }
+
+    /// Whether the contexts or the charges have used about half of their budget, and have to grow.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.contexts.is_tight() || self.charges.is_tight()
+    }
+
+    /// Bytes of all names.
+    #[must_use]
+    pub const fn name_bytes(&self) -> usize {
+        self.string_bytes
+    }
+
     /// The image with this name and build id, added if it is new.
     pub fn add_image(&mut self, mut image: Image) -> ImageId {
         clip_string(&mut image.name);
@@ -168,17 +194,23 @@ impl Profile {
         ImageId(self.images.insert(image))
     }
 
-    /// The cost centre with this identity, if there is one: `linkage_name` in `image`, or without a name the start of the
-    /// function. What [`Profile::add_cost_centre`] returns, without a description in hand.
+    /// The cost centre with this identity, if there is one: `linkage_name` in `image`, without a name the start of the
+    /// function, and for a local one file and line of its declaration. What [`Profile::add_cost_centre`] returns, without a description in hand.
     #[must_use]
     pub fn find_cost_centre(
         &self,
         image: ImageId,
         linkage_name: Option<&str>,
         start: Option<u64>,
+        local: Option<(Option<&str>, u32)>,
     ) -> Option<CostCentreId> {
         let linkage = linkage_name.map(clip);
-        self.cost_centres.find(&(image.0, linkage, if linkage.is_some() { None } else { start })).map(CostCentreId)
+        let definition = match (linkage, local) {
+            (Some(_), None) => (None, None),
+            (Some(_), Some((Some(file), line))) => (Some(clip(file)), Some(u64::from(line))),
+            (Some(_), Some((None, _))) | (None, _) => (None, start),
+        };
+        self.cost_centres.find(&(image.0, linkage, definition)).map(CostCentreId)
     }
 
     /// The cost centre with this identity, added if it is new. The first description of it holds.
@@ -208,7 +240,8 @@ impl Profile {
             if start.is_none() {
                 return CostCentreId::ELIDED;
             }
-            cost_centre = CostCentre { image, start, line, linkage_name: None, display_name: None, file: None };
+            cost_centre =
+                CostCentre { image, start, line, linkage_name: None, display_name: None, file: None, local: false };
             if let Some(i) = self.cost_centres.find(&crate::symbols::Identity::key(&cost_centre)) {
                 return CostCentreId(i);
             }
@@ -233,8 +266,15 @@ impl Profile {
     /// budget applies.
     pub(crate) fn add_special(&mut self, name: &str) -> CostCentreId {
         let image = ImageId::CCSD;
-        let special =
-            CostCentre { image, linkage_name: Some(name.into()), display_name: None, start: None, file: None, line: 0 };
+        let special = CostCentre {
+            image,
+            linkage_name: Some(name.into()),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+            local: false,
+        };
         self.add_cost_centre_within(special, usize::MAX)
     }
 
@@ -432,40 +472,96 @@ impl Profile {
         self.charge_many(thread, context, line, 1, weights);
     }
 
-    /// Charges several samples at once: `samples` of them, `weights` in all.
+    /// Charges several samples of equal weight at once: `samples` of them, `weights` in all.
     pub fn charge_many(&mut self, thread: ThreadId, context: ContextId, line: LineId, samples: u64, weights: &[u64]) {
+        self.charge_squares((thread, context, line), samples, weights, None);
+    }
+
+    /// Charges what another profile charged in one place, with its sums of squares.
+    pub fn charge_sums(&mut self, (thread, context, line): (ThreadId, ContextId, LineId), sums: &Charge<'_>) {
+        self.charge_squares((thread, context, line), sums.samples, sums.weights, Some(sums.squares));
+    }
+
+    #[inline]
+    fn charge_squares(
+        &mut self,
+        (thread, context, line): (ThreadId, ContextId, LineId),
+        samples: u64,
+        weights: &[u64],
+        squares: Option<&[Squares]>,
+    ) {
         let known = thread.index() < self.threads.len()
             && context.index() < self.contexts.len()
             && line.index() < self.lines.len();
         let elided = self.contexts.is_elided(context);
-        if !known || !self.charges.add((thread.0, context.0, line.0), samples, weights, false) {
-            if known {
-                self.accounting.shed.add(Shed::Charges, samples);
-            }
-            self.charge_coarsely(thread, samples, weights);
+        if !known {
+            self.charge_elided(thread, samples, weights, squares);
+        } else if !self.charges.add((thread.0, context.0, line.0), samples, weights, squares, Room::Own) {
+            self.accounting.shed.add(Shed::Charges, samples);
+            self.charge_caller(thread, context, samples, weights, squares);
         } else if elided {
             self.accounting.elided = self.accounting.elided.saturating_add(samples);
         }
     }
 
+    /// Charges a sample that gets no row of its own below its deepest caller that has a row for such samples, or one call
+    /// deeper as long as there is room: the outer callers of all stacks get theirs before the inner ones of any.
+    #[cold]
+    fn charge_caller(
+        &mut self,
+        thread: ThreadId,
+        context: ContextId,
+        samples: u64,
+        weights: &[u64],
+        squares: Option<&[Squares]>,
+    ) {
+        let row = |elided: ContextId| (thread.0, elided.0, LineId::UNKNOWN.0);
+        let mut at = self.contexts.prefix(context);
+        let (mut found, mut deeper) = (ContextId::ELIDED, None);
+        for _ in 0..MAX_CALLERS {
+            if let Some(elided) = self.contexts.find_elided(at)
+                && (at == ContextId::ROOT || self.charges.contains(row(elided)))
+            {
+                found = elided;
+                break;
+            }
+            deeper = Some(at);
+            at = self.contexts.parent(at).unwrap_or(ContextId::ROOT);
+        }
+        if let Some(deeper) = deeper.filter(|_| self.charges.has_room(Room::Coarse)) {
+            found = self.contexts.elide(deeper);
+        }
+        if found == ContextId::ELIDED || !self.charges.add(row(found), samples, weights, squares, Room::Coarse) {
+            return self.charge_elided(thread, samples, weights, squares);
+        }
+        self.accounting.elided = self.accounting.elided.saturating_add(samples);
+    }
+
     /// Charges where no budget applies: to `[elided]` of the thread. There is one such row for each thread, and threads
     /// are limited.
     #[cold]
-    pub(crate) fn charge_coarsely(&mut self, thread: ThreadId, samples: u64, weights: &[u64]) {
+    pub(crate) fn charge_elided(
+        &mut self,
+        thread: ThreadId,
+        samples: u64,
+        weights: &[u64],
+        squares: Option<&[Squares]>,
+    ) {
         let thread = if thread.index() < self.threads.len() { thread } else { self.other_thread() };
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
-        self.charges.add((thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0), samples, weights, true);
+        self.charges.add((thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0), samples, weights, squares, Room::Always);
     }
 
     /// Calls `visit` with every charge, in order of first occurrence.
     pub fn for_each_charge(&self, mut visit: impl FnMut(Charge<'_>)) {
-        self.charges.for_each(|row, weights| {
+        self.charges.for_each(|row, weights, squares| {
             visit(Charge {
                 thread: ThreadId(row.thread),
                 context: ContextId(row.context),
                 line: LineId(row.line),
                 samples: row.samples(),
                 weights,
+                squares,
             });
         });
     }
@@ -490,6 +586,10 @@ impl Profile {
             + self.threads.bytes()
     }
 }
+
+/// Callers of a sample without a row of its own that are looked at, innermost first. More are those of a recursion over
+/// many functions.
+const MAX_CALLERS: usize = 4096;
 
 /// Longest build id kept: GNU build ids are 20 bytes (SHA-1), the longest hash in use has 64.
 const MAX_BUILD_ID_BYTES: usize = 64;

@@ -1,11 +1,12 @@
 //! Profiles as streams of updates: what is new is taken at one end and applied at the other.
 
-use crate::charges::Row;
+use crate::charges::{Room, Row};
 use crate::error::UpdateError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::model::Line;
 use crate::profile::{Profile, string_bytes};
 use crate::shed::Shed;
+use crate::squares::{Squares, squared_metrics};
 use crate::symbols::{Identity, Table, clip};
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
 
@@ -42,11 +43,13 @@ impl Profile {
         for id in self.renamed_threads.drain(..) {
             update.renamed_threads.extend(self.threads.get(id.0).map(|thread| (id, thread.name.clone())));
         }
-        let Update { charges, weights, .. } = &mut update;
-        self.charges.take(|row, samples, pending| {
+        let Update { charges, weights, squares, .. } = &mut update;
+        self.charges.take(|row, samples, pending, pending_squares| {
             charges.push(delta(row, samples));
             weights.extend_from_slice(pending);
+            squares.extend_from_slice(pending_squares);
         });
+        update.leave_out_squares(self.session.metrics.len());
         update.notes = self.session.notes.get(self.sent_notes..).unwrap_or(&[]).to_vec();
         update.namings = self.namings.list().get(self.sent_namings..).unwrap_or(&[]).to_vec();
         update.crashes = self.crashes.get(self.sent_crashes..).unwrap_or(&[]).to_vec();
@@ -68,12 +71,15 @@ impl Profile {
     pub fn snapshot(&self) -> Update {
         let fresh = Counts { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2 };
         let mut update = self.definitions(fresh, self.sent);
-        let Update { charges, weights, .. } = &mut update;
-        self.charges.for_each_settled(|row, samples, settled| {
+        let Update { charges, weights, squares, .. } = &mut update;
+        self.charges.for_each_settled(|row, samples, settled, settled_squares| {
             charges.push(delta(row, samples));
             weights.extend_from_slice(settled);
+            squares.extend_from_slice(settled_squares);
         });
-        sort_charges(charges, weights, self.session.metrics.len());
+        let metrics = self.session.metrics.len();
+        sort_charges(charges, (weights, metrics), (squares, squared_metrics(metrics)));
+        update.leave_out_squares(metrics);
         update.notes = self.session.notes.get(..self.sent_notes).unwrap_or(&[]).to_vec();
         update.namings = self.namings.list().get(..self.sent_namings).unwrap_or(&[]).to_vec();
         update.crashes = self.crashes.get(..self.sent_crashes).unwrap_or(&[]).to_vec();
@@ -131,10 +137,7 @@ impl Profile {
         }
         // From here on nothing fails.
         self.collecting = false;
-        self.string_bytes += update.images.iter().map(|image| image.name.len() + image.build_id.len()).sum::<usize>()
-            + update.cost_centres.iter().map(string_bytes).sum::<usize>()
-            + update.processes.iter().map(|process| process.name.len()).sum::<usize>()
-            + update.threads.iter().map(|thread| thread.name.len()).sum::<usize>();
+        self.string_bytes += string_bytes_of(update, |_| 0);
         for image in &update.images {
             self.images.insert(image.clone());
         }
@@ -170,13 +173,16 @@ impl Profile {
             let _ = self.add_crash(crash.clone());
         }
         self.accounting = update.accounting.clone();
-        for (charge, weights) in update.charges_with_weights(self.session.metrics.len()) {
+        let metrics = self.session.metrics.len();
+        for (i, (charge, weights)) in update.charges_with_weights(metrics).enumerate() {
             let key = (charge.thread.0, charge.context.0, charge.line.0);
-            if !self.charges.add(key, charge.samples, weights, false) {
-                self.charge_coarsely(charge.thread, charge.samples, weights);
+            let squares = update.squares_of(i, metrics);
+            if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
+                // No context of the reader's own: the ids are the writer's.
+                self.charge_elided(charge.thread, charge.samples, weights, squares);
             }
         }
-        self.charges.take(|_, _, _| {});
+        self.charges.take(|_, _, _, _| {});
         self.settled_accounting = self.accounting.clone();
         self.sent = self.counts();
         self.sent_notes = self.session.notes.len();
@@ -210,6 +216,12 @@ impl Profile {
         let threads = total("threads", counts.threads, update.threads.len(), limits.threads)?;
         // A context takes at least 12 bytes, so the byte budget bounds their number, too.
         let contexts = total("contexts", counts.contexts, update.contexts.len(), limits.context_bytes / 12)?;
+
+        // Names of files are counted as often as they occur here, and once when they are kept.
+        let names = string_bytes_of(update, |file| self.files.added_bytes(file));
+        if names > 0 && self.string_bytes.saturating_add(names) > limits.string_bytes {
+            return Err(UpdateError::TooMany { what: "bytes of names", limit: limits.string_bytes });
+        }
 
         unique("image", &self.images, &update.images)?;
         unique("function", &self.cost_centres, &update.cost_centres)?;
@@ -254,8 +266,30 @@ impl Profile {
         if update.weights.len() != expected {
             return Err(UpdateError::WeightCount { found: update.weights.len(), expected });
         }
+        let expected = update.charges.len() * squared_metrics(self.session.metrics.len());
+        if !update.squares.is_empty() && update.squares.len() != expected {
+            return Err(UpdateError::WeightCount { found: update.squares.len(), expected });
+        }
         Ok(())
     }
+}
+
+/// Bytes of the names that an update defines, with `file` for each name of a line's file.
+fn string_bytes_of(update: &Update, mut file: impl FnMut(&str) -> usize) -> usize {
+    let mut last = "";
+    let mut lines = 0;
+    for line in &update.lines {
+        // Lines of one file come together.
+        if *line.file != *last {
+            lines += file(&line.file);
+            last = &line.file;
+        }
+    }
+    lines
+        + update.images.iter().map(|image| image.name.len() + image.build_id.len()).sum::<usize>()
+        + update.cost_centres.iter().map(string_bytes).sum::<usize>()
+        + update.processes.iter().map(|process| process.name.len()).sum::<usize>()
+        + update.threads.iter().map(|thread| thread.name.len()).sum::<usize>()
 }
 
 /// Number of things after an update.
@@ -282,11 +316,18 @@ fn delta(row: &Row, samples: u64) -> ChargeDelta {
     ChargeDelta { thread: ThreadId(row.thread), context: ContextId(row.context), line: LineId(row.line), samples }
 }
 
-/// Sorts charges by key, their weights along.
-fn sort_charges(charges: &mut [ChargeDelta], weights: &mut Vec<u64>, metrics: usize) {
+/// Sorts charges by key, their weights and squares along: so many of each a charge.
+fn sort_charges(
+    charges: &mut [ChargeDelta],
+    (weights, metrics): (&mut Vec<u64>, usize),
+    (squares, squared): (&mut Vec<Squares>, usize),
+) {
+    fn ordered<T: Copy>(order: &[usize], values: &[T], each: usize) -> Vec<T> {
+        order.iter().flat_map(|&i| values.get(i * each..(i + 1) * each).unwrap_or(&[])).copied().collect()
+    }
     let mut order: Vec<usize> = (0..charges.len()).collect();
     order.sort_unstable_by_key(|&i| charges.get(i).copied());
-    *weights =
-        order.iter().flat_map(|&i| weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[])).copied().collect();
+    *weights = ordered(&order, weights, metrics);
+    *squares = ordered(&order, squares, squared);
     charges.sort_unstable();
 }

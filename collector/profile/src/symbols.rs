@@ -26,11 +26,19 @@ impl Identity for Image {
     }
 }
 
+/// What tells apart functions of one name in one image: file and line, or the address where no file is known.
+pub(crate) type Definition<'a> = (Option<&'a str>, Option<u64>);
+
 impl Identity for CostCentre {
-    type Key<'a> = (u32, Option<&'a str>, Option<u64>);
+    type Key<'a> = (u32, Option<&'a str>, Definition<'a>);
     fn key(&self) -> Self::Key<'_> {
         let linkage = self.linkage_name.as_deref();
-        (self.image.0, linkage, if linkage.is_some() { None } else { self.start })
+        let definition = match (linkage, self.local, self.file.as_deref()) {
+            (Some(_), false, _) => (None, None),
+            (Some(_), true, Some(file)) => (Some(file), Some(u64::from(self.line))),
+            (Some(_), true, None) | (None, ..) => (None, self.start),
+        };
+        (self.image.0, linkage, definition)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::accounting::Accounting;
 use crate::crash::Crash;
 use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, ThreadId};
 use crate::model::{CostCentre, Image, Line, Process, Thread};
+use crate::squares::{Squares, equal_squares, squared_metrics};
 
 /// How many of each there were before an update: the ids of its definitions continue from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +76,9 @@ pub struct Update {
     pub charges: Vec<ChargeDelta>,
     /// The weights of the charges: one for each metric of the session, charge after charge.
     pub weights: Vec<u64>,
+    /// The sums of the squared weights, in the same order, but of at most [`MAX_METRICS`](crate::MAX_METRICS) a charge. Empty
+    /// where every one follows from samples and weight ([`equal_squares`]).
+    pub squares: Vec<Squares>,
     /// New notes of the session.
     pub notes: Vec<String>,
     /// Processes that died of a signal.
@@ -92,11 +96,30 @@ impl Update {
             .map(move |(i, charge)| (charge, self.weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[])))
     }
 
+    /// The sums of squares of charge number `i`; `None` where they follow from its samples and weights.
+    #[must_use]
+    pub fn squares_of(&self, i: usize, metrics: usize) -> Option<&[Squares]> {
+        let squared = squared_metrics(metrics);
+        self.squares.get(i * squared..(i + 1) * squared).filter(|_| !self.squares.is_empty())
+    }
+
+    /// Leaves out the squares if every one follows from samples and weight.
+    pub(crate) fn leave_out_squares(&mut self, metrics: usize) {
+        let follows = self.charges_with_weights(metrics).enumerate().all(|(i, (charge, weights))| {
+            let squares = self.squares_of(i, metrics).unwrap_or(&[]);
+            squares.iter().zip(weights).all(|(&square, &weight)| square == equal_squares(charge.samples, weight))
+        });
+        if follows {
+            self.squares = Vec::new();
+        }
+    }
+
     /// Forgets what happened, charges and crashes, and keeps the definitions: what follows refers to them.
     pub fn clear_charges(&mut self) {
         self.crashes.clear();
         self.charges.clear();
         self.weights.clear();
+        self.squares.clear();
     }
 
     /// Whether nothing was charged and nothing is new.

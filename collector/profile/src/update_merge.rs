@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use crate::crash::Crash;
 use crate::error::UpdateError;
+use crate::squares::{equal_squares, squared_metrics};
 use crate::update::{ChargeDelta, Counts, Update};
 
 impl Update {
@@ -71,6 +72,7 @@ impl Update {
             + named(0, self.contexts.len() + self.namings.len(), 8)
             + named(0, self.charges.len(), size_of::<ChargeDelta>())
             + named(0, self.weights.len(), 8)
+            + named(0, self.squares.len(), size_of::<crate::Squares>())
             + named(self.crashes.iter().map(Crash::approximate_bytes).sum(), 0, 0)
             + named(self.notes.iter().map(String::len).sum(), self.notes.len(), 24)
     }
@@ -80,38 +82,48 @@ impl Update {
         if later.charges.is_empty() {
             return;
         }
-        let (charges, weights) = (std::mem::take(&mut self.charges), std::mem::take(&mut self.weights));
-        let (mut a, mut b) = (charges.iter().peekable(), later.charges.iter().peekable());
-        let (mut a_weights, mut b_weights) = (weights.as_slice(), later.weights.as_slice());
-        self.charges.reserve(charges.len().max(later.charges.len()));
-        self.weights.reserve(weights.len().max(later.weights.len()));
+        let squared = squared_metrics(metrics);
+        let earlier = Update {
+            charges: std::mem::take(&mut self.charges),
+            weights: std::mem::take(&mut self.weights),
+            squares: std::mem::take(&mut self.squares),
+            ..Update::default()
+        };
+        let mut a = earlier.charges_with_weights(metrics).enumerate().peekable();
+        let mut b = later.charges_with_weights(metrics).enumerate().peekable();
+        self.charges.reserve(earlier.charges.len().max(later.charges.len()));
+        self.weights.reserve(earlier.weights.len().max(later.weights.len()));
         loop {
             let which = match (a.peek(), b.peek()) {
-                (Some(a), Some(b)) => key(a).cmp(&key(b)),
+                (Some((_, (a, _))), Some((_, (b, _)))) => key(a).cmp(&key(b)),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => break,
             };
-            let mut charge: Option<ChargeDelta> = None;
-            let at = self.weights.len();
+            let mut sum: Option<ChargeDelta> = None;
+            let (at, squares_at) = (self.weights.len(), self.squares.len());
             self.weights.resize(at + metrics, 0);
-            for (side, rest, taken) in [
-                (&mut a, &mut a_weights, which != Ordering::Greater),
-                (&mut b, &mut b_weights, which != Ordering::Less),
-            ] {
-                let Some(delta) = side.next_if(|_| taken) else { continue };
-                charge = Some(match charge {
+            self.squares.resize(squares_at + squared, 0);
+            for (update, taken) in
+                [(&earlier, a.next_if(|_| which != Ordering::Greater)), (later, b.next_if(|_| which != Ordering::Less))]
+            {
+                let Some((i, (delta, weights))) = taken else { continue };
+                sum = Some(match sum {
                     Some(sum) => ChargeDelta { samples: sum.samples.saturating_add(delta.samples), ..sum },
                     None => *delta,
                 });
-                let (own, tail) = rest.split_at_checked(metrics).unwrap_or((&[], &[]));
-                *rest = tail;
-                for (sum, weight) in self.weights.iter_mut().skip(at).zip(own) {
+                for (sum, weight) in self.weights.iter_mut().skip(at).zip(weights) {
                     *sum = sum.saturating_add(*weight);
                 }
+                let kept = update.squares_of(i, metrics);
+                for ((m, sum), &weight) in self.squares.iter_mut().skip(squares_at).enumerate().zip(weights) {
+                    let square = kept.and_then(|kept| kept.get(m).copied());
+                    *sum = sum.saturating_add(square.unwrap_or_else(|| equal_squares(delta.samples, weight)));
+                }
             }
-            self.charges.extend(charge);
+            self.charges.extend(sum);
         }
+        self.leave_out_squares(metrics);
     }
 }
 
@@ -155,6 +167,10 @@ fn metrics(a: &Update, b: &Update) -> Result<usize, UpdateError> {
         let expected = update.charges.len() * metrics;
         if update.weights.len() != expected {
             return Err(UpdateError::WeightCount { found: update.weights.len(), expected });
+        }
+        let expected = update.charges.len() * squared_metrics(metrics);
+        if !update.squares.is_empty() && update.squares.len() != expected {
+            return Err(UpdateError::WeightCount { found: update.squares.len(), expected });
         }
     }
     Ok(metrics)

@@ -38,6 +38,7 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
             start: Some(u64::MAX - u64::from(round)),
             file: None,
             line: 0,
+            local: false,
         });
         if version >= 2 {
             let main = maker.function("main");
@@ -48,6 +49,25 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
             let function = maker.function("named later");
             if round > 0 {
                 assert!(maker.profile.name_later(unnamed, function));
+            }
+        }
+        if version >= 3 {
+            // Functions of one name, in two files and without a file; samples that differ in weight.
+            for (file, start) in [(Some("a.c"), 1), (Some("b.c"), 2), (None, 3), (None, 4)] {
+                let file = file.map(str::to_owned);
+                let function = maker.profile.add_cost_centre(CostCentre {
+                    image: maker.image,
+                    linkage_name: Some("walk".to_owned()),
+                    display_name: None,
+                    start: Some(start),
+                    file,
+                    line: 7,
+                    local: true,
+                });
+                let context = maker.profile.contexts_mut().push(ContextId::ROOT, function);
+                for weight in [1_000, 500, 500 + start] {
+                    maker.profile.charge(thread, context, LineId::UNKNOWN, &[weight]);
+                }
             }
         }
         maker.profile.rename_thread(thread, "renamed ☂");
@@ -187,7 +207,7 @@ fn what_is_no_profile_is_refused_by_name() {
     let (mut file, _) = demo();
     file[8] = 9;
     let error = read_profile(&file[..]).unwrap_err();
-    assert_eq!(error.to_string(), "the profile has format version 9, this program reads up to version 2");
+    assert_eq!(error.to_string(), "the profile has format version 9, this program reads up to version 3");
 }
 
 #[test]
@@ -202,7 +222,7 @@ fn intervals_can_be_left_out() {
     assert!(matches!(loaded.recovery, Recovery::Whole));
     let mut samples = 0;
     loaded.profile.for_each_charge(|charge| samples += charge.samples);
-    assert_eq!(samples, 7);
+    assert_eq!(samples, 19);
 }
 
 /// Wraps a payload as a record with a good checksum.
@@ -253,12 +273,53 @@ fn unknown_optional_records_are_skipped() {
     assert!(matches!(read_profile(&file[..]).unwrap().recovery, Recovery::Cut { .. }));
 }
 
+/// A function record with flags and fields of a later version, and a unit of one, as they would be written.
+#[test]
+fn what_a_later_version_adds_is_passed_over() {
+    let mut maker = Maker::new();
+    maker.charge("main local", 4);
+    let write = |maker: &Maker| {
+        let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+        encoder.write(&maker.profile.snapshot()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let _ = maker.profile.take_update();
+    let mut payloads = payloads(&write(&maker));
+    let (_, session) = &mut payloads[0];
+    let unit = session.windows(9).position(|it| it == b"cpu-clock").unwrap() + 9;
+    // The event is called `cpu-clock:u`, and comes first.
+    let unit = unit + session[unit..].windows(9).position(|it| it == b"cpu-clock").unwrap() + 9;
+    assert_eq!(session[unit], 0);
+    session[unit] = 77;
+    let (_, update) = &mut payloads[1];
+    let name = update.windows(5).position(|it| it == b"local").unwrap();
+    // Before the name its length and the flags; after it the start (1 byte: no difference), the file and the line.
+    assert_eq!(update[name - 2], 1 | 4 | 8);
+    update[name - 2] |= 1 << 5 | 1 << 7;
+    update.splice(name + 8..name + 8, *b"\x05later");
+    let file: Vec<u8> = (0..).zip(&payloads).flat_map(|(i, (kind, payload))| record(i, *kind, payload)).collect();
+    let loaded = read_profile(&file[..]).unwrap();
+    assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
+    assert_eq!(loaded.profile.session().metrics[0].unit, Unit::Unknown);
+    assert_eq!(loaded.profile.cost_centres(), maker.profile.cost_centres());
+}
+
+#[test]
+fn names_are_within_their_budget_when_they_are_read() {
+    let mut maker = Maker::new();
+    maker.charge("main f", 1);
+    let update = maker.profile.take_update();
+    let apply = |string_bytes| Profile::new(session(), Limits { string_bytes, ..Limits::default() }).apply(&update);
+    assert!(matches!(apply(10), Err(UpdateError::TooMany { what: "bytes of names", limit: 10 })));
+    apply(100).unwrap();
+}
+
 #[test]
 fn a_bad_update_changes_nothing() {
     let mut maker = Maker::new();
     maker.charge("main f", 1);
     let good = maker.profile.take_update();
-    let bad: [fn(&mut Update); 12] = [
+    let bad: [fn(&mut Update); 13] = [
         |update| update.base.contexts += 1,
         |update| update.base.images -= 1,
         |update| update.contexts[1].parent = ContextId::new(77),
@@ -269,6 +330,7 @@ fn a_bad_update_changes_nothing() {
         |update| update.charges[0].context = ContextId::new(4),
         |update| update.charges[0].line = LineId::new(1),
         |update| update.weights.push(1),
+        |update| update.squares = vec![1, 1],
         |update| update.cost_centres.push(update.cost_centres[0].clone()),
         |update| update.threads[0].process = ProcessId::new(1),
     ];
@@ -374,13 +436,14 @@ proptest! {
     /// Updates with arbitrary charges come back as they were, sorted or not.
     #[test]
     fn updates_come_back(
-        charges in prop::collection::vec((0..4u32, any::<u32>(), any::<u32>(), 0..u64::MAX / 2, any::<u64>(), any::<u64>()), 0..50),
+        charges in prop::collection::vec((0..4u32, any::<u32>(), any::<u32>(), 0..u64::MAX / 4, any::<u64>(), any::<u64>()), 0..50),
+        above in prop::collection::vec(prop_oneof![Just(0), 0..1_000u128, 0..u128::MAX / 2], 0..100),
         contexts in prop::collection::vec((any::<u32>(), any::<u32>()), 0..50),
         text in ".{0,40}",
     ) {
         let metric = |name: &str| Metric { name: name.into(), unit: Unit::Cycles };
         let session = Session { metrics: vec![metric("a"), metric("b")], target: text.clone(), ..session() };
-        let update = Update {
+        let mut update = Update {
             from_ns: 5,
             to_ns: 3,
             notes: vec![text],
@@ -400,6 +463,12 @@ proptest! {
             weights: charges.iter().flat_map(|&(_, _, _, _, a, b)| [a, b]).collect(),
             ..Update::default()
         };
+        let samples = charges.iter().flat_map(|charge| [charge.3; 2]);
+        let least: Vec<_> = samples.zip(&update.weights).map(|(samples, &weight)| equal_squares(samples, weight)).collect();
+        if above.iter().take(least.len()).any(|&above| above > 0) {
+            let above = above.into_iter().chain(std::iter::repeat(0));
+            update.squares = least.into_iter().zip(above).map(|(least, above)| least.saturating_add(above)).collect();
+        }
         let mut encoder = Encoder::new(Vec::new(), &session).unwrap();
         encoder.write(&update).unwrap();
         let file = encoder.finish().unwrap();

@@ -6,9 +6,10 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{LineId, Profile};
+use ccsd_profile::{ContextId, Limits, LineId, Metric, Profile, Unit};
 use common::Maker;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -33,7 +34,8 @@ fn expected(profile: &Profile, selection: &Selection) -> Weights {
 
 fn add(weights: &mut Weights, stack: &[&str], weight: u64) {
     weights.entry((*stack.last().unwrap()).to_owned()).or_default().0 += weight;
-    for name in stack.iter().collect::<BTreeSet<_>>() {
+    // A gap is no function.
+    for name in stack.iter().filter(|name| **name != "[...]").collect::<BTreeSet<_>>() {
         weights.entry((*name).to_owned()).or_default().1 += weight;
     }
 }
@@ -197,10 +199,16 @@ fn hostile_names_are_inert() {
 }
 
 #[test]
-fn formulas_are_text_in_tables() {
+fn formulas_are_text_in_tables_for_spreadsheets() {
     let mut maker = Maker::new();
     maker.charge("=1+1 -x @y +z a,b say\"hi\"", 1);
-    let csv = text(&maker.profile, &Selection::all(), Format::Csv);
+    let plain = text(&maker.profile, &Selection::all(), Format::Csv);
+    assert!(plain.contains("\r\n=1+1,") && plain.contains("\r\n-x,") && !plain.contains('\''), "{plain}");
+    let all = Selection::all();
+    let mut csv = Vec::new();
+    let export = Export { spreadsheet: true, ..Export::new(&maker.profile, &all) };
+    export.write(Format::Csv, &mut csv).unwrap();
+    let csv = String::from_utf8(csv).unwrap();
     for cell in ["\"'=1+1\"", "\"'-x\"", "\"'@y\"", "\"'+z\"", "\"a,b\"", "\"say\"\"hi\"\"\""] {
         assert!(csv.contains(cell), "{cell}: {csv}");
     }
@@ -247,4 +255,61 @@ fn nothing() {
         let written = Export::new(&maker.profile, &Selection::all()).write(format, &mut out);
         assert_eq!(written.is_err(), format == Format::Svg, "{}", format.name());
     }
+}
+
+/// A body that a function includes from another file has its lines there.
+#[test]
+fn lines_are_those_of_their_own_file() {
+    let mut maker = Maker::new();
+    let (own, included) = (maker.profile.add_line("demo.c", 10), maker.profile.add_line("body.inc", 2));
+    maker.charge_at(7, "main f", own, 5);
+    maker.charge_at(7, "main f", included, 7);
+    let callgrind = text(&maker.profile, &Selection::all(), Format::Callgrind);
+    assert!(callgrind.contains("fi=body.inc\n2 7\nfe=demo.c\n"), "{callgrind}");
+    assert!(callgrind.contains("\n10 5\n"), "{callgrind}");
+}
+
+#[test]
+fn speedscope_knows_the_order_of_intervals_or_says_that_it_does_not() {
+    let mut session = common::session();
+    let column = |name: &str| Metric { name: name.into(), unit: Unit::Nanoseconds };
+    session.metrics.extend([column("0"), column("1")]);
+    let mut maker = Maker::with(session, Limits::default());
+    // The context that comes first in the table ran last.
+    for (stack, weights) in [("main late", [9, 0, 9]), ("main early", [5, 5, 0]), ("main", [2, 1, 1])] {
+        let context = stack.split(' ').fold(ContextId::ROOT, |at, name| {
+            let function = maker.function(name);
+            maker.profile.contexts_mut().push(at, function)
+        });
+        let thread = maker.thread(1);
+        maker.profile.charge(thread, context, LineId::UNKNOWN, &weights);
+    }
+    let columns = [TimeColumn { from_ns: 0, to_ns: 10 }, TimeColumn { from_ns: 10, to_ns: 20 }];
+    let all = Selection::all();
+    let made = |columns| -> Value {
+        let mut out = Vec::new();
+        Export { columns, ..Export::new(&maker.profile, &all) }.write(Format::Speedscope, &mut out).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    };
+    let timed = made(&columns);
+    let leaf = |at: usize| {
+        let stack = timed["profiles"][0]["samples"][at].as_array().unwrap();
+        timed["shared"]["frames"][stack.last().unwrap().as_u64().unwrap() as usize]["name"].as_str().unwrap()
+    };
+    assert_eq!([0, 1, 2, 3].map(leaf), ["main", "early", "main", "late"]);
+    assert_eq!(timed["profiles"][0]["weights"], serde_json::json!([1, 5, 1, 9]));
+    let untimed = made(&[]);
+    assert!(untimed["profiles"][0]["name"].as_str().unwrap().contains("not in order of time"));
+}
+
+#[test]
+fn the_drawn_graph_adds_up_and_shows_the_hot_chain() {
+    let mut maker = Maker::new();
+    maker.charge("main hot leaf", 1_000_000);
+    for i in 0..20 {
+        maker.charge(&format!("main small{i}"), 100);
+    }
+    let dot = text(&maker.profile, &Selection::all(), Format::Dot);
+    assert!(dot.contains("[other: 20 functions]") && dot.contains("2000 nanoseconds self"), "{dot}");
+    assert_eq!(dot.matches("class=\"hot\"").count(), 2, "{dot}");
 }

@@ -38,7 +38,7 @@ a demo 7/7 101.700000:          5 other:event:
 fn read(text: &str) -> Result<(Profile, Passed, Vec<u8>), std::io::Error> {
     let mut encoder: Option<Encoder<Vec<u8>>> = None;
     let session = Session { started_unix_ns: 5_000_000_000, ..Session::default() };
-    let (profile, passed) = perf_script(text.as_bytes(), session, |session, update| {
+    let (profile, passed) = perf_script(text.as_bytes(), session, None, |session, update| {
         match (update, &mut encoder) {
             (None, _) => encoder = Some(Encoder::new(Vec::new(), session).unwrap()),
             (Some(update), Some(encoder)) => encoder.write(update).unwrap(),
@@ -47,6 +47,44 @@ fn read(text: &str) -> Result<(Profile, Passed, Vec<u8>), std::io::Error> {
         Ok(())
     })?;
     Ok((profile, passed, encoder.unwrap().finish().unwrap()))
+}
+
+#[test]
+fn samples_with_few_fields() {
+    // As perf prints them with one or the other choice, and as old versions and other tools do.
+    for (head, weight) in [
+        ("a demo 7", 1),
+        ("a demo 7/7 ", 1),
+        ("          a demo     7 [003]", 1),
+        ("a demo 7/7 [003] 100.5: ", 1),
+        ("a demo 7 100.5: cpu-clock: ", 1),
+        ("a demo 7 [003] cycles: ", 1),
+        ("a demo 7 500 cycles: ", 500),
+        ("a demo 7 100.5: 500 cycles:u: ", 500),
+    ] {
+        let frames = "\t    1140 leaf+0x10 (/usr/bin/demo)\n\t   11c5 main\n";
+        let text = format!("{head}\n{frames}\n{head}\n{frames}\n{head}\n\nnonsense\n");
+        let (profile, passed, _) = read(&text).unwrap();
+        let rows = weights(&profile, 0);
+        assert_eq!(rows["leaf"], (2 * weight, 2 * weight), "{head}");
+        assert_eq!(rows["main"], (0, 2 * weight), "{head}");
+        // What has neither event, time nor stack is no sample.
+        let bare = !head.contains(':');
+        assert_eq!(profile.accounting().received, if bare { 2 } else { 3 }, "{head}");
+        assert_eq!(passed.lines, if bare { 2 } else { 1 }, "{head}");
+    }
+}
+
+#[test]
+fn one_event_of_several() {
+    let read = |event| {
+        perf_script(TEXT.as_bytes(), Session::default(), Some(event), |_, _| Ok(())).map(|(profile, _)| profile)
+    };
+    let profile = read("sched:sched_switch").unwrap();
+    assert_eq!((profile.session().metrics.len(), profile.accounting().received), (1, 1));
+    assert_eq!(weights(&profile, 0)["main"], (3, 3));
+    assert_eq!(read("cpu-clock").unwrap().accounting().received, 2);
+    assert!(read("nothing").is_err());
 }
 
 fn weights(profile: &Profile, metric: usize) -> BTreeMap<String, (u64, u64)> {

@@ -37,6 +37,7 @@ fn nothing_is_lost_beyond_the_limits() {
                 start: (frame % 2 == 0).then_some(u64::from(i)),
                 file: Some(format!("src/{i}.c")),
                 line: 1,
+                local: false,
             });
             context = profile.contexts_mut().push(context, function);
         }
@@ -110,6 +111,7 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
                     start: None,
                     file: None,
                     line: 0,
+                    local: false,
                 });
                 context = profile.contexts_mut().push(context, function);
             }
@@ -148,8 +150,15 @@ fn what_says_why_a_stack_is_cut_has_always_room() {
     let mut profile = Profile::new(session(), Limits { cost_centres: 3, string_bytes: 0, ..Limits::default() });
     let image = profile.add_image(Image { name: String::new(), build_id: vec![1] });
     for start in 0..9 {
-        let bare =
-            CostCentre { image, linkage_name: None, display_name: None, start: Some(start), file: None, line: 0 };
+        let bare = CostCentre {
+            image,
+            linkage_name: None,
+            display_name: None,
+            start: Some(start),
+            file: None,
+            line: 0,
+            local: false,
+        };
         profile.add_cost_centre(bare);
     }
     let truncated = profile.truncated_cost_centre(TruncationReason::TooDeep);
@@ -183,6 +192,27 @@ fn a_reader_with_less_room_refuses_and_stays_as_it_was() {
     let mut reader = Profile::new(session(), TIGHT);
     assert!(matches!(reader.apply(&update), Err(UpdateError::TooMany { .. })));
     assert_eq!((reader.contexts().len(), reader.cost_centres().len(), reader.charge_count()), (2, 2, 0));
+}
+
+#[test]
+fn profiles_of_different_rates_say_both() {
+    let of = |rate_hz, duration_ns| {
+        let mut maker = Maker::new();
+        maker.charge("main f", 1);
+        maker.profile.session_mut().rate_hz = rate_hz;
+        maker.profile.accounting_mut().duration_ns = duration_ns;
+        maker.profile
+    };
+    let mut merged = of(49, 3);
+    for other in [of(49, 4), of(199, 5), of(49, 6)] {
+        merged.merge(&other).unwrap();
+    }
+    let rates: Vec<(u32, u64)> =
+        merged.accounting().pace.rates.iter().map(|span| (span.rate_hz, span.duration_ns)).collect();
+    assert_eq!(rates, [(199, 5), (49, 13)]);
+    let mut same = of(49, 3);
+    same.merge(&of(49, 4)).unwrap();
+    assert!(same.accounting().pace.rates.is_empty());
 }
 
 #[test]

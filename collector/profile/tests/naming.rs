@@ -30,7 +30,7 @@ fn straight() -> impl Strategy<Value = Vec<Sample>> {
 
 fn unnamed(maker: &mut Maker, function: u32, address: u32) -> CostCentreId {
     let (image, start) = (maker.image, Some(u64::from(0x1000 * function + address)));
-    let none = CostCentre { image, linkage_name: None, display_name: None, start, file: None, line: 0 };
+    let none = CostCentre { image, linkage_name: None, display_name: None, start, file: None, line: 0, local: false };
     maker.profile.add_cost_centre(none)
 }
 
@@ -200,8 +200,8 @@ proptest! {
         let all = Selection::all();
         prop_assert_eq!(flat(&ab, &all), flat(&whole.profile, &all));
         prop_assert_eq!(flat(&ba, &all), flat(&whole.profile, &all));
-        prop_assert_eq!(ab.canonical().charges.values().map(|(samples, _)| samples).sum::<u64>(),
-            ba.canonical().charges.values().map(|(samples, _)| samples).sum::<u64>());
+        prop_assert_eq!(ab.canonical().charges.values().map(|sums| sums.samples).sum::<u64>(),
+            ba.canonical().charges.values().map(|sums| sums.samples).sum::<u64>());
     }
 
     /// Regrouping is of the named functions.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::query::{By, Filter, Preset, QueryError};
 use ccsd_profile::view::{FlatView, Selection, ThreadsView};
-use ccsd_profile::{CostCentre, CostCentreId, Image, Profile};
+use ccsd_profile::{ContextId, CostCentre, CostCentreId, Image, LineId, Profile};
 use common::Maker;
 use proptest::prelude::*;
 
@@ -110,6 +110,7 @@ fn presets() {
         start: None,
         file: None,
         line: 0,
+        local: false,
     });
     let thread = maker.thread(7);
     let main = maker.find("main");
@@ -238,4 +239,41 @@ proptest! {
         let _ = text.parse::<ccsd_profile::query::Pattern>();
         let _ = Filter::default().add_specification(&text);
     }
+}
+
+#[test]
+fn a_lambda_counts_for_the_function_that_it_is_written_in() {
+    let mut maker = Maker::new();
+    let image = maker.image;
+    let push = |maker: &mut Maker, stack: &[(&str, Option<&str>)], weight| {
+        let mut at = ContextId::ROOT;
+        for &(linkage, display) in stack {
+            let function = maker.profile.add_cost_centre(CostCentre {
+                image,
+                linkage_name: Some(linkage.into()),
+                display_name: display.map(Into::into),
+                start: None,
+                file: None,
+                line: 0,
+                local: false,
+            });
+            at = maker.profile.contexts_mut().push(at, function);
+        }
+        let thread = maker.thread(7);
+        maker.profile.charge(thread, at, LineId::UNKNOWN, &[weight]);
+    };
+    let (main, bar) = (("main", None), ("_Z3bari", Some("bar(int)")));
+    let apply = ("_Z5applyI", Some("void apply<void S::method<int>(int)::{lambda()#1}>(int)"));
+    // With its linkage name, as compilers give it to what is not local, and as the debug information knows it.
+    push(
+        &mut maker,
+        &[main, bar, ("_ZZ3bariENKUliE_clEi", Some("bar(int)::{lambda(int)#1}::operator()(int) const"))],
+        20,
+    );
+    push(&mut maker, &[main, bar, ("bar::{lambda#2}::operator()", None)], 5);
+    push(&mut maker, &[main, apply], 75);
+    let lexical = weights(&maker.profile.by(By::Lexical), &Selection::all());
+    assert_eq!(lexical["bar(int)"], (25, 25));
+    assert_eq!(lexical[apply.1.unwrap()], (75, 75));
+    assert_eq!(lexical.len(), 3, "{lexical:?}");
 }

@@ -197,7 +197,8 @@ proptest! {
         known.dedup();
         prop_assert_eq!(known.len(), count);
         let own: u64 = view.cycles.iter().map(|it| it.self_weight).sum();
-        prop_assert_eq!(own, view.rows.iter().map(|row| row.weight).sum::<u64>());
+        // A history may have squeezed out the earlier activation.
+        prop_assert!(own >= view.rows.iter().map(|row| row.weight).sum::<u64>());
         for cycle in &view.cycles {
             prop_assert!(cycle.self_weight <= cycle.inherited_weight && cycle.inherited_weight <= view.total.weight);
         }
@@ -224,12 +225,20 @@ fn a_cycle_has_the_time_of_what_it_calls() {
 #[test]
 fn weights_that_differ_by_more_than_chance() {
     let all = Selection::all();
-    let times = |n: usize| made(&vec![(vec![0], 10); n]);
-    let differs = |a: usize, b: usize| {
-        let (one, two) = (times(a), times(b));
-        DiffView::new((&one.profile, &all), (&two.profile, &all)).rows[0].self_absolutely_significant
+    let differs = |a: &[(usize, u32)], b: &[(usize, u32)]| {
+        let [one, two] = [a, b].map(|parts| {
+            let samples: Vec<_> = parts.iter().flat_map(|&(n, function)| vec![(vec![function], 10); n]).collect();
+            made(&samples)
+        });
+        let view = DiffView::new((&one.profile, &all), (&two.profile, &all));
+        view.rows.iter().find(|row| row.name == "f0").unwrap().self_absolutely_significant
     };
-    // 1.96 standard deviations of the difference of two numbers of about 1,000 are 88.
-    assert!(differs(1_000, 1_100) && !differs(1_000, 1_060));
-    assert!(differs(10, 30) && !differs(1, 3));
+    // How a total is divided is chance: 1.96 standard deviations of the difference of two halves of 1,000 are 44.
+    assert!(
+        differs(&[(500, 0), (500, 1)], &[(560, 0), (440, 1)]) && !differs(&[(500, 0), (500, 1)], &[(535, 0), (465, 1)])
+    );
+    assert!(differs(&[(10, 0), (90, 1)], &[(30, 0), (90, 1)]) && !differs(&[(1, 0), (99, 1)], &[(3, 0), (97, 1)]));
+    // The total itself is no Poisson number: with a fixed period it is the CPU time, to a sample for each thread.
+    assert!(differs(&[(1_000, 0)], &[(1_060, 0)]) && !differs(&[(1_000, 0)], &[(1_002, 0)]));
+    assert!(differs(&[(10, 0)], &[(30, 0)]) && !differs(&[(1, 0)], &[(3, 0)]));
 }

@@ -6,10 +6,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use ccsd_profile::LineId;
 use ccsd_profile::view::{
-    CyclesView, DiffView, FlatView, GraphView, LinesView, Selection, StacksView, StatsView, ThreadsView, TreeView,
+    CyclesView, DiffView, FlatView, GraphView, LinesView, Selection, StackEntry, StacksView, StatsView, ThreadsView,
+    TreeView,
 };
-use ccsd_profile::{Entry, LineId};
 use common::Maker;
 use serde_json::Value;
 
@@ -30,8 +31,8 @@ fn inherited(view: &FlatView) -> BTreeMap<String, u64> {
     view.rows.iter().map(|row| (row.name.clone(), row.inherited_weight)).collect()
 }
 
-fn text(maker: &Maker, entries: &[Entry]) -> String {
-    let name = |entry: &Entry| {
+fn text(maker: &Maker, entries: &[StackEntry]) -> String {
+    let name = |entry: &StackEntry| {
         let name = maker.profile.name(entry.function);
         if entry.marked { name.into_owned() } else { format!("({name})") }
     };
@@ -70,7 +71,7 @@ fn every_case() {
         assert_eq!(incoming, pairs(&expect["incoming"]), "{note}");
 
         let cycles = CyclesView::new(&maker.profile, &all);
-        let found: BTreeMap<_, _> = cycles.rows.iter().map(|row| (cycles.text(row), row.weight)).collect();
+        let found: BTreeMap<_, _> = cycles.rows.iter().map(|row| (text(&maker, &row.entries), row.weight)).collect();
         assert_eq!(found, numbers(&expect["cycles"]), "{note}");
         let stacks = StacksView::new(&maker.profile, &all);
         let found: BTreeMap<_, _> = stacks.rows.iter().map(|row| (text(&maker, &row.entries), row.weight)).collect();
@@ -185,6 +186,7 @@ fn unnamed_functions_are_named_by_image_and_address() {
         start: Some(0x1234),
         file: None,
         line: 0,
+        local: false,
     });
     assert_eq!(maker.profile.name(id), "demo+0x1234");
 }

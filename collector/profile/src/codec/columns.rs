@@ -11,6 +11,7 @@ use crate::error::DecodeError;
 use crate::limits::Limits;
 use crate::model::{Metric, Session, Unit};
 use crate::profile::Profile;
+use crate::squares::squared_metrics;
 use crate::update::Update;
 
 /// Memory that the weights of all columns may take, in bytes. A charge has two numbers for each.
@@ -70,16 +71,21 @@ pub fn profile_in_columns(session: &Session, metric: usize, columns: usize) -> P
 /// Puts what an update of a session of so many metrics charges by one of them into one of so many columns, for
 /// [`profile_in_columns`].
 pub fn put_in_column(update: &mut Update, (metrics, metric): (usize, usize), (columns, column): (usize, usize)) {
-    let mut weights = vec![0; update.charges.len() * (columns + 1)];
-    for (new, old) in weights.chunks_exact_mut(columns + 1).zip(update.weights.chunks_exact(metrics.max(1))) {
-        let weight = old.get(metric).copied().unwrap_or(0);
-        for at in [0, column + 1] {
-            if let Some(place) = new.get_mut(at) {
-                *place = weight;
+    fn put<T: Copy + Default>(values: &[T], (each, metric): (usize, usize), (more, column): (usize, usize)) -> Vec<T> {
+        let charges = values.len() / each.max(1);
+        let mut placed = vec![T::default(); charges * more];
+        for (new, old) in placed.chunks_exact_mut(more.max(1)).zip(values.chunks_exact(each.max(1))) {
+            let value = old.get(metric).copied().unwrap_or_default();
+            for at in [0, column + 1] {
+                if let Some(place) = new.get_mut(at) {
+                    *place = value;
+                }
             }
         }
+        placed
     }
-    update.weights = weights;
+    update.weights = put(&update.weights, (metrics, metric), (columns + 1, column));
+    update.squares = put(&update.squares, (squared_metrics(metrics), metric), (squared_metrics(columns + 1), column));
 }
 
 /// Reads a file with the weights of one metric, by its number, in columns; what is not in one of them is left out.
@@ -98,7 +104,7 @@ pub fn read_columns<R: Read>(input: R, metric: usize, columns: Vec<TimeColumn>) 
         last_ns = update.to_ns;
         // Columns are of whole intervals; they end where their last one ends.
         let column = columns.partition_point(|column| column.to_ns < update.to_ns);
-        if !window.holds(update.to_ns) || column == columns.len() {
+        if !window.holds(update.from_ns, update.to_ns) || column == columns.len() {
             update.clear_charges();
             if within.is_none() {
                 before = update.accounting.clone();

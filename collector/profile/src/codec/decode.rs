@@ -7,7 +7,9 @@ use super::crash::{MAX_CRASH_BYTES, crash};
 use super::records;
 use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
-use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
+use super::{
+    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
+};
 use crate::accounting::Accounting;
 use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
@@ -15,6 +17,7 @@ use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_RECORD_BYTES, MAX_STRING_BYTES};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::profile::Profile;
+use crate::squares::{Squares, equal_squares};
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
 
 /// One record after the session.
@@ -324,7 +327,7 @@ fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, version: u32, metric
         Ok((CostCentreId(before), CostCentreId(from.get_u32()?)))
     };
     let namings = if version >= 2 { from.list(naming)? } else { Vec::new() };
-    let (charges, weights) = charges(from, metrics)?;
+    let (charges, weights, squares) = charges(from, version, metrics)?;
     Ok(Update {
         from_ns,
         to_ns,
@@ -340,6 +343,7 @@ fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, version: u32, metric
         namings,
         charges,
         weights,
+        squares,
         notes: from.list(Cursor::string)?,
         crashes: Vec::new(),
         accounting: records::accounting(from)?,
@@ -361,20 +365,24 @@ fn file(from: &mut Cursor<'_>, files: &[Arc<str>]) -> Result<Arc<str>, Wrong> {
 
 fn cost_centre(from: &mut Cursor<'_>, files: &[Arc<str>], start_before: &mut u64) -> Result<CostCentre, Wrong> {
     let image = ImageId(from.get_u32()?);
-    let present = from.byte()?;
-    if present >= 1 << 4 {
-        return Err("unknown flags");
-    }
-    let has = |bit: u8| present >> bit & 1 == 1;
-    let linkage_name = has(0).then(|| from.string()).transpose()?;
-    let display_name = has(1).then(|| from.string()).transpose()?;
-    let start = has(2).then(|| from.signed()).transpose()?.map(|delta| start_before.wrapping_add(delta as u64));
+    let flags = from.byte()?;
+    let has = |flag: u8| flags & flag != 0;
+    let linkage_name = has(flag::LINKAGE_NAME).then(|| from.string()).transpose()?;
+    let display_name = has(flag::DISPLAY_NAME).then(|| from.string()).transpose()?;
+    let start =
+        has(flag::START).then(|| from.signed()).transpose()?.map(|delta| start_before.wrapping_add(delta as u64));
     *start_before = start.unwrap_or(*start_before);
-    let file = has(3).then(|| file(from, files)).transpose()?.map(|file| file.to_string());
-    Ok(CostCentre { image, linkage_name, display_name, start, file, line: from.get_u32()? })
+    let file = has(flag::FILE).then(|| file(from, files)).transpose()?.map(|file| file.to_string());
+    let line = from.get_u32()?;
+    if has(flag::MORE) {
+        from.bytes()?;
+    }
+    Ok(CostCentre { image, linkage_name, display_name, start, file, line, local: has(flag::LOCAL) })
 }
 
-fn charges(from: &mut Cursor<'_>, metrics: usize) -> Result<(Vec<ChargeDelta>, Vec<u64>), Wrong> {
+type Charges = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
+
+fn charges(from: &mut Cursor<'_>, version: u32, metrics: usize) -> Result<Charges, Wrong> {
     let mut usual = Vec::new();
     for _ in 0..metrics {
         usual.push(from.get()?);
@@ -383,7 +391,8 @@ fn charges(from: &mut Cursor<'_>, metrics: usize) -> Result<(Vec<ChargeDelta>, V
     if count > record_charges(metrics) {
         return Err("more charges than a record may have");
     }
-    let (mut charges, mut weights) = (Vec::new(), Vec::new());
+    let (mut charges, mut weights, mut squares) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all_follow = true;
     while charges.len() < count {
         let thread = ThreadId(from.get_u32()?);
         let run = from.count()?;
@@ -395,15 +404,28 @@ fn charges(from: &mut Cursor<'_>, metrics: usize) -> Result<(Vec<ChargeDelta>, V
             context = from.delta(context)?;
             line = from.delta(line)?;
             let samples = from.get()?;
-            let (samples, plain) = (samples >> 1, samples & 1 == 1);
+            let plain = samples & 1 == 1;
+            let follow = version < 3 || samples & 2 == 0;
+            let samples = if version < 3 { samples >> 1 } else { samples >> 2 };
+            let first = weights.len();
             charges.push(ChargeDelta { thread, context: ContextId(context), line: LineId(line), samples });
             for usual in &usual {
                 let difference = if plain { 0 } else { from.signed()? as u64 };
                 weights.push(samples.wrapping_mul(*usual).wrapping_add(difference));
             }
+            if version >= 3 {
+                for &weight in weights.iter().skip(first) {
+                    let above = if follow { 0 } else { from.large()? };
+                    squares.push(equal_squares(samples, weight).saturating_add(above));
+                }
+            }
+            all_follow &= follow;
         }
     }
-    Ok((charges, weights))
+    if all_follow {
+        squares = Vec::new();
+    }
+    Ok((charges, weights, squares))
 }
 
 /// Whether all of a file was read.

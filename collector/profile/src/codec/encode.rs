@@ -8,12 +8,13 @@ use hashbrown::HashMap;
 use super::crash::put_crash;
 use super::records::{put_accounting, put_session};
 use super::split::{self, Pieces};
-use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
-use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum};
+use super::wire::{put, put_bytes, put_delta, put_large, put_len, put_option, put_signed, put_str};
+use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag};
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_METRICS, MAX_RECORD_BYTES};
 use crate::model::{CostCentre, Session};
+use crate::squares::{Squares, equal_squares};
 use crate::update::Update;
 
 /// Writes one session: its header, its updates, its end. Every record is written with a single call and flushed, so that
@@ -227,10 +228,16 @@ fn put_cost_centres(out: &mut Vec<u8>, files: &HashMap<Arc<str>, u32>, cost_cent
     put_len(out, cost_centres.len());
     let mut start_before = 0u64;
     for cost_centre in cost_centres {
-        let CostCentre { image, linkage_name, display_name, start, file, line } = cost_centre;
+        let CostCentre { image, linkage_name, display_name, start, file, line, local } = cost_centre;
         put(out, u64::from(image.0));
-        let present = [linkage_name.is_some(), display_name.is_some(), start.is_some(), file.is_some()];
-        out.push(present.iter().enumerate().map(|(bit, &present)| u8::from(present) << bit).sum());
+        let flags = [
+            (linkage_name.is_some(), flag::LINKAGE_NAME),
+            (display_name.is_some(), flag::DISPLAY_NAME),
+            (start.is_some(), flag::START),
+            (file.is_some(), flag::FILE),
+            (*local, flag::LOCAL),
+        ];
+        out.push(flags.iter().map(|&(set, flag)| if set { flag } else { 0 }).sum());
         for name in [linkage_name, display_name].into_iter().flatten() {
             put_str(out, name);
         }
@@ -273,8 +280,9 @@ fn put_processes(out: &mut Vec<u8>, update: &Update) {
 }
 
 /// The usual weight of a sample for each metric, then runs of charges of one thread: the thread, their number, and for
-/// each the differences of context and line to the one before, twice the samples (+ 1 if the weights are the usual
-/// ones, else the differences from them follow).
+/// each the differences of context and line to the one before and four times the samples. + 1 if the weights are the usual
+/// ones, else the differences from them follow; + 2 if by how much the sums of squares are above those of samples of equal
+/// weight follows.
 fn put_charges(out: &mut Vec<u8>, update: &Update, metrics: usize) {
     let usual: Vec<u64> = (0..metrics).map(|metric| usual_weight(update, metric, metrics)).collect();
     for &weight in &usual {
@@ -292,16 +300,27 @@ fn put_charges(out: &mut Vec<u8>, update: &Update, metrics: usize) {
             put_delta(out, charge.line.0, line);
             (context, line) = (charge.context.0, charge.line.0);
             let weights = update.weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[]);
+            let above: Vec<Squares> = update
+                .squares_of(i, metrics)
+                .unwrap_or(&[])
+                .iter()
+                .zip(weights)
+                .map(|(&squares, &weight)| squares.saturating_sub(equal_squares(charge.samples, weight)))
+                .collect();
+            let follow = above.iter().all(|&above| above == 0);
             i += 1;
             let differences = weights
                 .iter()
                 .zip(&usual)
                 .map(|(weight, usual)| weight.wrapping_sub(charge.samples.wrapping_mul(*usual)));
             let plain = differences.clone().all(|difference| difference == 0);
-            // Samples are counted one by one and never reach 2^63; saturating keeps even that from wrapping.
-            put(out, charge.samples.min(u64::MAX >> 1) << 1 | u64::from(plain));
+            // Samples are counted one by one and never reach 2^62; saturating keeps even that from wrapping.
+            put(out, charge.samples.min(u64::MAX >> 2) << 2 | u64::from(!follow) << 1 | u64::from(plain));
             if !plain {
                 differences.for_each(|difference| put_signed(out, difference as i64));
+            }
+            if !follow {
+                above.iter().for_each(|&above| put_large(out, above));
             }
         }
     }

@@ -15,9 +15,10 @@
 //! names are kept in a store that grows from record to record; other strings occur once anyway. Contexts are written
 //! as distance to their parent and function, charges as differences to the charge before, in order of thread, context
 //! and line; the weight of a charge is left out where it is its number of samples times the usual weight of one, as
-//! with every fixed-period event.
+//! with every fixed-period event, and its sum of squared weights where its samples weigh the same.
 //!
-//! A death by a signal is a record of its own (128), before that of the update that it belongs to.
+//! A death by a signal is a record of its own (128), before that of the update that it belongs to. Type 129 is kept for the
+//! lines of call sites, for each frame of a context; nothing writes it yet.
 
 mod columns;
 mod crash;
@@ -37,9 +38,11 @@ pub use window::{Intervals, Window, read_window, read_window_with};
 /// every transfer that is not binary (as in PNG).
 pub const MAGIC: [u8; 8] = *b"\x89ccsd\r\n\x1a";
 
-/// The version that is written, and the newest one that is read. Version 1 has no namings
-/// ([`Update::namings`](crate::Update::namings)) and is else the same.
-pub const VERSION: u32 = 2;
+/// The version that is written, and the newest one that is read.
+///
+/// - Version 1 has no namings ([`Update::namings`](crate::Update::namings)).
+/// - Version 2 has no sums of squares, and does not say which functions are local.
+pub const VERSION: u32 = 3;
 
 /// Magic and version.
 const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();
@@ -51,6 +54,18 @@ const TYPE_END: u8 = 3;
 const TYPE_OPTIONAL: u8 = 128;
 /// A crash.
 const TYPE_CRASH: u8 = 128;
+
+/// Flags of a cost centre: which fields it has; see [`CostCentre`](crate::CostCentre).
+mod flag {
+    pub(super) const LINKAGE_NAME: u8 = 1;
+    pub(super) const DISPLAY_NAME: u8 = 1 << 1;
+    pub(super) const START: u8 = 1 << 2;
+    pub(super) const FILE: u8 = 1 << 3;
+    pub(super) const LOCAL: u8 = 1 << 4;
+    /// Fields of a later version follow the line, preceded by their length in bytes. A reader passes over what it does not
+    /// know of them. Flags not named here have no fields; a reader ignores them.
+    pub(super) const MORE: u8 = 1 << 7;
+}
 
 /// The checksum of a record.
 fn checksum(record: u64, header: &[u8], kind: u8, length: &[u8], payload: &[u8]) -> u32 {

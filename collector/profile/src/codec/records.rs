@@ -27,6 +27,7 @@ pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
             Unit::Nanoseconds => 0,
             Unit::Cycles => 1,
             Unit::Count => 2,
+            Unit::Unknown => u8::MAX,
         });
     }
     put_strings(out, &session.notes);
@@ -63,7 +64,7 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
         0 => Unit::Nanoseconds,
         1 => Unit::Cycles,
         2 => Unit::Count,
-        _ => return Err("unknown unit"),
+        _ => Unit::Unknown,
     };
     Ok(Metric { name, unit })
 }

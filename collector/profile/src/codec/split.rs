@@ -6,6 +6,7 @@
 
 use crate::accounting::Accounting;
 use crate::model::CostCentre;
+use crate::squares::squared_metrics;
 use crate::update::{Counts, Update};
 
 /// Definitions in one record: a 65,000th new function, line or context within one interval is far beyond the usual, and so
@@ -147,8 +148,11 @@ impl Iterator for Pieces<'_> {
         if defined {
             let end = whole.charges.len().min(self.charged.saturating_add(record_charges(self.metrics)));
             let weights = self.charged * self.metrics..end * self.metrics;
+            let squared = squared_metrics(self.metrics);
+            let squares = self.charged * squared..end * squared;
             piece.charges = whole.charges.get(self.charged..end).unwrap_or(&[]).to_vec();
             piece.weights = whole.weights.get(weights).unwrap_or(&[]).to_vec();
+            piece.squares = whole.squares.get(squares).unwrap_or(&[]).to_vec();
             self.charged = end;
             self.done = end == whole.charges.len();
             if self.done {

@@ -22,11 +22,13 @@ impl Window {
     /// Everything.
     pub const ALL: Window = Window { from_ns: 0, until_ns: u64::MAX };
 
-    /// Whether an interval that ends then is of it. So adjacent windows share no interval and lack none.
+    /// Whether an interval is of it: whether its middle is. So adjacent windows share no interval and lack none, and the
+    /// intervals of a window overlap with it by most of their time.
     #[must_use]
-    pub const fn holds(self, to_ns: u64) -> bool {
+    pub const fn holds(self, from_ns: u64, to_ns: u64) -> bool {
+        let middle = to_ns - to_ns.saturating_sub(from_ns) / 2;
         // What was charged at the very beginning belongs to a window from the beginning.
-        (to_ns > self.from_ns || self.from_ns == 0) && to_ns <= self.until_ns
+        (middle > self.from_ns || self.from_ns == 0) && middle <= self.until_ns
     }
 }
 
@@ -48,7 +50,7 @@ pub struct Intervals {
 }
 
 /// Reads the profile of a part of a file's time, as [`read_profile`](super::read_profile) does that of all: what was
-/// charged in the intervals that end within the window, with the accounting of these alone.
+/// charged in the intervals that are in the window by most of their time, with the accounting of these alone.
 ///
 /// # Errors
 /// As `read_profile`.
@@ -75,7 +77,7 @@ pub fn read_window_with<R: Read>(
         found.all += u64::from(new);
         found.end_ns = found.end_ns.max(to);
         found.longest_ns = found.longest_ns.max(to.saturating_sub(from));
-        if window.holds(to) {
+        if window.holds(from, to) {
             if found.taken == 0 {
                 found.from_ns = from;
             }
@@ -99,4 +101,22 @@ pub fn read_window_with<R: Read>(
     let accounting = loaded.profile.accounting().since(&before);
     *loaded.profile.accounting_mut() = accounting;
     Ok((loaded, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_of_the_window_that_has_most_of_it() {
+        // The first interval of a session is short, and all others end a little later than at whole seconds.
+        let intervals = [(0, 60), (60, 1_060), (1_060, 2_060), (2_060, 2_100)];
+        let taken = |from_ns, until_ns| {
+            let window = Window { from_ns, until_ns };
+            intervals.iter().filter(|&&(from, to)| window.holds(from, to)).map(|&(from, to)| to - from).sum::<u64>()
+        };
+        assert_eq!((taken(0, 1_000), taken(1_000, 2_000), taken(2_000, u64::MAX)), (1_060, 1_000, 40));
+        assert!(Window { from_ns: 0, until_ns: 1 }.holds(0, 0) && Window::ALL.holds(u64::MAX, u64::MAX));
+        assert!(!Window { from_ns: 5, until_ns: 9 }.holds(20, 3));
+    }
 }

@@ -7,8 +7,19 @@ pub(super) type Wrong = &'static str;
 
 /// Longest LEB128 form of a `u64`.
 pub(super) const MAX_VARINT_BYTES: usize = 10;
+/// Longest LEB128 form of a `u128`.
+pub(super) const MAX_LARGE_BYTES: usize = 19;
 
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// A number of up to 128 bits.
+pub(super) fn put_large(out: &mut Vec<u8>, mut value: u128) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -70,6 +81,23 @@ impl<'a> Cursor<'a> {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if i == MAX_VARINT_BYTES - 1 && bits > 1 {
+                return Err("number too large");
+            }
+            value |= bits << (7 * i);
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err("number too long")
+    }
+
+    /// A number of up to 128 bits.
+    pub(super) fn large(&mut self) -> Result<u128, Wrong> {
+        let mut value = 0u128;
+        for i in 0..MAX_LARGE_BYTES {
+            let byte = self.byte()?;
+            let bits = u128::from(byte & 0x7f);
+            if i == MAX_LARGE_BYTES - 1 && bits > 3 {
                 return Err("number too large");
             }
             value |= bits << (7 * i);

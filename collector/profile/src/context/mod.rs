@@ -8,11 +8,12 @@
 //! * `transitions` holds the few others, which lead to a context that was known already (B2);
 //! * `histories` holds the ids by hash of history, for B2. The hash is 32 bits, so a find is verified by rebuilding the
 //!   candidate's history;
-//! * `elided` holds the contexts `[elided]` -> f, for which an eighth of the budget is kept.
+//! * `elisions` and `elided` hold what a full table made instead, see [`elision`].
 //!
 //! Hashing is seeded at random for each table, so that no profile file can be made to collide; nothing that can be
 //! observed depends on the seed.
 
+mod elision;
 mod store;
 
 use hashbrown::HashTable;
@@ -22,6 +23,7 @@ use crate::history::History;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::{MAX_HISTORY_ENTRIES, MIN_CONTEXT_BYTES};
 use crate::marked::{MARK, Marked};
+pub(crate) use store::Step;
 use store::{NONE, Store};
 
 /// A transition that created no context.
@@ -117,6 +119,9 @@ struct Cached {
 pub struct ContextTable {
     store: Store,
     children: HashTable<u32>,
+    /// Contexts `[elided]`, by the context that they are below; that of the empty context is not in it.
+    elisions: HashTable<u32>,
+    /// Contexts below those, by (`[elided]`, function).
     elided: HashTable<u32>,
     histories: HashTable<u32>,
     transitions: HashTable<Transition>,
@@ -140,6 +145,7 @@ impl ContextTable {
         let mut table = Self {
             store: Store::new(),
             children: HashTable::new(),
+            elisions: HashTable::new(),
             elided: HashTable::new(),
             histories: HashTable::new(),
             transitions: HashTable::new(),
@@ -160,24 +166,34 @@ impl ContextTable {
         table
     }
 
-    /// The context that a call of `function` in `from` leads to: B1, else B2, else B3; or `[elided]` -> `function` when
-    /// the budget is used up, and always below `[elided]`.
+    /// The context that a call of `function` in `from` leads to: B1, else B2, else B3. When the budget is used up,
+    /// and below `[elided]`, it is `from` -> `[elided]` -> `function`, or without `function` where even that has no
+    /// room.
     ///
     /// A `from` or `function` that is out of range is elided, too.
     #[inline]
     pub fn push(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
+        self.step(from, function, true)
+    }
+
+    /// The same for a function that is not the innermost of its stack: where the path is elided, this is `[elided]`
+    /// itself, and no context is spent on a function in which nothing may be charged.
+    #[inline]
+    pub fn descend(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
+        self.step(from, function, false)
+    }
+
+    #[inline]
+    fn step(&mut self, from: ContextId, function: CostCentreId, innermost: bool) -> ContextId {
         let f = function.0;
         // A1, and the check that `from` exists.
         match self.store.get(from.0) {
-            Some(node) if node.function == f => {
-                if f == NONE {
-                    return self.push_elided(f);
-                }
+            Some(node) if node.function == f && f != NONE => {
                 self.hits += 1;
                 return from;
             }
             Some(_) => {}
-            None => return self.push_elided(f),
+            None => return self.push_elided(ContextId::ROOT.0, f, innermost),
         }
         // B1.
         let hash = mix2(self.seed, from.0, f);
@@ -190,14 +206,14 @@ impl ContextTable {
             self.hits += 1;
             return ContextId(known.to);
         }
-        self.miss(from.0, f, hash)
+        self.miss(from.0, f, hash, innermost)
     }
 
     /// B2 and B3.
     #[cold]
-    fn miss(&mut self, from: u32, f: u32, hash: u64) -> ContextId {
+    fn miss(&mut self, from: u32, f: u32, hash: u64, innermost: bool) -> ContextId {
         if f >= MARK || f == CostCentreId::ELIDED.0 || self.is_elided(ContextId(from)) {
-            return self.push_elided(f);
+            return self.push_elided(from, f, innermost);
         }
         self.load(from);
         let undo = self.cached.history.push(f);
@@ -217,7 +233,7 @@ impl ContextTable {
         // B3: a new context, if it may still grow.
         if !self.has_room_for_context() || self.cached.history.len() > MAX_HISTORY_ENTRIES {
             self.cached.history.undo(&undo);
-            return self.push_elided(f);
+            return self.push_elided(from, f, innermost);
         }
         self.new += 1;
         self.longest = self.longest.max(self.cached.history.len());
@@ -274,39 +290,6 @@ impl ContextTable {
         (entries.iter().fold(self.seed, |hash, &entry| mix(hash, u64::from(entry))) >> 32) as u32
     }
 
-    /// `[elided]` -> `f`, or `[elided]` itself when the part of the budget kept for it is used up, too.
-    #[cold]
-    fn push_elided(&mut self, f: u32) -> ContextId {
-        self.elided_pushes += 1;
-        self.elided_child(f)
-    }
-
-    fn elided_child(&mut self, f: u32) -> ContextId {
-        if f >= MARK || f == CostCentreId::ELIDED.0 {
-            return ContextId::ELIDED;
-        }
-        let hash = mix(self.seed, u64::from(f));
-        let (store, seed) = (&self.store, self.seed);
-        if let Some(&id) = self.elided.find(hash, |&id| store.node(id).function == f) {
-            return ContextId(id);
-        }
-        let growth = self.store.growth() + table_growth(&self.elided);
-        if self.bytes() + growth > self.limit || !self.store.has_ids() {
-            return ContextId::ELIDED;
-        }
-        let id = self.store.append(ContextId::ELIDED.0, f, 0);
-        let store = &self.store;
-        self.elided.insert_unique(hash, id, |&id| mix(seed, u64::from(store.node(id).function)));
-        ContextId(id)
-    }
-
-    /// Whether this context is `[elided]` or one of its children.
-    #[inline]
-    #[must_use]
-    pub fn is_elided(&self, id: ContextId) -> bool {
-        id == ContextId::ELIDED || self.store.get(id.0).is_some_and(|node| node.parent() == ContextId::ELIDED.0)
-    }
-
     /// Adds the context (`parent`, `function`) under the next id, as another table made it. `None`, with nothing
     /// changed, if no table makes it: it exists already, under whatever parent, or is no push that makes a context, or
     /// the budget is used up.
@@ -315,9 +298,9 @@ impl ContextTable {
         if parent.index() >= before.0 {
             return None;
         }
-        let id = if parent == ContextId::ELIDED { self.elided_child(function.0) } else { self.push(parent, function) };
+        let id = self.push(parent, function);
         (self.hits, self.known, self.elided_pushes) = (before.1, before.2, before.4);
-        let expected = id.index() == before.0 && self.parent(id) == Some(parent);
+        let expected = id.index() == before.0 && self.parent(id) == Some(parent) && self.leaf(id) == Some(function);
         if !expected {
             self.truncate(before.0);
             self.new = before.3;
@@ -331,6 +314,7 @@ impl ContextTable {
         let first = len as u32;
         if self.store.len() > len {
             self.children.retain(|&mut id| id < first);
+            self.elisions.retain(|&mut id| id < first);
             self.elided.retain(|&mut id| id < first);
             self.histories.retain(|&mut id| id < first);
             self.store.truncate(len);
@@ -391,7 +375,8 @@ impl ContextTable {
             new_contexts: self.new,
             elided: self.elided_pushes,
             contexts: self.len() as u64,
-            transitions: (self.children.len() + self.elided.len() + self.transitions.len()) as u64,
+            transitions: (self.children.len() + self.elisions.len() + self.elided.len() + self.transitions.len())
+                as u64,
             checkpoints: self.store.checkpoints() as u64,
             bytes: self.bytes() as u64,
             limit_bytes: self.limit as u64,
@@ -404,6 +389,7 @@ impl ContextTable {
         size_of::<Self>()
             + self.store.bytes()
             + self.children.allocation_size()
+            + self.elisions.allocation_size()
             + self.elided.allocation_size()
             + self.histories.allocation_size()
             + self.transitions.allocation_size()
@@ -413,13 +399,36 @@ impl ContextTable {
     }
 
     /// Calls `visit` with every context, in some order where parents come before children, and its history.
-    pub(crate) fn visit(&self, visit: impl FnMut(ContextId, &[u32])) {
+    pub(crate) fn visit(&self, mut visit: impl FnMut(ContextId, &[u32])) {
+        self.steps(|step| {
+            if let Step::At(id, entries) = step {
+                visit(id, entries);
+            }
+        });
+    }
+
+    /// The same, with each call that made a context and with the end of its descendants.
+    pub(crate) fn steps(&self, visit: impl FnMut(Step<'_>)) {
         self.store.visit(visit);
     }
 
-    /// What is left to paths that are not elided: seven eighths of the budget.
-    const fn regular_limit(&self) -> usize {
-        self.limit - self.limit / 8
+    /// What becomes of every context when the calls that made it are made again: `push(context, parent's place, function)` is
+    /// given parents before children. The place of the empty context is the empty context.
+    pub(crate) fn replay<T: Copy>(
+        &self,
+        root: T,
+        elided: T,
+        mut push: impl FnMut(ContextId, T, CostCentreId) -> T,
+    ) -> Vec<T> {
+        let mut places = vec![root];
+        for id in (1..self.len()).map(ContextId::at) {
+            let parent = self.parent(id).and_then(|parent| places.get(parent.index()).copied());
+            places.push(match (parent, self.leaf(id)) {
+                (Some(parent), Some(leaf)) => push(id, parent, leaf),
+                _ => elided,
+            });
+        }
+        places
     }
 
     /// Bytes that the buffers of a rebuild may allocate: two histories and a path of twice their length, each up to
@@ -435,11 +444,11 @@ impl ContextTable {
             + Self::scratch_growth(entries)
             + table_growth(&self.children)
             + table_growth(&self.histories);
-        self.bytes() + growth <= self.regular_limit() && self.store.has_ids()
+        self.has_room(growth, 1) && self.store.has_ids()
     }
 
     fn has_room_for_transition(&self) -> bool {
-        self.bytes() + table_growth(&self.transitions) + Self::scratch_growth(self.longest) <= self.regular_limit()
+        self.has_room(table_growth(&self.transitions) + Self::scratch_growth(self.longest), 0)
     }
 }
 

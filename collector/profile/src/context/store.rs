@@ -8,7 +8,7 @@
 
 use hashbrown::HashMap;
 
-use crate::ids::ContextId;
+use crate::ids::{ContextId, CostCentreId};
 use crate::marked::{MARK, Marked, Undo};
 
 /// No function, no context, unknown distance.
@@ -19,6 +19,15 @@ const MIN_REPLAY: usize = 64;
 
 /// Contexts in one block: 6 KiB. Blocks never move, so growing copies nothing and wastes at most one block.
 const BLOCK: usize = 512;
+
+/// Bytes of one block, and of the pointer to it.
+pub(super) const BLOCK_BYTES: usize = size_of::<[Node; BLOCK]>();
+pub(super) const POINTER_BYTES: usize = size_of::<Box<[Node; BLOCK]>>();
+
+/// Blocks that so many contexts need.
+pub(super) const fn blocks(contexts: usize) -> usize {
+    contexts.div_ceil(BLOCK)
+}
 
 /// Top bit of a stored parent: this context's history is stored. Contexts are numbered below it.
 const CHECKPOINT: u32 = 1 << 31;
@@ -127,6 +136,11 @@ impl Store {
             + self.checkpoint_bytes
     }
 
+    /// Bytes of the list of blocks.
+    pub(super) fn pointer_bytes(&self) -> usize {
+        self.blocks.capacity() * POINTER_BYTES
+    }
+
     /// Bytes that one more context may allocate, its checkpoint not counted.
     pub(super) fn growth(&self) -> usize {
         if self.len < self.blocks.len() * BLOCK {
@@ -219,7 +233,7 @@ impl Store {
     /// Calls `visit` with every context and its history, parents before children: one walk over the tree of contexts
     /// that pushes on the way down and takes the push back on the way up, so every context costs one push and not the
     /// whole path from the root.
-    pub(super) fn visit(&self, mut visit: impl FnMut(ContextId, &[u32])) {
+    pub(super) fn visit(&self, mut visit: impl FnMut(Step<'_>)) {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
         for id in (1..self.len).rev() {
@@ -232,18 +246,31 @@ impl Store {
         let mut history = Marked::default();
         let mut undos: Vec<Undo> = Vec::new();
         let mut at = ContextId::ROOT.0;
-        visit(ContextId(at), history.entries());
+        visit(Step::At(ContextId(at), history.entries()));
         loop {
             let mut next = link(&first_child, at);
             while next == NONE {
                 let Some(undo) = undos.pop() else { return };
+                visit(Step::Leave(ContextId(at)));
                 history.undo(&undo);
                 next = link(&next_sibling, at);
                 at = self.node(at).parent();
             }
             at = next;
-            undos.push(history.push(self.node(at).function & !MARK));
-            visit(ContextId(at), history.entries());
+            let function = self.node(at).function & !MARK;
+            visit(Step::Enter(ContextId(at), history.entries(), CostCentreId(function)));
+            undos.push(history.push(function));
+            visit(Step::At(ContextId(at), history.entries()));
         }
     }
+}
+
+/// A step of the walk over all contexts.
+pub(crate) enum Step<'a> {
+    /// A context, the history of the one that it was made from, and the function that was called there.
+    Enter(ContextId, &'a [u32], CostCentreId),
+    /// A context and its history.
+    At(ContextId, &'a [u32]),
+    /// A context whose descendants have all been visited.
+    Leave(ContextId),
 }

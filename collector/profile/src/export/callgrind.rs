@@ -43,13 +43,23 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         let (image, function) = (names.image(node.function), names.function(node.function));
         writeln!(out, "ob={image}\nfl={file}\nfn={function}")?;
         for line in lines.get(&node.function).into_iter().flatten() {
-            // What was inlined into the function from another file would need `fi=`; such code is a function of its own.
             let number = if line.line == 0 { declared } else { line.line };
+            // A body that the function includes from another file.
+            let elsewhere = line.line > 0 && !line.file.is_empty() && sanitise(&line.file) != file;
+            if elsewhere {
+                writeln!(out, "fi={}", sanitise(&line.file))?;
+            }
             writeln!(out, "{number} {}", line.weight)?;
+            if elsewhere {
+                writeln!(out, "fe={file}")?;
+            }
         }
         for arc in &node.callees {
             let file = names.file(arc.function);
             let (image, function) = (names.image(arc.function), names.function(arc.function));
+            if arc.approximate {
+                writeln!(out, "# approximate: the callee may be another in a part of this")?;
+            }
             writeln!(out, "cob={image}\ncfi={file}\ncfn={function}\ncalls={} 0", arc.samples.max(1))?;
             writeln!(out, "{declared} {}", arc.self_weight.saturating_add(arc.child_weight))?;
         }

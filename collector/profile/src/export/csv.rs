@@ -20,8 +20,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         write!(
             out,
             "{},{},{},{},{},{}\r\n",
-            field(&name),
-            field(&image),
+            field(&name, export.spreadsheet),
+            field(&image, export.spreadsheet),
             row.self_weight,
             row.inherited_weight,
             row.samples_self,
@@ -31,10 +31,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-fn field(text: &str) -> Cow<'_, str> {
+fn field(text: &str, spreadsheet: bool) -> Cow<'_, str> {
     // A spreadsheet would compute what begins like this; an apostrophe makes it text.
-    let formula = text.starts_with(['=', '+', '-', '@']);
-    if !formula && !text.contains([',', '"', '\n', '\r']) {
+    let formula = spreadsheet && text.starts_with(['=', '+', '-', '@']);
+    // A comment begins with this.
+    if !formula && !text.starts_with('#') && !text.contains([',', '"', '\n', '\r']) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(format!("\"{}{}\"", if formula { "'" } else { "" }, text.replace('"', "\"\"")))

@@ -1,11 +1,12 @@
 //! The call graph for Graphviz.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
 use super::{Export, unit_name};
+use crate::ids::CostCentreId;
 use crate::sanitise;
-use crate::view::GraphView;
+use crate::view::{GraphArc, GraphView, TreeView};
 
 /// Functions with less of the total than this, inherited, are left out, and arcs with less; a graph of thousands of
 /// nodes cannot be drawn, let alone read. (gprof2dot leaves out 0.5% and 0.1%.)
@@ -32,7 +33,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let rest = if left_out == 0 {
         String::new()
     } else {
-        format!("\\n{left_out} functions with less than {:.1}% are left out", 100.0 * LEAST_NODE)
+        format!("\\n{left_out} functions with less than {:.1}% are one", 100.0 * LEAST_NODE)
     };
     let unit = unit_name(metric.unit);
     writeln!(out, "\tlabel=\"{title}\\n{total} {unit} ({name}); recursion is folded{rest}\";")?;
@@ -53,24 +54,89 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             if inherited > 0.5 { "white" } else { "black" },
         )?;
     }
-    for node in graph.nodes.iter().filter(|node| kept.contains(&node.function)) {
-        for arc in node.callees.iter().filter(|arc| kept.contains(&arc.function)) {
-            let part = share(arc.self_weight.saturating_add(arc.child_weight));
-            if part < LEAST_ARC {
-                continue;
-            }
-            writeln!(
-                out,
-                "\tf{} -> f{} [label=\"{:.2}%\", penwidth=\"{:.2}\", color=\"{}\"];",
-                node.function.index(),
-                arc.function.index(),
-                100.0 * part,
-                (4.0 * part).max(0.5),
-                colour(part),
-            )?;
+    // What is below the threshold is one node, whose self weight makes the sum that of the profile.
+    let rest = graph.nodes.iter().filter(|node| !kept.contains(&node.function));
+    let rest = rest.fold(0u64, |sum, node| sum.saturating_add(node.self_weight));
+    if left_out > 0 {
+        writeln!(
+            out,
+            "\tother [label=\"[other: {left_out} functions]\\n({:.2}%)\", tooltip=\"{rest} {unit} self\", style=\"filled,dashed\", \
+             fillcolor=\"white\"];",
+            100.0 * share(rest),
+        )?;
+    }
+    let hot = hot_chain(export);
+    for (&(from, to), arc) in &arcs(&graph, &kept) {
+        let part = share(arc.outgoing.max(arc.incoming));
+        if part < LEAST_ARC {
+            continue;
         }
+        let id = |end: Option<CostCentreId>| end.map_or_else(|| "other".to_owned(), |it| format!("f{}", it.index()));
+        // Under mutual recursion the caller and the callee each count an arc's weight by their own latest activation.
+        let label = if arc.outgoing == arc.incoming {
+            format!("{:.2}%", 100.0 * part)
+        } else {
+            format!("{:.2}% out\\n{:.2}% in", 100.0 * share(arc.outgoing), 100.0 * share(arc.incoming))
+        };
+        let mark = if arc.approximate { "~" } else { "" };
+        let is_hot = from.zip(to).is_some_and(|arc| hot.contains(&arc));
+        writeln!(
+            out,
+            "\t{} -> {} [label=\"{mark}{label}\", penwidth=\"{:.2}\", color=\"{}\"{}{}];",
+            id(from),
+            id(to),
+            (4.0 * part).max(if is_hot { 2.0 } else { 0.5 }),
+            if is_hot { "red".to_owned() } else { colour(part) },
+            if arc.approximate { ", style=dashed" } else { "" },
+            if is_hot { ", class=\"hot\"" } else { "" },
+        )?;
     }
     writeln!(out, "}}")
+}
+
+/// Both weights of an arc.
+#[derive(Default)]
+struct Arc {
+    outgoing: u64,
+    incoming: u64,
+    approximate: bool,
+}
+
+/// The arcs between functions that are kept, and between these and all others as one (`None`).
+fn arcs(
+    graph: &GraphView,
+    kept: &HashSet<CostCentreId>,
+) -> BTreeMap<(Option<CostCentreId>, Option<CostCentreId>), Arc> {
+    let mut arcs: BTreeMap<_, Arc> = BTreeMap::new();
+    let end = |function| Some(function).filter(|it| kept.contains(it));
+    let weight = |arc: &GraphArc| arc.self_weight.saturating_add(arc.child_weight);
+    for node in &graph.nodes {
+        let here = end(node.function);
+        for arc in node.callees.iter().filter(|arc| here.is_some() || kept.contains(&arc.function)) {
+            let sum = arcs.entry((here, end(arc.function))).or_default();
+            sum.outgoing = sum.outgoing.saturating_add(weight(arc));
+            sum.approximate |= arc.approximate;
+        }
+        for arc in node.callers.iter().filter(|arc| here.is_some() || kept.contains(&arc.function)) {
+            let sum = arcs.entry((end(arc.function), here)).or_default();
+            sum.incoming = sum.incoming.saturating_add(weight(arc));
+            sum.approximate |= arc.approximate;
+        }
+    }
+    arcs
+}
+
+/// The calls on the heaviest chain.
+fn hot_chain(export: &Export<'_>) -> HashSet<(CostCentreId, CostCentreId)> {
+    let tree = TreeView::new(export.profile, export.selection);
+    let path = tree.hot_path();
+    let nodes = path.iter().filter_map(|&at| tree.nodes.get(at));
+    nodes
+        .clone()
+        .zip(nodes.skip(1))
+        .filter(|(_, callee)| !callee.gap)
+        .map(|(caller, callee)| (caller.function, callee.function))
+        .collect()
 }
 
 /// From pale to dark, by hue, saturation and value as Graphviz takes them: told apart without colour, too.

@@ -4,27 +4,23 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::Export;
-use super::walk::walk;
-use crate::sanitise;
+use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 
-/// Every stack with its weight, in order of the text.
+/// Every stack with its weight, in order of the text. The semicolon is what separates names: in one it becomes a colon.
 pub(super) fn lines(export: &Export<'_>) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    let names: Vec<String> = (0..export.profile.cost_centres().len())
-        .map(|i| word(&export.profile.name(crate::CostCentreId::new(i as u32))))
+    let profile = export.profile;
+    let mut names: Vec<String> = (0..profile.cost_centres().len())
+        .map(|i| frame_name(profile, crate::CostCentreId::new(i as u32)).replace(';', ":"))
         .collect();
+    names.push(frame_name(profile, GAP_FRAME).into_owned());
     walk(export, |stack| {
-        let names: Vec<&str> =
-            stack.functions.iter().map(|id| names.get(id.index()).map_or("[unknown]", String::as_str)).collect();
+        let name = |&id: &_| names.get(frame_index(profile, id)).map_or("[unknown]", String::as_str);
+        let names: Vec<&str> = stack.functions.iter().map(name).collect();
         let sum = lines.entry(names.join(";")).or_default();
         *sum = sum.saturating_add(stack.weight);
     });
     lines
-}
-
-/// A name in a folded stack: the semicolon is what separates names.
-fn word(name: &str) -> String {
-    sanitise(name).replace(';', ":")
 }
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {

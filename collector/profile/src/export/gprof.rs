@@ -19,7 +19,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let (scale, name) = match export.metric().unit {
         Unit::Nanoseconds => (1e9, "seconds"),
         Unit::Cycles => (1e6, "Mcycles"),
-        Unit::Count => (1.0, "counts"),
+        Unit::Count | Unit::Unknown => (1.0, "counts"),
     };
     let in_unit = |weight: u64| weight as f64 / scale;
     let flat = FlatView::new(export.profile, export.selection);

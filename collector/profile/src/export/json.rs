@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::walk::walk;
+use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 use super::{Export, unit_name};
 use crate::model::Session;
 
@@ -72,7 +72,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         let line = profile.line(stack.line).filter(|line| line.line > 0 || !line.file.is_empty());
         stacks.push(Stack {
             thread: stack.thread.index(),
-            functions: stack.functions.iter().map(|id| id.index()).collect(),
+            functions: stack.functions.iter().map(|&id| frame_index(profile, id)).collect(),
             line: line.map(|line| (line.file.to_string(), line.line)),
             samples: stack.samples,
             weights: stack.weights.to_vec(),
@@ -85,6 +85,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         file: centre.file.clone(),
         line: centre.line,
     });
+    let gap = Function {
+        name: frame_name(profile, GAP_FRAME).into_owned(),
+        linkage_name: None,
+        image: 0,
+        file: None,
+        line: 0,
+    };
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let document = Document {
         schema: SCHEMA,
@@ -101,7 +108,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             .iter()
             .map(|image| Image { name: image.name.clone(), build_id: hex(&image.build_id) })
             .collect(),
-        functions: functions.collect(),
+        functions: functions.chain([gap]).collect(),
         threads: profile
             .threads()
             .iter()

@@ -1,8 +1,9 @@
 //! Profiles in the formats that other tools open.
 //!
 //! What they are given is a profile's contexts, in which recursion is folded (see [`History`](crate::History)): every
-//! function is on a stack at most twice, as often as it takes to keep callers and callees true. A consumer that counts a
-//! function once for each stack, as they do, has ccsd's own self and inherited weights, and totals that agree to the last
+//! function is on a stack once for its latest activation and as often as it takes to keep callers and callees true. Where the
+//! function above may not have called the one below, `[...]` stands between the two. A consumer that counts a function once
+//! for each stack, as they do, has ccsd's own self and inherited weights, and totals that agree to the last
 //! unit. Every format that has room for a remark says so. Names are made safe ([`sanitise`]) in all of them but JSON,
 //! which has escapes of its own.
 
@@ -28,7 +29,7 @@ use crate::codec::TimeColumn;
 use crate::model::{Metric, Unit};
 use crate::profile::Profile;
 use crate::sanitise;
-use crate::view::{Column, Selection};
+use crate::view::{Column, Selection, walk_contexts};
 
 /// A format to export to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,7 @@ impl Format {
     /// Whether it shows what was spent when.
     #[must_use]
     pub const fn shows_time(self) -> bool {
-        matches!(self, Format::Html | Format::Firefox)
+        matches!(self, Format::Html | Format::Firefox | Format::Speedscope)
     }
 
     /// Whether it is text.
@@ -133,6 +134,8 @@ pub struct Export<'a> {
     pub max_bytes: usize,
     /// What orders the rows of a table, if not self weight.
     pub sort: Option<Column>,
+    /// Names in a table that a spreadsheet would compute, such as `=f`, are made text, by an apostrophe before them.
+    pub spreadsheet: bool,
     /// What was asked of the profile to get this one, for the remarks; empty if nothing.
     pub question: &'a str,
     /// What the metrics of the profile after the first are of, if its time is in columns
@@ -144,7 +147,15 @@ impl<'a> Export<'a> {
     /// Of this part of a profile, with what is usual else.
     #[must_use]
     pub const fn new(profile: &'a Profile, selection: &'a Selection) -> Self {
-        Self { profile, selection, max_bytes: DEFAULT_MAX_BYTES, sort: None, question: "", columns: &[] }
+        Self {
+            profile,
+            selection,
+            max_bytes: DEFAULT_MAX_BYTES,
+            sort: None,
+            spreadsheet: false,
+            question: "",
+            columns: &[],
+        }
     }
 
     /// Writes it.
@@ -181,6 +192,21 @@ impl<'a> Export<'a> {
         sanitise(&target).into_owned()
     }
 
+    /// The part of the weight in whose stacks a caller or a callee may be another.
+    fn approximate_share(&self) -> f64 {
+        let shown = self.profile.shown(self.selection);
+        if shown.uncertain().is_empty() {
+            return 0.0;
+        }
+        let mut weight = 0u64;
+        let total = walk_contexts(self.profile, &shown, self.selection, |_, context| {
+            if context.is_approximate() {
+                weight = weight.saturating_add(context.sums.weight);
+            }
+        });
+        if total.weight == 0 { 0.0 } else { weight as f64 / total.weight as f64 }
+    }
+
     /// What a reader should know about the numbers.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
@@ -205,9 +231,18 @@ impl<'a> Export<'a> {
                 accounting.elided,
             ),
             "recursion is folded: each stack holds a function once for its latest activation, and once more where it is the \
-             caller or callee of another; call counts are not known"
+             caller or callee of another; between two functions of which the one may not have called the other stands [...]; \
+             call counts are not known"
                 .to_owned(),
         ];
+        let approximate = self.approximate_share();
+        if approximate > 0.0 {
+            remarks.push(format!(
+                "callers and callees are approximate in stacks with {:.1}% of the weight: functions are hidden or merged there, \
+                 and what recursion squeezed out may be the true neighbour",
+                100.0 * approximate
+            ));
+        }
         if !self.question.is_empty() {
             remarks.push(format!("asked for: {}", sanitise(self.question)));
         }
@@ -222,5 +257,6 @@ const fn unit_name(unit: Unit) -> &'static str {
         Unit::Nanoseconds => "nanoseconds",
         Unit::Cycles => "cycles",
         Unit::Count => "count",
+        Unit::Unknown => "unknown",
     }
 }

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use hashbrown::HashMap;
 use prost::Message;
 
-use super::walk::walk;
+use super::walk::{frame_name, walk};
 use super::{Export, unit_name};
 use crate::ids::{CostCentreId, LineId};
 use crate::model::Unit;
@@ -191,10 +191,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         });
     }
     let mut locations: HashMap<(CostCentreId, LineId), u64> = HashMap::new();
-    let mut functions: HashMap<CostCentreId, u64> = HashMap::new();
+    // A function's lines are all of its file: where its body is included from another file, it is another function there.
+    let mut functions: HashMap<(CostCentreId, String), u64> = HashMap::new();
     let (thread_key, tid_key) = (strings.id("thread"), strings.id("tid"));
     let (process_key, pid_key) = (strings.id("process"), strings.id("pid"));
-    walk(export, |stack| {
+    let total = walk(export, |stack| {
         let mut location_id = Vec::with_capacity(stack.functions.len());
         // Leaf first; only of the leaf is the line known.
         for (&function, line) in
@@ -204,15 +205,18 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             let location = *locations.entry((function, line)).or_insert_with(|| {
                 let centre = profile.cost_centre(function);
                 let next_function = functions.len() as u64 + 1;
-                let function_id = *functions.entry(function).or_insert_with(|| {
-                    let name = strings.id(&sanitise(&profile.name(function)));
+                let declared = centre.and_then(|it| it.file.as_deref()).unwrap_or("");
+                let at = profile.line(line).filter(|it| it.line > 0 && !it.file.is_empty());
+                let file = at.map_or(declared, |it| &it.file);
+                let function_id = *functions.entry((function, file.to_owned())).or_insert_with(|| {
+                    let name = strings.id(&frame_name(profile, function));
                     let linkage_name = centre.and_then(|it| it.linkage_name.as_deref());
                     message.function.push(Function {
                         id: next_function,
                         name,
                         system_name: linkage_name.map_or(name, |it| strings.id(&sanitise(it))),
-                        filename: centre.and_then(|it| it.file.as_deref()).map_or(0, |it| strings.id(&sanitise(it))),
-                        start_line: centre.map_or(0, |it| i64::from(it.line)),
+                        filename: strings.id(&sanitise(file)),
+                        start_line: centre.filter(|_| file == declared).map_or(0, |it| i64::from(it.line)),
                     });
                     next_function
                 });
@@ -243,7 +247,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     message.default_sample_type = strings.id(&sanitise(&metric.name));
     message.time_nanos = signed(session.started_unix_ns);
     message.duration_nanos = signed(profile.accounting().duration_ns);
-    if let (Unit::Nanoseconds, Some(period)) = (metric.unit, 1_000_000_000u64.checked_div(u64::from(session.rate_hz))) {
+    // What a sample stands for on average: the rate may have been lowered on the way.
+    if let (Unit::Nanoseconds, Some(period)) = (metric.unit, total.weight.checked_div(total.samples)) {
         message.period_type = message.sample_type.get(1 + export.selection.metric_index()).copied();
         message.period = signed(period);
     }

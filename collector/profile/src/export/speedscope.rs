@@ -1,11 +1,14 @@
 //! speedscope's file format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile a thread.
+//!
+//! Samples follow each other by interval, as far as the profile knows intervals; else the name of each profile says that their
+//! order is not that of time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::walk::walk;
+use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 use super::{Export, unit_name};
 use crate::ids::ThreadId;
 use crate::model::Unit;
@@ -50,17 +53,30 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
+/// Frames, root first, and what they weigh.
+type Sample = (Vec<usize>, u64);
+
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let profile = export.profile;
     // speedscope knows times and nothing else.
     let unit = match export.metric().unit {
         unit @ Unit::Nanoseconds => unit_name(unit),
-        Unit::Cycles | Unit::Count => "none",
+        Unit::Cycles | Unit::Count | Unit::Unknown => "none",
     };
     let mut threads: BTreeMap<ThreadId, Sampled> = BTreeMap::new();
+    let timed = !export.columns.is_empty();
+    let mut parts: BTreeMap<(ThreadId, usize), Vec<Sample>> = BTreeMap::new();
     walk(export, |stack| {
-        let sampled = threads.entry(stack.thread).or_insert_with(|| {
-            let thread = profile.thread(stack.thread);
+        let functions: Vec<usize> = stack.functions.iter().map(|&id| frame_index(profile, id)).collect();
+        let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
+        for (column, &weight) in weights.iter().enumerate().filter(|(_, weight)| !timed || **weight > 0) {
+            parts.entry((stack.thread, column)).or_default().push((functions.clone(), weight));
+        }
+    });
+    // By thread, and within it by time.
+    for ((thread, _), samples) in parts {
+        let sampled = threads.entry(thread).or_insert_with(|| {
+            let thread = profile.thread(thread);
             let process = thread.and_then(|thread| profile.process(thread.process));
             let name = match (thread, process) {
                 (Some(thread), Some(process)) => {
@@ -68,27 +84,40 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
                 }
                 _ => "[unknown]".to_owned(),
             };
-            let name = sanitise(&name).into_owned();
+            let order = if timed { "" } else { " (not in order of time)" };
+            let name = format!("{}{order}", sanitise(&name));
             Sampled { kind: "sampled", name, unit, start_value: 0, end_value: 0, samples: vec![], weights: vec![] }
         });
-        sampled.samples.push(stack.functions.iter().map(|id| id.index()).collect());
-        sampled.weights.push(stack.weight);
-        sampled.end_value = sampled.end_value.saturating_add(stack.weight);
-    });
+        for (functions, weight) in samples {
+            sampled.samples.push(functions);
+            sampled.weights.push(weight);
+            sampled.end_value = sampled.end_value.saturating_add(weight);
+        }
+    }
+    let gap = Frame { name: frame_name(profile, GAP_FRAME).into_owned(), file: None, line: None };
     let frames = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Frame {
-        name: sanitise(&profile.name(crate::CostCentreId::new(i))).into_owned(),
+        name: frame_name(profile, crate::CostCentreId::new(i)).into_owned(),
         file: centre.file.as_deref().map(|file| sanitise(file).into_owned()),
         line: (centre.line > 0).then_some(centre.line),
     });
     let mut profiles: Vec<Sampled> = threads.into_values().collect();
     profiles.sort_by_key(|sampled| std::cmp::Reverse(sampled.end_value));
+    let mut remarks = export.remarks();
+    remarks.push(match export.columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max() {
+        Some(longest) => format!(
+            "time is that on the CPU, in order of {} parts of at most {:.3} s; within a part the order is not known",
+            export.columns.len(),
+            longest as f64 / 1e9
+        ),
+        None => "the order of the samples is not that of time".to_owned(),
+    });
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
         // The only place for remarks that the format has.
-        exporter: export.remarks().join("; "),
+        exporter: remarks.join("; "),
         name: format!("{} (recursion is folded)", export.title()),
         active_profile_index: 0,
-        shared: Shared { frames: frames.collect() },
+        shared: Shared { frames: frames.chain([gap]).collect() },
         profiles,
     };
     crate::json::write(&file, out).map_err(io::Error::from)

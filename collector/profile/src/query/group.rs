@@ -25,7 +25,7 @@ impl Inside {
 }
 
 /// Finds the groups of the functions of one stack, from the root on.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Groups {
     inside: Option<Inside>,
 }

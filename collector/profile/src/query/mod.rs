@@ -3,6 +3,7 @@
 
 mod filter;
 mod group;
+mod lexical;
 mod pattern;
 mod prune;
 mod regroup;

@@ -1,6 +1,6 @@
 //! The same profile with its small functions as one.
 
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId};
+use crate::ids::{CostCentreId, ImageId, LineId};
 use crate::profile::Profile;
 use crate::view::{FlatView, Selection};
 
@@ -19,7 +19,7 @@ impl Profile {
     /// The profile with all functions that have less than `percent` of the weight, inherited, as one, `[other: ...]`.
     ///
     /// Totals and the self and inherited weights of all other functions stay (I5), and so do the arcs between them where there
-    /// is no mutual recursion (I6). What ccsd says itself (`[truncated]` and the like) is kept however small.
+    /// is no mutual recursion; where there is, arcs that may be others are marked as approximate (I6). What ccsd says itself (`[truncated]` and the like) is kept however small.
     #[must_use]
     pub fn pruned(&self, metric: usize, percent: f64) -> Pruned {
         let mut small = vec![false; self.cost_centres().len()];
@@ -44,17 +44,9 @@ impl Profile {
         let other = (functions > 0).then(|| new.add_special(&format!("[other: {functions} below {percent}%]")));
         let is_small = |id: CostCentreId| small.get(id.index()).copied().unwrap_or(false);
         let shown = |id: CostCentreId| other.filter(|_| is_small(id)).unwrap_or(id);
-        // Callers come before callees, and a history does not depend on which of its paths it is reached by.
         let named = self.named();
         let table = named.contexts();
-        let mut contexts = vec![ContextId::ROOT];
-        for id in (1..table.len()).map(ContextId::at) {
-            let parent = table.parent(id).and_then(|parent| contexts.get(parent.index()).copied());
-            contexts.push(match (parent, table.leaf(id)) {
-                (Some(ContextId::ROOT), Some(CostCentreId::ELIDED)) | (None, _) | (_, None) => ContextId::ELIDED,
-                (Some(parent), Some(leaf)) => new.contexts_mut().push(parent, shown(leaf)),
-            });
-        }
+        let contexts = named.remade(&mut new, shown);
         let profile = self.charge_to(new, |new, charge| {
             let context = named.context(charge.context);
             let kept = table.leaf(context).is_none_or(|leaf| shown(leaf) == leaf);

@@ -2,15 +2,15 @@
 
 use std::str::FromStr;
 
-use hashbrown::HashMap;
-
 use super::group::Groups;
+use super::lexical::{Definers, outer};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::limits::Limits;
 use crate::marked::MARK;
 use crate::model::{CostCentre, Image};
 use crate::profile::{Charge, Profile};
-use crate::view::{Selection, walk_contexts};
+use crate::uncertain::Uncertain;
+use crate::view::Selection;
 
 /// By what costs are summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum By {
     #[default]
     Function,
     /// Functions with the closures and lambdas that are written inside them (Clack, Clayman and Parrott's lexical profile).
+    /// Names say where a closure is written, not which function passes it on: its time counts for the former, and one that
+    /// calls back through another function stands below that one as a call of its definer.
     Lexical,
     /// Images.
     Module,
@@ -81,21 +83,20 @@ impl FromStr for By {
 impl Profile {
     /// The profile with what `by` says as cost centres, for every view and export.
     ///
-    /// The active set of a stack is that of the raw stack under these names (I4), so self and inherited are exact; an
-    /// arc under mutual recursion may have lost its true neighbour, as where functions are hidden (I6). Totals and the
-    /// accounting stay (I1).
+    /// The active set of a stack is that of the raw stack under these names (I4), so self and inherited are exact, and so
+    /// are arcs where there is no mutual recursion. With it, an arc whose true neighbour may be another is marked as
+    /// approximate (I6). Totals and the accounting stay (I1).
+    ///
+    /// [`By::Group`] is less exact: which group a function belongs to depends on its callers, and of a function that was
+    /// entered again only the last activation is known. Under mutual recursion a group that an earlier activation belonged to can
+    /// be missing from the stack, so all arcs of such stacks are marked.
     #[must_use]
     pub fn by(&self, by: By) -> Profile {
         match by {
             By::Function => self.regrouped(|_, centre| centre.clone()),
             By::Lexical => {
-                let named = self
-                    .cost_centres()
-                    .iter()
-                    .zip(0..)
-                    .filter_map(|(it, id)| Some(((it.image, it.display_name.as_deref()?), CostCentreId(id))));
-                let named: HashMap<(ImageId, &str), CostCentreId> = named.collect();
-                self.regrouped(|id, centre| definer(self, &named, id, centre))
+                let definers = Definers::of(self);
+                self.regrouped(|id, centre| definer(self, &definers, id, centre))
             }
             By::Module => self.regrouped(|id, _| plain(self.image_name(id).to_owned())),
             By::File => self.regrouped(|id, centre| match &centre.file {
@@ -111,23 +112,28 @@ impl Profile {
                 new.contexts_mut().push(ContextId::ROOT, centre)
             }),
             By::Group => {
-                let named_contexts = self.named();
+                let shown = self.named();
                 let mut new = self.emptied();
-                let mut contexts = vec![ContextId::ELIDED; named_contexts.contexts().len()];
-                named_contexts.contexts().visit(|id, entries| {
-                    let mut groups = Groups::default();
-                    let mut at = ContextId::ROOT;
-                    for &entry in entries {
-                        let group = named(&mut new, groups.next(self, CostCentreId(entry & !MARK)));
-                        at = new.contexts_mut().push(at, group);
-                    }
-                    if let Some(place) = contexts.get_mut(id.index()) {
-                        *place = at;
+                let root = (ContextId::ROOT, Groups::default());
+                let elided = (ContextId::ELIDED, Groups::default());
+                let contexts = shown.contexts().replay(root, elided, |_, (parent, mut groups), leaf| {
+                    let group = named(&mut new, groups.next(self, leaf));
+                    (new.contexts_mut().push(parent, group), groups)
+                });
+                let mut uncertain = Uncertain::default();
+                shown.contexts().visit(|id, entries| {
+                    let Some(&(place, _)) = contexts.get(id.index()) else { return };
+                    if entries.iter().any(|entry| entry & MARK == 0) {
+                        new.contexts()
+                            .history(place)
+                            .active()
+                            .for_each(|group| uncertain.add(place, group, true, true));
                     }
                 });
+                new.uncertain = uncertain;
                 self.charge_to(new, |new, charge| {
-                    let context = contexts.get(named_contexts.context(charge.context).index()).copied();
-                    Some((context?, self.copied_line(new, charge.line)))
+                    let &(context, _) = contexts.get(shown.context(charge.context).index())?;
+                    Some((context, self.copied_line(new, charge.line)))
                 })
             }
         }
@@ -138,7 +144,7 @@ impl Profile {
     /// whole.
     #[must_use]
     pub fn selected(&self, selection: &Selection) -> Profile {
-        let named = self.named();
+        let shown = self.shown(selection);
         let mut new = self.emptied();
         // In the same order, so under the same ids.
         for image in self.images() {
@@ -147,20 +153,17 @@ impl Profile {
         for centre in self.cost_centres() {
             new.add_cost_centre(centre.clone());
         }
-        let mut contexts = vec![None; named.contexts().len()];
-        walk_contexts(self, &named, selection, |id, visible| {
-            let push = |at, function| new.contexts_mut().push(at, function);
-            let leaf_is_shown = visible.functions().last() == named.contexts().leaf(id);
-            if let Some(place) = contexts.get_mut(id.index()) {
-                *place = Some((visible.functions().fold(ContextId::ROOT, push), leaf_is_shown));
-            }
-        });
+        let contexts = shown.remade(&mut new, |function| function);
+        let root = new.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
         self.charge_to(new, |new, charge| {
-            let context = contexts.get(named.context(charge.context).index()).copied().flatten();
-            let (context, leaf_is_shown) = context.filter(|_| selection.takes_thread(charge.thread))?;
+            if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
+                return None;
+            }
+            let context = contexts.get(shown.context(charge.context).index()).copied()?;
             // The line is one of the function that ran.
-            let line = if leaf_is_shown { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
-            Some((context, line))
+            let leaf = shown.shows_leaf(charge.context);
+            let line = if leaf { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
+            Some((if context == ContextId::ROOT { root } else { context }, line))
         })
     }
 
@@ -198,7 +201,7 @@ impl Profile {
     ) -> Profile {
         self.for_each_charge(|charge| {
             let Some((context, line)) = place(&mut new, &charge) else { return };
-            new.charge_many(charge.thread, context, line, charge.samples, charge.weights);
+            new.charge_sums((charge.thread, context, line), &charge);
         });
         new.accounting = self.accounting.clone();
         new.crashes.clone_from(&self.crashes);
@@ -210,7 +213,7 @@ impl Profile {
 /// A cost centre that is nothing but a name. (Its image is what it was.)
 fn plain(name: String) -> CostCentre {
     let image = ImageId::CCSD;
-    CostCentre { image, linkage_name: Some(name), display_name: None, start: None, file: None, line: 0 }
+    CostCentre { image, linkage_name: Some(name), display_name: None, start: None, file: None, line: 0, local: false }
 }
 
 /// A cost centre that is in no image of the program.
@@ -220,19 +223,11 @@ fn named(new: &mut Profile, name: &str) -> CostCentreId {
 }
 
 /// The function that a function is written in.
-fn definer(
-    profile: &Profile,
-    named: &HashMap<(ImageId, &str), CostCentreId>,
-    id: CostCentreId,
-    centre: &CostCentre,
-) -> CostCentre {
+fn definer(profile: &Profile, definers: &Definers, id: CostCentreId, centre: &CostCentre) -> CostCentre {
     let name = profile.name(id);
-    let outer = lexical(&name);
-    if outer.len() == name.len() {
-        return centre.clone();
-    }
+    let Some(outer) = outer(&name) else { return centre.clone() };
     // Under its own identity, if it was sampled itself.
-    match named.get(&(centre.image, outer)).and_then(|&id| profile.cost_centre(id)) {
+    match definers.find(centre.image, outer).and_then(|id| profile.cost_centre(id)) {
         Some(outer) => outer.clone(),
         None => CostCentre { file: centre.file.clone(), ..plain(outer.to_owned()) },
     }
@@ -265,49 +260,9 @@ fn runner(profile: &Profile, by: By, id: ThreadId) -> String {
     }
 }
 
-/// The function that a closure is written in: the part of its name before the first closure or lambda; the whole name
-/// for all else.
-///
-/// Rust: `a::b::{{closure}}`, `a::b::{closure#0}`; GCC and clang: `f()::{lambda(int)#1}::operator()(int) const`, `f()::$_0::operator()`
-/// and `f()::'lambda'(int)::operator()`; Go: `main.f.func1.2`.
-fn lexical(name: &str) -> &str {
-    const MARKS: [&str; 6] = ["::{{closure}}", "::{closure", "::{lambda(", "::$_", "::'lambda", "::{{constructor}}::{"];
-    let cut = MARKS.iter().filter_map(|mark| name.find(mark)).min();
-    if let Some(at) = cut.filter(|&at| at > 0) {
-        return name.get(..at).unwrap_or(name);
-    }
-    // Go: `package.function.func1`, with more numbers below.
-    let go = name.match_indices(".func").find(|(at, _)| {
-        let rest = name.get(at + 5..).unwrap_or_default();
-        *at > 0
-            && name.get(..*at).is_some_and(|before| before.contains('.'))
-            && rest.starts_with(|c: char| c.is_ascii_digit())
-            && rest.chars().all(|c| c.is_ascii_digit() || c == '.')
-    });
-    go.and_then(|(at, _)| name.get(..at)).unwrap_or(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn closures_belong_to_who_defines_them() {
-        for (name, outer) in [
-            ("sum::{{closure}}", "sum"),
-            ("a::b::{closure#0}::{closure#1}", "a::b"),
-            ("f(int)::{lambda(int)#1}::operator()(int) const", "f(int)"),
-            ("f()::$_0::operator()(int) const", "f()"),
-            ("main.work.func1", "main.work"),
-            ("main.(*T).Run.func2.1", "main.(*T).Run"),
-            ("main.func1", "main.func1"),
-            ("main.functional", "main.functional"),
-            ("{{closure}}", "{{closure}}"),
-            ("main", "main"),
-        ] {
-            assert_eq!(lexical(name), outer);
-        }
-    }
 
     #[test]
     fn names() {

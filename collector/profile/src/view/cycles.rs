@@ -1,24 +1,28 @@
 //! The cycles view: recursion that really happened.
 //!
-//! A cycle was traversed where the running function also stands unmarked earlier in the history (the paper, end of
-//! "Presenting the results"). Direct recursion is no cycle: A1 has folded it away.
+//! A cycle is closed where a function is called that is active already. It is what led from that activation to the call,
+//! without the cycles inside: from each function on to the one that its last activation called. These calls are all known
+//! where the cycle is closed; afterwards, the history may squeeze them out. So cycles are found at the calls that made the
+//! contexts: where a context stands for several stacks, those of the first of them that was recorded.
+//!
+//! Direct recursion is no cycle: A1 has folded it away.
 
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::walk::{function, is_marked, walk};
-use super::{Names, Selection, Share, Total, names, words};
-use crate::history::Entry;
-use crate::ids::CostCentreId;
-use crate::marked::to_entry;
+use super::walk::{function, is_marked, walk_contexts};
+use super::{Names, Selection, Share, StackEntry, Sums, Total, names, words};
+use crate::context::Step;
+use crate::ids::{ContextId, CostCentreId};
+use crate::marked::MARK;
 use crate::profile::Profile;
 
 /// One cycle, in one history.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CycleRow {
     /// The history, oldest first; the running function is its last entry and stands unmarked earlier.
-    pub entries: Vec<Entry>,
-    /// The cycle: from the last earlier entry of the running function to the running function.
+    pub entries: Vec<StackEntry>,
+    /// The cycle, from the running function to the running function.
     pub cycle: Vec<CostCentreId>,
     /// Weight of the running function in this history.
     pub weight: u64,
@@ -26,16 +30,17 @@ pub struct CycleRow {
     pub samples: u64,
     /// Share of the view's total.
     pub share: Share,
-    /// Functions were hidden: the cycle may have passed through others.
+    /// A call of the history may be another, because functions are hidden or merged.
     pub approximate: bool,
 }
 
 /// One cycle, in whatever histories and wherever it was entered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cycle {
-    /// Its functions, each calling the next and the last one the first; begins with the one of the lowest number.
+    /// Its functions, each once and each calling the next and the last one the first; begins with the one of the lowest
+    /// number.
     pub functions: Vec<CostCentreId>,
-    /// Weight while the function that closed it was running: the sum of its rows.
+    /// Weight while the function that closed it was running.
     pub self_weight: u64,
     /// Samples of that.
     pub samples_self: u64,
@@ -47,7 +52,7 @@ pub struct Cycle {
     pub samples_inherited: u64,
     /// Share of that in the view's total.
     pub inherited_share: Share,
-    /// Functions were hidden: it may have passed through others.
+    /// Its weight may be that of another in part, because functions are hidden or merged.
     pub approximate: bool,
 }
 
@@ -58,7 +63,7 @@ pub struct CyclesView {
     pub total: Total,
     /// The cycles, each once, by inherited weight.
     pub cycles: Vec<Cycle>,
-    /// The histories that end by closing one.
+    /// The histories that end by closing one and show it: the running function also stands unmarked earlier.
     pub rows: Vec<CycleRow>,
     /// Names of the functions.
     pub names: Names,
@@ -68,54 +73,98 @@ impl CyclesView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let mut found: HashMap<Vec<u32>, (u64, u64, bool)> = HashMap::new();
-        let mut cycles: HashMap<Vec<CostCentreId>, Sums> = HashMap::new();
-        let mut closed = Vec::new();
-        let total = walk(profile, selection, |context| {
-            let leaf = context.leaf();
-            closed_cycles(context.entries(), &mut closed);
-            for (cycle, at_leaf) in closed.drain(..) {
-                let sums = cycles.entry(cycle).or_default();
-                sums.inherited.0 = sums.inherited.0.saturating_add(context.weight);
-                sums.inherited.1 = sums.inherited.1.saturating_add(context.samples);
-                if at_leaf {
-                    sums.own.0 = sums.own.0.saturating_add(context.weight);
-                    sums.own.1 = sums.own.1.saturating_add(context.samples);
-                }
-                sums.approximate |= context.approximate;
+        let shown = profile.shown(selection);
+        let table = shown.contexts();
+        // What each context was charged, and whether it is approximate; and with all that were made from it.
+        let mut own = vec![Sum::default(); table.len()];
+        let mut charged: Vec<(ContextId, Vec<StackEntry>)> = Vec::new();
+        let mut is_closed = vec![false; table.len()];
+        table.steps(|step| {
+            if let Step::Enter(id, before, called) = step
+                && closes(before, called)
+                && let Some(place) = is_closed.get_mut(id.index())
+            {
+                *place = true;
             }
-            if !context.entries().iter().any(|&entry| !is_marked(entry) && function(entry) == leaf) {
-                return;
-            }
-            let (weight, samples, approximate) = found.entry_ref(context.entries()).or_default();
-            *weight = weight.saturating_add(context.weight);
-            *samples = samples.saturating_add(context.samples);
-            *approximate |= context.approximate;
         });
-        let mut rows: Vec<CycleRow> = found
-            .into_iter()
-            .map(|(entries, (weight, samples, approximate))| CycleRow {
-                cycle: cycle(&entries),
-                entries: entries.iter().map(|&entry| to_entry(entry)).collect(),
-                weight,
-                samples,
-                share: Share::of(weight, total.weight, total.samples),
-                approximate,
-            })
-            .collect();
+        let closes_one = |id: ContextId| is_closed.get(id.index()).copied().unwrap_or(false);
+        let total = walk_contexts(profile, &shown, selection, |id, context| {
+            let approximate = context.is_approximate();
+            if let Some(place) = own.get_mut(id.index()) {
+                *place = Sum { sums: context.sums, approximate };
+            }
+            let leaf = context.leaf();
+            let shows_it = |&entry: &u32| !is_marked(entry) && function(entry) == leaf;
+            if closes_one(id) && context.entries().iter().any(shows_it) {
+                charged.push((id, context.entries().iter().map(|&entry| StackEntry::of(entry)).collect()));
+            }
+        });
+        let mut all = own.clone();
+        for id in (1..table.len()).rev().map(ContextId::at) {
+            let sum = all.get(id.index()).copied().unwrap_or_default();
+            if let Some(place) = table.parent(id).and_then(|parent| all.get_mut(parent.index())) {
+                place.add(sum);
+            }
+        }
+        let mut known: HashMap<Vec<CostCentreId>, usize> = HashMap::new();
+        let mut found: Vec<Found> = Vec::new();
+        let mut closed: HashMap<ContextId, usize> = HashMap::new();
+        table.steps(|step| match step {
+            Step::Enter(id, before, called) if closes_one(id) => {
+                let sum = |sums: &[Sum]| sums.get(id.index()).copied().unwrap_or_default();
+                if sum(&all).is_none() {
+                    return;
+                }
+                let functions = rotated(cycle(before, called));
+                let next = found.len();
+                let at = *known.entry_ref(functions.as_slice()).or_insert(next);
+                if at == next {
+                    found.push(Found { functions, ..Found::default() });
+                }
+                closed.insert(id, at);
+                let Some(cycle) = found.get_mut(at) else { return };
+                cycle.own.add(sum(&own));
+                // Within another turn of the same cycle, all is counted already.
+                if cycle.turns == 0 {
+                    cycle.inherited.add(sum(&all));
+                }
+                cycle.turns += 1;
+            }
+            Step::Leave(id) => {
+                if let Some(cycle) = closed.get(&id).and_then(|&at| found.get_mut(at)) {
+                    cycle.turns -= 1;
+                }
+            }
+            _ => {}
+        });
+        let row = |(id, entries): (ContextId, Vec<StackEntry>)| {
+            let of = own.get(id.index()).copied().unwrap_or_default();
+            let cycle = closed.get(&id).and_then(|&at| found.get(at)).map_or(&[][..], |found| &found.functions);
+            let running = entries.last().map_or(CostCentreId::ROOT, |entry| entry.function);
+            let start = cycle.iter().position(|&it| it == running).unwrap_or(0);
+            let turn = cycle.iter().cycle().skip(start).take(cycle.len()).copied();
+            CycleRow {
+                cycle: turn.chain([running]).collect(),
+                entries,
+                weight: of.sums.weight,
+                samples: of.sums.samples,
+                share: Share::of(of.sums, &total),
+                approximate: of.approximate,
+            }
+        };
+        let mut rows: Vec<CycleRow> = charged.into_iter().map(row).collect();
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
-        let share = |weight| Share::of(weight, total.weight, total.samples);
-        let mut cycles: Vec<Cycle> = cycles
+        let mut cycles: Vec<Cycle> = found
             .into_iter()
-            .map(|(functions, Sums { own, inherited, approximate })| Cycle {
+            .map(|Found { functions, own, inherited, .. }| Cycle {
                 functions,
-                self_weight: own.0,
-                samples_self: own.1,
-                self_share: share(own.0),
-                inherited_weight: inherited.0,
-                samples_inherited: inherited.1,
-                inherited_share: share(inherited.0),
-                approximate,
+                self_weight: own.sums.weight,
+                samples_self: own.sums.samples,
+                self_share: Share::of(own.sums, &total),
+                inherited_weight: inherited.sums.weight,
+                samples_inherited: inherited.sums.samples,
+                inherited_share: Share::of(inherited.sums, &total),
+                approximate: inherited.approximate,
             })
             .collect();
         cycles.sort_by(|a, b| {
@@ -131,40 +180,59 @@ impl CyclesView {
     /// The history of a row as text, safe to print: oldest first, unmarked entries in parentheses.
     #[must_use]
     pub fn text(&self, row: &CycleRow) -> String {
-        words(row.entries.iter(), &self.names, " ")
+        words(&row.entries, &self.names).join(" ")
     }
 }
 
-/// Weight and samples of a cycle.
-#[derive(Default)]
-struct Sums {
-    own: (u64, u64),
-    inherited: (u64, u64),
+/// What was charged.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    sums: Sums,
     approximate: bool,
 }
 
-/// Every cycle that a history has closed, once, and whether it is its last entry that closed it: from the last earlier entry
-/// of a function to its latest activation.
-fn closed_cycles(entries: &[u32], closed: &mut Vec<(Vec<CostCentreId>, bool)>) {
-    if entries.iter().all(|&entry| is_marked(entry)) {
-        return;
+impl Sum {
+    const fn is_none(self) -> bool {
+        self.sums.weight == 0 && self.sums.samples == 0
     }
-    let last = entries.len() - 1;
-    for (at, &entry) in entries.iter().enumerate().filter(|(_, entry)| is_marked(**entry)) {
-        let before = entries.get(..at).unwrap_or_default();
-        let Some(start) = before.iter().rposition(|&earlier| function(earlier) == function(entry)) else { continue };
-        let mut cycle: Vec<CostCentreId> = before.iter().skip(start).map(|&entry| function(entry)).collect();
-        let lowest = cycle.iter().enumerate().min_by_key(|(_, id)| **id).map_or(0, |(i, _)| i);
-        cycle.rotate_left(lowest);
-        match closed.iter_mut().find(|(known, _)| *known == cycle) {
-            Some((_, at_leaf)) => *at_leaf |= at == last,
-            None => closed.push((cycle, at == last)),
-        }
+
+    fn add(&mut self, other: Sum) {
+        self.sums.add(other.sums);
+        self.approximate |= other.approximate;
     }
 }
 
-fn cycle(entries: &[u32]) -> Vec<CostCentreId> {
-    let Some((&leaf, rest)) = entries.split_last() else { return Vec::new() };
-    let start = rest.iter().rposition(|&entry| function(entry) == function(leaf)).unwrap_or(0);
-    entries.iter().skip(start).map(|&entry| function(entry)).collect()
+/// A cycle, and how often it is closed where the walk is.
+#[derive(Default)]
+struct Found {
+    functions: Vec<CostCentreId>,
+    own: Sum,
+    inherited: Sum,
+    turns: usize,
+}
+
+/// Whether a call closes a cycle: the function is active, and not running.
+fn closes(before: &[u32], called: CostCentreId) -> bool {
+    let called = called.0 | MARK;
+    before.split_last().is_some_and(|(&last, rest)| last != called && rest.contains(&called))
+}
+
+/// The cycle that a call closes: from the function's activation on to whom it called, from that one's last activation on,
+/// and so forth, up to the caller. Next to a marked entry stands its true callee.
+fn cycle(before: &[u32], called: CostCentreId) -> Vec<CostCentreId> {
+    let latest: HashMap<CostCentreId, usize> =
+        before.iter().enumerate().filter(|(_, entry)| is_marked(**entry)).map(|(at, &it)| (function(it), at)).collect();
+    let mut functions = vec![called];
+    let mut at = latest.get(&called).copied();
+    while let Some(next) = at.and_then(|at| before.get(at + 1)).map(|&entry| function(entry)) {
+        functions.push(next);
+        at = latest.get(&next).copied();
+    }
+    functions
+}
+
+fn rotated(mut cycle: Vec<CostCentreId>) -> Vec<CostCentreId> {
+    let lowest = cycle.iter().enumerate().min_by_key(|(_, id)| **id).map_or(0, |(i, _)| i);
+    cycle.rotate_left(lowest);
+    cycle
 }

@@ -1,31 +1,31 @@
-//! The difference of two profiles, function by function.
+//! The difference of two profiles, or of several runs before and several after, function by function.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::interval::Z;
-use super::{FlatRow, FlatView, Selection, Share, Total};
+use super::significance::{SideTotals, Tested, significant, test};
+use super::{FlatView, Selection, Share, Sums, Total};
 use crate::profile::Profile;
 
-/// What one profile says of a function.
+/// What the profiles of one side say of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct DiffSide {
-    /// Self weight.
+    /// Self weight; of several runs, that of one on average.
     pub self_weight: u64,
-    /// Inherited weight.
+    /// Inherited weight; of several runs, that of one on average.
     pub inherited_weight: u64,
-    /// Samples of the self weight.
+    /// Samples of the self weight, of all runs.
     pub samples_self: u64,
-    /// Samples of the inherited weight.
+    /// Samples of the inherited weight, of all runs.
     pub samples_inherited: u64,
-    /// Share of self weight in the profile.
+    /// Share of self weight in all of this side.
     pub self_share: Share,
-    /// Share of inherited weight in the profile.
+    /// Share of inherited weight in all of this side.
     pub inherited_share: Share,
 }
 
-/// One function in both profiles.
+/// One function on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffRow {
     /// Its name. Functions are matched by name and file name of their image: addresses and build ids differ between builds.
@@ -40,70 +40,87 @@ pub struct DiffRow {
     pub self_change: f64,
     /// Share of inherited weight after, less that before.
     pub inherited_change: f64,
-    /// The 95% intervals of the self shares do not overlap: chance alone hardly explains the change. (A strict test: of
-    /// functions that did not change, fewer than 1 in 100 pass it.)
+    /// Chance hardly explains the change of the self share. Of the rows of which this (or any one of the three below) is said, at
+    /// most 5% on average are false. See [`SIGNIFICANCE`](super::SIGNIFICANCE).
     pub self_significant: bool,
-    /// The same for the inherited shares.
+    /// The same of the inherited shares.
     pub inherited_significant: bool,
-    /// The self weight after differs from that before by more than chance alone hardly explains.
+    /// The same of the self weights.
     pub self_absolutely_significant: bool,
-    /// The same for the inherited weights.
+    /// The same of the inherited weights.
     pub inherited_absolutely_significant: bool,
 }
 
-/// All functions of two profiles, the largest change of self share first.
+/// All functions of both sides, the largest change of self share first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DiffView {
-    /// All of the first.
+    /// All before: weights of one run on average, samples of all runs.
     pub before: Total,
-    /// All of the second.
+    /// All after.
     pub after: Total,
     /// The functions.
     pub rows: Vec<DiffRow>,
 }
 
+/// A profile and what is selected of it (ids differ between profiles).
+pub type Run<'a> = (&'a Profile, &'a Selection);
+
 impl DiffView {
-    /// Compares two profiles, each by a selection of its own (ids differ between profiles).
+    /// Compares two profiles.
     #[must_use]
-    pub fn new(before: (&Profile, &Selection), after: (&Profile, &Selection)) -> Self {
-        let before = FlatView::new(before.0, before.1);
-        let after = FlatView::new(after.0, after.1);
-        let mut sides: BTreeMap<(String, String), [Option<DiffSide>; 2]> = BTreeMap::new();
-        for (which, view) in [&before, &after].into_iter().enumerate() {
-            for row in &view.rows {
-                let both = sides.entry((row.name.clone(), row.image.clone())).or_default();
-                if let Some(side) = both.get_mut(which) {
-                    let sum = side.get_or_insert_default();
-                    *sum = add(sum, row, view.total);
+    pub fn new(before: Run<'_>, after: Run<'_>) -> Self {
+        Self::of_runs(&[before], &[after])
+    }
+
+    /// Compares several runs before with several after: how they differ among themselves is chance, too.
+    ///
+    /// Functions of one printed name are one function, in every stack, so that what they inherit is counted once.
+    #[must_use]
+    pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>]) -> Self {
+        let mut sides = [Side::default(), Side::default()];
+        let mut functions: BTreeMap<(String, String), [OfRuns; 2]> = BTreeMap::new();
+        for (which, &(profile, selection)) in runs_of(before, after) {
+            let (view, threads) = with_one_of_a_name(profile, selection, |profile, selection| {
+                (FlatView::new(profile, selection), profile.threads().len())
+            });
+            let Some(side) = sides.get_mut(which) else { continue };
+            for row in view.rows {
+                let (own, inherited) = (row.own(), row.inherited());
+                let both = functions.entry((row.name, row.image)).or_default();
+                if let Some(runs) = both.get_mut(which) {
+                    runs.put(side.totals.runs.len(), own, inherited);
                 }
             }
+            side.add(view.total, threads);
         }
-        let unseen = |total: Total| DiffSide {
-            self_share: Share::of(0, total.weight, total.samples),
-            inherited_share: Share::of(0, total.weight, total.samples),
-            ..DiffSide::default()
+        let [before, after] = &sides;
+        let totals = [&before.totals, &after.totals];
+        functions.values_mut().for_each(|both| {
+            both.iter_mut().zip(totals).for_each(|(runs, totals)| runs.fill(totals.runs.len()));
+        });
+        let tested = |part: fn(&OfRuns) -> &[Sums], absolute: bool| {
+            let one = |both: &[OfRuns; 2]| test(totals, [part(&both[0]), part(&both[1])], absolute);
+            significant(&functions.values().map(one).collect::<Vec<Tested>>())
         };
-        let mut rows: Vec<DiffRow> = sides
+        let of_self = [tested(|it| &it.own, false), tested(|it| &it.own, true)];
+        let of_inherited = [tested(|it| &it.inherited, false), tested(|it| &it.inherited, true)];
+        let said = |list: &[bool], at: usize| list.get(at).copied().unwrap_or(false);
+        let mut rows: Vec<DiffRow> = functions
             .into_iter()
-            .map(|((name, image), [b, a])| {
-                let (was, is) = (b.unwrap_or_else(|| unseen(before.total)), a.unwrap_or_else(|| unseen(after.total)));
+            .enumerate()
+            .map(|(at, ((name, image), [was, is]))| {
+                let (b, a) = (before.row(&was), after.row(&is));
                 DiffRow {
                     name,
                     image,
-                    before: b,
-                    after: a,
-                    self_change: is.self_share.fraction - was.self_share.fraction,
-                    inherited_change: is.inherited_share.fraction - was.inherited_share.fraction,
-                    self_significant: apart(was.self_share, is.self_share),
-                    inherited_significant: apart(was.inherited_share, is.inherited_share),
-                    self_absolutely_significant: beyond_chance(
-                        (was.self_weight, was.samples_self, before.total),
-                        (is.self_weight, is.samples_self, after.total),
-                    ),
-                    inherited_absolutely_significant: beyond_chance(
-                        (was.inherited_weight, was.samples_inherited, before.total),
-                        (is.inherited_weight, is.samples_inherited, after.total),
-                    ),
+                    self_change: a.self_share.fraction - b.self_share.fraction,
+                    inherited_change: a.inherited_share.fraction - b.inherited_share.fraction,
+                    before: was.seen().then_some(b),
+                    after: is.seen().then_some(a),
+                    self_significant: said(&of_self[0], at),
+                    inherited_significant: said(&of_inherited[0], at),
+                    self_absolutely_significant: said(&of_self[1], at),
+                    inherited_absolutely_significant: said(&of_inherited[1], at),
                 }
             })
             .collect();
@@ -111,37 +128,107 @@ impl DiffView {
             let size = |row: &DiffRow| (row.self_change.abs(), row.inherited_change.abs());
             size(b).0.total_cmp(&size(a).0).then(size(b).1.total_cmp(&size(a).1)).then_with(|| a.name.cmp(&b.name))
         });
-        Self { before: before.total, after: after.total, rows }
+        Self { before: before.of_a_run(), after: after.of_a_run(), rows }
     }
 }
 
-/// Adds a row: different functions of one name (two builds of one library) are one here.
-fn add(sum: &DiffSide, row: &FlatRow, total: Total) -> DiffSide {
-    let self_weight = sum.self_weight.saturating_add(row.self_weight);
-    let inherited_weight = sum.inherited_weight.saturating_add(row.inherited_weight).min(total.weight);
-    DiffSide {
-        self_weight,
-        inherited_weight,
-        samples_self: sum.samples_self.saturating_add(row.samples_self),
-        samples_inherited: sum.samples_inherited.saturating_add(row.samples_inherited).min(total.samples),
-        self_share: Share::of(self_weight, total.weight, total.samples),
-        inherited_share: Share::of(inherited_weight, total.weight, total.samples),
+/// The runs of both sides, each with the number of its side.
+pub(super) fn runs_of<'a, 'b>(
+    before: &'a [Run<'b>],
+    after: &'a [Run<'b>],
+) -> impl Iterator<Item = (usize, &'a Run<'b>)> {
+    before.iter().map(|run| (0, run)).chain(after.iter().map(|run| (1, run)))
+}
+
+/// Calls `look` with a profile in which every printed name is one cost centre's, and a selection of all that was selected.
+pub(super) fn with_one_of_a_name<T>(
+    profile: &Profile,
+    selection: &Selection,
+    look: impl FnOnce(&Profile, &Selection) -> T,
+) -> T {
+    if !profile.has_namesakes() {
+        return look(profile, selection);
+    }
+    // Functions are selected before they are one.
+    let named = profile.selected(selection).with_namesakes_as_one();
+    look(&named, &Selection::all().metric(selection.metric_index()))
+}
+
+/// One side.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Side {
+    pub(super) totals: SideTotals,
+    whole: Total,
+}
+
+impl Side {
+    pub(super) fn add(&mut self, total: Total, threads: usize) {
+        self.totals.add(total.sums(), threads);
+        self.whole.whole_weight = self.whole.whole_weight.saturating_add(total.whole_weight);
+        self.whole.whole_samples = self.whole.whole_samples.saturating_add(total.whole_samples);
+    }
+
+    /// Number of runs.
+    pub(super) fn runs(&self) -> u64 {
+        self.totals.runs.len().max(1) as u64
+    }
+
+    /// All of it, weights of one run on average.
+    pub(super) fn of_a_run(&self) -> Total {
+        let Total { whole_weight, whole_samples, .. } = self.whole;
+        let Sums { weight, samples, squares } = self.totals.all;
+        let runs = self.runs();
+        // So that a weight of a run on average is of as many effective samples as all of them.
+        let squares = squares / u128::from(runs) / u128::from(runs);
+        Total { weight: weight / runs, samples, squares, whole_weight: whole_weight / runs, whole_samples }
+    }
+
+    /// The share of a part of all runs.
+    pub(super) fn share(&self, part: Sums) -> Share {
+        let Sums { weight, samples, squares } = self.totals.all;
+        Share::of(part, &Total { weight, samples, squares, ..self.whole })
+    }
+
+    fn row(&self, function: &OfRuns) -> DiffSide {
+        let (own, inherited) = (sum(&function.own), sum(&function.inherited));
+        DiffSide {
+            self_weight: own.weight / self.runs(),
+            inherited_weight: inherited.weight / self.runs(),
+            samples_self: own.samples,
+            samples_inherited: inherited.samples,
+            self_share: self.share(own),
+            inherited_share: self.share(inherited),
+        }
     }
 }
 
-pub(super) fn apart(a: Share, b: Share) -> bool {
-    a.high < b.low || b.high < a.low
+pub(super) fn sum(runs: &[Sums]) -> Sums {
+    let mut sum = Sums::default();
+    runs.iter().for_each(|run| sum.add(*run));
+    sum
 }
 
-/// Whether two weights differ by more than chance alone hardly explains, each known from so many samples of a total.
-///
-/// Numbers of samples are Poisson's, so the variance of one is its mean; one more is added, because a number of 0 does not
-/// mean that it can only be 0. This knows nothing of how much two runs of a program differ by themselves.
-pub(super) fn beyond_chance(before: (u64, u64, Total), after: (u64, u64, Total)) -> bool {
-    let variance = |(_, samples, total): (u64, u64, Total)| {
-        let of_one = total.weight as f64 / total.samples.max(1) as f64;
-        (samples as f64 + 1.0) * of_one * of_one
-    };
-    let difference = before.0.abs_diff(after.0) as f64;
-    difference > Z * (variance(before) + variance(after)).sqrt()
+/// What each run of a side charged to a function.
+#[derive(Clone, Debug, Default)]
+struct OfRuns {
+    own: Vec<Sums>,
+    inherited: Vec<Sums>,
+}
+
+impl OfRuns {
+    fn put(&mut self, run: usize, own: Sums, inherited: Sums) {
+        self.fill(run);
+        self.own.push(own);
+        self.inherited.push(inherited);
+    }
+
+    /// Runs that have not seen it.
+    fn fill(&mut self, runs: usize) {
+        self.own.resize(runs, Sums::default());
+        self.inherited.resize(runs, Sums::default());
+    }
+
+    fn seen(&self) -> bool {
+        self.inherited.iter().any(|it| it.weight > 0 || it.samples > 0)
+    }
 }

@@ -5,21 +5,22 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::diff::{apart, beyond_chance};
-use super::grow::{Amount, Chains, Forest, grow};
-use super::walk::{function, is_marked, walk};
-use super::{Selection, Share, Total};
+use super::diff::{Run, Side, runs_of, sum, with_one_of_a_name};
+use super::grow::{Amount, Chains, Forest, Grown, grow};
+use super::significance::{significant, test};
+use super::walk::{function, is_gap, is_marked, walk};
+use super::{Sums, Total, label};
 use crate::marked::MARK;
-use crate::profile::Profile;
+use crate::uncertain::{APPROXIMATE, GAP};
 
 /// What one profile says of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChainSide {
-    /// Weight of exactly this chain.
+    /// Weight of exactly this chain; of several runs, that of one on average.
     pub self_weight: u64,
     /// Weight of it and all that go on from it.
     pub weight: u64,
-    /// Samples of `weight`.
+    /// Samples of `weight`, of all runs.
     pub samples: u64,
 }
 
@@ -32,15 +33,22 @@ pub struct DiffNode {
     pub function: usize,
     /// Whether this entry is the function's most recent activation; see [`History`](crate::History).
     pub marked: bool,
+    /// Between its caller and this function, recursion was squeezed out: the one may not have called the other.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gap: bool,
+    /// The call may be another in a part of the weight, because functions are hidden or merged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub approximate: bool,
     /// Before.
     pub before: ChainSide,
     /// After.
     pub after: ChainSide,
     /// Share of `weight` after, less that before: from -1 to 1.
     pub change: f64,
-    /// The 95% intervals of the shares do not overlap: chance alone hardly explains the change.
+    /// Chance hardly explains the change. Of the nodes of which this (or the next) is said, at most 5% on average are false. See
+    /// [`SIGNIFICANCE`](super::SIGNIFICANCE).
     pub significant: bool,
-    /// `weight` after, less that before, is more than chance alone hardly explains.
+    /// The same of `weight` instead of its share.
     pub absolutely_significant: bool,
     /// Callees, the largest change of share first, as positions in [`DiffTree::nodes`].
     pub children: Vec<usize>,
@@ -71,9 +79,9 @@ pub struct DiffFunction {
 /// All chains of calls of two profiles.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DiffTree {
-    /// All of the first.
+    /// All before: weights of one run on average, samples of all runs.
     pub before: Total,
-    /// All of the second.
+    /// All after.
     pub after: Total,
     /// The functions. They are matched by name and file name of their image, as in the flat difference.
     pub functions: Vec<DiffFunction>,
@@ -85,104 +93,131 @@ pub struct DiffTree {
     pub other: OtherDiff,
 }
 
-/// Weights and samples of both.
-#[derive(Clone, Copy, Default)]
-struct Both {
-    weights: [u64; 2],
-    samples: [u64; 2],
-}
+/// What each run before, and each run after, charged.
+#[derive(Clone, Default)]
+struct Both([Vec<Sums>; 2]);
 
 impl Amount for Both {
     fn add(&mut self, other: &Self) {
-        for side in 0..2 {
-            self.weights[side] = self.weights[side].saturating_add(other.weights[side]);
-            self.samples[side] = self.samples[side].saturating_add(other.samples[side]);
+        for (runs, others) in self.0.iter_mut().zip(&other.0) {
+            runs.resize(runs.len().max(others.len()), Sums::default());
+            runs.iter_mut().zip(others).for_each(|(run, other)| run.add(*other));
         }
     }
 
     fn order(&self) -> u64 {
-        self.weights[0].max(self.weights[1])
+        self.0.iter().map(|runs| sum(runs).weight).max().unwrap_or(0)
     }
 }
 
 impl DiffTree {
-    /// Compares two profiles, each by a selection of its own (ids differ between profiles), without what has less than `least`
-    /// of the total in both.
+    /// Compares two profiles, without what has less than `least` of the total in both.
     #[must_use]
-    pub fn new(before: (&Profile, &Selection), after: (&Profile, &Selection), least: f64) -> Self {
+    pub fn new(before: Run<'_>, after: Run<'_>, least: f64) -> Self {
+        Self::of_runs(&[before], &[after], least)
+    }
+
+    /// Compares several runs before with several after, without what has less than `least` of the total on both sides.
+    #[must_use]
+    pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>], least: f64) -> Self {
         let mut functions: Vec<DiffFunction> = Vec::new();
         let mut known: HashMap<DiffFunction, u32> = HashMap::new();
         let mut chains = Chains::new();
-        let mut totals = [Total::default(); 2];
-        for (side, (profile, selection)) in [before, after].into_iter().enumerate() {
-            let numbers: Vec<u32> = (0u32..)
-                .map(crate::CostCentreId::new)
-                .take(profile.cost_centres().len())
-                .map(|id| {
-                    let it = DiffFunction {
-                        name: profile.name(profile.real(id)).into_owned(),
-                        image: profile.image_name(profile.real(id)).to_owned(),
-                    };
-                    *known.entry(it).or_insert_with_key(|it| {
-                        functions.push(it.clone());
-                        functions.len() as u32 - 1
+        let mut sides = [Side::default(), Side::default()];
+        for (which, &(profile, selection)) in runs_of(before, after) {
+            let Some(side) = sides.get_mut(which) else { continue };
+            let run = side.totals.runs.len();
+            let (total, threads) = with_one_of_a_name(profile, selection, |profile, selection| {
+                let numbers: Vec<u32> = (0u32..)
+                    .map(crate::CostCentreId::new)
+                    .take(profile.cost_centres().len())
+                    .map(|id| {
+                        let it = DiffFunction {
+                            name: profile.name(profile.real(id)).into_owned(),
+                            image: profile.image_name(profile.real(id)).to_owned(),
+                        };
+                        *known.entry(it).or_insert_with_key(|it| {
+                            functions.push(it.clone());
+                            functions.len() as u32 - 1
+                        })
                     })
-                })
-                .collect();
-            totals[side] = walk(profile, selection, |context| {
-                let mut amount = Both::default();
-                amount.weights[side] = context.weight;
-                amount.samples[side] = context.samples;
-                let common = |&entry: &u32| {
-                    let number = numbers.get(function(entry).index()).copied().unwrap_or(0);
-                    if is_marked(entry) { number | MARK } else { number }
-                };
-                chains.push(context.entries().iter().map(common), amount);
+                    .collect();
+                let total = walk(profile, selection, |context| {
+                    let mut amount = Both::default();
+                    if let Some(runs) = amount.0.get_mut(which) {
+                        runs.resize(run, Sums::default());
+                        runs.push(context.sums);
+                    }
+                    let common = |&entry: &u32| {
+                        let number = numbers.get(function(entry).index()).copied().unwrap_or(0);
+                        number | (entry & (MARK | GAP | APPROXIMATE))
+                    };
+                    chains.push(context.entries().iter().map(common), amount);
+                });
+                (total, profile.threads().len())
             });
+            side.add(total, threads);
         }
-        let share = |side: usize, weight: u64| match totals[side].weight {
-            0 => 0.0,
-            total => weight as f64 / total as f64,
+        let share = |which: usize, amount: &Both| {
+            let (Some(side), Some(runs)) = (sides.get(which), amount.0.get(which)) else { return 0.0 };
+            side.share(sum(runs)).fraction
         };
-        let keep = |it: &Both| least <= 0.0 || (0..2).any(|side| share(side, it.weights[side]) >= least);
-        let Forest { nodes: grown, mut roots, rest } = grow(&chains, keep);
-        let other = |nodes: usize, it: Both| OtherDiff { nodes, before: it.weights[0], after: it.weights[1] };
+        let keep = |it: &Both| least <= 0.0 || (0..2).any(|which| share(which, it) >= least);
+        let Forest { nodes: mut grown, mut roots, rest } = grow(&chains, keep);
+        let [before, after] = &sides;
+        let all = [&before.totals, &after.totals];
+        for node in &mut grown {
+            // Runs without it.
+            let seen = node.all.0.iter_mut().zip(all);
+            seen.for_each(|(runs, totals)| runs.resize(totals.runs.len(), Sums::default()));
+        }
+        let tested = |absolute| {
+            let one = |node: &Grown<Both>| {
+                let [was, is] = &node.all.0;
+                test(all, [was, is], absolute)
+            };
+            significant(&grown.iter().map(one).collect::<Vec<_>>())
+        };
+        let (relatively, absolutely) = (tested(false), tested(true));
+        let of_a_run = |amount: &Both| {
+            let [was, is] = &amount.0;
+            [sum(was).weight / before.runs(), sum(is).weight / after.runs()]
+        };
+        let other = |nodes: usize, it: &Both| {
+            let [before, after] = of_a_run(it);
+            OtherDiff { nodes, before, after }
+        };
         let mut nodes: Vec<DiffNode> = grown
-            .into_iter()
-            .map(|it| {
-                let side = |side: usize| ChainSide {
-                    self_weight: it.own.weights[side],
-                    weight: it.all.weights[side],
-                    samples: it.all.samples[side],
-                };
-                let (before, after) = (side(0), side(1));
-                let of = |it: ChainSide, total: Total| Share::of(it.weight, total.weight, total.samples);
+            .iter()
+            .zip(relatively.into_iter().zip(absolutely))
+            .map(|(it, (significant, absolutely_significant))| {
+                let ([own_before, own_after], [weight_before, weight_after]) = (of_a_run(&it.own), of_a_run(&it.all));
+                let [was, is] = &it.all.0;
                 DiffNode {
                     parent: it.parent,
                     function: function(it.entry).index(),
                     marked: is_marked(it.entry),
-                    change: share(1, after.weight) - share(0, before.weight),
-                    significant: apart(of(before, totals[0]), of(after, totals[1])),
-                    absolutely_significant: beyond_chance(
-                        (before.weight, before.samples, totals[0]),
-                        (after.weight, after.samples, totals[1]),
-                    ),
-                    before,
-                    after,
-                    children: it.children,
-                    other: other(it.rest.subtrees, it.rest.amount),
+                    gap: is_gap(it.entry),
+                    approximate: it.approximate,
+                    change: share(1, &it.all) - share(0, &it.all),
+                    significant,
+                    absolutely_significant,
+                    before: ChainSide { self_weight: own_before, weight: weight_before, samples: sum(was).samples },
+                    after: ChainSide { self_weight: own_after, weight: weight_after, samples: sum(is).samples },
+                    children: it.children.clone(),
+                    other: other(it.rest.subtrees, &it.rest.amount),
                 }
             })
             .collect();
         let size: Vec<f64> = nodes.iter().map(|node| node.change.abs()).collect();
-        // Of no number is there none: changes are between -1 and 1.
+        // Every index is valid; changes are between -1 and 1.
         let sort = |list: &mut Vec<usize>| {
             list.sort_by(|a, b| size.get(*b).unwrap_or(&0.0).total_cmp(size.get(*a).unwrap_or(&0.0)));
         };
         nodes.iter_mut().for_each(|node| sort(&mut node.children));
         sort(&mut roots);
-        let [before, after] = totals;
-        Self { before, after, functions, nodes, roots, other: other(rest.subtrees, rest.amount) }
+        let other = other(rest.subtrees, &rest.amount);
+        Self { before: before.of_a_run(), after: after.of_a_run(), functions, nodes, roots, other }
     }
 
     /// Orders callees by the change of weight instead of that of their share.
@@ -197,6 +232,6 @@ impl DiffTree {
     #[must_use]
     pub fn label(&self, node: &DiffNode) -> String {
         let name = self.functions.get(node.function).map_or("[unknown]", |it| it.name.as_str());
-        if node.marked { name.to_owned() } else { format!("({name})") }
+        label(name, node.marked, node.gap, node.approximate)
     }
 }

@@ -5,9 +5,10 @@ use std::cmp::Reverse;
 use serde::Serialize;
 
 use super::walk::walk;
-use super::{Column, Selection, Share, Total};
+use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
+use crate::squares::Squares;
 
 /// One function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +27,12 @@ pub struct FlatRow {
     pub samples_self: u64,
     /// Samples of the stacks that it is on.
     pub samples_inherited: u64,
+    /// Squared weights of the self weight, see [`Sums`].
+    #[serde(skip)]
+    pub self_squares: Squares,
+    /// Squared weights of the inherited weight.
+    #[serde(skip)]
+    pub inherited_squares: Squares,
     /// Share of `self_weight` in the view's total.
     pub self_share: Share,
     /// Share of `inherited_weight` in the view's total.
@@ -33,6 +40,16 @@ pub struct FlatRow {
 }
 
 impl FlatRow {
+    /// All of the self weight.
+    pub(super) const fn own(&self) -> Sums {
+        Sums { weight: self.self_weight, samples: self.samples_self, squares: self.self_squares }
+    }
+
+    /// All of the inherited weight.
+    pub(super) const fn inherited(&self) -> Sums {
+        Sums { weight: self.inherited_weight, samples: self.samples_inherited, squares: self.inherited_squares }
+    }
+
     /// What the functions called by this one spent.
     #[must_use]
     pub const fn child_weight(&self) -> u64 {
@@ -49,6 +66,9 @@ pub struct OtherRows {
     pub self_weight: u64,
     /// Their samples.
     pub samples_self: u64,
+    /// Their squared weights.
+    #[serde(skip)]
+    pub self_squares: Squares,
     /// Share of that in the view's total.
     pub self_share: Share,
 }
@@ -68,42 +88,36 @@ impl FlatView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        #[derive(Clone, Copy, Default)]
-        struct Sums {
-            own: u64,
-            own_samples: u64,
-            inherited: u64,
-            inherited_samples: u64,
-        }
-        let mut sums = vec![Sums::default(); profile.cost_centres().len()];
+        // Self and inherited.
+        let mut sums = vec![(Sums::default(), Sums::default()); profile.cost_centres().len()];
         let total = walk(profile, selection, |context| {
             for function in context.active() {
-                if let Some(sum) = sums.get_mut(function.index()) {
-                    sum.inherited = sum.inherited.saturating_add(context.weight);
-                    sum.inherited_samples = sum.inherited_samples.saturating_add(context.samples);
+                if let Some((_, inherited)) = sums.get_mut(function.index()) {
+                    inherited.add(context.sums);
                 }
             }
-            if let Some(sum) = sums.get_mut(context.leaf().index()) {
-                sum.own = sum.own.saturating_add(context.weight);
-                sum.own_samples = sum.own_samples.saturating_add(context.samples);
+            if let Some((own, _)) = sums.get_mut(context.leaf().index()) {
+                own.add(context.sums);
             }
         });
         let mut rows: Vec<FlatRow> = sums
             .iter()
             .enumerate()
-            .filter(|(_, sum)| sum.inherited > 0 || sum.inherited_samples > 0)
-            .map(|(i, sum)| {
+            .filter(|(_, (_, inherited))| inherited.weight > 0 || inherited.samples > 0)
+            .map(|(i, &(own, inherited))| {
                 let function = CostCentreId::new(i as u32);
                 FlatRow {
                     function,
                     name: profile.name(function).into_owned(),
                     image: profile.image_name(function).to_owned(),
-                    self_weight: sum.own,
-                    inherited_weight: sum.inherited,
-                    samples_self: sum.own_samples,
-                    samples_inherited: sum.inherited_samples,
-                    self_share: Share::of(sum.own, total.weight, total.samples),
-                    inherited_share: Share::of(sum.inherited, total.weight, total.samples),
+                    self_weight: own.weight,
+                    inherited_weight: inherited.weight,
+                    samples_self: own.samples,
+                    samples_inherited: inherited.samples,
+                    self_squares: own.squares,
+                    inherited_squares: inherited.squares,
+                    self_share: Share::of(own, &total),
+                    inherited_share: Share::of(inherited, &total),
                 }
             })
             .collect();
@@ -156,10 +170,12 @@ impl FlatView {
                 other.functions += 1;
                 other.self_weight = other.self_weight.saturating_add(row.self_weight);
                 other.samples_self = other.samples_self.saturating_add(row.samples_self);
+                other.self_squares = other.self_squares.saturating_add(row.self_squares);
             }
             kept
         });
-        other.self_share = Share::of(other.self_weight, self.total.weight, self.total.samples);
+        let sums = Sums { weight: other.self_weight, samples: other.samples_self, squares: other.self_squares };
+        other.self_share = Share::of(sums, &self.total);
         self.other = (other.functions > 0).then_some(other);
     }
 }

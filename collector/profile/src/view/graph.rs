@@ -13,8 +13,8 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::walk::{function, is_marked, walk};
-use super::{Column, Selection, Share, Total};
+use super::walk::{function, is_approximate, is_marked, walk};
+use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
@@ -31,7 +31,8 @@ pub struct GraphArc {
     pub child_weight: u64,
     /// Samples of both.
     pub samples: u64,
-    /// Hidden functions and mutual recursion met: the true neighbour may be another.
+    /// The true neighbour may be another one in a part of the weight, because functions are hidden or merged: see
+    /// [`Profile::selected`] and [`Profile::by`].
     pub approximate: bool,
 }
 
@@ -54,6 +55,8 @@ pub struct GraphNode {
     pub root_self_weight: u64,
     /// Weight as a root while it was waiting for others.
     pub root_child_weight: u64,
+    /// A part of the weight as a root may have a caller, because functions are hidden or merged.
+    pub root_approximate: bool,
     /// Incoming arcs, the heaviest first: `self2` and `child2`.
     pub callers: Vec<GraphArc>,
     /// Outgoing arcs, the heaviest first: `self1` and `child1`.
@@ -77,33 +80,35 @@ pub struct GraphView {
     pub nodes: Vec<GraphNode>,
 }
 
+/// What is charged to a function or an arc, and the part of it while the callee was running itself.
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct Parts {
     own: u64,
     child: u64,
-    samples: u64,
+    all: Sums,
 }
 
-impl Sums {
-    fn add(&mut self, is_self: bool, weight: u64, samples: u64) {
-        let sum = if is_self { &mut self.own } else { &mut self.child };
-        *sum = sum.saturating_add(weight);
-        self.samples = self.samples.saturating_add(samples);
+impl Parts {
+    fn add(&mut self, is_self: bool, sums: Sums) {
+        let part = if is_self { &mut self.own } else { &mut self.child };
+        *part = part.saturating_add(sums.weight);
+        self.all.add(sums);
     }
 }
 
 /// Both weights of an arc.
 #[derive(Clone, Copy, Default)]
 struct ArcSums {
-    outgoing: Sums,
-    incoming: Sums,
+    outgoing: Parts,
+    incoming: Parts,
     approximate: bool,
 }
 
 #[derive(Clone, Default)]
 struct NodeSums {
-    all: Sums,
-    root: Sums,
+    all: Parts,
+    root: Parts,
+    root_approximate: bool,
     callers: Vec<GraphArc>,
     callees: Vec<GraphArc>,
 }
@@ -115,7 +120,6 @@ impl GraphView {
         let mut nodes = vec![NodeSums::default(); profile.cost_centres().len()];
         let mut arcs: HashMap<(CostCentreId, CostCentreId), ArcSums> = HashMap::new();
         let total = walk(profile, selection, |context| {
-            let (weight, samples) = (context.weight, context.samples);
             let running = context.leaf();
             let mut before = None;
             let mut entries = context.entries().iter().peekable();
@@ -123,35 +127,37 @@ impl GraphView {
                 let b = function(entry);
                 if is_marked(entry) {
                     if let Some(node) = nodes.get_mut(b.index()) {
-                        node.all.add(b == running, weight, samples);
+                        node.all.add(b == running, context.sums);
                         if before.is_none() {
-                            node.root.add(b == running, weight, samples);
+                            node.root.add(b == running, context.sums);
+                            node.root_approximate |= is_approximate(entry);
                         }
                     }
                     if let Some(a) = before {
                         let arc = arcs.entry((a, b)).or_default();
-                        arc.incoming.add(b == running, weight, samples);
-                        arc.approximate |= context.approximate;
+                        arc.incoming.add(b == running, context.sums);
+                        arc.approximate |= is_approximate(entry);
                     }
-                    if let Some(c) = entries.peek().map(|&&next| function(next)) {
+                    if let Some(&&next) = entries.peek() {
+                        let c = function(next);
                         let arc = arcs.entry((b, c)).or_default();
-                        arc.outgoing.add(c == running, weight, samples);
-                        arc.approximate |= context.approximate;
+                        arc.outgoing.add(c == running, context.sums);
+                        arc.approximate |= is_approximate(next);
                     }
                 }
                 before = Some(b);
             }
         });
         for ((caller, callee), sums) in arcs {
-            let arc = |function, part: Sums| GraphArc {
+            let arc = |function, part: Parts| GraphArc {
                 function,
                 name: profile.name(function).into_owned(),
                 self_weight: part.own,
                 child_weight: part.child,
-                samples: part.samples,
+                samples: part.all.samples,
                 approximate: sums.approximate,
             };
-            let seen = |part: Sums| part.samples > 0 || part.own > 0 || part.child > 0;
+            let seen = |part: Parts| part.all.samples > 0 || part.own > 0 || part.child > 0;
             if let Some(node) = nodes.get_mut(callee.index()).filter(|_| seen(sums.incoming)) {
                 node.callers.push(arc(caller, sums.incoming));
             }
@@ -187,9 +193,13 @@ fn finish(profile: &Profile, total: Total, sums: Vec<NodeSums>) -> Vec<GraphNode
     let mut nodes: Vec<GraphNode> = sums
         .into_iter()
         .enumerate()
-        .filter(|(_, node)| node.all.samples > 0 || node.all.own > 0 || node.all.child > 0)
+        .filter(|(_, node)| node.all.all.samples > 0 || node.all.own > 0 || node.all.child > 0)
         .map(|(i, mut node)| {
-            for arcs in [&mut node.callers, &mut node.callees] {
+            // What one arc has too much, another on this side has too little.
+            node.root_approximate |= node.callers.iter().any(|arc| arc.approximate);
+            let unsure = [node.root_approximate, node.callees.iter().any(|arc| arc.approximate)];
+            for (arcs, unsure) in [&mut node.callers, &mut node.callees].into_iter().zip(unsure) {
+                arcs.iter_mut().for_each(|arc| arc.approximate = unsure);
                 arcs.sort_by(|a, b| {
                     let weight = |arc: &GraphArc| arc.self_weight.saturating_add(arc.child_weight);
                     weight(b).cmp(&weight(a)).then_with(|| a.name.cmp(&b.name)).then(a.function.cmp(&b.function))
@@ -201,10 +211,11 @@ fn finish(profile: &Profile, total: Total, sums: Vec<NodeSums>) -> Vec<GraphNode
                 name: profile.name(function).into_owned(),
                 self_weight: node.all.own,
                 child_weight: node.all.child,
-                samples: node.all.samples,
-                share: Share::of(node.all.own.saturating_add(node.all.child), total.weight, total.samples),
+                samples: node.all.all.samples,
+                share: Share::of(node.all.all, &total),
                 root_self_weight: node.root.own,
                 root_child_weight: node.root.child,
+                root_approximate: node.root_approximate,
                 callers: node.callers,
                 callees: node.callees,
             }

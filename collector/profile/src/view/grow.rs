@@ -2,8 +2,10 @@
 //!
 //! A subtree that is too light to be shown is never grown, so a tree of few nodes costs little however many chains there are.
 
+use crate::uncertain::APPROXIMATE;
+
 /// What is charged to chains.
-pub(super) trait Amount: Copy + Default {
+pub(super) trait Amount: Clone + Default {
     /// Adds another.
     fn add(&mut self, other: &Self);
     /// By what nodes are ordered, largest first.
@@ -30,8 +32,12 @@ impl<A: Amount> Chains<A> {
         self.amounts.push(amount);
     }
 
-    /// The entry of a chain at a depth, `None` where it has ended.
+    /// The entry of a chain at a depth, `None` where it has ended. How sure it is does not tell chains apart.
     fn at(&self, chain: u32, depth: usize) -> Option<u32> {
+        self.flagged(chain, depth).map(|entry| entry & !APPROXIMATE)
+    }
+
+    fn flagged(&self, chain: u32, depth: usize) -> Option<u32> {
         let start = self.starts.get(chain as usize)?;
         let end = self.starts.get(chain as usize + 1)?;
         let at = start.checked_add(depth).filter(|at| at < end)?;
@@ -59,6 +65,8 @@ pub(super) struct Grown<A> {
     /// Before this one.
     pub(super) parent: Option<usize>,
     pub(super) entry: u32,
+    /// Whether the entry is [`APPROXIMATE`] in any chain.
+    pub(super) approximate: bool,
     /// Of the chains that end here.
     pub(super) own: A,
     /// Of all that come through here.
@@ -110,8 +118,16 @@ pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> 
                 continue;
             }
             let id = forest.nodes.len();
-            let none = Rest::default();
-            forest.nodes.push(Grown { parent: node, entry, own: A::default(), all, children: Vec::new(), rest: none });
+            let flagged = |&chain: &u32| chains.flagged(chain, depth).is_some_and(|entry| entry & APPROXIMATE != 0);
+            forest.nodes.push(Grown {
+                parent: node,
+                entry,
+                approximate: group.iter().any(flagged),
+                own: A::default(),
+                all,
+                children: Vec::new(),
+                rest: Rest::default(),
+            });
             tasks.push(Task { node: Some(id), first: from, end: to, depth: depth + 1 });
             children.push(id);
         }

@@ -2,15 +2,85 @@
 
 use serde::Serialize;
 
+use super::Total;
+use crate::squares::{Squares, equal_squares};
+
 /// 97.5% quantile of the normal distribution: a two-sided interval of 95%.
-pub(super) const Z: f64 = 1.959_963_984_540_054;
+const Z: f64 = 1.959_963_984_540_054;
+
+/// Samples of average weight that a few samples are taken with, where it is estimated how unequal their weights are.
+const PRIOR: f64 = 4.0;
+
+/// What is charged in one place of a view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sums {
+    /// Sum of the weights of all samples.
+    pub weight: u64,
+    /// Number of samples.
+    pub samples: u64,
+    /// Sum of the squared weights of all samples: it tells how unequal weights are.
+    #[serde(skip)]
+    pub squares: Squares,
+}
+
+impl Sums {
+    /// Sums of samples that all have the same weight.
+    #[must_use]
+    pub const fn equal(weight: u64, samples: u64) -> Self {
+        Self { weight, samples, squares: equal_squares(samples, weight) }
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.weight = self.weight.saturating_add(other.weight);
+        self.samples = self.samples.saturating_add(other.samples);
+        self.squares = self.squares.saturating_add(other.squares);
+    }
+
+    /// Number of samples of equal weight that say as much about the whole: (sum w)^2 / sum w^2, never more than there are.
+    #[must_use]
+    pub fn effective_samples(self) -> f64 {
+        if self.squares == 0 {
+            return 0.0;
+        }
+        let weight = self.weight as f64;
+        // At least one, whatever a damaged file says.
+        (weight * weight / self.squares as f64).min(self.samples as f64).max(1.0)
+    }
+
+    /// Weight and squares in units of the average sample of `total`, where both are the number of samples if weights are equal.
+    pub(super) fn scaled(self, total: Self) -> (f64, f64) {
+        if total.weight == 0 || total.squares == 0 {
+            return (0.0, 0.0);
+        }
+        let unit = total.squares as f64 / total.weight as f64;
+        (self.weight as f64 / unit, self.squares as f64 / (unit * unit))
+    }
+}
+
+/// Average weight of samples, by weight, as a multiple of that of all samples; `prior` is what it is taken for without any.
+pub(super) fn heaviness((weight, squares): (f64, f64), prior: f64) -> f64 {
+    (squares + PRIOR * prior) / (weight + PRIOR)
+}
+
+/// By how much the variance of a share exceeds that of a binomial proportion of [`Sums::effective_samples`] samples, at
+/// least 1: where samples of the part weigh less than others, a heavy one may just not have been met.
+///
+/// The share is a ratio of two sums, p = sum(w x) / sum(w), whose variance is sum(w^2 (x - p)^2) / sum(w)^2 =
+/// (S_part (1 - p)^2 + S_rest p^2) / W^2, with S for sums of squares. Divided by p (1 - p) that is (h_part (1 - p) + h_rest
+/// p) / W, where h = S / W is the average weight of samples.
+pub(super) fn design_effect(part: f64, rest: f64, p: f64) -> f64 {
+    (part * (1.0 - p) + rest * p).max(1.0)
+}
 
 /// A part of a total, with its 95% confidence interval, all as fractions.
 ///
+/// Of all intervals that are computed so, about 95% hold the true share: what infinitely many samples of the same run
+/// would show. It speaks of chance in sampling alone, neither of lost samples nor of how runs of a program differ.
+///
 /// The interval is Wilson's score interval for a proportion: unlike the usual p +- z sqrt(p (1 - p) / n) it stays within
-/// 0 and 1 and is right for few samples and for shares near 0 and 1, of which a profile is full. Its n is the number of
-/// samples in the view, its p the share by weight; where all samples weigh the same (every fixed-period event) that
-/// is the share of samples. It speaks of chance in sampling only, not of samples lost.
+/// 0 and 1 and is right for few samples and for shares near 0 and 1, of which a profile is full. Its p is the share by
+/// weight, its n the effective number of samples: the number of samples of equal weight whose share has the same variance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Share {
     /// Part / total, 0 if the total is 0.
@@ -22,45 +92,102 @@ pub struct Share {
 }
 
 impl Share {
-    /// The share `part` of `total`, known from `samples` samples.
+    /// The share of a part in its total.
     #[must_use]
-    pub fn of(part: u64, total: u64, samples: u64) -> Self {
-        if total == 0 || samples == 0 {
-            return Self { fraction: 0.0, low: 0.0, high: if samples == 0 { 1.0 } else { 0.0 } };
+    pub fn of(part: Sums, total: &Total) -> Self {
+        let all = total.sums();
+        if all.weight == 0 || all.samples == 0 {
+            return Self { fraction: 0.0, low: 0.0, high: if all.samples == 0 { 1.0 } else { 0.0 } };
         }
-        let p = (part as f64 / total as f64).min(1.0);
-        let n = samples as f64;
-        let z2 = Z * Z;
+        let p = (part.weight as f64 / all.weight as f64).min(1.0);
+        let rest = Sums {
+            weight: all.weight.saturating_sub(part.weight),
+            samples: all.samples.saturating_sub(part.samples),
+            squares: all.squares.saturating_sub(part.squares),
+        };
+        let effect = design_effect(heaviness(part.scaled(all), 1.0), heaviness(rest.scaled(all), 1.0), p);
+        let n = (all.effective_samples() / effect).max(1e-6);
+        let z = quantile(n, all.samples as f64);
+        let z2 = z * z;
         let centre = p + z2 / (2.0 * n);
-        let spread = Z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
+        let spread = z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
         let scale = 1.0 + z2 / n;
         // At 0 and 1 the ends are exact but for rounding.
-        let low = if part == 0 { 0.0 } else { ((centre - spread) / scale).clamp(0.0, p) };
-        let high = if part >= total { 1.0 } else { ((centre + spread) / scale).clamp(p, 1.0) };
+        let low = if part.weight == 0 { 0.0 } else { ((centre - spread) / scale).clamp(0.0, p) };
+        let high = if part.weight >= all.weight { 1.0 } else { ((centre + spread) / scale).clamp(p, 1.0) };
         Self { fraction: p, low, high }
     }
+
+    /// The share of a weight of whose samples nothing more is known: as if they were like all others.
+    #[must_use]
+    pub fn of_weight(weight: u64, total: &Total) -> Self {
+        let squares = total.squares as f64 * (weight as f64 / total.weight.max(1) as f64);
+        Self::of(Sums { weight, samples: 0, squares: squares as u128 }, total)
+    }
+}
+
+/// By how many standard deviations the interval is wide to each side: those of the normal distribution where all samples
+/// weigh the same. Where `effective` samples do the work of all `samples`, their variance is estimated from about half as
+/// many heavy ones: then those of Student's t (by the first terms of its expansion).
+fn quantile(effective: f64, samples: f64) -> f64 {
+    let inverse = 2.0 * (1.0 - effective / samples).max(0.0) / effective;
+    let second = 5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z;
+    Z + (Z.powi(3) + Z) / 4.0 * inverse + second / 96.0 * inverse * inverse
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn total(sums: Sums) -> Total {
+        Total { weight: sums.weight, samples: sums.samples, squares: sums.squares, ..Total::default() }
+    }
+
+    fn share(part: (u64, u64), of: (u64, u64)) -> Share {
+        Share::of(Sums::equal(part.0, part.1), &total(Sums::equal(of.0, of.1)))
+    }
+
     #[test]
     fn known_values() {
         // Wilson's interval for 8 of 10: 0.4902 to 0.9433; for 0 of 20: 0 to 0.1611.
-        let share = Share::of(8, 10, 10);
-        assert!((share.low - 0.4902).abs() < 1e-4 && (share.high - 0.9433).abs() < 1e-4, "{share:?}");
-        let none = Share::of(0, 20, 20);
+        let some = share((8, 8), (10, 10));
+        assert!((some.low - 0.4902).abs() < 1e-4 && (some.high - 0.9433).abs() < 1e-4, "{some:?}");
+        let none = share((0, 0), (20, 20));
         assert!(none.low.abs() < f64::EPSILON && (none.high - 0.1611).abs() < 1e-4, "{none:?}");
     }
 
     #[test]
     fn weights_do_not_matter_where_they_are_equal() {
-        assert_eq!(Share::of(8, 10, 10), Share::of(8_000, 10_000, 10));
+        let (a, b) = (share((8, 8), (10, 10)), share((8_000, 8), (10_000, 10)));
+        assert!((a.low - b.low).abs() < 1e-12 && (a.high - b.high).abs() < 1e-12, "{a:?} {b:?}");
+        let c = Share::of_weight(8_000, &total(Sums::equal(10_000, 10)));
+        assert!((a.low - c.low).abs() < 1e-3 && (a.high - c.high).abs() < 1e-3, "{a:?} {c:?}");
     }
 
     #[test]
     fn nothing_is_known_without_samples() {
-        assert_eq!(Share::of(0, 0, 0), Share { fraction: 0.0, low: 0.0, high: 1.0 });
+        assert_eq!(share((0, 0), (0, 0)), Share { fraction: 0.0, low: 0.0, high: 1.0 });
+    }
+
+    #[test]
+    fn unequal_weights_count_for_fewer_samples() {
+        // One sample of 100 and 100 of 1: 200^2 / 10,100.
+        let mut sums = Sums::equal(100, 1);
+        sums.add(Sums::equal(100, 100));
+        assert!((sums.effective_samples() - 3.96).abs() < 0.01);
+        assert_eq!(Sums::equal(70, 7).effective_samples(), 7.0);
+        assert_eq!(Sums::default().effective_samples(), 0.0);
+        // The interval of what the one sample was charged to is nearly everything.
+        let heavy = Share::of(Sums::equal(100, 1), &total(sums));
+        assert!(heavy.low < 0.2 && heavy.high > 0.8, "{heavy:?}");
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_give_an_interval() {
+        let all = total(Sums { weight: 5, samples: 1, squares: u128::MAX });
+        for part in [Sums::default(), Sums { weight: u64::MAX, samples: 9, squares: 0 }, all.sums()] {
+            let share = Share::of(part, &all);
+            assert!(share.low <= share.fraction && share.fraction <= share.high, "{share:?}");
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::walk::walk_contexts;
-use super::{Column, Selection, Share, Total};
+use super::walk::{sums_of, walk_contexts};
+use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::{CostCentreId, LineId};
 use crate::profile::Profile;
 
@@ -38,6 +38,8 @@ pub struct FunctionLines {
     pub self_weight: u64,
     /// Samples of that.
     pub samples: u64,
+    /// Share of that in the view's total.
+    pub share: Share,
     /// Its lines, the heaviest first.
     pub lines: Vec<LineRow>,
 }
@@ -75,48 +77,47 @@ impl LinesView {
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
         // Who is charged for each context.
-        let named = profile.named();
-        let mut charged = vec![None; named.contexts().len()];
-        let total = walk_contexts(profile, &named, selection, |context, visible| {
+        let shown = profile.shown(selection);
+        let mut charged = vec![None; shown.contexts().len()];
+        let total = walk_contexts(profile, &shown, selection, |context, visible| {
             if let Some(place) = charged.get_mut(context.index()) {
                 *place = Some(visible.leaf());
             }
         });
-        let mut sums: HashMap<(CostCentreId, LineId), (u64, u64)> = HashMap::new();
+        let mut sums: HashMap<(CostCentreId, LineId), Sums> = HashMap::new();
         profile.for_each_charge(|charge| {
-            let context = named.context(charge.context);
+            let context = shown.context(charge.context);
             let Some(function) = charged.get(context.index()).copied().flatten() else { return };
-            if !selection.takes_thread(charge.thread) {
+            if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
                 return;
             }
-            let own = named.contexts().leaf(context) == Some(function);
-            let line = if own { charge.line } else { LineId::UNKNOWN };
-            let weight = charge.weights.get(selection.metric_index()).copied().unwrap_or(0);
-            let (weights, samples) = sums.entry((function, line)).or_default();
-            *weights = weights.saturating_add(weight);
-            *samples = samples.saturating_add(charge.samples);
+            let line = if shown.shows_leaf(charge.context) { charge.line } else { LineId::UNKNOWN };
+            sums.entry((function, line)).or_default().add(sums_of(&charge, selection));
         });
-        let mut functions: HashMap<CostCentreId, Vec<LineRow>> = HashMap::new();
-        for ((function, id), (weight, samples)) in sums {
+        let mut functions: HashMap<CostCentreId, (Vec<LineRow>, Sums)> = HashMap::new();
+        for ((function, id), sums) in sums {
             let line = profile.line(id);
-            functions.entry(function).or_default().push(LineRow {
+            let (lines, all) = functions.entry(function).or_default();
+            all.add(sums);
+            lines.push(LineRow {
                 id,
                 file: line.map(|line| line.file.to_string()).unwrap_or_default(),
                 line: line.map_or(0, |line| line.line),
-                weight,
-                samples,
-                share: Share::of(weight, total.weight, total.samples),
+                weight: sums.weight,
+                samples: sums.samples,
+                share: Share::of(sums, &total),
             });
         }
         let mut functions: Vec<FunctionLines> = functions
             .into_iter()
-            .map(|(function, mut lines)| {
+            .map(|(function, (mut lines, all))| {
                 lines.sort_by(|a, b| b.weight.cmp(&a.weight).then(a.id.cmp(&b.id)));
                 FunctionLines {
                     function,
                     name: profile.name(function).into_owned(),
-                    self_weight: lines.iter().fold(0, |sum, line| sum.saturating_add(line.weight)),
-                    samples: lines.iter().fold(0, |sum, line| sum.saturating_add(line.samples)),
+                    self_weight: all.weight,
+                    samples: all.samples,
+                    share: Share::of(all, &total),
                     lines,
                 }
             })

@@ -1,8 +1,12 @@
 //! Views: what a profile says, as plain data that text, JSON, HTML and exports are made from.
 //!
 //! Every view charges each context's weight to what stands in its history, in one walk over the context tree that pushes
-//! every context once. Functions that a [`Selection`] hides are taken out of the history first (I6): what they spent
-//! themselves goes to their innermost visible caller, and to `[root]` ([`CostCentreId::ROOT`]) where nothing is visible.
+//! every context once. Functions that a [`Selection`] hides are left out of the calls that made each context first (I6):
+//! what they spent themselves goes to their innermost visible caller, and to `[root]` ([`CostCentreId::ROOT`]) where nothing
+//! is visible.
+//!
+//! Views show only calls that happened. Where recursion was squeezed out between two entries, there is a gap. Where
+//! functions are hidden or merged, a caller or callee that may be another one is marked as approximate.
 //!
 //! Names in views are as the profiled program has them: pass them through [`sanitise`](crate::sanitise) before they go to
 //! a terminal.
@@ -17,6 +21,8 @@ mod grow;
 mod interval;
 mod lines;
 mod selection;
+mod significance;
+mod special;
 mod stacks;
 mod stats;
 mod threads;
@@ -28,25 +34,26 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::history::Entry;
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
+use crate::squares::Squares;
 
 pub use column::Column;
 pub use cycles::{Cycle, CycleRow, CyclesView};
-pub use diff::{DiffRow, DiffSide, DiffView};
+pub use diff::{DiffRow, DiffSide, DiffView, Run};
 pub use diff_tree::{ChainSide, DiffFunction, DiffNode, DiffTree, OtherDiff};
 pub use flat::{FlatRow, FlatView, OtherRows};
 pub use graph::{GraphArc, GraphNode, GraphView};
-pub use interval::Share;
+pub use interval::{Share, Sums};
 pub use lines::{FunctionLines, LineRow, LinesView};
 pub use selection::Selection;
+pub use significance::{LEVEL as SIGNIFICANCE_LEVEL, WORDS as SIGNIFICANCE};
 pub use stacks::{StackRow, StacksView};
 pub use stats::StatsView;
 pub use threads::{ProcessRow, ThreadRow, ThreadsView};
 pub use timeline::{Band, TimelineView};
 pub use tree::{OtherChains, TreeNode, TreeView};
-pub(crate) use walk::walk_contexts;
+pub(crate) use walk::{function, is_gap, walk_contexts};
 
 /// What a view is made of in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -55,6 +62,9 @@ pub struct Total {
     pub weight: u64,
     /// Samples of everything in the view.
     pub samples: u64,
+    /// Sum of the squared weights of its samples, see [`Sums`].
+    #[serde(skip)]
+    pub squares: Squares,
     /// Weight of the whole profile: more than `weight` where the selection leaves threads or stacks out.
     pub whole_weight: u64,
     /// Samples of the whole profile.
@@ -62,6 +72,12 @@ pub struct Total {
 }
 
 impl Total {
+    /// Everything in the view.
+    #[must_use]
+    pub const fn sums(&self) -> Sums {
+        Sums { weight: self.weight, samples: self.samples, squares: self.squares }
+    }
+
     /// What is selected of a profile.
     #[must_use]
     pub fn of(profile: &Profile, selection: &Selection) -> Total {
@@ -88,14 +104,52 @@ fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> Na
         .collect()
 }
 
-/// A history as words: unmarked entries in parentheses.
-fn words<'a>(entries: impl Iterator<Item = &'a Entry>, names: &Names, separator: &str) -> String {
-    let words: Vec<String> = entries
-        .map(|entry| {
-            let name = names.get(&entry.function).map_or("[unknown]", String::as_str);
-            let name = crate::sanitise(name);
-            if entry.marked { name.into_owned() } else { format!("({name})") }
-        })
-        .collect();
-    words.join(separator)
+/// An entry of a history as a view shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct StackEntry {
+    /// The function.
+    pub function: CostCentreId,
+    /// Whether this entry is the function's most recent activation.
+    pub marked: bool,
+    /// Between the entry before and this one, recursion was squeezed out: the one may not have called the other.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gap: bool,
+    /// The call by the entry before may be another, because functions are hidden or merged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub approximate: bool,
+}
+
+impl StackEntry {
+    fn of(entry: u32) -> StackEntry {
+        StackEntry {
+            function: walk::function(entry),
+            marked: walk::is_marked(entry),
+            gap: walk::is_gap(entry),
+            approximate: walk::is_approximate(entry),
+        }
+    }
+}
+
+/// What stands between two functions of which the one may not have called the other.
+pub const SQUEEZED_OUT: &str = "[...]";
+
+/// A history, oldest first, as words: unmarked entries in parentheses, gaps as [`SQUEEZED_OUT`], `~` where the call before is
+/// approximate.
+fn words(entries: &[StackEntry], names: &Names) -> Vec<String> {
+    let mut words = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if entry.gap {
+            words.push(SQUEEZED_OUT.to_owned());
+        }
+        let name = names.get(&entry.function).map_or("[unknown]", String::as_str);
+        words.push(label(&crate::sanitise(name), entry.marked, false, entry.approximate));
+    }
+    words
+}
+
+/// What to call an entry of a history.
+fn label(name: &str, marked: bool, gap: bool, approximate: bool) -> String {
+    let gap = if gap { "[...] " } else { "" };
+    let mark = if approximate { "~" } else { "" };
+    if marked { format!("{gap}{mark}{name}") } else { format!("{gap}{mark}({name})") }
 }

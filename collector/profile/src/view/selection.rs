@@ -96,7 +96,7 @@ impl Selection {
     }
 
     /// Visibility by number of cost centre, of those that the profile names later by what they are in truth; `None` if nothing is hidden.
-    pub(super) fn visible(&self, profile: &Profile) -> Option<Vec<bool>> {
+    pub(crate) fn visible(&self, profile: &Profile) -> Option<Vec<bool>> {
         if !self.hides() {
             return None;
         }
@@ -106,14 +106,19 @@ impl Selection {
         Some((0..profile.cost_centres().len()).map(|i| shows(CostCentreId::new(i as u32))).collect())
     }
 
-    /// Focus by number of cost centre; `None` if every stack counts.
-    pub(super) fn focussed(&self, profile: &Profile) -> Option<Vec<bool>> {
-        self.focus.as_ref().map(|focus| by_number(profile, focus))
-    }
-
-    /// The functions whose stacks do not count, by number of cost centre; `None` if there are none.
-    pub(super) fn ignored(&self, profile: &Profile) -> Option<Vec<bool>> {
-        (!self.ignored.is_empty()).then(|| by_number(profile, &self.ignored))
+    /// Whether each context of a profile counts: a focussed function is on its stack, and no ignored one; `None` if all do.
+    pub(crate) fn counts(&self, profile: &Profile) -> Option<Vec<bool>> {
+        if self.focus.is_none() && self.ignored.is_empty() {
+            return None;
+        }
+        let focus = self.focus.as_ref().map(|focus| by_number(profile, focus));
+        let ignored = by_number(profile, &self.ignored);
+        let holds = |set: &[bool], id: CostCentreId| set.get(profile.real(id).index()).copied().unwrap_or(false);
+        let focussed = |id| focus.as_ref().is_some_and(|focus| holds(focus, id));
+        let root = (focus.is_none(), false);
+        let on_stack = |_, (above, ignores): (bool, bool), id| (above || focussed(id), ignores || holds(&ignored, id));
+        let stacks = profile.contexts().replay(root, root, on_stack);
+        Some(stacks.into_iter().map(|(focussed, ignores)| focussed && !ignores).collect())
     }
 }
 

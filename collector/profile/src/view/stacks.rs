@@ -6,23 +6,21 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::walk;
-use super::{Column, Names, Selection, Share, Total, names, words};
-use crate::history::Entry;
-use crate::marked::to_entry;
+use super::{Column, Names, Selection, Share, StackEntry, Sums, Total, names, words};
 use crate::profile::Profile;
 
 /// One stack: recursion is folded, see [`History`](crate::History).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StackRow {
     /// The entries, oldest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StackEntry>,
     /// Weight charged to exactly this stack.
     pub weight: u64,
     /// Samples charged to it.
     pub samples: u64,
     /// Share of the view's total.
     pub share: Share,
-    /// Hidden functions and mutual recursion met: unmarked entries may not be the true ones.
+    /// A call in it may be another, because functions are hidden or merged.
     pub approximate: bool,
 }
 
@@ -41,32 +39,22 @@ impl StacksView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let row = |entries: &[u32], weight, samples, approximate| StackRow {
-            entries: entries.iter().map(|&entry| to_entry(entry)).collect(),
-            weight,
-            samples,
+        let row = |entries: &[u32], approximate| StackRow {
+            entries: entries.iter().map(|&entry| StackEntry::of(entry)).collect(),
+            weight: 0,
+            samples: 0,
             share: Share::default(),
             approximate,
         };
-        let mut rows: Vec<StackRow> = Vec::new();
-        // Hiding functions makes stacks equal that were different; without, no two contexts have the same.
-        let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
+        let mut rows: Vec<(StackRow, Sums)> = Vec::new();
         let total = walk(profile, selection, |context| {
-            let (weight, samples) = (context.weight, context.samples);
-            if selection.hides() {
-                let at = *known.entry_ref(context.entries()).or_insert(rows.len());
-                if let Some(row) = rows.get_mut(at) {
-                    row.weight = row.weight.saturating_add(weight);
-                    row.samples = row.samples.saturating_add(samples);
-                    row.approximate |= context.approximate;
-                    return;
-                }
-            }
-            rows.push(row(context.entries(), weight, samples, context.approximate));
+            rows.push((row(context.entries(), context.is_approximate()), context.sums));
         });
-        for row in &mut rows {
-            row.share = Share::of(row.weight, total.weight, total.samples);
-        }
+        let row = |(row, sums): (StackRow, Sums)| {
+            let share = Share::of(sums, &total);
+            StackRow { weight: sums.weight, samples: sums.samples, share, ..row }
+        };
+        let mut rows: Vec<StackRow> = rows.into_iter().map(row).collect();
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
         let names = names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
         Self { total, rows, names }
@@ -96,6 +84,8 @@ impl StacksView {
     /// A row as text, safe to print: `<leaf,...,root> weight`, unmarked entries in parentheses.
     #[must_use]
     pub fn text(&self, row: &StackRow) -> String {
-        format!("<{}> {}", words(row.entries.iter().rev(), &self.names, ","), row.weight)
+        let mut words = words(&row.entries, &self.names);
+        words.reverse();
+        format!("<{}> {}", words.join(","), row.weight)
     }
 }

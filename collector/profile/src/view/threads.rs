@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use super::walk::walk_contexts;
-use super::{Column, Selection, Share, Total};
+use super::walk::sums_of;
+use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::{ProcessId, ThreadId};
 use crate::profile::Profile;
 
@@ -83,24 +83,16 @@ impl ThreadsView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let named = profile.named();
-        let mut counts = vec![false; named.contexts().len()];
-        let total = walk_contexts(profile, &named, selection, |context, _| {
-            if let Some(place) = counts.get_mut(context.index()) {
-                *place = true;
-            }
-        });
-        let mut sums = vec![(0u64, 0u64); profile.threads().len()];
+        let total = Total::of(profile, selection);
+        let charged = selection.counts(profile);
+        let mut sums = vec![Sums::default(); profile.threads().len()];
         profile.for_each_charge(|charge| {
-            if !counts.get(named.context(charge.context).index()).copied().unwrap_or(false)
-                || !selection.takes_thread(charge.thread)
-            {
+            let counts = |counts: &Vec<bool>| counts.get(charge.context.index()).copied().unwrap_or(false);
+            if !charged.as_ref().is_none_or(counts) || !selection.takes_thread(charge.thread) {
                 return;
             }
-            if let Some((weights, samples)) = sums.get_mut(charge.thread.index()) {
-                let weight = charge.weights.get(selection.metric_index()).copied().unwrap_or(0);
-                *weights = weights.saturating_add(weight);
-                *samples = samples.saturating_add(charge.samples);
+            if let Some(sum) = sums.get_mut(charge.thread.index()) {
+                sum.add(sums_of(&charge, selection));
             }
         });
         let mut processes: Vec<ProcessRow> = (0u32..)
@@ -117,21 +109,23 @@ impl ThreadsView {
                 threads: Vec::new(),
             })
             .collect();
-        for ((i, thread), (weight, samples)) in (0u32..).zip(profile.threads()).zip(sums) {
+        let mut of_processes = vec![Sums::default(); processes.len()];
+        for ((i, thread), sums) in (0u32..).zip(profile.threads()).zip(sums) {
             let Some(process) = processes.get_mut(thread.process.index()) else { continue };
-            process.weight = process.weight.saturating_add(weight);
-            process.samples = process.samples.saturating_add(samples);
+            if let Some(all) = of_processes.get_mut(thread.process.index()) {
+                all.add(sums);
+            }
             process.threads.push(ThreadRow {
                 id: ThreadId::new(i),
                 tid: thread.tid,
                 name: thread.name.clone(),
-                weight,
-                samples,
-                share: Share::of(weight, total.weight, total.samples),
+                weight: sums.weight,
+                samples: sums.samples,
+                share: Share::of(sums, &total),
             });
         }
-        for process in &mut processes {
-            process.share = Share::of(process.weight, total.weight, total.samples);
+        for (process, sums) in processes.iter_mut().zip(of_processes) {
+            (process.weight, process.samples, process.share) = (sums.weight, sums.samples, Share::of(sums, &total));
             process.threads.sort_by(|a, b| b.weight.cmp(&a.weight).then(a.id.cmp(&b.id)));
         }
         processes.sort_by(|a, b| b.weight.cmp(&a.weight).then(a.id.cmp(&b.id)));

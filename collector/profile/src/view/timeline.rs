@@ -88,10 +88,10 @@ impl TimelineView {
         }
         let number = |function: CostCentreId| number.get(function.index()).copied().flatten();
         // The bands that each context counts for, and whether it counts at all.
-        let named = profile.named();
-        let mut places: Vec<Option<(usize, usize)>> = vec![None; named.contexts().len()];
+        let shown = profile.shown(selection);
+        let mut places: Vec<Option<(usize, usize)>> = vec![None; shown.contexts().len()];
         let mut lists: Vec<usize> = Vec::new();
-        walk_contexts(profile, &named, selection, |id, visible| {
+        walk_contexts(profile, &shown, selection, |id, visible| {
             let from = lists.len();
             if inherited {
                 lists.extend(visible.active().filter_map(number));
@@ -109,8 +109,8 @@ impl TimelineView {
             }
         };
         profile.for_each_charge(|charge| {
-            let Some((from, to)) = places.get(named.context(charge.context).index()).copied().flatten() else { return };
-            if !selection.takes_thread(charge.thread) {
+            let Some((from, to)) = places.get(shown.context(charge.context).index()).copied().flatten() else { return };
+            if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
                 return;
             }
             let list = lists.get(from..to).unwrap_or(&[]);
@@ -124,8 +124,8 @@ impl TimelineView {
             }
         });
         let other = (!inherited).then(|| {
-            let shown = |column: usize| bands.iter().filter_map(|band| band.weights.get(column)).sum::<u64>();
-            weights.iter().enumerate().map(|(column, all)| all.saturating_sub(shown(column))).collect()
+            let of_bands = |column: usize| bands.iter().filter_map(|band| band.weights.get(column)).sum::<u64>();
+            weights.iter().enumerate().map(|(column, all)| all.saturating_sub(of_bands(column))).collect()
         });
         let left_out = all.saturating_sub(bands.len());
         Self { total: flat.total, inherited, columns: columns.to_vec(), weights, bands, left_out, other }

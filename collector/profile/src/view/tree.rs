@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use serde::Serialize;
 
 use super::grow::{Amount, Chains, Forest, Grown, grow};
-use super::walk::{Visible, function, is_marked, walk};
-use super::{Column, Names, Selection, Total, names};
+use super::walk::{Visible, function, is_gap, is_marked, walk};
+use super::{Column, Names, Selection, Share, Sums, Total, label, names};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
@@ -20,6 +20,13 @@ pub struct TreeNode {
     pub function: CostCentreId,
     /// Whether this entry is the function's most recent activation; see [`History`](crate::History).
     pub marked: bool,
+    /// Between this node and its parent, recursion was squeezed out: the one may not have called the other.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gap: bool,
+    /// The call between this node and its parent may be another in a part of the weight, because functions are hidden or
+    /// merged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub approximate: bool,
     /// Weight of exactly this chain; from the root down that is self weight.
     pub self_weight: u64,
     /// Weight of this chain and all that go on from it. A function that is in a chain twice, unmarked and marked, has this
@@ -27,6 +34,9 @@ pub struct TreeNode {
     pub weight: u64,
     /// Samples of `weight`.
     pub samples: u64,
+    /// Share of `weight` in the view's total.
+    #[serde(skip)]
+    pub share: Share,
     /// What goes on from here, the heaviest first, as positions in [`TreeView::nodes`].
     pub children: Vec<usize>,
     /// What goes on from here and is too light to be there.
@@ -69,17 +79,9 @@ pub struct TreeView {
     pub names: Names,
 }
 
-/// Weight and samples.
-#[derive(Clone, Copy, Default)]
-struct Weight {
-    weight: u64,
-    samples: u64,
-}
-
-impl Amount for Weight {
+impl Amount for Sums {
     fn add(&mut self, other: &Self) {
-        self.weight = self.weight.saturating_add(other.weight);
-        self.samples = self.samples.saturating_add(other.samples);
+        Sums::add(self, *other);
     }
 
     fn order(&self) -> u64 {
@@ -106,7 +108,7 @@ impl TreeView {
     #[must_use]
     pub fn bottom_up(profile: &Profile, selection: &Selection, least: f64) -> Self {
         Self::grown(profile, selection, least, |context, chains, amount| {
-            chains.push(context.entries().iter().rev().copied(), amount);
+            chains.push(context.upwards(context.entries().len() - 1), amount);
         })
     }
 
@@ -116,7 +118,7 @@ impl TreeView {
     pub fn callees(profile: &Profile, selection: &Selection, of: CostCentreId, least: f64) -> Self {
         Self::grown(profile, selection, least, |context, chains, amount| {
             if let Some(at) = latest(context, of) {
-                chains.push(context.entries().iter().skip(at).copied(), amount);
+                chains.push(context.downwards(at), amount);
             }
         })
     }
@@ -127,7 +129,7 @@ impl TreeView {
     pub fn callers(profile: &Profile, selection: &Selection, of: CostCentreId, least: f64) -> Self {
         Self::grown(profile, selection, least, |context, chains, amount| {
             if let Some(at) = latest(context, of) {
-                chains.push(context.entries().iter().take(at + 1).rev().copied(), amount);
+                chains.push(context.upwards(at), amount);
             }
         })
     }
@@ -136,23 +138,26 @@ impl TreeView {
         profile: &Profile,
         selection: &Selection,
         least: f64,
-        mut chain: impl FnMut(&Visible<'_>, &mut Chains<Weight>, Weight),
+        mut chain: impl FnMut(&Visible<'_>, &mut Chains<Sums>, Sums),
     ) -> Self {
         let mut chains = Chains::new();
         let total = walk(profile, selection, |context| {
-            chain(context, &mut chains, Weight { weight: context.weight, samples: context.samples });
+            chain(context, &mut chains, context.sums);
         });
         // Of nothing, everything is shown.
         let share = |weight: u64| if total.weight == 0 { 1.0 } else { weight as f64 / total.weight as f64 };
         let Forest { nodes, roots, rest } = grow(&chains, |amount| share(amount.weight) >= least);
-        let other = |nodes, amount: Weight| OtherChains { nodes, weight: amount.weight, samples: amount.samples };
-        let node = |it: Grown<Weight>| TreeNode {
+        let other = |nodes, amount: Sums| OtherChains { nodes, weight: amount.weight, samples: amount.samples };
+        let node = |it: Grown<Sums>| TreeNode {
             parent: it.parent,
             function: function(it.entry),
             marked: is_marked(it.entry),
+            gap: is_gap(it.entry),
+            approximate: it.approximate,
             self_weight: it.own.weight,
             weight: it.all.weight,
             samples: it.all.samples,
+            share: Share::of(it.all, &total),
             children: it.children,
             other: other(it.rest.subtrees, it.rest.amount),
         };
@@ -225,11 +230,12 @@ impl TreeView {
         self.names.retain(|function, _| used.contains(function));
     }
 
-    /// Name of a node's function; in parentheses where the function has been entered again since, further in.
+    /// Name of a node's function; in parentheses where the function has been entered again since, further in, and after
+    /// `[...]` or `~` where the call is a gap or approximate.
     #[must_use]
     pub fn label(&self, node: &TreeNode) -> String {
         let name = self.names.get(&node.function).map_or("[unknown]", String::as_str);
-        if node.marked { name.to_owned() } else { format!("({name})") }
+        label(name, node.marked, node.gap, node.approximate)
     }
 
     /// The heaviest chain: from the heaviest root always on to the heaviest callee, as long as that is heavier than what

@@ -52,6 +52,7 @@ impl Maker {
             start: Some(0x1000),
             file: Some("demo.c".into()),
             line: 3,
+            local: false,
         })
     }
 
@@ -79,5 +80,34 @@ impl Maker {
     pub fn find(&self, name: &str) -> CostCentreId {
         let position = self.profile.cost_centres().iter().position(|f| f.linkage_name.as_deref() == Some(name));
         CostCentreId::new(u32::try_from(position.unwrap()).unwrap())
+    }
+}
+
+/// Chance that is the same every time (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// From 0 to below 1.
+    pub fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub fn chance(&mut self, p: f64) -> bool {
+        self.fraction() < p
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
     }
 }

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use hashbrown::HashMap;
 
 use super::Export;
-use super::walk::walk;
+use super::walk::{frame_name, walk};
 use crate::codec::TimeColumn;
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::model::{Image, Unit};
@@ -225,7 +225,7 @@ impl Tables {
             return number;
         }
         let profile = export.profile;
-        let name = self.string(&sanitise(&profile.name(id)));
+        let name = self.string(&frame_name(profile, id));
         let centre = profile.cost_centre(id);
         let source = centre.and_then(|it| it.file.as_deref()).map(|file| {
             let file = sanitise(file);

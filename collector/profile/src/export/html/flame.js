@@ -114,7 +114,8 @@ class Flame {
 
   label(node) {
     const name = this.tree.model.functions[this.tree.ids[node]].name;
-    return this.tree.marked[node] ? name : "(" + name + ")";
+    const sure = this.tree.gap[node] ? "[...] " : this.tree.unsure[node] ? "~" : "";
+    return sure + (this.tree.marked[node] ? name : "(" + name + ")");
   }
 
   at(event) {
@@ -140,6 +141,8 @@ class Flame {
     lines.push(this.page.amount(tree.weight[node]) + " here, " + this.page.amount(tree.own[node]) + " of it itself");
     lines.push(this.page.amount(tree.inherited[it.id]) + " in all, " + this.page.amount(tree.self[it.id]) + " itself");
     if (!tree.marked[node]) lines.push("(recursion is folded: it is active again further in)");
+    if (tree.gap[node]) lines.push("[...]: recursion was squeezed out here; the function above may not have called this one");
+    else if (tree.unsure[node]) lines.push("~: the caller may be another, for what is hidden or merged");
     return lines.join("\n");
   }
 

@@ -17,7 +17,7 @@ class Graph {
     const places = new Map(rows.map((row, i) => [row.function.id, i]));
     const nodes = rows.map(row => ({ row, out: [], layer: 0 }));
     const arcs = tree.arcs((from, to) => places.has(from) && places.has(to)).out.filter(arc => arc.weight >= tree.total / 500)
-      .map(arc => ({ from: places.get(arc.from), to: places.get(arc.to), weight: arc.weight }));
+      .map(arc => ({ from: places.get(arc.from), to: places.get(arc.to), weight: arc.weight, unsure: arc.unsure }));
     for (const arc of arcs) nodes[arc.from].out.push(arc);
     this.layers(nodes);
     const layers = this.order(nodes, arcs);
@@ -95,10 +95,10 @@ class Graph {
       const is = hot.has(nodes[arc.from].row.function.id + ">" + nodes[arc.to].row.function.id);
       const line = make("path", {
         d: `M${ax} ${ay} C${ax + (arc.back ? wide : 0)} ${ay + bend} ${bx + (arc.back ? wide : 0)} ${by - bend} ${bx} ${by}`,
-        class: is ? "arc hot" : "arc", "stroke-width": Math.max(7 * arc.weight / tree.total, 0.7),
+        class: "arc" + (is ? " hot" : "") + (arc.unsure ? " unsure" : ""), "stroke-width": Math.max(7 * arc.weight / tree.total, 0.7),
       }, svg);
       const caller = nodes[arc.from].row.function.name, callee = nodes[arc.to].row.function.name;
-      make("title", {}, line, `${caller} → ${callee}\n${this.page.amount(arc.weight)}`);
+      make("title", {}, line, `${caller} → ${callee}\n${this.page.amount(arc.weight)}${arc.unsure ? "\n~: the caller or callee may be another" : ""}`);
       if (arc.weight > tree.total / 50 && !arc.back) {
         make("text", { x: (ax + bx) / 2, y: (ay + by) / 2, class: "share" }, svg, percent(arc.weight, tree.total));
       }

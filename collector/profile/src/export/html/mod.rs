@@ -47,6 +47,10 @@ struct Data {
     parents: Vec<i64>,
     /// Its function * 2, + 1 if the entry is marked.
     entries: Vec<u32>,
+    /// The nodes that their parent may not have called: recursion was squeezed out between the two.
+    gaps: Vec<usize>,
+    /// The nodes whose call by their parent may be another in part, because functions are hidden or merged.
+    unsure: Vec<usize>,
     /// What was spent in exactly this stack.
     weights: Vec<u64>,
     /// And when.
@@ -116,7 +120,10 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
     numbers.function(export, CostCentreId::ELIDED);
     numbers.function(export, CostCentreId::ROOT);
     let (mut parents, mut entries, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut gaps, mut unsure) = (Vec::new(), Vec::new());
     for node in kept.iter().filter_map(|&i| tree.nodes.get(i)) {
+        gaps.extend(node.gap.then_some(parents.len()));
+        unsure.extend(node.approximate.then_some(parents.len()));
         parents.push(node.parent.and_then(|parent| place.get(&parent).copied()).unwrap_or(-1));
         entries.push(numbers.function(export, node.function) * 2 + u32::from(node.marked));
         weights.push(node.self_weight);
@@ -189,6 +196,8 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
         functions: numbers.functions,
         parents,
         entries,
+        gaps,
+        unsure,
         weights,
         timeline,
     };

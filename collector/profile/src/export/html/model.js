@@ -14,6 +14,9 @@ class Model {
     const count = data.parents.length;
     this.parents = data.parents;
     this.entries = data.entries; // function * 2 + (1 if marked)
+    const flags = nodes => { const set = new Uint8Array(count); for (const node of nodes) set[node] = 1; return set; };
+    this.gaps = flags(data.gaps); // the parent may not have called this one: recursion was squeezed out between them
+    this.unsure = flags(data.unsure); // the call may be another, because functions are hidden or merged
     this.weights = data.weights; // of all the time, or of the part of it that is asked for
     this.count = count;
   }
@@ -41,13 +44,16 @@ class Model {
     const count = this.count;
     const place = new Int32Array(count); // node here -> node there
     const counts = new Uint8Array(count); // 1: focussed, 2: ignored
+    const missing = new Uint8Array(count); // hidden, and what was squeezed out there may be shown
     let total = 0, outside = 0;
     for (let node = 0; node < count; node++) {
       const parent = this.parents[node], entry = this.entries[node], id = entry >> 1;
       let at = parent < 0 ? -1 : place[parent];
       // Nothing is hidden: then no two nodes become one.
-      if (!hides) at = tree.add(at, id, entry & 1);
-      else if (!hidden[id]) at = tree.child(at, id, entry & 1);
+      const gap = this.gaps[node] | (parent < 0 ? 0 : missing[parent]);
+      if (!hides) at = tree.add(at, id, entry & 1, gap, this.unsure[node]);
+      else if (!hidden[id]) at = tree.child(at, id, entry & 1, gap, gap | this.unsure[node]);
+      else missing[node] = gap | (entry & 1 ? 0 : 1);
       place[node] = at;
       const above = parent < 0 ? 0 : counts[parent];
       counts[node] = above | (!sets.focus || sets.focus[id] ? 1 : 0) | (sets.ignore && sets.ignore[id] ? 2 : 0);
@@ -56,7 +62,7 @@ class Model {
       if (counts[node] !== 1) { outside += weight; continue; }
       total += weight;
       // Everything hidden: it is nobody's.
-      tree.own[at < 0 ? tree.child(-1, this.rootFunction(), 1) : at] += weight;
+      tree.own[at < 0 ? tree.child(-1, this.rootFunction(), 1, 0, 0) : at] += weight;
     }
     tree.place = place;
     tree.counts = counts;
@@ -105,28 +111,35 @@ class Tree {
     this.parents = new Int32Array(most);
     this.ids = new Int32Array(most);
     this.marked = new Uint8Array(most);
+    this.gap = new Uint8Array(most);
+    this.unsure = new Uint8Array(most);
     this.own = new Float64Array(most);
     this.index = new Map();
   }
 
-  add(parent, id, marked) {
+  add(parent, id, marked, gap, unsure) {
     const node = this.count++;
     this.parents[node] = parent;
     this.ids[node] = id;
     this.marked[node] = marked;
+    this.gap[node] = gap;
+    this.unsure[node] = unsure;
     return node;
   }
 
-  child(parent, id, marked) {
+  child(parent, id, marked, gap, unsure) {
     // Hiding what was between makes neighbours of equal functions: one entry, marked if either is.
     if (parent >= 0 && this.ids[parent] === id) {
+      // Who called the latest activation is not known where something may be missing between the two.
+      if (unsure || (marked && !this.marked[parent])) this.unsure[parent] = 1;
       if (marked) this.marked[parent] = 1;
       return parent;
     }
     // Unique below 2^53: as many functions and nodes as a page can have.
-    const key = ((parent + 1) * this.model.functions.length + id) * 2 + marked;
+    const key = ((parent + 1) * this.model.functions.length + id) * 4 + marked * 2 + gap;
     let node = this.index.get(key);
-    if (node === undefined) this.index.set(key, node = this.add(parent, id, marked));
+    if (node === undefined) this.index.set(key, node = this.add(parent, id, marked, gap, unsure));
+    if (unsure) this.unsure[node] = 1;
     return node;
   }
 
@@ -191,20 +204,22 @@ class Tree {
   arcs(wanted) {
     const functions = this.model.functions.length;
     const sums = { in: new Map(), out: new Map() };
-    const add = (map, from, to, weight) => {
+    const add = (map, from, to, node) => {
       const key = from * functions + to;
-      map.set(key, (map.get(key) || 0) + weight);
+      let sum = map.get(key);
+      if (!sum) map.set(key, sum = { from, to, weight: 0, unsure: false });
+      sum.weight += this.weight[node];
+      if (this.gap[node] || this.unsure[node]) sum.unsure = true;
     };
     for (let node = 0; node < this.count; node++) {
       const parent = this.parents[node];
       if (parent < 0 || !this.weight[node]) continue;
       const from = this.ids[parent], to = this.ids[node];
       if (!wanted(from, to)) continue;
-      if (this.marked[node]) add(sums.in, from, to, this.weight[node]);
-      if (this.marked[parent]) add(sums.out, from, to, this.weight[node]);
+      if (this.marked[node]) add(sums.in, from, to, node);
+      if (this.marked[parent]) add(sums.out, from, to, node);
     }
-    const list = map => Array.from(map, ([key, weight]) => ({ from: Math.floor(key / functions), to: key % functions, weight }));
-    return { in: list(sums.in), out: list(sums.out) };
+    return { in: Array.from(sums.in.values()), out: Array.from(sums.out.values()) };
   }
 
   /* A function between its callers and its callees. */

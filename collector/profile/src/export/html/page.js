@@ -245,7 +245,7 @@ class Page {
     })[this.state.view]();
   }
 
-  row(body, it, self, inherited) {
+  row(body, it, self, inherited, unsure) {
     const { total } = this.tree;
     const row = this.add("tr", undefined, body);
     row.tabIndex = 0;
@@ -256,7 +256,7 @@ class Page {
       if (weight != null) share.style.setProperty("--part", 100 * weight / total + "%");
     }
     this.add("td", it.image, row, "faint");
-    this.add("td", it.name, row).title = it.file ? it.file + (it.line ? ":" + it.line : "") : "";
+    this.add("td", (unsure ? "~" : "") + it.name, row).title = it.file ? it.file + (it.line ? ":" + it.line : "") : "";
     const choose = () => this.choose(it.id);
     row.addEventListener("click", choose);
     row.addEventListener("keydown", event => { if (event.key === "Enter") choose(); });
@@ -291,7 +291,7 @@ class Page {
     const list = (title, arcs, other) => {
       this.add("h2", `${title} (${arcs.length})`, area);
       const body = document.createElement("tbody");
-      for (const arc of arcs) this.row(body, this.model.functions[other(arc)], null, arc.weight);
+      for (const arc of arcs) this.row(body, this.model.functions[other(arc)], null, arc.weight, arc.unsure);
       this.add("table", undefined, area).append(body);
     };
     list("called by", callers, arc => arc.from);
@@ -308,7 +308,7 @@ class Page {
     for (const node of this.tree.hotPath()) {
       const it = this.model.functions[this.tree.ids[node]];
       const line = this.add("li", undefined, list);
-      this.add("span", it.name, line);
+      this.add("span", this.flame.label(node), line);
       this.add("span", `  ${this.amount(this.tree.weight[node])}, ${this.amount(this.tree.own[node])} of it itself`, line, "faint");
       line.addEventListener("click", () => this.choose(it.id));
     }

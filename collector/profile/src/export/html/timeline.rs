@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::super::Export;
 use crate::codec::TimeColumn;
 use crate::marked::MARK;
+use crate::uncertain::{APPROXIMATE, GAP};
 use crate::view::{TreeView, walk_contexts};
 
 /// What was spent in exactly one stack in one column.
@@ -44,15 +45,17 @@ impl Timeline {
         if export.columns.len() < 2 {
             return None;
         }
-        let entry = |node: &crate::view::TreeNode| node.function.0 | if node.marked { MARK } else { 0 };
+        let entry = |node: &crate::view::TreeNode| {
+            node.function.0 | if node.marked { MARK } else { 0 } | if node.gap { GAP } else { 0 }
+        };
         let index: HashMap<(Option<usize>, u32), usize> =
             tree.nodes.iter().enumerate().map(|(i, node)| ((node.parent, entry(node)), i)).collect();
-        let named = export.profile.named();
-        let mut places: Vec<Option<usize>> = vec![None; named.contexts().len()];
-        walk_contexts(export.profile, &named, export.selection, |id, visible| {
+        let shown = export.profile.shown(export.selection);
+        let mut places: Vec<Option<usize>> = vec![None; shown.contexts().len()];
+        walk_contexts(export.profile, &shown, export.selection, |id, visible| {
             let mut at = None;
             for &entry in visible.entries() {
-                let Some(&below) = index.get(&(at, entry)) else { return };
+                let Some(&below) = index.get(&(at, entry & !APPROXIMATE)) else { return };
                 at = Some(below);
             }
             if let Some(place) = places.get_mut(id.index()) {
@@ -61,8 +64,8 @@ impl Timeline {
         });
         let mut cells = Vec::new();
         export.profile.for_each_charge(|charge| {
-            let Some(node) = places.get(named.context(charge.context).index()).copied().flatten() else { return };
-            if !export.selection.takes_thread(charge.thread) {
+            let Some(node) = places.get(shown.context(charge.context).index()).copied().flatten() else { return };
+            if !export.selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
                 return;
             }
             for (column, &weight) in charge.weights.iter().skip(1).enumerate().filter(|(_, weight)| **weight > 0) {

@@ -1,0 +1,119 @@
+//! Paths that a full table has no room for.
+//!
+//! Such a path is charged below the deepest context that the table knows of it, as (context, `[elided]`): the callers
+//! there keep their inherited time. Below that its innermost function has a context of its own as long as there is room.
+//!
+//! [`ContextTable::has_room`] leaves enough of the budget free for one `[elided]` below every context, so that one can
+//! always be made, and [`LEAF_PART`] of it for the innermost functions.
+
+use super::store::{BLOCK_BYTES, POINTER_BYTES, blocks};
+use super::{ContextTable, table_growth};
+use crate::hash::{mix, mix2};
+use crate::ids::{ContextId, CostCentreId};
+use crate::marked::MARK;
+
+/// Part of the budget that is left to the innermost functions of elided paths: a quarter.
+const LEAF_PART: usize = 4;
+
+impl ContextTable {
+    /// Changes the budget. A table that has more already stays as it is.
+    pub(crate) fn set_limit(&mut self, limit_bytes: usize) {
+        self.limit = limit_bytes;
+    }
+
+    /// Whether so little of the budget is left that doubling a table may use it up.
+    pub(crate) fn is_tight(&self) -> bool {
+        !self.has_room(2 * self.bytes(), 0)
+    }
+
+    /// `[elided]` below the deepest context that is known, and the innermost function `f` below that.
+    #[cold]
+    pub(super) fn push_elided(&mut self, from: u32, f: u32, innermost: bool) -> ContextId {
+        self.elided_pushes += 1;
+        let elided = self.elide(ContextId(from));
+        if !innermost || f >= MARK || f == CostCentreId::ELIDED.0 {
+            return elided;
+        }
+        let hash = mix2(self.seed, elided.0, f);
+        let (store, seed) = (&self.store, self.seed);
+        if let Some(&id) = self.elided.find(hash, |&id| store.is_child(id, elided.0, f)) {
+            return ContextId(id);
+        }
+        let growth = self.store.growth() + table_growth(&self.elided);
+        if self.bytes() + growth + self.reserve(0) > self.limit || !self.store.has_ids() {
+            return elided;
+        }
+        let id = self.store.append(elided.0, f, 0);
+        let store = &self.store;
+        self.elided.insert_unique(hash, id, |&id| {
+            let node = store.node(id);
+            mix2(seed, node.parent(), node.function)
+        });
+        ContextId(id)
+    }
+
+    /// The context `[elided]` below this one, or the one that this is or is below already.
+    pub(crate) fn elide(&mut self, id: ContextId) -> ContextId {
+        let prefix = self.prefix(id);
+        if let Some(known) = self.find_elided(prefix) {
+            return known;
+        }
+        if !self.store.has_ids() {
+            return ContextId::ELIDED;
+        }
+        // The reserve has room for it.
+        let id = self.store.append(prefix.0, CostCentreId::ELIDED.0, 0);
+        let (store, seed) = (&self.store, self.seed);
+        self.elisions
+            .insert_unique(mix(seed, u64::from(prefix.0)), id, |&id| mix(seed, u64::from(store.node(id).parent())));
+        ContextId(id)
+    }
+
+    /// The context `[elided]` below one that is not elided itself, if there is one.
+    pub(crate) fn find_elided(&self, prefix: ContextId) -> Option<ContextId> {
+        if prefix == ContextId::ROOT {
+            return Some(ContextId::ELIDED);
+        }
+        let hash = mix(self.seed, u64::from(prefix.0));
+        self.elisions.find(hash, |&id| self.store.node(id).parent() == prefix.0).map(|&id| ContextId(id))
+    }
+
+    /// The part of a context's path that is not elided.
+    pub(crate) fn prefix(&self, id: ContextId) -> ContextId {
+        let mut at = id;
+        while self.is_elided(at) {
+            at = self.parent(at).unwrap_or(ContextId::ROOT);
+        }
+        at
+    }
+
+    /// Whether this context is an `[elided]` or below one.
+    #[inline]
+    #[must_use]
+    pub fn is_elided(&self, id: ContextId) -> bool {
+        let elided = |id| self.store.node(id).function == CostCentreId::ELIDED.0;
+        elided(id.0) || elided(self.store.node(id.0).parent())
+    }
+
+    /// Whether `growth` bytes more for paths that are not elided, of so many new contexts, keep within the budget.
+    pub(super) fn has_room(&self, growth: usize, contexts: usize) -> bool {
+        self.bytes() + growth + self.reserve(contexts) <= self.limit - self.limit / LEAF_PART
+    }
+
+    /// Bytes that may still be allocated so that every context, and `more`, has an `[elided]` below it.
+    fn reserve(&self, more: usize) -> usize {
+        let prefixes = self.children.len() + more;
+        let missing = prefixes.saturating_sub(self.elisions.len());
+        // The last block may be shared, and pointers to blocks are in a vector that doubles.
+        let nodes = (blocks(missing) + 1) * (BLOCK_BYTES + 2 * POINTER_BYTES) + self.store.pointer_bytes();
+        // A table that doubles holds both halves while it does.
+        let index = if prefixes <= self.elisions.capacity() { 0 } else { index_bytes(prefixes) / 2 * 3 };
+        nodes + index
+    }
+}
+
+/// Bytes of a hash table of so many ids: a power of two buckets, at most seven eighths of them full.
+const fn index_bytes(ids: usize) -> usize {
+    let buckets = (ids + ids / 7 + 2).next_power_of_two();
+    buckets * (size_of::<u32>() + 1) + 64
+}

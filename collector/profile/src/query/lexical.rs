@@ -1,0 +1,190 @@
+//! The function that a closure or a lambda is written in, by the structure of its demangled name.
+//!
+//! A demangled name is a path of segments, each with template or generic arguments and parameters in brackets. Only a closure
+//! that is a segment of the path itself is written in what is before it; one within brackets is an argument, and one in front
+//! of a space is a type.
+
+use hashbrown::HashMap;
+
+use crate::ids::{CostCentreId, ImageId};
+use crate::profile::Profile;
+
+/// With what the segment of a closure begins: Rust's by both manglings and with its kind of the debug information, the
+/// lambdas of GCC and clang, of which the debug information knows the number alone.
+const CLOSURES: [&str; 9] =
+    ["{{closure}}", "{closure#", "{closure:", "{closure_env#", "{lambda(", "{lambda#", "{lambda", "$_", "'lambda"];
+
+/// The functions of a profile by image and name, and by the name without its parameters where only one has it.
+pub(super) struct Definers {
+    exact: HashMap<(ImageId, String), CostCentreId>,
+    short: HashMap<(ImageId, String), Option<CostCentreId>>,
+}
+
+impl Definers {
+    pub(super) fn of(profile: &Profile) -> Definers {
+        let mut definers = Definers { exact: HashMap::new(), short: HashMap::new() };
+        for (centre, id) in profile.cost_centres().iter().zip(0..) {
+            let id = CostCentreId(id);
+            let Some(name) = centre.display_name.as_deref().or(centre.linkage_name.as_deref()) else { continue };
+            definers.exact.entry((centre.image, name.to_owned())).or_insert(id);
+            // What is inside a function is not the function.
+            if outer(name).is_none() {
+                let short = definers.short.entry((centre.image, without_parameters(name).to_owned()));
+                short.and_modify(|known| *known = None).or_insert(Some(id));
+            }
+        }
+        definers
+    }
+
+    /// The function of this name in an image. Debug information may know it without parameters.
+    pub(super) fn find(&self, image: ImageId, name: &str) -> Option<CostCentreId> {
+        let key = (image, name.to_owned());
+        self.exact.get(&key).copied().or_else(|| self.short.get(&key).copied().flatten())
+    }
+}
+
+/// The name of the function that a closure is written in; `None` for all that is no closure.
+pub(super) fn outer(name: &str) -> Option<&str> {
+    let closure = segments(name).find(|&at| {
+        let segment = name.get(at..).unwrap_or_default();
+        CLOSURES.iter().any(|closure| segment.starts_with(closure)) && !is_type(segment)
+    });
+    if let Some(at) = closure {
+        return name.get(..at.checked_sub(2)?).filter(|outer| !outer.is_empty());
+    }
+    go(name)
+}
+
+/// Whether what begins with a closure goes on as a type does, in front of the name of a function: `f()::{lambda()#1} g<int>()`.
+fn is_type(segment: &str) -> bool {
+    let mut depth = 0i32;
+    let end = segment.bytes().position(|byte| {
+        depth += match byte {
+            b'{' | b'(' | b'<' | b'[' => 1,
+            b'}' | b')' | b'>' | b']' => -1,
+            _ => 0,
+        };
+        depth == 0 && matches!(byte, b' ' | b'&' | b'*' | b':')
+    });
+    end.is_some_and(|end| segment.as_bytes().get(end) != Some(&b':'))
+}
+
+/// Where the segments of a path after the first begin, those within brackets left out.
+fn segments(name: &str) -> impl Iterator<Item = usize> + '_ {
+    let bytes = name.as_bytes();
+    let (mut at, mut depth) = (0usize, 0usize);
+    std::iter::from_fn(move || {
+        while let Some(&byte) = bytes.get(at) {
+            let rest = bytes.get(at..).unwrap_or_default();
+            if let Some(symbol) = operator(name, at) {
+                at = symbol;
+                continue;
+            }
+            if rest.starts_with(b"->") {
+                at += 2;
+                continue;
+            }
+            match byte {
+                b'(' | b'<' | b'[' | b'{' => depth += 1,
+                b')' | b'>' | b']' | b'}' => depth = depth.saturating_sub(1),
+                b':' if depth == 0 && rest.starts_with(b"::") => {
+                    at += 2;
+                    return Some(at);
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        None
+    })
+}
+
+/// Where the symbol of a C++ operator ends whose name begins at a place: its brackets are none.
+fn operator(name: &str, at: usize) -> Option<usize> {
+    const SYMBOLS: [&str; 12] = ["()", "[]", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "->*", "->", "<"];
+    let rest = name.get(at..)?.strip_prefix("operator")?;
+    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    if at > 0 && name.as_bytes().get(at - 1).is_some_and(word) {
+        return None;
+    }
+    let symbol = SYMBOLS.iter().chain(&[">"]).find(|symbol| rest.starts_with(**symbol))?;
+    Some(at + "operator".len() + symbol.len())
+}
+
+/// A name up to the parameters of its last segment.
+fn without_parameters(name: &str) -> &str {
+    let start = segments(name).last().unwrap_or(0);
+    let segment = name.get(start..).unwrap_or_default();
+    let from = operator(name, start).map_or(0, |end| end - start);
+    let mut depth = 0usize;
+    for (at, byte) in segment.bytes().enumerate().skip(from) {
+        match byte {
+            b'(' if depth == 0 && at > 0 => return name.get(..start + at).unwrap_or(name),
+            b'<' | b'[' | b'{' | b'(' => depth += 1,
+            b'>' | b']' | b'}' | b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    name
+}
+
+/// Go: `package.function.func1`, with more numbers below.
+fn go(name: &str) -> Option<&str> {
+    let (at, _) = name.match_indices(".func").find(|(at, _)| {
+        let rest = name.get(at + 5..).unwrap_or_default();
+        name.get(..*at).is_some_and(|before| before.contains('.'))
+            && rest.starts_with(|c: char| c.is_ascii_digit())
+            && rest.chars().all(|c| c.is_ascii_digit() || c == '.')
+    })?;
+    name.get(..at).filter(|outer| !outer.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closures_belong_to_who_defines_them() {
+        for (name, expected) in [
+            ("sum::{{closure}}", Some("sum")),
+            ("a::b::{closure#0}::{closure#1}", Some("a::b")),
+            ("<a::T as b::U>::f::{closure#0}", Some("<a::T as b::U>::f")),
+            ("f(int)::{lambda(int)#1}::operator()(int) const", Some("f(int)")),
+            ("f::{lambda#1}::operator()", Some("f")),
+            ("f()::$_0::operator()(int) const", Some("f()")),
+            ("f()::'lambda'(int)::operator()(int) const", Some("f()")),
+            ("S::operator<(S const&)::{lambda()#1}::operator()() const", Some("S::operator<(S const&)")),
+            ("S::operator()(int)::{lambda()#1}::operator()() const", Some("S::operator()(int)")),
+            ("void f<int>(int)::{lambda()#1}::operator()() const", Some("void f<int>(int)")),
+            ("main.work.func1", Some("main.work")),
+            ("main.(*T).Run.func2.1", Some("main.(*T).Run")),
+            // Arguments and types are none.
+            ("void apply<void S::method<int>(int)::{lambda()#1}>(void S::method<int>(int)::{lambda()#1})", None),
+            ("core::iter::map::<main::{closure#0}>", None),
+            ("<main::{closure#0} as core::ops::FnOnce<()>>::call_once", None),
+            ("f()::{lambda()#1} make<int>()", None),
+            ("f()::{lambda()#1}& make<int>()", None),
+            ("apply<fn() -> main::{closure#0}>::run", None),
+            ("main.func1", None),
+            ("main.functional", None),
+            ("{{closure}}", None),
+            ("main", None),
+            ("a::b>>>((::", None),
+        ] {
+            assert_eq!(outer(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_those_of_the_last_segment() {
+        for (name, expected) in [
+            ("f(int)", "f"),
+            ("a::f<g(int)>(int) const", "a::f<g(int)>"),
+            ("S::operator()(int)", "S::operator()"),
+            ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"),
+            ("main", "main"),
+        ] {
+            assert_eq!(without_parameters(name), expected);
+        }
+    }
+}

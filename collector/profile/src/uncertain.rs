@@ -1,0 +1,186 @@
+//! Callers and callees that a history cannot name once functions are hidden or stand for several.
+//!
+//! A history says of each function that is active who called it last and whom it called last, and of all else only the ends
+//! of what was squeezed out (A4, A5). With functions hidden or merged, what was squeezed out can be the true neighbour. Views
+//! show the neighbour in one stack that was recorded and mark it as approximate.
+
+use hashbrown::HashMap;
+
+use crate::context::ContextTable;
+use crate::ids::{ContextId, CostCentreId};
+use crate::marked::{MARK, gaps};
+
+/// Of which active functions of which contexts the caller or the callee is uncertain.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uncertain {
+    known: HashMap<(u32, u32), (bool, bool)>,
+}
+
+const fn is_marked(entry: u32) -> bool {
+    entry & MARK != 0
+}
+
+impl Uncertain {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Adds that the caller, or the callee, of a function that is active in a context is uncertain.
+    pub(crate) fn add(&mut self, context: ContextId, function: CostCentreId, caller: bool, callee: bool) {
+        if caller || callee {
+            let known = self.known.entry((context.0, function.0)).or_default();
+            *known = (known.0 || caller, known.1 || callee);
+        }
+    }
+
+    /// Whether the call between an entry of a context's history and the one before it may be another.
+    pub(crate) fn before(&self, context: ContextId, entries: &[u32], at: usize) -> bool {
+        let of = |at: usize| {
+            let entry = entries.get(at).copied().filter(|&entry| is_marked(entry))?;
+            self.known.get(&(context.0, entry & !MARK)).copied()
+        };
+        !self.is_empty()
+            && (of(at).is_some_and(|(caller, _)| caller)
+                || at.checked_sub(1).and_then(of).is_some_and(|(_, callee)| callee))
+    }
+
+    /// What is uncertain in contexts that were made from those of `table`, every function as `function` says (`None`: hidden).
+    pub(crate) fn of(
+        table: &ContextTable,
+        before: &Uncertain,
+        place: impl Fn(ContextId) -> ContextId,
+        function: impl Fn(CostCentreId) -> Option<CostCentreId>,
+    ) -> Uncertain {
+        let mut new = Uncertain::default();
+        let mut found = HashMap::new();
+        table.visit(|id, entries| {
+            let moves = |&entry: &u32| function(CostCentreId(entry & !MARK)) != Some(CostCentreId(entry & !MARK));
+            let recursive = entries.iter().any(|&entry| !is_marked(entry)) && entries.iter().any(moves);
+            if !recursive && before.is_empty() {
+                return;
+            }
+            found.clear();
+            let crossings = |at: usize| before.before(id, entries, at);
+            trace(entries, crossings, |entry| function(CostCentreId(entry & !MARK)).map(|it| it.0), &mut found);
+            for (&function, &(caller, callee)) in &found {
+                new.add(place(id), CostCentreId(function), caller, callee);
+            }
+        });
+        new
+    }
+}
+
+/// The functions that are active in the last part of a history, if they are at most two: from `one` on only `last`, from
+/// `two` on that and `other`.
+struct Suffix {
+    last: Option<u32>,
+    other: Option<u32>,
+    one: usize,
+    two: usize,
+}
+
+impl Suffix {
+    fn of(entries: &[u32], function: impl Fn(u32) -> Option<u32>) -> Suffix {
+        let mut suffix = Suffix { last: None, other: None, one: 0, two: 0 };
+        for (at, it) in entries.iter().enumerate().rev().filter(|(_, entry)| is_marked(**entry)) {
+            let Some(it) = function(*it) else { continue };
+            if suffix.last.is_none_or(|last| last == it) {
+                suffix.last = Some(it);
+            } else if suffix.other.is_none_or(|other| other == it) {
+                if suffix.other.is_none() {
+                    suffix.one = at + 1;
+                }
+                suffix.other = Some(it);
+            } else {
+                suffix.two = at + 1;
+                break;
+            }
+        }
+        suffix
+    }
+
+    /// Whether nothing but `a` and `b` can have been squeezed out at a place: what was is active further in.
+    fn allows_only(&self, at: usize, a: Option<u32>, b: u32) -> bool {
+        let is = |it: Option<u32>| it.is_none() || it == a || it == Some(b);
+        if at >= self.one { is(self.last) } else { at >= self.two && is(self.last) && is(self.other) }
+    }
+}
+
+/// Finds the active functions whose caller or callee is uncertain once every function is as `function` says. Adjacent
+/// entries of one function become one (A1).
+fn trace(
+    entries: &[u32],
+    uncertain_before: impl Fn(usize) -> bool,
+    function: impl Fn(u32) -> Option<u32>,
+    found: &mut HashMap<u32, (bool, bool)>,
+) {
+    let suffix = Suffix::of(entries, &function);
+    let mut gaps = gaps_of_any(entries).peekable();
+    // The function shown last and the one before it, whether what led to it is uncertain, and where something may be missing.
+    let (mut last, mut before) = (None::<u32>, None::<u32>);
+    let (mut into, mut within) = (false, false);
+    let (mut active, mut squeezed) = (false, None::<usize>);
+    let (mut missing, mut known) = (None::<usize>, false);
+    for (at, &entry) in entries.iter().enumerate() {
+        if gaps.next_if_eq(&at).is_some() {
+            missing.get_or_insert(at);
+        }
+        // What was uncertain before stays so: the entries themselves are those of one stack of several.
+        known |= uncertain_before(at);
+        let Some(it) = function(entry) else {
+            // A hidden entry of a squeezed run stands for all of it.
+            if !is_marked(entry) {
+                missing.get_or_insert(at);
+            }
+            continue;
+        };
+        if last == Some(it) {
+            let between = missing.take();
+            let inside = squeezed.or(between);
+            within |= std::mem::take(&mut known) || inside.is_some_and(|at| !suffix.allows_only(at, before, it));
+        } else {
+            let between = missing.take();
+            let unsure = std::mem::take(&mut known) || between.is_some_and(|at| !suffix.allows_only(at, last, it));
+            if let Some(known) = last.filter(|_| active).and_then(|last| found.get_mut(&last)) {
+                known.1 = unsure;
+            }
+            (before, last) = (last, Some(it));
+            (into, within, active) = (unsure, false, false);
+        }
+        squeezed = (!is_marked(entry)).then_some(at);
+        if is_marked(entry) {
+            active = true;
+            found.insert(it, (into || within, false));
+        }
+    }
+}
+
+/// Positions between two unmarked entries: what stood there may be anything that is active further in.
+fn gaps_of_any(entries: &[u32]) -> impl Iterator<Item = usize> + '_ {
+    let unmarked = |i: usize| entries.get(i).is_some_and(|entry| !is_marked(*entry));
+    (1..entries.len()).filter(move |&i| unmarked(i - 1) && unmarked(i))
+}
+
+/// The bit of an entry in a view that the entry before it may not have called: see [`gaps`].
+pub(crate) const GAP: u32 = 1 << 30;
+/// The bit of an entry in a view whose caller, or whose part as the callee of the entry before, may be another.
+pub(crate) const APPROXIMATE: u32 = 1 << 29;
+
+/// A history with [`GAP`] and [`APPROXIMATE`] where they are due.
+pub(crate) fn flagged(uncertain: &Uncertain, context: ContextId, entries: &[u32], flagged: &mut Vec<u32>) {
+    flagged.clear();
+    flagged.extend_from_slice(entries);
+    for at in gaps(entries) {
+        if let Some(entry) = flagged.get_mut(at) {
+            *entry |= GAP;
+        }
+    }
+    if uncertain.is_empty() {
+        return;
+    }
+    for (at, entry) in flagged.iter_mut().enumerate() {
+        if uncertain.before(context, entries, at) {
+            *entry |= APPROXIMATE;
+        }
+    }
+}
