@@ -6,6 +6,7 @@
 mod accounts;
 
 use ccsd_profile::{ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
+use ccsd_symbolizer::Door;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -63,7 +64,7 @@ impl ThreadState {
             *until = (*until).min(resolved.until);
             let mut context = outer.map_or(ContextId::ROOT, |outer| outer.context);
             for &centre in resolver.cost_centres(&resolved) {
-                context = profile.contexts_mut().push(context, centre);
+                context = profile.contexts_mut().descend(context, centre);
             }
             step.context = context;
         });
@@ -110,6 +111,8 @@ pub struct Aggregator {
     /// The process that those share which there is no room for.
     other_process: Option<ProcessId>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
+    /// Whether contexts and charges have got room that other tables do not use.
+    lent: bool,
 }
 
 impl Aggregator {
@@ -139,7 +142,15 @@ impl Aggregator {
             rates: Rates::new(spec.rate_hz, None),
             processes: HashMap::default(),
             threads: HashMap::default(),
+            lent: false,
         }
+    }
+
+    /// Says through which door the session opens files; see [`Resolver::through`].
+    #[must_use]
+    pub fn through(mut self, door: Door) -> Aggregator {
+        self.resolver = self.resolver.through(door);
+        self
     }
 
     /// The same where sampling is to stay within a budget of overhead.
@@ -312,6 +323,11 @@ impl Aggregator {
         outside: Outside,
         weights: &[u64; MAX_METRICS],
     ) {
+        if !self.lent && self.profile.is_tight() {
+            self.lent = true;
+            let limits = self.resolver.lend(&self.profile);
+            self.profile.set_limits(limits);
+        }
         let Some(at) = self.follow(thread, time, stack, outside) else { return };
         let Outside { root, gap, .. } = outside;
         self.weighed = self.weighed.saturating_add(weights[0]);
@@ -389,7 +405,7 @@ impl Aggregator {
                 Root::Complete => ContextId::ROOT,
                 Root::Truncated(reason) => {
                     let centre = self.profile.truncated_cost_centre(reason);
-                    self.profile.contexts_mut().push(ContextId::ROOT, centre)
+                    self.profile.contexts_mut().descend(ContextId::ROOT, centre)
                 }
             },
         };
@@ -398,13 +414,13 @@ impl Aggregator {
         for (position, &frame) in stack.iter().rev().enumerate().skip(more) {
             if let Some(gap) = gap.filter(|_| gap_at == Some(position)) {
                 let centre = self.profile.gap_cost_centre(gap.reason);
-                context = self.profile.contexts_mut().push(context, centre);
+                context = self.profile.contexts_mut().descend(context, centre);
             }
             let resolved = self.resolver.resolve(&mut self.profile, frame, time);
             thread.until = thread.until.min(resolved.until);
             let contexts = self.profile.contexts_mut();
             for &centre in self.resolver.cost_centres(&resolved) {
-                context = contexts.push(context, centre);
+                context = contexts.descend(context, centre);
             }
             thread.steps.push(Step { frame, context });
             last = Some(resolved);
@@ -419,6 +435,14 @@ impl Aggregator {
         if leaf_changed && let Some(&leaf) = stack.first() {
             let resolved = last.unwrap_or_else(|| self.resolver.resolve(&mut self.profile, leaf, time));
             (thread.line, thread.named) = (resolved.line, resolved.named);
+        }
+        if self.profile.contexts().is_elided(context)
+            && let Some(&leaf) = stack.first()
+        {
+            let resolved = last.unwrap_or_else(|| self.resolver.resolve(&mut self.profile, leaf, time));
+            if let Some(&leaf) = self.resolver.cost_centres(&resolved).last() {
+                context = self.profile.contexts_mut().push(context, leaf);
+            }
         }
         Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })
     }

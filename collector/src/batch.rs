@@ -149,8 +149,10 @@ pub struct Counts {
     pub waits_its_turn: bool,
     /// Threads that have ended.
     pub ended_threads: u64,
-    /// Samples of other programs, where whole CPUs are sampled.
+    /// Samples of other programs, where whole CPUs are sampled, and [`Counts::filtered`].
     pub others: u64,
+    /// Samples of processes that are followed and do not fit the session's filter.
+    pub filtered: u64,
     /// Samples of processes that were not known to be the user's, where only those are followed.
     pub withheld: u64,
     /// Records that made no sense.

@@ -4,6 +4,9 @@
 //! room goes to a coarser place (`[elided]`, `[other]`, `[unknown]`), or is forgotten and found out again when it is needed,
 //! and is counted (see [`ccsd_profile::Shed`]). No weight is lost. Nothing is allocated before it is needed: usual programs
 //! take a few percent of the default.
+//!
+//! Contexts and charges are what grows with time: when they come near to their part, they get half of what other tables
+//! do not use ([`Budget::lend`]).
 
 use ccsd_profile::{Limits, MIN_CONTEXT_BYTES};
 
@@ -93,11 +96,46 @@ impl Budget {
         }
     }
 
+    /// Gives contexts and charges half of what names, functions, generated code and debug information leave unused, once
+    /// and for good: the parts stay within the whole, and each lender keeps as much again as it lends.
+    #[must_use]
+    pub fn lend(&mut self, used: &Used) -> &Limits {
+        let half = |all: usize, used: usize| all.saturating_sub(used) / 2;
+        let names = half(self.profile.string_bytes, used.name_bytes);
+        // Tables double: this one can only give half of itself.
+        let functions = if used.functions <= self.profile.cost_centres / 4 { self.profile.cost_centres / 2 } else { 0 };
+        let code = half(self.generated_code, used.generated_code);
+        let debug = self.debug_information.saturating_sub(used.debug_information) / 2;
+        self.profile.string_bytes -= names;
+        self.profile.cost_centres -= functions;
+        self.generated_code -= code;
+        self.debug_information -= debug;
+        let function_bytes = functions.saturating_mul(FUNCTION_BYTES as usize);
+        let debug = usize::try_from(debug).unwrap_or(usize::MAX);
+        let lent = [names, function_bytes, code, debug].into_iter().fold(0, usize::saturating_add);
+        self.profile.context_bytes = self.profile.context_bytes.saturating_add(lent / 2);
+        self.profile.charge_bytes = self.profile.charge_bytes.saturating_add(lent / 2);
+        &self.profile
+    }
+
     /// The same of an image alone, because it would else be read again and again: twice as much.
     #[must_use]
     pub const fn debug_information_of_one(&self) -> u64 {
         self.debug_information.saturating_mul(2)
     }
+}
+
+/// What the tables that can lend have in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    /// Bytes of all names in the profile.
+    pub name_bytes: usize,
+    /// Functions in the profile.
+    pub functions: usize,
+    /// Bytes of the names of generated code.
+    pub generated_code: usize,
+    /// Bytes of symbols and debug information.
+    pub debug_information: u64,
 }
 
 impl Default for Budget {
@@ -113,38 +151,56 @@ mod tests {
     #[test]
     fn the_parts_are_no_more_than_the_whole() {
         for memory in [0, Budget::MIN_MEMORY, 100 << 20, Budget::DEFAULT_MEMORY, 64 << 30] {
-            let Budget {
-                memory,
-                rings,
-                profile,
-                addresses,
-                generated_code,
-                debug_information,
-                unwind_tables,
-                unwind_rules,
-                stack_frames,
-                batch,
-                images,
-                live,
-            } = Budget::of(memory);
-            let Limits { context_bytes, charge_bytes, string_bytes, cost_centres, lines, processes, threads, .. } =
-                profile;
-            let entries = [
-                (cost_centres, FUNCTION_BYTES),
-                (lines, LINE_BYTES),
-                (profile.images + images, IMAGE_BYTES),
-                (processes, PROCESS_BYTES),
-                (threads, THREAD_BYTES),
-                (addresses, ADDRESS_BYTES),
-                (stack_frames, FRAME_BYTES),
-            ];
-            let entries: u64 = entries.iter().map(|&(count, each)| count as u64 * each).sum();
-            let bytes =
-                [rings, context_bytes, charge_bytes, string_bytes, generated_code, live, batch * BATCHES as usize];
-            let bytes: u64 = bytes.iter().map(|&bytes| bytes as u64).sum();
-            let all = entries + bytes + debug_information + unwind_tables + unwind_rules;
-            assert!(all <= memory / PARTS * 52 && all >= memory / 2, "{all} of {memory}");
+            let mut budget = Budget::of(memory);
+            assert_parts(budget.clone());
+            let before = budget.profile.clone();
+            let used = Used { name_bytes: 100 << 10, functions: 1_000, generated_code: 0, debug_information: 1 << 20 };
+            let limits = budget.lend(&used).clone();
+            assert!(limits.context_bytes > 2 * before.context_bytes && limits.charge_bytes > 2 * before.charge_bytes);
+            assert!(limits.string_bytes >= 2 * used.name_bytes && limits.cost_centres >= 2 * used.functions);
+            assert!(budget.debug_information > used.debug_information);
+            assert_parts(budget.clone());
+            // Who uses all has nothing to lend.
+            let used = Used {
+                name_bytes: usize::MAX,
+                functions: usize::MAX,
+                generated_code: usize::MAX,
+                debug_information: u64::MAX,
+            };
+            assert_eq!(*budget.clone().lend(&used), limits);
         }
+    }
+
+    fn assert_parts(budget: Budget) {
+        let Budget {
+            memory,
+            rings,
+            profile,
+            addresses,
+            generated_code,
+            debug_information,
+            unwind_tables,
+            unwind_rules,
+            stack_frames,
+            batch,
+            images,
+            live,
+        } = budget;
+        let Limits { context_bytes, charge_bytes, string_bytes, cost_centres, lines, processes, threads, .. } = profile;
+        let entries = [
+            (cost_centres, FUNCTION_BYTES),
+            (lines, LINE_BYTES),
+            (profile.images + images, IMAGE_BYTES),
+            (processes, PROCESS_BYTES),
+            (threads, THREAD_BYTES),
+            (addresses, ADDRESS_BYTES),
+            (stack_frames, FRAME_BYTES),
+        ];
+        let entries: u64 = entries.iter().map(|&(count, each)| count as u64 * each).sum();
+        let bytes = [rings, context_bytes, charge_bytes, string_bytes, generated_code, live, batch * BATCHES as usize];
+        let bytes: u64 = bytes.iter().map(|&bytes| bytes as u64).sum();
+        let all = entries + bytes + debug_information + unwind_tables + unwind_rules;
+        assert!(all <= memory / PARTS * 52 && all >= memory / 2, "{all} of {memory}");
     }
 
     #[test]

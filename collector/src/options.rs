@@ -1,10 +1,12 @@
 //! What a session is to collect, and how.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::Budget;
 use crate::pace::Overhead;
 use crate::perf::choice::{EventChoice, Scope};
+use crate::process::filter::Filter;
 use crate::process::owner::Owner;
 
 /// What to collect and how.
@@ -36,6 +38,8 @@ pub struct Options {
     /// Whose processes are followed, and no others, where ccsd may do more than whom it serves. `None` for all that the
     /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these.
     pub owner: Option<Owner>,
+    /// What a process must fit: its samples are kept only while it does. `None` for all that is followed.
+    pub filter: Option<Arc<dyn Filter>>,
     /// Time between two updates.
     pub interval: Duration,
     /// What it may have in memory.
@@ -56,6 +60,7 @@ impl Default for Options {
             whole_machine: true,
             own_process: true,
             owner: None,
+            filter: None,
             interval: Duration::from_secs(1),
             budget: Budget::default(),
         }

@@ -10,14 +10,15 @@ mod kernel_store;
 
 use std::sync::Arc;
 
-use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, LineId, Profile, Shed};
-use ccsd_symbolizer::{DebugFileFinder, Function};
+use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, Limits, LineId, Profile, Shed};
+use ccsd_symbolizer::{DebugFileFinder, Door, Function};
 use ccsd_worker::Told;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Used};
 use crate::process::images::{Image, ImageIndex};
+use crate::system;
 use crate::unwind::Frame;
 use images::{Batch, ImageSymbols, Left};
 use kernel::KernelNames;
@@ -74,6 +75,8 @@ pub struct Resolver {
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
     left: Left,
+    /// Through which the session opens files; it knows what was withheld.
+    door: Door,
 }
 
 impl Resolved {
@@ -99,7 +102,19 @@ impl Resolver {
             generation: 0,
             named_later: 0,
             left: Left::default(),
+            door: Door::default(),
         }
+    }
+
+    /// Says through which door the session opens files, for what it says was withheld. A user who may not know where the kernel's
+    /// functions are gets no names of them.
+    #[must_use]
+    pub fn through(mut self, door: Door) -> Resolver {
+        if door.user().is_some() && !system::kernel_symbols_are_public() && self.kernel.take().is_some() {
+            door.withhold("/proc/kallsyms, with the names of the kernel's functions");
+        }
+        self.door = door;
+        self
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
@@ -147,6 +162,17 @@ impl Resolver {
         let known = self.known.capacity() * size_of::<(Frame, Resolved)>();
         let arena = self.arena.capacity() * size_of::<CostCentreId>();
         self.image_bytes().saturating_add((known + arena + self.generated_bytes()) as u64)
+    }
+
+    /// Gives room that is not used here to the contexts and charges of `profile`, whose limits then are these.
+    pub fn lend(&mut self, profile: &Profile) -> Limits {
+        let used = Used {
+            name_bytes: profile.name_bytes(),
+            functions: profile.cost_centres().len(),
+            generated_code: self.generated_bytes(),
+            debug_information: self.image_bytes(),
+        };
+        self.budget.lend(&used).clone()
     }
 
     /// What a frame is.
@@ -215,7 +241,7 @@ impl Resolver {
     /// What stands for a frame of an image in which no function is known.
     fn nameless(&self, frame: Frame) -> CostCentre {
         let image = self.images.get(frame.image.0 as usize).map_or(ImageId::new(0), |image| image.id);
-        CostCentre { image, linkage_name: None, display_name: None, start: None, file: None, line: 0 }
+        CostCentre { image, linkage_name: None, display_name: None, start: None, file: None, line: 0, local: false }
     }
 
     /// Enters the functions that have been found.
@@ -228,7 +254,8 @@ impl Resolver {
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
         for function in self.functions.iter().rev() {
             // Most are known already, by other addresses.
-            let known = profile.find_cost_centre(image.id, function.linkage_name.as_deref(), function.start);
+            let local = function.local.then_some((function.decl_file.as_deref(), function.decl_line));
+            let known = profile.find_cost_centre(image.id, function.linkage_name.as_deref(), function.start, local);
             self.arena.push(known.unwrap_or_else(|| {
                 profile.add_cost_centre(CostCentre {
                     image: image.id,
@@ -237,6 +264,7 @@ impl Resolver {
                     start: function.start,
                     file: text(&function.decl_file),
                     line: function.decl_line,
+                    local: function.local,
                 })
             }));
         }
@@ -264,6 +292,7 @@ impl Resolver {
             start: Some(function.as_ref().map_or(address, |function| function.start)),
             file: None,
             line: 0,
+            local: false,
         }));
         (LineId::UNKNOWN, named)
     }
@@ -272,6 +301,6 @@ impl Resolver {
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let kernel = self.kernel.as_ref().and_then(KernelNames::trouble);
         let kernel = kernel.map(|why| format!("kernel functions have no names: {why}"));
-        kernel.into_iter().chain(self.image_notes())
+        kernel.into_iter().chain(self.door.notes()).chain(self.image_notes())
     }
 }

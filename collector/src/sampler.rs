@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccsd_symbolizer::Door;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use crate::batch::{Batch, Item, Mark};
@@ -26,6 +27,7 @@ use crate::pace::Pace;
 use crate::perf::now_ns;
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
+use crate::process::filter::Filter;
 use crate::process::jit_code::JitEvent;
 use crate::process::owner::{Denied, Owner};
 use crate::process::procfs;
@@ -117,6 +119,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
+    /// Through which files are opened for the session.
+    pub fn door(&self) -> &Door {
+        self.state.images.door()
+    }
+
     /// A sampler for `events`, whose rings are `sorter`, of all processes or of an owner's alone. An update is due every
     /// `interval`. What it remembers keeps to `budget`. `pace` has the rate that they have, and says when they are to have
     /// another.
@@ -157,6 +164,11 @@ impl Sampler {
     /// Nothing comes after it: see [`give_back`].
     pub fn exits_with_process(&mut self) {
         self.exits = true;
+    }
+
+    /// Keeps samples of processes only while these fit a filter, if there is one. To be called before any is followed.
+    pub fn keep_only(&mut self, filter: Option<Arc<dyn Filter>>) {
+        self.state.keep_only(filter);
     }
 
     /// Opens the events of a process that has yet to call `execve`.
@@ -213,6 +225,7 @@ impl Sampler {
                 None => {}
             }
             self.round(now.saturating_sub(MARGIN_NS));
+            self.state.judge(now_ns());
             if self.ends_with_target && self.state.table.is_empty() {
                 break;
             }

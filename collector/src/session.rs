@@ -379,13 +379,15 @@ impl Prepared {
         let overhead = pace.overhead();
         let mut sampler =
             Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget, pace)?;
+        sampler.keep_only(options.filter.clone());
         if options.own_process {
             sampler.exits_with_process();
         }
+        let aggregator = Aggregator::new(profile, spec, layout, options.own_process, &options.budget);
         Ok(Prepared {
             info,
+            aggregator: aggregator.within(overhead).through(sampler.door().clone()),
             sampler,
-            aggregator: Aggregator::new(profile, spec, layout, options.own_process, &options.budget).within(overhead),
             batches,
             empty,
             commands,

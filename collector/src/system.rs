@@ -28,6 +28,12 @@ pub fn kptr_restrict() -> Option<i32> {
     number("/proc/sys/kernel/kptr_restrict")
 }
 
+/// Whether everybody may read where the kernel's functions are: as `kallsyms_show_value` in `kernel/kallsyms.c` decides for who
+/// has no CAP_SYSLOG.
+pub fn kernel_symbols_are_public() -> bool {
+    kptr_restrict() == Some(0) && perf_event_paranoid().is_some_and(|paranoid| paranoid <= 1)
+}
+
 /// `kernel.yama.ptrace_scope`: from 1 on, only descendants may be traced by those who are not root. `None` where the kernel
 /// is built without it.
 pub fn ptrace_scope() -> Option<i32> {

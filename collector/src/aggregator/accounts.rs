@@ -41,11 +41,17 @@ impl Aggregator {
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
             let used = counts.counted.map(|counted| counted.used);
-            accounting.target_cpu_ns = used;
-            accounting.expected = match spec.event {
+            let expected = match spec.event {
                 Event::Tick { .. } => counts.counted.map(|counted| counted.ticks),
                 _ => expected(spec.kernel, counts.counted.map(|counted| counted.due_milli), counts.user_share),
             };
+            // The events count the time of processes that do not fit the filter, too: by its samples, which part that is.
+            let filtered = counts.filtered.min(expected.unwrap_or(0));
+            let own = |all: u64| {
+                part_of(all, expected.unwrap_or(0).saturating_sub(filtered).into(), expected.unwrap_or(0).into())
+            };
+            accounting.target_cpu_ns = used.map(own);
+            accounting.expected = expected.map(|all| all.saturating_sub(filtered));
         }
         accounting.lost = lost_samples(counts, accounting.expected);
         if last {

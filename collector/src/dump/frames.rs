@@ -71,6 +71,11 @@ pub fn read(taken: Vec<Taken>, owner: Option<Owner>, dump: &mut Dump) {
     let entries = name(&mut images, &frames.list, dump);
     // Each frame may stand for many inlined functions.
     let mut left = MAX_FRAMES_IN_ALL;
+    if owner.is_some() && taken.iter().any(|thread| !thread.look.kernel_stack.is_empty()) {
+        // The kernel shows it to nobody who lacks CAP_SYS_ADMIN.
+        images.door().withhold(&format!("/proc/{pid}/task/*/stack, where threads wait in the kernel"));
+    }
+    let kernel_stack = |lines: Vec<String>| if owner.is_some() { Vec::new() } else { lines };
     for (thread, Stack { frames, mut end }) in taken.into_iter().zip(stacks) {
         let entries_of = |&frame: &u32| entries.get(frame as usize).map_or(&[][..], Vec::as_slice);
         let count = frames.iter().fold(0, |sum: usize, frame| sum.saturating_add(entries_of(frame).len()));
@@ -88,7 +93,7 @@ pub fn read(taken: Vec<Taken>, owner: Option<Owner>, dump: &mut Dump) {
             name: look.name,
             state: look.state,
             wait: look.wait,
-            kernel_stack: look.kernel_stack,
+            kernel_stack: kernel_stack(look.kernel_stack),
             stack,
             end,
             method,
@@ -138,7 +143,7 @@ fn unwind(
 /// Names all frames. For each the positions of its entries in the dump, innermost first.
 fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>> {
     let mut profile = Profile::new(Session::default(), Limits::default());
-    let mut resolver = Resolver::new(false, &Budget::default());
+    let mut resolver = Resolver::new(false, &Budget::default()).through(images.door().clone());
     for index in 0..images.len() {
         if let Some(image) = images.get(ImageIndex(index as u32)) {
             resolver.add_image(&mut profile, image.clone());

@@ -1,117 +1,281 @@
-//! The header of a perf.data file, before anything of it is believed.
+//! What a perf.data file says of itself: its events, and what they were recorded of.
 //!
 //! The layout is that of `tools/perf/Documentation/perf.data-file-format.txt`: magic, size, size of an attribute, three
 //! sections (attributes, data, event types; offset and size each), 256 bits of features; and after the data a section for
-//! each feature that there is.
+//! each feature that there is. Nothing is allocated for a count or a length that the file does not have the bytes for.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+
+use byteorder::LittleEndian;
+use linux_perf_event_reader::PerfEventAttr;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
 const HEADER: usize = 104;
 const SECTIONS_AT: usize = 24;
 const FEATURES_AT: usize = 72;
-/// Bytes of a feature section: build ids and topology of the largest machines are some hundred kilobytes.
-const MAX_FEATURE_BYTES: u64 = 64 << 20;
-/// Bytes of an attribute: the kernel's `perf_event_attr` has 136 so far, and an offset and a size follow.
+const FEATURES: usize = 256;
+/// Bytes that are read of a section of many entries: build ids, events, arguments.
+const MAX_LIST_BYTES: u64 = 16 << 20;
+/// Bytes that are read of a section of one string.
+const MAX_STRING_BYTES: u64 = 4096;
+/// Bytes of an attribute: the kernel's `perf_event_attr` has 144 so far, and an offset and a size follow.
 const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 /// The first version of `perf_event_attr` had 64 bytes (`PERF_ATTR_SIZE_VER0`).
 const MIN_ATTRIBUTE_BYTES: u64 = 64;
+/// Bytes of the place of an attribute's ids.
+const PLACE_BYTES: u64 = 16;
 /// Events of one recording.
 const MAX_EVENTS: u64 = 4096;
-/// Which feature describes the events (`HEADER_EVENT_DESC`).
-const EVENT_DESC: usize = 12;
+/// Ids of all events: one for each CPU or thread.
+const MAX_IDS: u64 = 1 << 20;
+/// Words of a command line.
+const MAX_WORDS: usize = 1 << 16;
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+// `HEADER_...` of `tools/perf/util/header.h`, `FEAT_META_INFO` of simpleperf.
+const BUILD_ID: usize = 2;
+const HOSTNAME: usize = 3;
+const VERSION: usize = 5;
+const ARCH: usize = 6;
+const CMDLINE: usize = 11;
+const EVENT_DESC: usize = 12;
+const SIMPLEPERF_META_INFO: usize = 129;
+
+const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end";
+
+/// An event of the recording.
+pub struct Attribute {
+    /// What was asked of the kernel.
+    pub attr: PerfEventAttr,
+    /// Its name, where perf has noted one.
+    pub name: Option<String>,
+    /// The ids by which records name it.
+    pub ids: Vec<u64>,
 }
 
-/// Checks that all sections lie within the file, so that nobody reserves memory for what is not there.
+/// What the file says of itself.
+pub struct Header {
+    /// The events.
+    pub attributes: Vec<Attribute>,
+    /// Where the records are: offset and size.
+    pub data: (u64, u64),
+    /// The machine.
+    pub hostname: String,
+    /// The version of perf.
+    pub version: String,
+    /// The architecture, where it is noted.
+    pub arch: Option<String>,
+    /// The command line of perf.
+    pub command_line: Vec<String>,
+    /// Build ids of files, by path.
+    pub build_ids: HashMap<String, Vec<u8>>,
+}
+
+/// Reads the header and what is used of the features.
 ///
 /// # Errors
 /// What is wrong.
-pub fn check(file: &mut File) -> Result<(), &'static str> {
-    const SHORT: &str = "it is no perf.data file: too short";
-    let len = file.metadata().map_err(|_| "it cannot be read")?.len();
-    let mut header = [0; HEADER];
-    file.rewind().map_err(|_| "it cannot be read")?;
-    file.read_exact(&mut header).map_err(|_| SHORT)?;
-    if &header[..8] == b"2ELIFREP" {
+pub fn read(file: &File) -> Result<Header, &'static str> {
+    let length = file.metadata().map_err(|_| "it cannot be read")?.len();
+    let sections = Sections { file, length };
+    let header = sections.read(0, HEADER as u64).map_err(|_| "it is no perf.data file: too short")?;
+    let word = |at: usize| Fields(header.get(at..).unwrap_or_default()).u64().unwrap_or(0);
+    if header.starts_with(b"2ELIFREP") {
         return Err("it was recorded on a machine of the other byte order");
     }
-    if &header[..8] != MAGIC {
-        return Err("it is no perf.data file (one written to a pipe has to be read by `perf inject -o FILE` first)");
+    if !header.starts_with(MAGIC) {
+        return Err("it is no perf.data file");
     }
-    if !(MIN_ATTRIBUTE_BYTES..=MAX_ATTRIBUTE_BYTES).contains(&word(&header, 16)) {
+    let place = |number: usize| (word(SECTIONS_AT + 16 * number), word(SECTIONS_AT + 16 * number + 8));
+    let (attributes_at, data) = (place(0), place(1));
+    if !sections.has(attributes_at) || !sections.has(data) {
+        return Err("it is damaged or was not finished: a section goes beyond its end");
+    }
+    let present =
+        |feature: usize| header.get(FEATURES_AT + feature / 8).is_some_and(|bits| bits >> (feature % 8) & 1 == 1);
+    let mut features = HashMap::new();
+    let table = data.0.saturating_add(data.1);
+    for (number, feature) in (0..FEATURES).filter(|&feature| present(feature)).enumerate() {
+        let entry = sections.read(table.saturating_add(number as u64 * PLACE_BYTES), PLACE_BYTES)?;
+        let place = Fields(&entry).place().filter(|&place| sections.has(place)).ok_or(DAMAGED)?;
+        features.insert(feature, place);
+    }
+    // What is longer is left out after the limit.
+    let section = |feature: usize, limit: u64| -> Result<Vec<u8>, &'static str> {
+        let (offset, size) = features.get(&feature).copied().unwrap_or_default();
+        sections.read(offset, size.min(limit))
+    };
+    let string = |feature: usize| section(feature, MAX_STRING_BYTES).map(|bytes| Fields(&bytes).string());
+    let attributes = if present(EVENT_DESC) {
+        described(&section(EVENT_DESC, MAX_LIST_BYTES)?)
+            .ok_or("it is damaged: its events are not described as they should be")?
+    } else {
+        let names = simpleperf_names(&section(SIMPLEPERF_META_INFO, MAX_LIST_BYTES)?);
+        listed(&sections, attributes_at, word(16), names)?
+    };
+    let words = section(CMDLINE, MAX_LIST_BYTES)?;
+    let mut words = Fields(&words);
+    let count = words.u32().map_or(0, |count| MAX_WORDS.min(count as usize));
+    Ok(Header {
+        attributes,
+        data,
+        hostname: string(HOSTNAME)?.unwrap_or_default(),
+        version: string(VERSION)?.unwrap_or_default(),
+        arch: string(ARCH)?,
+        command_line: (0..count).map_while(|_| words.string()).collect(),
+        build_ids: build_ids(&section(BUILD_ID, MAX_LIST_BYTES)?),
+    })
+}
+
+/// The parts of a file.
+struct Sections<'a> {
+    file: &'a File,
+    length: u64,
+}
+
+impl Sections<'_> {
+    fn has(&self, (offset, size): (u64, u64)) -> bool {
+        offset.checked_add(size).is_some_and(|end| end <= self.length)
+    }
+
+    /// Reads a part, whose size the caller bounds.
+    fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, &'static str> {
+        if !self.has((offset, size)) {
+            return Err(DAMAGED);
+        }
+        let mut bytes = vec![0; usize::try_from(size).map_err(|_| DAMAGED)?];
+        self.file.read_exact_at(&mut bytes, offset).map_err(|_| "it cannot be read to its end")?;
+        Ok(bytes)
+    }
+}
+
+/// Fields one after the other.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.try_into().ok().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    fn place(&mut self) -> Option<(u64, u64)> {
+        Some((self.u64()?, self.u64()?))
+    }
+
+    /// A `perf_header_string`: a length, and so many bytes, of which those from the first zero on are padding.
+    fn string(&mut self) -> Option<String> {
+        let length = self.u32()?;
+        Some(until_zero(self.take(usize::try_from(length).ok()?)?))
+    }
+
+    fn attribute(&mut self, size: u64) -> Option<PerfEventAttr> {
+        let bytes = self.take(usize::try_from(size).ok()?)?;
+        PerfEventAttr::parse::<_, LittleEndian>(bytes).ok().map(|(attr, _)| attr)
+    }
+}
+
+fn until_zero(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
+}
+
+/// The events of `EVENT_DESC`: their number and the size of an attribute, then for each the attribute, the number of its
+/// ids, its name, and the ids.
+fn described(section: &[u8]) -> Option<Vec<Attribute>> {
+    let mut fields = Fields(section);
+    let (count, each) = (u64::from(fields.u32()?), u64::from(fields.u32()?));
+    if count > MAX_EVENTS || !(MIN_ATTRIBUTE_BYTES..=MAX_ATTRIBUTE_BYTES).contains(&each) {
+        return None;
+    }
+    let mut attributes = Vec::new();
+    for _ in 0..count {
+        let attr = fields.attribute(each)?;
+        let ids = usize::try_from(fields.u32()?).ok()?;
+        let name = fields.string();
+        let mut ids = Fields(fields.take(ids.checked_mul(8)?)?);
+        attributes.push(Attribute { attr, name, ids: std::iter::from_fn(|| ids.u64()).collect() });
+    }
+    Some(attributes)
+}
+
+/// The events of the section of attributes, where no others are described. Each is followed by the place of its ids.
+fn listed(
+    sections: &Sections<'_>,
+    (offset, size): (u64, u64),
+    each: u64,
+    names: Vec<String>,
+) -> Result<Vec<Attribute>, &'static str> {
+    if !(MIN_ATTRIBUTE_BYTES + PLACE_BYTES..=MAX_ATTRIBUTE_BYTES).contains(&each) {
         return Err("it is damaged: its attributes have an impossible size");
     }
-    let within = |offset: u64, size: u64| offset.checked_add(size).is_some_and(|end| end <= len);
-    for section in 0..3 {
-        let at = SECTIONS_AT + 16 * section;
-        if !within(word(&header, at), word(&header, at + 8)) {
-            return Err("it is damaged or was not finished: a section goes beyond its end");
-        }
-    }
-    // Each attribute is followed by the place of its ids.
-    let (attributes, size) = (word(&header, SECTIONS_AT), word(&header, SECTIONS_AT + 8));
-    let each = word(&header, 16);
-    let count = size / each;
-    if count > MAX_EVENTS {
+    if size / each > MAX_EVENTS {
         return Err("it is damaged, or has too many events");
     }
-    for number in 0..count {
-        let [offset, size] = section(file, attributes + number * each + each - 16)?;
-        if !within(offset, size) {
-            return Err("it is damaged: the ids of an event go beyond its end");
-        }
+    let all = sections.read(offset, size)?;
+    let mut fields = Fields(&all);
+    let mut names = names.into_iter();
+    let mut room = MAX_IDS;
+    let mut attributes = Vec::new();
+    for _ in 0..size / each {
+        let attr = fields.attribute(each - PLACE_BYTES).ok_or("it is damaged: its events make no sense")?;
+        let (offset, size) = fields.place().filter(|&place| sections.has(place)).ok_or(DAMAGED)?;
+        room = room.checked_sub(size / 8).ok_or("it is damaged, or has too many ids of events")?;
+        let ids = sections.read(offset, size)?;
+        let mut ids = Fields(&ids);
+        attributes.push(Attribute { attr, name: names.next(), ids: std::iter::from_fn(|| ids.u64()).collect() });
     }
-    let features: u32 = header[FEATURES_AT..].iter().map(|byte| byte.count_ones()).sum();
-    let table = word(&header, SECTIONS_AT + 16) + word(&header, SECTIONS_AT + 24);
-    let present = |feature: usize| header[FEATURES_AT + feature / 8] >> (feature % 8) & 1 == 1;
-    let described = (0..EVENT_DESC).filter(|&feature| present(feature)).count() as u64;
-    for number in 0..u64::from(features) {
-        let [offset, size] = section(file, table + number * 16)?;
-        if !within(offset, size) || size > MAX_FEATURE_BYTES {
-            return Err("it is damaged: what it says of itself goes beyond its end");
-        }
-        if number == described && present(EVENT_DESC) {
-            check_events(file, offset, size)?;
-        }
-    }
-    Ok(())
+    Ok(attributes)
 }
 
-/// The descriptions of events: their number and the size of an attribute, then for each the attribute, the number of its ids,
-/// its name with a length before, and the ids.
-fn check_events(file: &mut File, offset: u64, size: u64) -> Result<(), &'static str> {
-    const DAMAGED: &str = "it is damaged: its events are not described as they should be";
-    let mut at = offset;
-    let mut take = |file: &mut File, bytes: u64| -> Result<[u8; 8], &'static str> {
-        let end = at.checked_add(bytes).filter(|end| *end <= offset.saturating_add(size)).ok_or(DAMAGED)?;
-        let mut start = [0; 8];
-        file.seek(SeekFrom::Start(at)).map_err(|_| DAMAGED)?;
-        file.read_exact(&mut start[..bytes.min(8) as usize]).map_err(|_| DAMAGED)?;
-        at = end;
-        Ok(start)
+/// The names of events in the notes of simpleperf, which are keys and values, each with a zero behind it.
+fn simpleperf_names(section: &[u8]) -> Vec<String> {
+    let mut notes = section.split(|&byte| byte == 0);
+    while let (Some(key), Some(value)) = (notes.next(), notes.next()) {
+        if key == b"event_type_info" {
+            let lines = value.split(|&byte| byte == b'\n').take(MAX_EVENTS as usize);
+            return lines
+                .map(|line| line.split(|&byte| byte == b',').next().unwrap_or_default())
+                .map(until_zero)
+                .collect();
+        }
+    }
+    Vec::new()
+}
+
+/// The build ids that perf has noted of files of programs: records of a header, a process, 24 bytes with the build id, and a
+/// path.
+fn build_ids(section: &[u8]) -> HashMap<String, Vec<u8>> {
+    /// `PERF_RECORD_MISC_CPUMODE_MASK`, `PERF_RECORD_MISC_USER`.
+    const MODE: u32 = 7;
+    const USER: u32 = 2;
+    /// `PERF_RECORD_MISC_BUILD_ID_SIZE`: the byte behind the build id is its length.
+    const HAS_LENGTH: u32 = 1 << 15;
+    let mut fields = Fields(section);
+    let mut found = HashMap::new();
+    let mut next = || {
+        let _type = fields.u32()?;
+        let misc_and_size = fields.u32()?;
+        let body = fields.take((misc_and_size >> 16).checked_sub(8)? as usize)?;
+        let (id, path) = body.get(4..)?.split_at_checked(24)?;
+        Some((misc_and_size & 0xffff, id, path))
     };
-    let number = |bytes: [u8; 8]| u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-    let count = number(take(file, 4)?);
-    let each = number(take(file, 4)?);
-    if count > MAX_EVENTS || !(MIN_ATTRIBUTE_BYTES..=MAX_ATTRIBUTE_BYTES).contains(&each) {
-        return Err(DAMAGED);
+    while let Some((misc, id, path)) = next() {
+        let length = match (misc & HAS_LENGTH, id.get(20)) {
+            (0, _) | (_, None) => id.iter().take(20).rposition(|&byte| byte != 0).map_or(0, |last| (last / 4 + 1) * 4),
+            (_, Some(&length)) => usize::from(length).min(20),
+        };
+        if misc & MODE == USER && path.starts_with(b"/") {
+            found.insert(until_zero(path), id.get(..length).unwrap_or_default().to_vec());
+        }
     }
-    for _ in 0..count {
-        take(file, each)?;
-        let ids = number(take(file, 4)?);
-        let name = number(take(file, 4)?);
-        take(file, name)?;
-        take(file, ids * 8)?;
-    }
-    Ok(())
-}
-
-fn section(file: &mut File, at: u64) -> Result<[u64; 2], &'static str> {
-    let mut bytes = [0; 16];
-    file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut bytes)).map_err(|_| "it is damaged: too short")?;
-    Ok([word(&bytes, 0), word(&bytes, 8)])
+    found
 }

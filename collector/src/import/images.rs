@@ -9,7 +9,7 @@ use std::path::Path;
 use ccsd_symbolizer::ElfFile;
 
 /// What the recording knows of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Known {
     /// Device and inode number.
     Inode {

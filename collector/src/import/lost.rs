@@ -9,7 +9,7 @@
 //!   were records of these.
 //! - Samples that a filter was to drop (`perf record --filter`) are told like the second, with a mark. They are not lost.
 
-use linux_perf_data::linux_perf_event_reader::{RawEventRecord, RecordType};
+use linux_perf_event_reader::{RawEventRecord, RecordType};
 
 /// Set in `perf_event_header.misc` where a filter has dropped them (`tools/lib/perf/include/perf/event.h`).
 const BY_FILTER: u16 = 1 << 15;
@@ -56,7 +56,7 @@ impl Lost {
 mod tests {
     use std::io::Write;
 
-    use super::super::perf_data;
+    use super::super::{Recording, perf_data};
 
     const LOST: u32 = 2;
     const SAMPLE: u32 = 9;
@@ -103,7 +103,7 @@ mod tests {
         for part in [&header, &attribute, &words(&[0, 0]), &data, &place_of_events, &events] {
             file.write_all(part).unwrap();
         }
-        let profile = perf_data(file, &mut |_, _| {}).unwrap();
+        let profile = perf_data(Recording::File(file), None, &mut |_, _| {}).unwrap();
         assert_eq!(profile.accounting().received, 1);
         let senseless = profile.session().notes.iter().filter(|note| note.contains("made no sense")).count();
         (profile.accounting().lost, senseless)

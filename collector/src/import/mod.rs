@@ -6,24 +6,24 @@
 //! then: an ELF file is used only if it is the one that was mapped (by device and inode, or by build id where perf has noted
 //! one), the kernel's symbols only if it is where it was.
 //!
-//! The file is untrusted: sections are checked against its length before anything is read, and where the reader of the format
-//! panics, that is an error about the file. (Who calls this decides whether the panic is printed.)
+//! The file is untrusted: [`header`] and [`records`] allocate nothing on its word, and where the parser of single records
+//! panics, that record makes no sense. (Who calls this decides whether the panic is printed.)
 
+mod compressed;
 mod header;
 mod images;
 mod lost;
+mod pipe;
+mod records;
 mod table;
 
 use std::fs::File;
-use std::io::{BufReader, Seek};
+use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::{Limits, Metric, Profile, Session, Unit, Update};
-use linux_perf_data::linux_perf_event_reader::{
-    EventRecord, PerfEventType, SampleRecord, SamplingPolicy, SoftwareCounterType,
-};
-use linux_perf_data::{AttributeDescription, PerfFile, PerfFileReader, PerfFileRecord};
+use linux_perf_event_reader::{EventRecord, PerfEventType, SampleRecord, SamplingPolicy, SoftwareCounterType};
 
 use crate::aggregator::Aggregator;
 use crate::batch::{Batch, Item, MAX_METRICS};
@@ -36,7 +36,9 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use header::{Attribute, Header};
 use lost::Lost;
+use records::{Records, RecordsError};
 use table::Table;
 
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
@@ -64,7 +66,7 @@ pub enum ImportError {
     /// It is no perf.data file, or is damaged.
     #[error("{0}; `perf script` may say more")]
     Damaged(String),
-    /// It is one, but not one of this architecture, or written with options that are not read.
+    /// It is one, but not one of this architecture, or without the event that is asked for.
     #[error("{0}")]
     Unsupported(String),
     /// There are no samples in it.
@@ -72,43 +74,61 @@ pub enum ImportError {
     Empty,
 }
 
-/// Reads a file of `perf record`. `update` is given the profile as it grows, with what it is of.
+/// Where a recording is.
+pub enum Recording<'a> {
+    /// In a file, as `perf record` writes it, or `perf record -o -`.
+    File(File),
+    /// At the other end of `perf record -o -`.
+    Pipe(&'a mut dyn Read),
+}
+
+/// Reads a file of `perf record`, or what it has written to a pipe, and of it the samples of `event`, or of its first
+/// event. `update` is given the profile as it grows, with what it is of.
 ///
 /// # Errors
 /// [`ImportError`]; what `update` was given before is right.
-pub fn perf_data(file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Profile, ImportError> {
+pub fn perf_data(
+    recording: Recording<'_>,
+    event: Option<&str>,
+    update: &mut dyn FnMut(&Session, &Update),
+) -> Result<Profile, ImportError> {
     // What the reader of the format takes for granted is not all checked here.
-    let done = catch_unwind(AssertUnwindSafe(|| read(file, update)));
+    let done = catch_unwind(AssertUnwindSafe(|| read(recording, event, update)));
     done.unwrap_or_else(|_| Err(ImportError::Damaged("it is damaged".to_owned())))
 }
 
-fn read(mut file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Profile, ImportError> {
-    let damaged = |error: &dyn std::fmt::Display| ImportError::Damaged(format!("it is damaged: {error}"));
-    header::check(&mut file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
-    let modified = file.metadata().ok().and_then(|meta| meta.modified().ok());
-    file.rewind().map_err(|error| damaged(&error))?;
-    let reader = PerfFileReader::parse_file(BufReader::new(file)).map_err(|error| damaged(&error))?;
-    let PerfFileReader { mut perf_file, mut record_iter } = reader;
-    if let Ok(Some(other)) = perf_file.arch()
-        && other != "x86_64"
-    {
-        return Err(ImportError::Unsupported(format!("it was recorded on {other}; only x86_64 can be read")));
+fn read(
+    recording: Recording<'_>,
+    event: Option<&str>,
+    update: &mut dyn FnMut(&Session, &Update),
+) -> Result<Profile, ImportError> {
+    let (modified, plain) = match recording {
+        Recording::File(file) => (file.metadata().ok().and_then(|meta| meta.modified().ok()), pipe::plain(file)?),
+        Recording::Pipe(stream) => (Some(SystemTime::now()), pipe::of_stream(stream)?),
+    };
+    let pipe::Plain { file, is_cut } = plain;
+    let header = header::read(&file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
+    if let Some(other) = header.arch.as_deref().filter(|&arch| arch != "x86_64") {
+        return Err(ImportError::Unsupported(format!("it was recorded on {other:?}; only x86_64 can be read")));
     }
-    if matches!(perf_file.compression_info(), Ok(Some(_))) {
-        let why = "it is compressed; record without -z, or decompress it with `perf inject -i FILE -o OTHER`";
-        return Err(ImportError::Unsupported(why.to_owned()));
-    }
-    let attributes = perf_file.event_attributes().to_vec();
-    let Some(first) = attributes.first() else { return Err(ImportError::Empty) };
+    let attributes = &header.attributes;
+    let chosen = choose(attributes, event)?;
+    let Some(first) = attributes.get(chosen) else { return Err(ImportError::Empty) };
+    let mut records = Records::new(file, &header).map_err(ImportError::Damaged)?;
     let started = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let session = session(&perf_file, first, started.map_or(0, |since| since.as_nanos() as u64));
-    let mut import = Import::new(&perf_file, session, first, update);
+    let session = session(&header, first, started.map_or(0, |since| since.as_nanos() as u64));
+    let mut import = Import::new(&header, session, first, update);
+    if is_cut {
+        import.note("the recording is cut short: it ends within a record".to_owned());
+    }
     let mut others = 0u64;
     loop {
-        let (attribute, record) = match record_iter.next_record(&mut perf_file) {
-            Ok(Some(PerfFileRecord::EventRecord { attr_index, record })) => (attr_index, record),
-            Ok(Some(PerfFileRecord::UserRecord(_))) => continue,
+        let (attribute, record) = match records.next() {
+            Ok(Some(next)) => next,
             Ok(None) => break,
+            Err(RecordsError::Compressed) => {
+                return Err(ImportError::Unsupported("it is compressed in a way that cannot be read".to_owned()));
+            }
             Err(error) => {
                 import.note(format!("the file is cut short or damaged: {error}"));
                 break;
@@ -120,7 +140,7 @@ fn read(mut file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Pro
             continue;
         };
         match record {
-            Ok(EventRecord::Sample(_)) if attribute != 0 => others += 1,
+            Ok(EventRecord::Sample(_)) if attribute != chosen => others += 1,
             Ok(EventRecord::Sample(sample)) => import.sample(&sample),
             Ok(EventRecord::Mmap(mmap)) => import.table.mmap(&mmap),
             Ok(EventRecord::Mmap2(mmap)) => import.table.mmap2(&mmap),
@@ -129,26 +149,41 @@ fn read(mut file: File, update: &mut dyn FnMut(&Session, &Update)) -> Result<Pro
             Ok(EventRecord::Exit(exit)) => import.table.exit(&exit),
             Ok(EventRecord::Lost(lost)) => import.lost.of_ring(lost.count),
             Ok(EventRecord::Throttle(_)) => import.throttled += 1,
-            Ok(EventRecord::Raw(raw)) => import.malformed += u64::from(!import.lost.other(&raw, attribute == 0)),
+            Ok(EventRecord::Raw(raw)) => import.malformed += u64::from(!import.lost.other(&raw, attribute == chosen)),
             Ok(_) => {}
             Err(_) => import.malformed += 1,
         }
     }
     if others > 0 {
-        import.note(format!("{others} samples of other events than the first are left out"));
+        let events: Vec<String> = attributes.iter().map(|event| metric(event).1).collect();
+        import.note(format!(
+            "{others} samples of other events than {} are left out; --event chooses one of {}",
+            metric(first).1,
+            events.join(", ")
+        ));
     }
     import.end()
 }
 
-fn session(perf_file: &PerfFile, first: &AttributeDescription, modified_ns: u64) -> Session {
+/// The number of the event with this name, with or without its modifiers; of the first one where none is asked for.
+fn choose(attributes: &[Attribute], event: Option<&str>) -> Result<usize, ImportError> {
+    let Some(event) = event else { return Ok(0) };
+    let names = || attributes.iter().map(|attribute| (metric(attribute).1, attribute.name.clone().unwrap_or_default()));
+    let is_it = |name: &str| name == event || name.strip_prefix(event).is_some_and(|rest| rest.starts_with([':', '/']));
+    names().position(|(metric, name)| metric == event || is_it(&name)).ok_or_else(|| {
+        let names: Vec<String> = names().map(|(metric, _)| metric).collect();
+        ImportError::Unsupported(format!("it has no event {event}; it has {}", names.join(", ")))
+    })
+}
+
+fn session(header: &Header, first: &Attribute, modified_ns: u64) -> Session {
     let (unit, name) = metric(first);
-    let words = perf_file.cmdline().ok().flatten().unwrap_or_default();
+    let words = &header.command_line;
     // The program and its arguments come after perf's own, where perf has run one.
     let program = words.iter().position(|word| *word == "--").map_or(words.len(), |at| at + 1);
-    let command: Vec<String> = words.iter().skip(program).map(|word| (*word).to_owned()).collect();
+    let command: Vec<String> = words.iter().skip(program).cloned().collect();
     let target = command.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
-    let host = perf_file.hostname().ok().flatten().unwrap_or_default();
-    let version = perf_file.perf_version().ok().flatten().unwrap_or_default();
+    let version = &header.version;
     let rate_hz = match first.attr.sampling_policy {
         SamplingPolicy::Frequency(hz) => hz,
         SamplingPolicy::Period(period) if unit == Unit::Nanoseconds => 1_000_000_000 / period.get(),
@@ -160,7 +195,7 @@ fn session(perf_file: &PerfFile, first: &AttributeDescription, modified_ns: u64)
         pids: Vec::new(),
         event: name.clone(),
         rate_hz: u32::try_from(rate_hz).unwrap_or(u32::MAX),
-        host: host.to_owned(),
+        host: header.hostname.clone(),
         started_unix_ns: modified_ns,
         metrics: vec![Metric { name, unit }],
         notes: vec![format!("imported from a file of perf {version}; it is dated by when it was written")],
@@ -169,7 +204,7 @@ fn session(perf_file: &PerfFile, first: &AttributeDescription, modified_ns: u64)
 }
 
 /// What the event counts, and its name.
-fn metric(first: &AttributeDescription) -> (Unit, String) {
+fn metric(first: &Attribute) -> (Unit, String) {
     let named = first.name.clone();
     match first.attr.type_ {
         PerfEventType::Software(SoftwareCounterType::CpuClock) => (Unit::Nanoseconds, "cpu-clock".to_owned()),
@@ -212,14 +247,14 @@ struct Import<'a> {
 
 impl<'a> Import<'a> {
     fn new(
-        perf_file: &PerfFile,
+        header: &Header,
         session: Session,
-        first: &AttributeDescription,
+        first: &Attribute,
         update: &'a mut dyn FnMut(&Session, &Update),
     ) -> Import<'a> {
         let period = if let SamplingPolicy::Period(period) = first.attr.sampling_policy { period.get() } else { 1 };
         Import {
-            table: Table::new(perf_file),
+            table: Table::new(header.build_ids.clone()),
             unwinder: StackUnwinder::default(),
             aggregator: None,
             profile: Some(Profile::new(session, Limits::default())),

@@ -4,10 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use linux_perf_data::linux_perf_event_reader::{
-    CommOrExecRecord, CpuMode, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord,
-};
-use linux_perf_data::{DsoKey, PerfFile};
+use linux_perf_event_reader::{CommOrExecRecord, CpuMode, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord};
 
 use super::images::{Known, open};
 use crate::batch::Item;
@@ -19,6 +16,10 @@ use crate::unwind::shadow::ShadowStack;
 
 /// Mappings of all processes together: 40 bytes each. A fork copies those of its parent.
 const MAX_MAPPINGS: usize = 4 << 20;
+/// Mappings that all forks together copy: some seconds of work. A machine that starts a hundred thousand programs has less.
+const MAX_COPIED: usize = 1 << 28;
+/// Bytes of a name; the kernel has 16. Children have those of their parents.
+const MAX_NAME: usize = 64;
 /// Processes and threads at a time. A kernel has at most four million.
 const MAX_THREADS: usize = 1 << 20;
 /// Files that are named as not to be had.
@@ -61,6 +62,10 @@ pub struct Table {
     images: Images,
     /// Build ids that perf has noted, by path.
     build_ids: HashMap<String, Vec<u8>>,
+    /// The images of files that were looked for.
+    files: HashMap<(Vec<u8>, Known), ImageIndex>,
+    /// Mappings that forks have copied.
+    copied: usize,
     /// Where the kernel's text began, and whether it does now; perf tells that first of all.
     kernel_text: Option<u64>,
     same_kernel: Option<bool>,
@@ -70,17 +75,16 @@ pub struct Table {
 
 impl Table {
     /// Nobody yet.
-    pub fn new(perf_file: &PerfFile) -> Table {
-        let build_ids = perf_file.build_ids().unwrap_or_default();
-        let build_ids = build_ids.into_iter().filter(|(key, _)| matches!(key, DsoKey::User { .. }));
-        let by_path = build_ids.map(|(_, dso)| (String::from_utf8_lossy(&dso.path).into_owned(), dso.build_id));
+    pub fn new(build_ids: HashMap<String, Vec<u8>>) -> Table {
         Table {
             processes: HashMap::new(),
             threads: HashMap::new(),
             next: 0,
             mappings: 0,
             images: Images::default(),
-            build_ids: by_path.collect(),
+            build_ids,
+            files: HashMap::new(),
+            copied: 0,
             kernel_text: None,
             same_kernel: None,
             changed: BTreeSet::new(),
@@ -149,7 +153,8 @@ impl Table {
 
     /// A name, or another program.
     pub fn comm(&mut self, comm: &CommOrExecRecord<'_>) {
-        let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
+        let name = comm.name.as_slice();
+        let name = String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(&name)).into_owned();
         let key = comm.is_execve.then(|| (ProcessKey(self.number()), ThreadKey(self.number())));
         let (pid, tid) = (comm.pid, comm.tid);
         let Some(process) = self.process(pid) else { return };
@@ -179,18 +184,19 @@ impl Table {
         if fork.pid != fork.ppid
             && let Some(parent) = self.processes.get(&fork.ppid)
         {
-            let (key, mappings) = (parent.key, parent.mappings.clone());
-            let fits = self.mappings.saturating_add(mappings.len()) <= MAX_MAPPINGS;
-            let count = if fits { mappings.len() } else { 0 };
+            let (key, count) = (parent.key, parent.mappings.len());
+            let fits =
+                self.mappings.saturating_add(count) <= MAX_MAPPINGS && self.copied.saturating_add(count) <= MAX_COPIED;
+            let mappings = if fits { parent.mappings.clone() } else { Mappings::default() };
+            let count = mappings.len();
+            self.copied += count;
             self.remove_process(fork.pid);
             self.shed += u64::from(!fits);
             if let Some(process) = self.process(fork.pid) {
                 (process.parent, process.name) = (Some(key), name.clone());
-                if fits {
-                    process.mappings = mappings;
-                }
+                process.mappings = mappings;
+                self.mappings += count;
             }
-            self.mappings += count;
         }
         self.threads.remove(&fork.tid);
         if let Some((thread, _, _)) = self.thread(fork.pid, fork.tid) {
@@ -268,13 +274,19 @@ impl Table {
             let same = *self.same_kernel.get_or_insert_with(|| runs_now(self.kernel_text));
             return if same { self.images.vdso() } else { self.images.by_name("[vdso]") };
         }
-        match open(path, known, self.build_ids.get(&name).map(Vec::as_slice)) {
+        let key = (path.to_vec(), known.clone());
+        if let Some(image) = self.files.get(&key) {
+            return *image;
+        }
+        let image = match open(path, known, self.build_ids.get(&name).map(Vec::as_slice)) {
             Some(file) => self.images.of_file(&name, file),
             None => {
                 self.changed.insert(name.clone());
                 self.images.by_name(&name)
             }
-        }
+        };
+        self.files.insert(key, image);
+        image
     }
 
     /// Whether the kernel that runs is, where it is, the one that was recorded: then its symbols are right.

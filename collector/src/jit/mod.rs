@@ -20,9 +20,9 @@
 //!
 //! # What is believed
 //!
-//! Files are opened inside the process's root directory, regular ones only, and only those that belong to the process's
-//! user or to root (as perf has it), and that were written to since the process started. They may hold anything: what is
-//! read of one, and kept, has limits.
+//! Files are opened inside the process's root directory, through the session's door ([`ccsd_symbolizer::Door`]), and only
+//! those that belong to the process's user, or to root (as perf has it) if everybody may read them, and that were written to
+//! since the process started. They may hold anything: what is read of one, and kept, has limits.
 
 mod files;
 mod names;

@@ -417,7 +417,7 @@ impl JitNames {
 }
 
 fn bare(image: ImageId, linkage_name: Option<String>, start: Option<u64>) -> CostCentre {
-    CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0 }
+    CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0, local: false }
 }
 
 fn named(profile: &mut Profile, name: &str) -> CostCentreId {

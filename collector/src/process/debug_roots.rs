@@ -7,10 +7,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, ForUser};
+use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
 use hashbrown::HashMap;
-
-use super::owner::Owner;
 
 /// Other roots kept open, one file descriptor each. Debug files of further ones are looked for on this machine only.
 const MAX_ROOTS: usize = 64;
@@ -28,14 +26,14 @@ pub struct DebugRoots {
     /// That of this process; looked up when it is needed.
     own: Option<View>,
     others: HashMap<View, DebugFileFinder>,
-    /// Whose session it is, if he may not see all files.
-    owner: Option<Owner>,
+    /// Through which all files are opened.
+    door: Door,
 }
 
 impl DebugRoots {
-    /// For a session in which only this user's processes are followed: only files that he may read are found.
-    pub fn of(owner: Option<Owner>) -> DebugRoots {
-        DebugRoots { owner, ..DebugRoots::default() }
+    /// For a session whose files are opened through this door.
+    pub fn through(door: Door) -> DebugRoots {
+        DebugRoots { door, ..DebugRoots::default() }
     }
 
     /// Where to look for debug files of an `image` that the process `pid` has mapped from `path`.
@@ -45,15 +43,8 @@ impl DebugRoots {
     pub fn finder(&mut self, pid: u32, path: &str, image: Option<&ElfFile>) -> DebugFileFinder {
         let Some(image) = image else { return DebugFileFinder::none() };
         match self.in_view(pid) {
-            Some(finder) => self.limited(finder).image_path(path).hold(image, ccsd_worker::open_debug),
-            None => self.limited(DebugFileFinder::system()).image_path(path),
-        }
-    }
-
-    fn limited(&self, finder: DebugFileFinder) -> DebugFileFinder {
-        match self.owner {
-            Some(Owner { uid, gid }) => finder.for_user(ForUser { uid, gid }),
-            None => finder,
+            Some(finder) => finder.door(self.door.clone()).image_path(path).hold(image, ccsd_worker::open_debug),
+            None => DebugFileFinder::system().door(self.door.clone()).image_path(path),
         }
     }
 

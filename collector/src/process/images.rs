@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
 use ccsd_worker::{FileKey, Opened};
 use hashbrown::{HashMap, HashSet};
 
@@ -77,6 +77,7 @@ pub struct Images {
     awaited: VecDeque<Awaited>,
     /// Images that could not be read when they were first seen, ever.
     unread: u64,
+    door: Door,
     debug_roots: DebugRoots,
     recent: RecentFiles,
     /// The code that processes generate.
@@ -107,6 +108,7 @@ impl Images {
             without_file: 0,
             awaited: VecDeque::new(),
             unread: 0,
+            door: Door::default(),
             debug_roots: DebugRoots::default(),
             recent: RecentFiles::default(),
             jit: JitCodes::default(),
@@ -118,7 +120,13 @@ impl Images {
     /// The same for a session in which only this user's processes are followed, if it is one's in particular.
     #[must_use]
     pub fn of(self, owner: Option<Owner>) -> Images {
-        Images { debug_roots: DebugRoots::of(owner), ..self }
+        let door = Owner::door(owner);
+        Images { debug_roots: DebugRoots::through(door.clone()), door, ..self }
+    }
+
+    /// Through which all files are opened.
+    pub fn door(&self) -> &Door {
+        &self.door
     }
 
     /// How many mappings of images found no room for their image, and images for their headers.
@@ -153,7 +161,7 @@ impl Images {
                     return index;
                 }
                 let name = mapped.name();
-                let file = if mapped.inode == 0 { None } else { mapped.open() };
+                let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
                 let file = file.filter(|file| self.may_keep(file));
                 let Some((key, file)) = file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) else {
                     return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
@@ -180,10 +188,12 @@ impl Images {
         let mut own = |images: &mut Images| {
             let room = images.bytes.saturating_add(IMAGE_BYTES) <= images.limit;
             let (list, bytes) = (&mut images.list, &mut images.bytes);
-            images.jit.own(code, mapped.pid, start_time, || room.then(|| Images::add_anonymous(list, bytes)))
+            images
+                .jit
+                .own(code, mapped.pid, start_time, &images.door, || room.then(|| Images::add_anonymous(list, bytes)))
         };
         if jit_code::is_dump(mapped.path)
-            && let Some(file) = mapped.open()
+            && let Some(file) = mapped.open(&self.door)
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);

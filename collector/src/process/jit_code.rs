@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use ccsd_symbolizer::FileRoot;
+use ccsd_symbolizer::{Door, FileRoot};
 
 use super::image::ImageIndex;
 use super::procfs;
@@ -39,8 +39,11 @@ pub struct JitSource {
     pub own_pid: u32,
     /// Its user; nobody else but root is believed.
     pub user: Option<u32>,
-    /// Its `/tmp`, in its root and mount namespace. Held, because that namespace goes with its last process.
+    /// Its `/tmp`, in its root and mount namespace. Held, because that namespace goes with its last process. None where that
+    /// cannot be told: what another namespace has there is another program's.
     pub tmp: Option<FileRoot>,
+    /// Through which its files are opened.
+    pub door: Door,
     /// When it started, clock ticks since boot: older files are of others.
     pub start_time: u64,
     /// Whose names are valid where it has none of its own.
@@ -48,11 +51,11 @@ pub struct JitSource {
 }
 
 impl JitSource {
-    fn of(pid: u32, start_time: u64, inherited: Option<ImageIndex>) -> JitSource {
+    fn of(pid: u32, start_time: u64, inherited: Option<ImageIndex>, door: Door) -> JitSource {
         let (own_pid, user) = procfs::own_pid_and_user(pid);
-        let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).unwrap_or_else(|_| FileRoot::own());
-        let tmp = root.below(Path::new("/tmp")).ok();
-        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, tmp, start_time, inherited }
+        let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
+        let tmp = root.and_then(|root| door.below(&root, Path::new("/tmp")).ok());
+        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, tmp, door, start_time, inherited }
     }
 }
 
@@ -83,6 +86,7 @@ impl JitCodes {
         code: &mut Option<Arc<JitCode>>,
         pid: u32,
         start_time: u64,
+        door: &Door,
         index: impl FnOnce() -> Option<ImageIndex>,
     ) -> Option<ImageIndex> {
         if let Some(code) = code.as_ref().filter(|code| code.pid == pid) {
@@ -93,7 +97,7 @@ impl JitCodes {
         }
         let index = self.free.pop().or_else(index)?;
         let inherited = code.take();
-        let source = JitSource::of(pid, start_time, inherited.as_ref().map(|code| code.index));
+        let source = JitSource::of(pid, start_time, inherited.as_ref().map(|code| code.index), door.clone());
         let new = Arc::new(JitCode { index, pid, _inherited: inherited });
         self.alive.push((index, Arc::downgrade(&new)));
         *code = Some(new);
@@ -180,10 +184,10 @@ mod tests {
             Some(ImageIndex(next))
         };
         let mut parent = None;
-        let of_parent = codes.own(&mut parent, u32::MAX - 1, 0, &mut index).unwrap();
-        assert_eq!(codes.own(&mut parent, u32::MAX - 1, 0, &mut index), Some(of_parent));
+        let of_parent = codes.own(&mut parent, u32::MAX - 1, 0, &Door::default(), &mut index).unwrap();
+        assert_eq!(codes.own(&mut parent, u32::MAX - 1, 0, &Door::default(), &mut index), Some(of_parent));
         let (mut child, mut other) = (parent.clone(), parent.clone());
-        let of_child = codes.own(&mut child, u32::MAX - 2, 0, &mut index).unwrap();
+        let of_child = codes.own(&mut child, u32::MAX - 2, 0, &Door::default(), &mut index).unwrap();
         assert_ne!(of_parent, of_child);
         assert!(matches!(&codes.take_events()[..], [
             JitEvent::Begin(a, first),
@@ -198,6 +202,9 @@ mod tests {
         assert!(codes.sweep());
         assert_eq!(codes.take_events().len(), 2);
         // The numbers are used again.
-        assert!([of_parent, of_child].contains(&codes.own(&mut other, u32::MAX - 3, 0, &mut index).unwrap()));
+        assert!(
+            [of_parent, of_child]
+                .contains(&codes.own(&mut other, u32::MAX - 3, 0, &Door::default(), &mut index).unwrap())
+        );
     }
 }

@@ -1,11 +1,14 @@
 //! The file behind a mapping: how it is found and opened, and what proves that it is the one.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use ccsd_symbolizer::{Door, FileRoot};
 
 use super::procfs;
 
@@ -38,7 +41,7 @@ impl MappedFile<'_> {
         String::from_utf8_lossy(&unescape(path)).into_owned()
     }
 
-    /// Opens the file, or finds that it cannot be had.
+    /// Opens the file through a door, or finds that it cannot be had.
     ///
     /// In this order: the path inside the process's root if device and inode are those mapped, the mapping itself
     /// (`map_files`, which survives deletion, replacement and other mount namespaces, for those whom the kernel lets), the
@@ -49,27 +52,51 @@ impl MappedFile<'_> {
     ///
     /// The mapping itself is second because looking for it waits for the lock of the target's mappings, which among many
     /// busy threads may belong to one that waits for the CPU: for seconds.
-    pub fn open(&self) -> Option<File> {
-        let paths = self.paths();
-        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-        let same = |file: &File| file.metadata().is_ok_and(|meta| meta.dev() == self.device_number());
-        let at_once = paths.first().and_then(|path| open_regular(&below(&root, path), self.inode)).filter(same);
-        if at_once.is_some() {
-            return at_once;
+    pub fn open(&self, door: &Door) -> Option<File> {
+        let opened = self.open_somewhere(door);
+        if matches!(opened, Err(Refused(true))) {
+            door.withhold(&self.name());
         }
-        let of = |pid: u32| {
+        opened.ok()
+    }
+
+    fn open_somewhere(&self, door: &Door) -> Result<File, Refused> {
+        let paths = self.paths();
+        let mut refused = Refused(false);
+        let mut is_open = |result: io::Result<File>| refused.file(result);
+        let inode = |meta: &Metadata| meta.ino() == self.inode;
+        let exact = |meta: &Metadata| inode(meta) && meta.dev() == self.device_number();
+        let root_of = |pid: u32| FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root")));
+        if let Some(path) = paths.first()
+            && let Some(file) = is_open(root_of(self.pid).and_then(|root| door.open_if(&root, path, exact)))
+        {
+            return Ok(file);
+        }
+        // After the end of a main thread, its files are found at the others.
+        let other = || procfs::threads(self.pid).ok()?.into_iter().find(|&tid| tid != self.pid);
+        for pid in [Some(self.pid), None] {
+            let Some(pid) = pid.or_else(other) else { break };
             let proc = PathBuf::from(format!("/proc/{pid}"));
             let mapped = proc.join(format!("map_files/{:x}-{:x}", self.start, self.end));
-            let rooted = || paths.iter().find_map(|path| open_regular(&below(&proc.join("root"), path), self.inode));
-            open_regular(&mapped, self.inode).or_else(rooted).or_else(|| open_regular(&proc.join("exe"), self.inode))
-        };
-        of(self.pid)
-            // After the end of a main thread, its files are found at the others.
-            .or_else(|| procfs::threads(self.pid).ok()?.into_iter().filter(|&tid| tid != self.pid).take(1).find_map(of))
-            .or_else(|| {
-                let files = paths.iter().filter_map(|path| open_regular(path, self.inode));
-                files.into_iter().find(|file| self.is_on_device(file))
-            })
+            if let Some(file) = is_open(door.follow(&mapped, inode)) {
+                return Ok(file);
+            }
+            if let Ok(root) = root_of(pid)
+                && let Some(file) = paths.iter().find_map(|path| is_open(door.open_if(&root, path, inode)))
+            {
+                return Ok(file);
+            }
+            if let Some(file) = is_open(door.follow(&proc.join("exe"), inode)) {
+                return Ok(file);
+            }
+        }
+        for path in &paths {
+            let file = is_open(door.open_if(&FileRoot::own(), path, inode));
+            if let Some(file) = file.filter(|file| self.is_on_device(file)) {
+                return Ok(file);
+            }
+        }
+        Err(refused)
     }
 
     fn device_number(&self) -> u64 {
@@ -99,14 +126,6 @@ impl MappedFile<'_> {
         let same = |device: u64| device == self.device_number();
         file.metadata().is_ok_and(|meta| same(meta.dev())) || mount_device(file).is_some_and(same)
     }
-}
-
-/// The path within the root of a process.
-fn below(root: &Path, path: &Path) -> PathBuf {
-    // Joining an absolute path would replace the root.
-    let relative = path.as_os_str().as_bytes();
-    let start = relative.iter().position(|&byte| byte != b'/').unwrap_or(relative.len());
-    root.join(OsStr::from_bytes(&relative[start..]))
 }
 
 fn unescape(path: &[u8]) -> Vec<u8> {
@@ -139,18 +158,21 @@ fn mount_device(file: &File) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn open_regular(path: &Path, inode: u64) -> Option<File> {
-    let wanted = |meta: fs::Metadata| meta.is_file() && meta.ino() == inode;
-    // Looked at before opening, because opening a device can do things; and again after, because it may have changed.
-    if !wanted(fs::metadata(path).ok()?) {
-        return None;
+/// Whether a file that cannot be had is one that the user may not read.
+struct Refused(bool);
+
+impl Refused {
+    fn file(&mut self, result: io::Result<File>) -> Option<File> {
+        self.0 |= result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        result.ok()
     }
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
-    wanted(file.metadata().ok()?).then_some(file)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     fn mapped<'a>(path: &'a Path, meta: &fs::Metadata) -> MappedFile<'a> {
@@ -171,7 +193,7 @@ mod tests {
         let dir = directory("fifo");
         let fifo = dir.join("fifo");
         let _ = nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU);
-        assert!(mapped(&fifo, &fs::metadata(&fifo).unwrap()).open().is_none());
+        assert!(mapped(&fifo, &fs::metadata(&fifo).unwrap()).open(&Door::default()).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -182,12 +204,12 @@ mod tests {
         fs::write(&file, "x").unwrap();
         let meta = fs::metadata(&file).unwrap();
         let right = mapped(&file, &meta);
-        assert!(right.open().is_some());
-        assert!(MappedFile { inode: right.inode + 1, ..right }.open().is_none());
+        assert!(right.open(&Door::default()).is_some());
+        assert!(MappedFile { inode: right.inode + 1, ..right }.open(&Door::default()).is_none());
         let (major, minor) = right.device;
-        assert!(MappedFile { device: (major + 1, minor), ..right }.open().is_none());
-        assert!(MappedFile { device: (major, minor + 1), ..right }.open().is_none());
-        assert!(MappedFile { path: b"", ..right }.open().is_none());
+        assert!(MappedFile { device: (major + 1, minor), ..right }.open(&Door::default()).is_none());
+        assert!(MappedFile { device: (major, minor + 1), ..right }.open(&Door::default()).is_none());
+        assert!(MappedFile { path: b"", ..right }.open(&Door::default()).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -207,7 +229,7 @@ mod tests {
             fs::write(&file, "x").unwrap();
             let meta = fs::metadata(&file).unwrap();
             let printed = dir.join(OsStr::from_bytes(printed));
-            let found = mapped(&printed, &meta).open().unwrap_or_else(|| panic!("{printed:?}"));
+            let found = mapped(&printed, &meta).open(&Door::default()).unwrap_or_else(|| panic!("{printed:?}"));
             assert_eq!(found.metadata().unwrap().ino(), meta.ino());
         }
         assert_eq!(mapped(Path::new("/x/a\\012b (deleted)"), &fs::metadata(&dir).unwrap()).name(), "/x/a\nb");

@@ -4,6 +4,7 @@
 //! [`ProcessKey`] and each thread of it a [`ThreadKey`]; these are never used again, whatever the kernel does with pids.
 
 pub mod debug_roots;
+pub mod filter;
 pub mod image;
 pub mod images;
 pub mod jit_code;

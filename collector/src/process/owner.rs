@@ -8,7 +8,10 @@
 //! (`begin_new_exec` in `fs/exec.c`); see [`events_end_with_rights`] for what that takes.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+
+use ccsd_symbolizer::{Door, ForUser};
 
 use super::procfs;
 
@@ -33,6 +36,11 @@ pub enum Denied {
 }
 
 impl Owner {
+    /// Through which files are opened for this user, or for whom may do what this process may.
+    pub fn door(owner: Option<Owner>) -> Door {
+        owner.map_or_else(Door::default, |Owner { uid, gid }| Door::of(ForUser { uid, gid }))
+    }
+
     /// Whether every thread of a process is for this user. Those that end meanwhile are left out.
     ///
     /// # Errors
@@ -49,18 +57,47 @@ impl Owner {
         found
     }
 
-    /// Whether a thread, or the main one of a process, is for this user.
+    /// Whether a process is for this user, by its main thread, or if that has ended by another one.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn check_one_thread(&self, pid: u32) -> Result<(), Denied> {
+        match self.check_thread(pid) {
+            Err(Denied::Gone) => {}
+            known => return known,
+        }
+        let others = procfs::threads(pid).map_err(|_| Denied::Gone)?;
+        let mut known = others.into_iter().filter(|&tid| tid != pid).map(|tid| self.check_thread(tid));
+        known.find(|result| *result != Err(Denied::Gone)).unwrap_or(Err(Denied::Gone))
+    }
+
+    /// Whether a thread is for this user. One that is ending has no memory any more, which looks as if it were not dumpable: it
+    /// has gone, and nothing else is said of it.
     ///
     /// # Errors
     /// [`Denied`].
     pub fn check_thread(&self, tid: u32) -> Result<(), Denied> {
-        let status = procfs::read(&format!("/proc/{tid}/status")).map_err(|_| Denied::Gone)?;
+        let checked = self.check_rights(tid);
+        // Looked at last: whoever was ending before still is.
+        match checked {
+            Err(Denied::Forbidden(_)) if procfs::is_exiting(tid) => Err(Denied::Gone),
+            checked => checked,
+        }
+    }
+
+    fn check_rights(&self, tid: u32) -> Result<(), Denied> {
+        let status = procfs::read(&format!("/proc/{tid}/status")).map_err(unseen)?;
         let credentials = Credentials::parse(&String::from_utf8_lossy(&status)).ok_or(Denied::Gone)?;
         // Not that of the directory, which is the effective user's even if the process is not dumpable. Ids before this: if
         // it executes something in between, that is what is asked for here, and a privileged one has no events any more.
-        let memory = fs::metadata(format!("/proc/{tid}/mem")).map_err(|_| Denied::Gone)?;
+        let memory = fs::metadata(format!("/proc/{tid}/mem")).map_err(unseen)?;
         credentials.check(*self, (memory.uid(), memory.gid())).map_err(Denied::Forbidden)
     }
+}
+
+/// Why a thread cannot be looked at.
+fn unseen(error: io::Error) -> Denied {
+    if procfs::is_gone(&error) { Denied::Gone } else { Denied::Forbidden("it cannot be looked at") }
 }
 
 /// Whether the kernel ends the events on a process that executes a privileged program. With `fs.suid_dumpable` at 1 such
@@ -149,6 +186,22 @@ mod tests {
         assert_eq!(Credentials::parse(""), None);
         assert_eq!(Credentials::parse("Uid:\t1 1\nGid:\t1 1 1 1\nCapPrm:\t0\n"), None);
         assert_eq!(Credentials::parse("Uid:\t1 1 1 1\nGid:\t1 1 1 1\nCapPrm:\tx\n"), None);
+    }
+
+    #[test]
+    fn what_has_ended_has_gone_and_nothing_else() {
+        let mut child = std::process::Command::new("true").stdin(std::process::Stdio::null()).spawn().unwrap();
+        let pid = child.id();
+        // Not waited for yet, it ends as a zombie, whose memory file is root's.
+        while !procfs::is_exiting(pid) {
+            std::thread::yield_now();
+        }
+        let meta = fs::metadata("/proc/self").unwrap();
+        for owner in [Owner { uid: meta.uid(), gid: meta.gid() }, Owner { uid: 54_321, gid: 54_321 }] {
+            assert_eq!(owner.check_thread(pid), Err(Denied::Gone));
+            assert_eq!((owner.check_one_thread(pid), owner.check(pid)), (Err(Denied::Gone), Err(Denied::Gone)));
+        }
+        child.wait().unwrap();
     }
 
     #[test]

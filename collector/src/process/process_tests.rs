@@ -172,7 +172,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     assert!(table.mapped == 3 && table.left_out().mappings > left_out);
     // Where it has just been looked at, that is done later, when there may be room.
     let hour = 3_600_000_000_000;
-    table.processes.get_mut(&own).unwrap().full.done(now_ns() - hour, now_ns());
+    table.processes.get_mut(&own).unwrap().full.done(now_ns(), now_ns() + hour);
     map(&mut table, &mut images, own, 2);
     let left_out = table.left_out().mappings;
     table.read_missed(&mut images);

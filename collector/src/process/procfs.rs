@@ -11,6 +11,8 @@ use hashbrown::{HashMap, HashSet};
 const MAX_FILE: u64 = 64 << 20;
 /// `PF_KTHREAD` of `linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
+/// `PF_EXITING` of the same: set before the memory is given up.
+const PF_EXITING: u64 = 0x4;
 
 /// Some of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct Stat {
     pub parent: u32,
     /// Whether it is a thread of the kernel.
     pub kernel_thread: bool,
+    /// Whether it is ending or has ended, and does nothing more of its program.
+    pub exiting: bool,
     /// CPU time in clock ticks, user and system.
     pub cpu_ticks: (u64, u64),
     /// Start, clock ticks since boot.
@@ -74,11 +78,13 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     // proc_pid_stat(5) numbers fields from 1; the first here is 3, the state.
     let field = |number: usize| fields.get(number - 3).copied();
+    let (state, flags) = (field(3)?.chars().next()?, field(9)?.parse::<u64>().ok()?);
     Some(Stat {
         comm,
-        state: field(3)?.chars().next()?,
+        state,
         parent: field(4)?.parse().ok()?,
-        kernel_thread: field(9)?.parse::<u64>().ok()? & PF_KTHREAD != 0,
+        kernel_thread: flags & PF_KTHREAD != 0,
+        exiting: flags & PF_EXITING != 0 || matches!(state, 'Z' | 'X' | 'x'),
         cpu_ticks: (field(14)?.parse().ok()?, field(15)?.parse().ok()?),
         start_time: field(22)?.parse().ok()?,
     })
@@ -122,9 +128,19 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 /// before the others: then it is a zombie among live threads.) What cannot be looked at is taken to be alive.
 pub fn has_ended(pid: u32) -> bool {
     match stat(pid) {
-        Ok(stat) => stat.state == 'Z' && threads(pid).is_ok_and(|threads| threads.len() <= 1),
-        Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+        Ok(stat) => matches!(stat.state, 'Z' | 'X' | 'x') && threads(pid).is_ok_and(|threads| threads.len() <= 1),
+        Err(error) => is_gone(&error),
     }
+}
+
+/// Whether a thread, or the main one of a process, is ending or has ended.
+pub fn is_exiting(tid: u32) -> bool {
+    stat(tid).map_or_else(|error| is_gone(&error), |stat| stat.exiting)
+}
+
+/// Whether /proc says by an error that a thread does not exist any more.
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// All processes whose line of parents leads to one of `ancestors`, these not included, parents before children.
@@ -157,8 +173,13 @@ pub fn comm(pid: u32, tid: u32) -> Option<String> {
 
 /// The words of a process's command line; empty for a zombie.
 pub fn command_line(pid: u32) -> Vec<String> {
-    let bytes = read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    words(&read(&format!("/proc/{pid}/cmdline")).unwrap_or_default())
+}
+
+/// Words that end with a zero each. A process that writes its title over them leaves zeros behind it, which are no words.
+fn words(bytes: &[u8]) -> Vec<String> {
+    let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let text = bytes.get(..end).unwrap_or_default();
     if text.is_empty() {
         return Vec::new();
     }
@@ -249,12 +270,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_title_has_no_empty_words_behind_it() {
+        assert_eq!(words(b"nginx: worker process\0\0\0\0\0"), ["nginx: worker process"]);
+        assert_eq!(words(b"prog\0-x\0\0y\0"), ["prog", "-x", "", "y"]);
+        assert_eq!(words(b"no end"), ["no end"]);
+        assert!(words(b"").is_empty() && words(b"\0\0").is_empty());
+    }
+
+    #[test]
     fn a_name_may_hold_parentheses() {
         let line =
             b"42 (a) R (b) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 12345 1000 2 18446744073709551615 1";
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.comm.as_str(), stat.state, stat.parent), ("a) R (b", 'S', 7));
         assert_eq!((stat.cpu_ticks, stat.start_time, stat.kernel_thread), ((11, 22), 12345, false));
+        assert!(!stat.exiting, "its flags are 4194560");
+        let ending =
+            |state: &str, flags: u64| format!("42 (x) {state} 7 42 42 0 -1 {flags} 1 2 3 4 11 22 0 0 20 0 1 0 12345");
+        for (line, exiting) in [(ending("R", 0x40_0104), true), (ending("Z", 0), true), (ending("S", 0x40_0100), false)]
+        {
+            assert_eq!(parse_stat(line.as_bytes()).map(|stat| stat.exiting), Some(exiting), "{line}");
+        }
         assert_eq!(parse_stat(b"42 (x"), None);
         assert_eq!(parse_stat(b")42 (x"), None);
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use ccsd_profile::{Limits, Session};
-use ccsd_symbolizer::DebugFileFinder;
+use ccsd_symbolizer::{DebugFileFinder, Door};
 use tempfile::NamedTempFile;
 
 use super::*;
@@ -30,7 +30,9 @@ impl Generating {
         let image = Image { name: "[anon]".to_owned(), elf: None, debug: DebugFileFinder::none() };
         resolver.add_image(&mut profile, image);
         let pid = std::process::id();
-        let source = JitSource { pid, own_pid: pid, user: None, tmp: None, start_time: 0, inherited: None };
+        let user = Some(nix::unistd::geteuid().as_raw());
+        let door = Door::default();
+        let source = JitSource { pid, own_pid: pid, user, tmp: None, door, start_time: 0, inherited: None };
         resolver.jit_event(&mut profile, JitEvent::Begin(INDEX, Box::new(source)));
         let dump = NamedTempFile::new().unwrap();
         resolver.jit_event(&mut profile, JitEvent::Dump(INDEX, File::open(dump.path()).unwrap()));

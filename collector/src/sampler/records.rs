@@ -5,8 +5,10 @@
 mod followed;
 mod handing_on;
 
+use std::sync::Arc;
+
 use ccsd_profile::MAX_SESSION_CRASHES;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::doubts::Doubts;
 use super::throttling::Throttling;
@@ -15,9 +17,10 @@ use crate::budget::Budget;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::perf::record::{Change, Record, Sample};
-use crate::process::ProcessTable;
+use crate::process::filter::Filter;
 use crate::process::images::Images;
 use crate::process::owner::Owner;
+use crate::process::{NEVER, ProcessTable};
 use crate::seldom::Seldom;
 use crate::unwind::{Frame, Root, StackUnwinder, Target, Unwound};
 use handing_on::announce;
@@ -41,6 +44,13 @@ pub struct State {
     pub table: ProcessTable,
     /// Whose processes are followed, and no others. `None` for everybody's.
     owner: Option<Owner>,
+    /// What a process must fit. `None` where all are kept.
+    filter: Option<Arc<dyn Filter>>,
+    /// Processes that are withheld until the filter has judged them.
+    unjudged: HashSet<u32>,
+    judging: Seldom,
+    /// When all processes are judged anew: no record tells of another user or control group.
+    review_at: u64,
     pub images: Images,
     announced_images: usize,
     pub unwinder: StackUnwinder,
@@ -102,6 +112,10 @@ impl State {
         State {
             table: if owner.is_some() { table.restricted() } else { table },
             owner,
+            filter: None,
+            unjudged: HashSet::new(),
+            judging: Seldom::default(),
+            review_at: 0,
             images: Images::within(budget.images).of(owner),
             announced_images: 0,
             unwinder: StackUnwinder::within(budget.unwind_tables, budget.unwind_rules),
@@ -252,9 +266,9 @@ impl State {
             self.counts.dropped_by_queue += 1;
             return;
         }
-        if self.owner.is_some() && !self.table.knows_process(sample.pid) {
+        if self.is_restricted() && !self.table.knows_process(sample.pid) {
             // That it was forked was not told, so neither is by whom.
-            self.counts.withheld += 1;
+            self.withhold(sample.pid);
             return;
         }
         let Some((thread, process)) = self.table.thread(sample.pid, sample.tid, &mut self.images) else {
@@ -263,12 +277,12 @@ impl State {
             return;
         };
         if sample.time < process.permitted_from {
-            self.counts.withheld += 1;
             // What it has used until now is not the next sample's.
             thread.group_values.begin(self.generation);
             if let Some(value) = sample.group_value {
                 let _ = thread.group_values.advance(ring, value);
             }
+            self.count_withheld();
             return;
         }
         self.counts.received += u64::from(fatal.is_none());
@@ -295,7 +309,8 @@ impl State {
             gap = self.unwinder.follow_pointers(sample, mappings, images, &mut self.frames);
         }
         self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(remembered);
-        self.counts.cut_memories += u64::from(common.few);
+        // That threads which are not followed share one stack is counted as that.
+        self.counts.cut_memories += u64::from(common.few && !thread.is_others);
 
         let items = &mut self.batch.items;
         for index in self.images.take_reopened() {
@@ -369,10 +384,19 @@ impl State {
             Change::Comm { pid, tid, exec: true, name } => {
                 self.waiting_child = self.waiting_child.filter(|&child| child != pid);
                 self.table.exec(pid, tid, &name);
+                if self.filter.is_some() {
+                    self.table.permit(pid, NEVER);
+                    self.unjudged.insert(pid);
+                }
             }
             Change::Comm { pid, tid, exec: false, name } => {
+                if pid == tid {
+                    self.judge_name(pid, &name);
+                }
                 if let Some((thread, process)) = self.table.rename(pid, tid, &name)
                     && thread.announced
+                    // The name under which its samples were kept stays.
+                    && process.permitted_from != NEVER
                 {
                     let process = (pid == tid && process.announced).then_some(process.key);
                     self.batch.items.push(Item::ThreadName { key: thread.key, process, name });

@@ -7,10 +7,10 @@
 //! have to be followed through the callees. Finding a row in the tables takes microseconds, so rows are remembered by
 //! address; leaving a frame by one takes some 100 ns.
 
-use gimli::{CfaRule, EvaluationResult, Location, RegisterRule, UnwindExpression, Value, X86_64};
+use gimli::{CfaRule, EvaluationResult, Location, Operation, RegisterRule, UnwindExpression, Value, X86_64};
 
 use super::registers::{CALLEE_SAVED, Registers};
-use super::tables::{MAX_EVALUATION_STEPS, Row, Table, Tables, evaluation};
+use super::tables::{MAX_EVALUATION_STEPS, Row, Table, Tables, evaluation, expression};
 
 /// What is known of the caller of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,30 @@ pub fn leave(
             }
         }
     })
+}
+
+/// Whether the row of a frame may be wrong though it is a table's: it says that the frame's address is in a register that
+/// any call changes, or at a distance from it, as only assembly does.
+pub fn is_doubtful(tables: &Tables, address: u64) -> bool {
+    let by_scratch = |row: &Row| {
+        Ok(match &row.cfa {
+            CfaRule::RegisterAndOffset { register, .. } => {
+                *register != X86_64::RSP && !CALLEE_SAVED.contains(&usize::from(register.0))
+            }
+            CfaRule::Expression(expression) => {
+                !row.found.signal && is_kept_in_frame(tables, row.found.table, expression)
+            }
+        })
+    };
+    tables.with_kept_row(address, by_scratch).unwrap_or(false)
+}
+
+/// Whether an expression is what the frame holds at a distance from the stack pointer, as far as it begins.
+fn is_kept_in_frame(tables: &Tables, table: Table, expr: &UnwindExpression<usize>) -> bool {
+    let Some((expression, encoding)) = expression(tables, table, expr) else { return false };
+    let mut operations = expression.operations(encoding);
+    let by_stack = matches!(operations.next(), Ok(Some(Operation::RegisterOffset { register: X86_64::RSP, .. })));
+    by_stack && matches!(operations.next(), Ok(Some(Operation::Deref { .. })))
 }
 
 /// Leaves a frame that no table covers, as code compiled with frame pointers is left: `rbp` points to the caller's `rbp`,

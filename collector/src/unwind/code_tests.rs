@@ -82,6 +82,59 @@ fn calls_return_and_keep_what_they_must() {
 }
 
 #[test]
+fn the_old_stack_is_kept_in_the_frame() {
+    // mov rsi, [rsp+16]; mov rbp, [rsi-16]; mov rbx, [rsi-8]; lea rsp, [rsi]; ret
+    let code = [0x48, 0x8b, 0x74, 0x24, 0x10, 0x48, 0x8b, 0x6e, 0xf0, 0x48, 0x8b, 0x5e, 0xf8, 0x48, 0x8d, 0x26, 0xc3];
+    let words = |kept| [1, 2, kept, 13, 14, 0x200, 16];
+    assert_eq!(leave(&code, &words(0x7028)), Some([Some(0x200), Some(0x7030), Some(13), Some(14)]));
+    // No address of the stack, one that is not aligned, one further in: a word that is something else.
+    for other in [3, 0x702c, 0x6ff8, 0x7fff_7028] {
+        assert_eq!(leave(&code, &words(other)), None, "{other:#x}");
+    }
+    // mov rsi, [rsp+16]; mov rsi, [rsi]; lea rsp, [rsi]; ret: not followed further
+    let twice = [0x48, 0x8b, 0x74, 0x24, 0x10, 0x48, 0x8b, 0x36, 0x48, 0x8d, 0x26, 0xc3];
+    assert_eq!(rows(START, &image(&twice)), []);
+    // The whole of such a function, from mov rax, rsp; push rbx; sub rsp, 64; and rsp, -64; mov [rsp+40], rax on.
+    let whole = [
+        0x48, 0x89, 0xe0, 0x53, 0x48, 0x83, 0xec, 0x40, 0x48, 0x83, 0xe4, 0xc0, 0x48, 0x89, 0x44, 0x24, 0x28, 0x31,
+        0xc0, 0x48, 0x8b, 0x74, 0x24, 0x28, 0x48, 0x8b, 0x5e, 0xf8, 0x48, 0x8d, 0x26, 0xc3,
+    ];
+    assert_eq!(leave(&whole, &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
+}
+
+#[test]
+fn scratch_registers_are_known_where_they_are_kept() {
+    // mov rbx, [rax-8]; lea rsp, [rax]; ret: of a caller, whose rax is known only from its callee
+    let code = [0x48, 0x8b, 0x58, 0xf8, 0x48, 0x8d, 0x20, 0xc3];
+    let found = rows(START, &image(&code));
+    let read = |address: u64| (address == 0x7020 || address == 0x7018).then_some(0x200);
+    let mut caller = Registers::default();
+    caller.set(X86_64::RSP, 0x7000);
+    assert_eq!(found[0].apply_upwards(&caller, &read), Err(Stuck::Bad));
+    let mut inside = caller;
+    inside.set(X86_64::RAX, 0x7020);
+    inside.set(X86_64::RCX, 5);
+    // nop; ret keeps all; mov rcx, rbx; ret, and call +0x100; ret, do not.
+    for (callee, rax, rcx) in [
+        (&[0x90, 0xc3][..], Some(0x7020), Some(5)),
+        (&[0x48, 0x89, 0xd9, 0xc3], Some(0x7020), None),
+        (&[0xe8, 0, 1, 0, 0, 0xc3], None, None),
+    ] {
+        let mut after = caller;
+        rows(START, &image(callee))[0].keep(&inside, &mut after);
+        assert_eq!([X86_64::RAX, X86_64::RCX].map(|register| after.get(register)), [rax, rcx]);
+        assert_eq!(found[0].apply_upwards(&after, &read).is_ok(), rax.is_some());
+    }
+}
+
+#[test]
+fn enter_is_left() {
+    // enter 32, 0; leave; ret. With a level it writes more, and nobody does so.
+    assert_eq!(leave(&[0xc8, 0x20, 0, 0, 0xc9, 0xc3], &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
+    assert_eq!(leave(&[0xc8, 0x20, 0, 1, 0xc9, 0xc3], &WORDS), None);
+}
+
+#[test]
 fn the_stack_grows_down() {
     // lea rsp, [rbp - 0x40]; ret
     assert_eq!(leave(&[0x48, 0x8d, 0x65, 0xc0, 0xc3], &WORDS), None);

@@ -51,16 +51,22 @@ impl StackUnwinder {
             let mut cfa_slot = None;
             let return_address = if image.generated || needs_care && image.roots.is_plainly_uncovered(frame.address) {
                 // The next instruction; of a caller it comes after the call.
-                let next = frame.address.wrapping_add(u64::from(matches!(at, FrameAddress::ReturnAddress(_))));
+                let called = matches!(at, FrameAddress::ReturnAddress(_));
+                let next = frame.address.wrapping_add(u64::from(called));
                 let (known, read) = (&mut self.return_addresses, |address: u64| stack.read(address));
-                let believed = |address| known.contains(address, mappings, images);
+                let mut believed = |address, start: Option<u64>| match start {
+                    None => known.contains(address, mappings, images),
+                    Some(start) => known.follows_call_of(address, (frame.image, start), mappings, images),
+                };
                 let pointers = (regs.sp(), regs.bp());
                 let caller = if image.generated {
                     let code = |address, len| stack.code(address, len);
-                    let left = self.generated.leave((frame.image, next), pointers, &read, &code, believed);
+                    let left = self
+                        .generated
+                        .leave((frame.image, next), pointers, &read, &code, |address| believed(address, None));
                     left.map_err(|address| address.map_or_else(|| image.no_way(frame.address), Stop::Unreadable))?
                 } else {
-                    image.roots.leave_plainly(next, pointers, &read, believed).ok_or(Stop::NeedsCare)?
+                    image.roots.leave_plainly((next, called), pointers, &read, believed).ok_or(Stop::NeedsCare)?
                 };
                 regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
                 caller.ip

@@ -57,7 +57,7 @@ impl StackUnwinder {
                 // Of two gaps all that is between them is left out.
                 frames.truncate(self.gap.unwrap_or(sure));
                 let gap = (gap || self.gap.is_some()).then_some(Gap { outer: 0, reason });
-                let common = shadow.remember(common, &[], stack, generation, false);
+                let common = shadow.remember(common, &[], stack, generation, self.room);
                 Unwound { root: Root::Complete, common, gap }
             }
             None => {

@@ -13,7 +13,7 @@
 //!   that is new, in a function that is not.
 //!
 //! Where framehop's rules do not reach, the stack is unwound again, up to beyond that frame, by [`careful`], and by [`code`]
-//! where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
+//! and [`prologue`] where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
 
 mod allowance;
 mod careful;
@@ -30,7 +30,9 @@ mod loaded;
 pub mod memory;
 mod outcome;
 mod pages;
+mod path;
 mod plain;
+mod prologue;
 mod realigned;
 #[cfg(test)]
 mod recorded;
@@ -116,6 +118,8 @@ pub struct StackUnwinder {
     known: Vec<Known>,
     /// Which of the stack's frames the first of them is.
     first_known: usize,
+    /// Whether there is room to remember another deep stack.
+    room: bool,
     /// After how many of its frames some are missing.
     gap: Option<usize>,
     /// The goroutine that has called C code, if it has noted that: the address of its record, and one of its stack.
@@ -180,6 +184,7 @@ impl StackUnwinder {
             allowance: Allowance::default(),
             known: Vec::new(),
             first_known: 0,
+            room: true,
             gap: None,
             goroutine: None,
             read_late: 0,
@@ -202,6 +207,7 @@ impl StackUnwinder {
         let Target { mappings, goroutines, images } = target;
         frames.clear();
         self.known.clear();
+        self.room = room;
         self.gap = None;
         self.goroutine = None;
         self.generated.begin(sample.pid, sample.time);

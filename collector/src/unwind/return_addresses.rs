@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::code;
+use super::{code, prologue};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 
@@ -13,6 +13,8 @@ const MAX_ANSWERS: usize = 65_536;
 #[derive(Debug, Default)]
 pub struct ReturnAddresses {
     known: HashMap<(ImageIndex, u64), bool>,
+    /// Whether the call before an address may be one of a function of its image, by both addresses.
+    calls: HashMap<(ImageIndex, u64, u64), bool>,
 }
 
 impl ReturnAddresses {
@@ -33,13 +35,40 @@ impl ReturnAddresses {
         })
     }
 
+    /// Whether a call may return to an address of a process that has called the function of an image at `start`. A direct
+    /// call within the image must lead there.
+    pub fn follows_call_of(
+        &mut self,
+        address: u64,
+        (image, start): (ImageIndex, u64),
+        mappings: &mut Mappings,
+        images: &Images,
+    ) -> bool {
+        if !self.contains(address, mappings, images) {
+            return false;
+        }
+        let Some(mapping) = mappings.find(address.wrapping_sub(1)).filter(|mapping| mapping.image == image) else {
+            return true;
+        };
+        let Some(elf) = images.get(image).and_then(|image| image.elf.as_ref()) else { return true };
+        let svma = address.wrapping_add(mapping.to_svma);
+        if self.calls.len() >= MAX_ANSWERS {
+            self.calls.clear();
+        }
+        *self.calls.entry((image, svma, start)).or_insert_with(|| {
+            let code = |address, len| elf.code(address, len);
+            code::call_target_before(svma, &code).is_none_or(|target| prologue::leads_to(target, start, &code))
+        })
+    }
+
     /// Bytes that the answers take.
     pub fn bytes(&self) -> usize {
-        self.known.allocation_size()
+        self.known.allocation_size() + self.calls.allocation_size()
     }
 
     /// Forgets an image that is not mapped any more.
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
+        self.calls.retain(|&(of, ..), _| of != image);
     }
 }

@@ -20,13 +20,14 @@ use super::careful::{self, Caller, Stuck};
 use super::code::{self, Row};
 use super::go::{GoCode, GoFrame};
 use super::plain::{CallerPointers, Plain};
+use super::prologue::{self, Entered};
 use super::realigned::Realigned;
 use super::registers::Registers;
 use super::rule::FrameRule;
 use super::switch;
 use super::tables::{self, RowContext, Table, Tables, Way};
 
-/// Size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
+/// Largest size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
 const ENTRY_BYTES: u64 = 256;
 /// Answers kept per image about outermost frames: a program has a handful. Beyond this it is a hostile one, and memory
@@ -51,11 +52,21 @@ pub enum Covered {
     No,
 }
 
+/// What is known of a frame from what its function has done.
+#[derive(Clone, Debug, Default)]
+struct History {
+    entered: Option<Entered>,
+    /// Whether it is the first of a thread.
+    begins_thread: bool,
+}
+
 /// The unwind information of one image, and what has been found out about its addresses.
 #[derive(Debug, Default)]
 pub struct ImageRoots {
     unwind: Tables,
     entry: u64,
+    /// Where its code ends, when that has been looked up.
+    entry_end: Option<u64>,
     covered: HashMap<u64, Covered>,
     careful: HashSet<u64>,
     /// Those among them that no table covers, and about which nothing else is special.
@@ -71,6 +82,8 @@ pub struct ImageRoots {
     rows: HashMap<u64, Box<[Row]>>,
     /// How many rows that are.
     row_count: usize,
+    /// What the instructions before say of some frames.
+    histories: HashMap<(u64, bool), History>,
     /// For an image with two tables: the addresses that only `.debug_frame` covers, and those that it need not be asked
     /// for.
     tables: HashMap<u64, Table>,
@@ -88,7 +101,8 @@ impl ImageRoots {
     pub fn bytes(&self) -> usize {
         let sets = self.careful.allocation_size() + self.uncovered.allocation_size() + self.tops.allocation_size();
         let maps = self.covered.allocation_size() + self.realigned.allocation_size() + self.tables.allocation_size();
-        let rows = self.rows.allocation_size() + self.row_count * size_of::<Row>() + self.unwind.row_bytes();
+        let kept = self.rows.allocation_size() + self.histories.allocation_size();
+        let rows = kept + self.row_count * size_of::<Row>() + self.unwind.row_bytes();
         sets + maps + rows + self.go.as_ref().map_or(0, GoCode::bytes)
     }
 
@@ -101,7 +115,17 @@ impl ImageRoots {
     /// linker's `_start`, or that of a C library without unwind information. Nothing calls it.
     #[inline]
     pub fn is_bare_entry(&mut self, address: u64) -> bool {
-        address.wrapping_sub(self.entry) < ENTRY_BYTES && self.entry != 0 && self.covered(address) == Covered::No
+        address.wrapping_sub(self.entry) < ENTRY_BYTES
+            && self.entry != 0
+            && address < self.entry_end()
+            && self.covered(address) == Covered::No
+    }
+
+    fn entry_end(&mut self) -> u64 {
+        *self.entry_end.get_or_insert_with(|| match &self.elf {
+            Some(elf) => prologue::end_of_entry(self.entry, ENTRY_BYTES, &|address, len| elf.code(address, len)),
+            None => 0,
+        })
     }
 
     /// Whether neither a rule nor framehop can leave the frame.
@@ -152,14 +176,11 @@ impl ImageRoots {
         {
             self.realigned.insert(address, realigned);
         }
-        if go_frame == Some(GoFrame::Top) {
+        let uncovered = go_frame.is_none() && self.covered(address) == Covered::No;
+        if go_frame == Some(GoFrame::Top) || uncovered && self.begins_thread(address.wrapping_add(1)) {
             self.tops.insert(address);
         }
-        if go_frame.is_none()
-            && self.covered(address) == Covered::No
-            && !self.begins(address.wrapping_add(1))
-            && !self.restores_signal(address.wrapping_add(1))
-        {
+        if uncovered && !self.begins(address.wrapping_add(1)) && !self.restores_signal(address.wrapping_add(1)) {
             self.uncovered.insert(address);
         }
         Way::Careful
@@ -175,7 +196,7 @@ impl ImageRoots {
         self.realigned.get(&address).copied()
     }
 
-    /// Whether a frame that needs care is one of Go that nothing called.
+    /// Whether a frame that needs care is one that nothing called: of Go, or the first of a thread.
     pub fn is_top(&self, address: u64) -> bool {
         self.tops.contains(&address)
     }
@@ -184,20 +205,60 @@ impl ImageRoots {
     /// which comes after the call for a caller) say that these are enough, and `believed` believes where it leads.
     pub fn leave_plainly(
         &mut self,
-        address: u64,
+        (address, called): (u64, bool),
         (sp, bp): (u64, u64),
         read: &impl Fn(u64) -> Option<u64>,
-        mut believed: impl FnMut(u64) -> bool,
+        mut believed: impl FnMut(u64, Option<u64>) -> bool,
     ) -> Option<CallerPointers> {
-        let rows = self.rows(address);
-        for row in rows {
+        for row in self.rows(address) {
             match row.plain()?.apply(sp, bp, read) {
-                Ok(caller) if believed(caller.ip) => return Some(caller),
+                Ok(caller) if believed(caller.ip, None) => return Some(caller),
                 Err(Some(_)) => return None,
                 _ => {}
             }
         }
-        Plain::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip))
+        if let Some(entered) = self.entered(address, called) {
+            match entered.row.plain()?.apply(sp, bp, read) {
+                Ok(caller) if entered.allows(caller.sp) && believed(caller.ip, Some(entered.start)) => {
+                    return Some(caller);
+                }
+                Err(Some(_)) => return None,
+                _ => {}
+            }
+        }
+        Plain::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip, None))
+    }
+
+    /// How the function of a frame has entered it, from its instructions up to `next`, which comes after the call for a
+    /// caller.
+    pub fn entered(&mut self, next: u64, called: bool) -> Option<&Entered> {
+        self.history(next, called).entered.as_ref()
+    }
+
+    /// Whether a call returns to an address that is the first of a thread.
+    pub fn begins_thread(&mut self, next: u64) -> bool {
+        self.history(next, true).begins_thread
+    }
+
+    fn history(&mut self, next: u64, called: bool) -> &History {
+        let key = (next, called);
+        if self.histories.len() >= MAX_FOLLOWED && !self.histories.contains_key(&key) {
+            self.histories.clear();
+        }
+        let address = next.wrapping_sub(u64::from(called));
+        let (unwind, elf) = (&self.unwind, &self.elf);
+        self.histories.entry(key).or_insert_with(|| {
+            let Some(elf) = elf else { return History::default() };
+            let code = |address, len| elf.code(address, len);
+            match unwind.with_kept_row(address, |row| Ok(row.found.start)) {
+                Ok(start) => History { entered: prologue::entered_from(start, next, &code), begins_thread: false },
+                Err(_) => {
+                    let begins_thread = called && prologue::begins_thread(next, &code);
+                    let entered = (!begins_thread).then(|| prologue::entered(next, called, &code));
+                    History { entered: entered.flatten(), begins_thread }
+                }
+            }
+        })
     }
 
     /// How the instructions from an address on, which no table covers, leave their frame; none where that cannot be told.

@@ -289,7 +289,8 @@ impl ShadowStack {
 
     /// Remembers a stack that is whole: what it has in `common` with the one before, and its other frames, innermost first.
     /// Without `room` it is remembered only as far as it has few frames beyond the reserve. Returns what others that follow
-    /// this thread's stacks have to do.
+    /// this thread's stacks have to do. A stack without frames of its own adds nothing to the reserve: it may have inner
+    /// ones after a gap, whose places are not known.
     pub fn remember(
         &mut self,
         mut common: Common,
@@ -304,7 +305,7 @@ impl ShadowStack {
         let own = common.own as usize + frames.len();
         let outermost = self.get(common, 0).filter(|_| common != Common::default()).or(frames.last());
         let deep = outermost.is_some_and(|known| !known.is_copied(stack));
-        if deep && own > MANY_OWN && room {
+        if deep && own > MANY_OWN && room && !frames.is_empty() {
             common.reserve = Reserve::Replaced;
         } else if stale && common.shared == 0 && !self.layers.reserve().is_empty() {
             common.reserve = Reserve::Dropped;

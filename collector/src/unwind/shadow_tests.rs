@@ -185,6 +185,26 @@ fn cost_follows_what_changed() {
     assert_eq!(model.sample(WORDS).unwrap().1, 1);
 }
 
+/// A stack whose inner part is not known is joined with the outer part of the last one: that is no want of room.
+#[test]
+fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
+    let mut model = Model::new();
+    model.calls(&[3; 220]);
+    model.sample(WORDS).unwrap();
+    let remembered = model.shadow.remembered();
+    assert!(remembered > FEW_OWN, "{remembered}");
+    for (room, expected) in [(true, remembered), (false, FEW_OWN)] {
+        let address = model.shadow.outermost().last().unwrap().0;
+        model.memory.begin(std::process::id(), now_ns() + 1_000_000);
+        let stack = UserStack::new(Bytes::new(&[]), address, &mut model.memory);
+        let Some(Join { common, .. }) = model.shadow.join(address, 0, true, &stack) else { panic!("not joined") };
+        assert_eq!(common.own as usize, remembered);
+        let common = model.shadow.remember(common, &[], &stack, 0, room);
+        assert_eq!((common.few, common.reserve), (!room, Reserve::Stays));
+        assert_eq!(model.shadow.remembered(), expected);
+    }
+}
+
 #[test]
 fn few_frames_beyond_the_copy_are_all_compared() {
     for seed in 0..60 {

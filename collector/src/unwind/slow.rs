@@ -10,6 +10,7 @@ use super::goroutine::Switch;
 use super::memory::UserStack;
 use super::outcome::{Careful, Located, Pointers, Stop, locate};
 use super::registers::Registers;
+use super::roots::ImageRoots;
 use super::{Frame, Root, StackUnwinder, code, roots, switch};
 use crate::perf::record::UserRegs;
 use crate::process::images::Images;
@@ -45,6 +46,8 @@ impl StackUnwinder {
         let mut switched = false;
         let (mut switches, mut near) = (0, 0);
         let mut late = false;
+        // The frame before: its next instruction, and its registers.
+        let mut callee: Option<(Frame, Registers)> = None;
         stack.begin_late();
         self.allowance.start();
         loop {
@@ -73,8 +76,27 @@ impl StackUnwinder {
             if switches > MAX_SWITCHES {
                 return Err(Stop::Because(TruncationReason::TooDeep));
             }
+            let next = Frame { address: frame.address.wrapping_add(u64::from(called)), ..frame };
+            let doubtful = !switched && careful::is_doubtful(image.roots.unwind(), frame.address);
+            if let Some((callee, before)) = callee.take().filter(|_| doubtful && called)
+                && let Some(image) = self.images.get(&mut self.unwinder, callee.image, images)
+                && let Some(row) = image.roots.rows(callee.address).first()
+            {
+                row.keep(&before, &mut registers);
+            }
+            let Some(image) = self.images.get(&mut self.unwinder, frame.image, images) else {
+                return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            };
+            callee = Some((next, registers));
             let table = match switched {
                 _ if restores => Err(Stuck::NotCovered),
+                false if doubtful => {
+                    let known = &mut self.return_addresses;
+                    let mut believed = |address| known.contains(address, mappings, images);
+                    // What is below the stack pointer is not copied.
+                    let copied = |address| stack.copied(address);
+                    leave_believed(&image.roots, frame.address, &mut registers, &copied, &mut believed)
+                }
                 false => careful::leave(image.roots.unwind(), frame.address, &mut registers, &read),
                 true => {
                     let to_svma = frame.address.wrapping_sub(lookup);
@@ -108,14 +130,53 @@ impl StackUnwinder {
                     let returns_to = |address| known.contains(address, mappings, images);
                     roots::leave_beginning(&image.roots, frame.address, &mut registers, &read, returns_to)
                 }
-                Err(Stuck::NotCovered) => {
+                Err(Stuck::NotCovered) if called && image.roots.begins_thread(next.address) => {
+                    return Ok(Careful::Ended(Root::Complete));
+                }
+                // Of Go's functions it is known what they do.
+                Err(stuck)
+                    if stuck == Stuck::NotCovered
+                        || !switched && (doubtful || stuck == Stuck::Bad) && !image.roots.is_go(frame.address) =>
+                {
                     let known = &mut self.return_addresses;
-                    let next = frame.address.wrapping_add(u64::from(called));
-                    let generated = image
-                        .generated
-                        .then(|| self.generated.rows((frame.image, next), &|address, len| stack.code(address, len)));
-                    let rows = generated.as_deref().unwrap_or_else(|| image.roots.rows(next));
-                    code::leave(rows, &mut registers, &read, |address| known.contains(address, mappings, images))
+                    let mut believed = |address, start: Option<u64>| match start {
+                        None => known.contains(address, mappings, images),
+                        Some(start) => known.follows_call_of(address, (frame.image, start), mappings, images),
+                    };
+                    let generated = image.generated.then(|| {
+                        self.generated.rows((frame.image, next.address), &|address, len| stack.code(address, len))
+                    });
+                    let rows = generated.as_deref().unwrap_or_else(|| image.roots.rows(next.address));
+                    let bare = rows.is_empty();
+                    let mut left = code::leave(rows, &mut registers, &read, |address| believed(address, None));
+                    if left.is_err()
+                        && let Some(entered) = image.roots.entered(next.address, called)
+                    {
+                        for row in entered.rows() {
+                            let Ok(after) = row.apply_upwards(&registers, &read) else { continue };
+                            if let [Some(ip), Some(sp)] = [X86_64::RA, X86_64::RSP].map(|register| after.get(register))
+                                && entered.allows(sp)
+                                && believed(ip, Some(entered.start))
+                            {
+                                registers = after;
+                                left = Ok(Caller::Called);
+                                break;
+                            }
+                        }
+                    }
+                    if left.is_err() && doubtful {
+                        let believed = &mut |address| believed(address, None);
+                        left = leave_believed(&image.roots, frame.address, &mut registers, &read, believed);
+                    }
+                    match left {
+                        Err(left) if stuck == Stuck::NotCovered => {
+                            let by_pointer =
+                                code::leave_by_frame_pointer(&mut registers, &read, |address| believed(address, None));
+                            by_pointer.map_err(|by_pointer| if bare { by_pointer } else { left })
+                        }
+                        Err(_) if !doubtful => Err(stuck),
+                        left => left,
+                    }
                 }
                 result => result,
             };
@@ -143,5 +204,27 @@ impl StackUnwinder {
                 return Ok(Careful::Left(pointers));
             }
         }
+    }
+}
+
+/// Leaves a frame by a row that may be wrong, if that leads to a return address, as `believed` knows them.
+///
+/// # Errors
+/// As of [`careful::leave`]; the registers are then as before.
+fn leave_believed(
+    roots: &ImageRoots,
+    address: u64,
+    registers: &mut Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+    believed: &mut impl FnMut(u64) -> bool,
+) -> Result<Caller, Stuck> {
+    let mut after = *registers;
+    match careful::leave(roots.unwind(), address, &mut after, read) {
+        Ok(Caller::Called) if after.get(X86_64::RA).is_some_and(believed) => {
+            *registers = after;
+            Ok(Caller::Called)
+        }
+        Err(stuck) => Err(stuck),
+        Ok(_) => Err(Stuck::Bad),
     }
 }

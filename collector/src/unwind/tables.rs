@@ -270,6 +270,8 @@ pub struct Found {
     pub table: Table,
     /// Whether it belongs to a signal trampoline.
     pub signal: bool,
+    /// Where the entry's code begins.
+    pub start: u64,
 }
 
 /// Finds the row of the unwind tables for an address.
@@ -334,7 +336,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
         return Err(Stuck::Bad);
     }
     let row = fde.unwind_info_for_address(section, bases, context, address).map_err(|_| Stuck::Bad)?;
-    Ok(then(row, Found { table, signal: fde.is_signal_trampoline() }))
+    Ok(then(row, Found { table, signal: fde.is_signal_trampoline(), start: fde.initial_address() }))
 }
 
 #[cfg(test)]

@@ -1,0 +1,166 @@
+//! The records of a perf.data file, in order of time.
+//!
+//! Each ring is in order; the rings of different CPUs are interleaved. perf marks where it has read all rings once: what was
+//! written before the last mark but one comes before everything behind the last (`PERF_RECORD_FINISHED_ROUND`). Without marks
+//! the order of the last [`MAX_PENDING_BYTES`] is what can be known.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+
+use linux_perf_event_reader::{Endianness, RawData, RawEventRecord, RecordParseInfo, RecordType};
+
+use super::header::Header;
+
+/// What waits for its turn may have so many bytes.
+const MAX_PENDING_BYTES: usize = 256 << 20;
+/// What a record costs beside its bytes: a vector that grows has room for twice its entries.
+const RECORD_BYTES: usize = 2 * size_of::<Reverse<Pending>>();
+/// Bytes of the header of a record: type, `misc`, size.
+const HEADER_BYTES: usize = 8;
+
+// Types of records that perf itself writes (`tools/lib/perf/include/perf/event.h`).
+const USER_TYPES: u32 = 64;
+const FINISHED_ROUND: u32 = 68;
+const AUXTRACE: u32 = 71;
+const COMPRESSED: u32 = 81;
+const COMPRESSED2: u32 = 83;
+
+/// Why there are no more records.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsError {
+    /// A record is shorter than its header, or goes beyond the end.
+    #[error("a record has an impossible size")]
+    Size,
+    /// A part is compressed.
+    #[error("a part is compressed")]
+    Compressed,
+    /// Reading failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// In order of time, and of place where that is the same. What has no time comes first.
+type Key = (Option<u64>, u64);
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Pending {
+    key: Key,
+    event: usize,
+    kind: u32,
+    misc: u16,
+    body: Vec<u8>,
+}
+
+/// The records.
+pub struct Records {
+    reader: BufReader<File>,
+    /// Bytes of the section that are not read yet.
+    left: u64,
+    /// Number of the next record.
+    number: u64,
+    infos: Vec<RecordParseInfo>,
+    events: HashMap<u64, usize>,
+    pending: BinaryHeap<Reverse<Pending>>,
+    pending_bytes: usize,
+    /// Nothing comes any more that belongs before this.
+    settled: Key,
+    /// The last of the round before, and of this one.
+    last_before: Key,
+    last: Key,
+    failure: Option<RecordsError>,
+    current: Vec<u8>,
+}
+
+impl Records {
+    /// The records of a file with this header, which has events.
+    ///
+    /// # Errors
+    /// If it cannot be told which event a record is of, or the file cannot be read.
+    pub fn new(mut file: File, header: &Header) -> Result<Records, String> {
+        let infos: Vec<RecordParseInfo> =
+            header.attributes.iter().map(|it| RecordParseInfo::new(&it.attr, Endianness::LittleEndian)).collect();
+        if infos.windows(2).any(|two| two.first().map(|it| it.id_parse_info) != two.last().map(|it| it.id_parse_info)) {
+            return Err("it has several events whose records name them in different places".to_owned());
+        }
+        let named = header.attributes.iter().enumerate();
+        let events = named.flat_map(|(event, attribute)| attribute.ids.iter().map(move |&id| (id, event))).collect();
+        let (offset, left) = header.data;
+        file.seek(SeekFrom::Start(offset)).map_err(|error| error.to_string())?;
+        Ok(Records {
+            reader: BufReader::with_capacity(1 << 18, file),
+            left,
+            number: 0,
+            infos,
+            events,
+            pending: BinaryHeap::new(),
+            pending_bytes: 0,
+            settled: Key::default(),
+            last_before: Key::default(),
+            last: Key::default(),
+            failure: None,
+            current: Vec::new(),
+        })
+    }
+
+    /// The next record, and which event it is of.
+    ///
+    /// # Errors
+    /// When all records are out that there are before what cannot be read.
+    pub fn next(&mut self) -> Result<Option<(usize, RawEventRecord<'_>)>, RecordsError> {
+        loop {
+            let settled = self.pending.peek().is_some_and(|Reverse(first)| first.key <= self.settled);
+            if settled || self.left == 0 || self.pending_bytes > MAX_PENDING_BYTES {
+                break;
+            }
+            if let Err(error) = self.read() {
+                (self.left, self.failure) = (0, Some(error));
+            }
+        }
+        let Some(Reverse(record)) = self.pending.pop() else { return self.failure.take().map_or(Ok(None), Err) };
+        self.pending_bytes = self.pending_bytes.saturating_sub(record.body.len() + RECORD_BYTES);
+        self.current = record.body;
+        let Some(&info) = self.infos.get(record.event) else { return Ok(None) };
+        let data = RawData::from(self.current.as_slice());
+        Ok(Some((record.event, RawEventRecord::new(RecordType(record.kind), record.misc, data, info))))
+    }
+
+    /// Reads one record.
+    fn read(&mut self) -> Result<(), RecordsError> {
+        let mut header = [0; HEADER_BYTES];
+        self.reader.read_exact(&mut header)?;
+        let [kind @ .., m0, m1, s0, s1] = header;
+        let (kind, misc) = (u32::from_le_bytes(kind), u16::from_le_bytes([m0, m1]));
+        let size = u16::from_le_bytes([s0, s1]);
+        self.left = self.left.checked_sub(u64::from(size)).ok_or(RecordsError::Size)?;
+        let mut body = vec![0; usize::from(size).checked_sub(HEADER_BYTES).ok_or(RecordsError::Size)?];
+        self.reader.read_exact(&mut body)?;
+        match kind {
+            FINISHED_ROUND => (self.settled, self.last_before) = (self.last_before, self.last),
+            COMPRESSED | COMPRESSED2 => return Err(RecordsError::Compressed),
+            // So many bytes follow that are no part of the record.
+            AUXTRACE => {
+                let size = body.first_chunk().copied().map(u64::from_le_bytes).ok_or(RecordsError::Size)?;
+                self.left = self.left.checked_sub(size).ok_or(RecordsError::Size)?;
+                self.reader.seek_relative(i64::try_from(size).map_err(|_| RecordsError::Size)?)?;
+            }
+            kind if kind < USER_TYPES => self.insert(kind, misc, body),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, kind: u32, misc: u16, body: Vec<u8>) {
+        let record = |info| RawEventRecord::new(RecordType(kind), misc, RawData::from(body.as_slice()), info);
+        // Of all events ids are in the same place.
+        let id = self.infos.first().and_then(|&info| record(info).id());
+        let event = id.and_then(|id| self.events.get(&id).copied()).unwrap_or(0);
+        let time = self.infos.get(event).and_then(|&info| record(info).timestamp());
+        let key = (time, self.number);
+        self.number += 1;
+        self.last = self.last.max(key);
+        self.pending_bytes += body.len() + RECORD_BYTES;
+        self.pending.push(Reverse(Pending { key, event, kind, misc, body }));
+    }
+}

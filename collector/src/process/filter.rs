@@ -1,0 +1,13 @@
+//! Which of the processes that a session follows it keeps.
+
+use std::fmt;
+
+/// A rule that a process must fit for as long as its samples are kept. Children are judged by the same rule: one that is
+/// forked is taken to be what its parent is, until it executes something, changes its name, or is looked at.
+pub trait Filter: fmt::Debug + Send + Sync {
+    /// Whether a process fits, by what /proc says of it now. `None` where it has ended.
+    fn keeps(&self, pid: u32) -> Option<bool>;
+
+    /// Whether a process may have this name (that of its main thread), whatever else it is.
+    fn keeps_name(&self, name: &str) -> bool;
+}

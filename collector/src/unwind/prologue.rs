@@ -1,0 +1,372 @@
+//! Leaving a frame by what its function has done before: for functions that do not return.
+//!
+//! A function that ends in a call which does not return ([`code`](super::code) finds no way out of it) has had a beginning:
+//! from there on its instructions are followed to where it is now. What they have done to the stack tells where the return
+//! address is, and where registers have been saved. So do those of a function whose table does not tell, as where the
+//! stack was realigned and the table names a register that has been lost.
+//!
+//! Without a table the beginning is a guess. It is believed only if
+//!
+//! - it is aligned as compilers align functions, and the code before it ends there;
+//! - no register of the caller is used before it is saved, as the middle of a function would;
+//! - nothing jumps back to it, as to the head of a loop;
+//! - every return that is found has the stack as it was at the beginning.
+//!
+//! Then the return address that it leads to must be one (see [`ReturnAddresses`](super::return_addresses)), and a direct
+//! call there must be one of this function.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
+
+use super::code::Row;
+use super::path::{DWARF, GENERAL, Next, Path, Place, RSP, Text, Value, general};
+use super::registers::CALLEE_SAVED;
+
+/// Bytes from a function's beginning to a frame in it: a beginning further away is not looked for.
+const MAX_DISTANCE: u64 = 4096;
+/// As compilers align functions.
+const ALIGNMENT: u64 = 16;
+/// Beginnings that are tried for one frame.
+const MAX_BEGINNINGS: usize = 8;
+/// Instructions followed from each.
+const MAX_INSTRUCTIONS: usize = 1024;
+/// The same where it is sure: such functions are few, and unrolled by hand. (SHA-512 has 1,300.)
+const MAX_INSTRUCTIONS_IF_SURE: usize = 4096;
+/// Times that a loop may have moved the stack pointer. (SHA-512 does so 4 times, for 80 rounds.)
+const MAX_TIMES: i64 = 16;
+/// Instructions of a function that a call may lead to another through.
+const MAX_LEADING: usize = 64;
+/// Bytes that are looked at before a call for what makes it a thread's first.
+const THREAD_START_BYTES: u64 = 32;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Of `exit`, the system call that ends a thread.
+const EXIT: u64 = 60;
+
+/// How a frame is left whose function begins at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    pub row: Row,
+    /// How far a loop moves the stack pointer each time: the row is that of the first time.
+    step: Option<i64>,
+    pub start: u64,
+    /// Whether the beginning is a guess.
+    guessed: bool,
+}
+
+impl Entered {
+    /// Its row, and those of other times in a loop.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        let steps = self.step.filter(|_| !self.row.is_by_stack_pointer());
+        let times = if steps.is_some() { MAX_TIMES } else { 1 };
+        (0..times).map(move |time| self.row.moved(steps.unwrap_or(0).wrapping_mul(time)))
+    }
+
+    /// Whether a caller may have such a stack pointer: the psABI has it aligned where functions are called.
+    pub fn allows(&self, caller_sp: u64) -> bool {
+        !self.guessed || caller_sp.is_multiple_of(16)
+    }
+}
+
+/// How the function that begins at `start` has entered the frame at `address`; `None` where it cannot be told.
+pub fn entered_from(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Entered> {
+    let Way { path, step } = way(start, address, code, false)?;
+    Some(Entered { row: inverted(&path)?, step, start, guessed: false })
+}
+
+/// The same, where it is not known where the function begins. A call never returns to the beginning.
+pub fn entered(address: u64, called: bool, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Entered> {
+    let first = address.checked_sub(u64::from(called))? / ALIGNMENT * ALIGNMENT;
+    let lowest = address.saturating_sub(MAX_DISTANCE);
+    let starts =
+        (0..).map_while(|i| first.checked_sub(i * ALIGNMENT)).take_while(|&start| start >= lowest && start > 0);
+    let starts = starts.filter(|&start| ends_before(start, code)).take(MAX_BEGINNINGS);
+    let mut ways = starts.filter_map(|start| way(start, address, code, true).map(|way| (start, way)));
+    ways.find_map(|(start, Way { path, step })| {
+        // One that has lost its stack pointer may have done so anywhere.
+        let row = inverted(&path).filter(|row| row.is_by_stack_pointer() && step.is_none())?;
+        // The stack pointer is aligned where a function is called, and so was it where that calls another.
+        if called && row.return_address.offset.rem_euclid(16) != 8 {
+            return None;
+        }
+        Some(Entered { row, step, start, guessed: true })
+    })
+}
+
+/// Whether the instructions of the function at `from` lead to `to` without a call: it jumps there, or has its address.
+pub fn leads_to(from: u64, to: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    let mut text = Text::new(code);
+    let mut information = InstructionInfoFactory::new();
+    let mut path = Path::begin(from);
+    for _ in 0..MAX_LEADING {
+        if path.address == to {
+            return true;
+        }
+        let Some(instruction) = text.decode(path.address) else { return false };
+        if instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address() == to {
+            return true;
+        }
+        match path.follow(&instruction, &mut information) {
+            Next::Branch(other) if other == to => return true,
+            Next::Here | Next::Branch(_) => {}
+            Next::Returns | Next::Lost => return false,
+        }
+    }
+    false
+}
+
+/// Whether a call returns to `address` that is the first of a thread: before it the system call has returned that made the
+/// thread, and `rbp` was cleared as the psABI has it for the outermost frame; behind it the thread exits.
+pub fn begins_thread(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    let exits = || {
+        let mut text = Text::new(code);
+        let (mut at, mut number) = (address, None);
+        for _ in 0..8 {
+            let Some(instruction) = text.decode(at) else { return false };
+            match instruction.mnemonic() {
+                Mnemonic::Syscall => return number == Some(EXIT),
+                Mnemonic::Xor if clears(&instruction, 0) => number = Some(0),
+                Mnemonic::Mov if full(&instruction) == Some(0) => {
+                    let immediate = matches!(
+                        instruction.op1_kind(),
+                        OpKind::Immediate8 | OpKind::Immediate32 | OpKind::Immediate32to64
+                    );
+                    // The lowest byte alone, where the others are clear.
+                    let whole = instruction.op0_register().size() >= 4 || number == Some(0);
+                    number = (immediate && whole).then(|| instruction.immediate(1));
+                }
+                _ if instruction.flow_control() != FlowControl::Next => return false,
+                _ => {}
+            }
+            at = instruction.next_ip();
+        }
+        false
+    };
+    let made = || {
+        let start = address.checked_sub(THREAD_START_BYTES)?;
+        let bytes = code(start, THREAD_START_BYTES).filter(|bytes| bytes.len() as u64 == THREAD_START_BYTES)?;
+        let syscalls = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(&SYSCALL));
+        let starts_here = |from: u64| {
+            let mut text = Text::new(code);
+            let (mut at, mut cleared, mut last) = (from, false, FlowControl::Next);
+            while at < address {
+                let Some(instruction) = text.decode(at) else { return false };
+                last = instruction.flow_control();
+                let call = matches!(last, FlowControl::Call | FlowControl::IndirectCall);
+                if call && instruction.next_ip() != address || matches!(last, FlowControl::Return) {
+                    return false;
+                }
+                cleared |= clears(&instruction, 5);
+                at = instruction.next_ip();
+            }
+            at == address && cleared && matches!(last, FlowControl::Call | FlowControl::IndirectCall)
+        };
+        syscalls.map(|at| start + at as u64 + SYSCALL.len() as u64).any(starts_here).then_some(())
+    };
+    exits() && made().is_some()
+}
+
+/// Where the linear code from `entry` on ends, within so many bytes: with a jump that is always taken, a return or a halt.
+pub fn end_of_entry(entry: u64, most: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> u64 {
+    let mut text = Text::new(code);
+    let (mut at, end) = (entry, entry.saturating_add(most));
+    while at < end {
+        let Some(instruction) = text.decode(at) else { break };
+        at = instruction.next_ip();
+        let ends = matches!(
+            instruction.flow_control(),
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+        );
+        if ends || instruction.mnemonic() == Mnemonic::Hlt {
+            break;
+        }
+    }
+    at.min(end)
+}
+
+/// The full register that an instruction names first, by the order of the encoding.
+fn full(instruction: &Instruction) -> Option<usize> {
+    general(instruction.op0_register().full_register())
+}
+
+/// Whether it is `xor` of a register with itself.
+fn clears(instruction: &Instruction, register: usize) -> bool {
+    instruction.mnemonic() == Mnemonic::Xor
+        && full(instruction) == Some(register)
+        && instruction.op0_register().size() >= 4
+        && instruction.op0_register() == instruction.op1_register()
+}
+
+/// Whether the code before an address ends there, but for padding.
+fn ends_before(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    const LOOKED_AT: u64 = 32;
+    let Some(from) = start.checked_sub(LOOKED_AT) else { return false };
+    let Some(bytes) = code(from, LOOKED_AT).filter(|bytes| bytes.len() as u64 == LOOKED_AT) else { return false };
+    // What could be an instruction that does not go on, with nothing but padding behind it.
+    let ends = |end: usize| {
+        let before = &bytes[..end];
+        let tail = |length: usize| before.get(before.len().checked_sub(length)?..);
+        matches!(tail(1), Some([0xc3 | 0xf4 | 0xcc]))
+            || matches!(tail(2), Some([0xeb, _] | [0x0f, 0x0b] | [0xff, 0xe0..=0xe7]))
+            // A call may be one that does not return. Behind another the stack pointer is not as where functions begin.
+            || matches!(tail(5), Some([0xe9 | 0xe8, ..]))
+    };
+    let padded = |end: usize| {
+        let mut text = Text::new(code);
+        let mut at = from + end as u64;
+        while at < start {
+            match text.decode(at) {
+                Some(instruction) if matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3) => {
+                    at = instruction.next_ip();
+                }
+                _ => return false,
+            }
+        }
+        at == start
+    };
+    (1..=bytes.len()).rev().take_while(|end| bytes.len() - end < ALIGNMENT as usize).any(|end| ends(end) && padded(end))
+}
+
+/// A way from the beginning of a function to a frame.
+struct Way {
+    /// The state there, where it is first reached.
+    path: Path,
+    /// How far a loop moves the stack pointer each time.
+    step: Option<i64>,
+}
+
+/// The nearest way from `start` to `address`. With `doubted`, the beginning must look like a function's.
+fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, doubted: bool) -> Option<Way> {
+    let mut text = Text::new(code);
+    let mut information = InstructionInfoFactory::new();
+    // Each with whether it has come by the address: behind a call that does not return anything may be used.
+    let mut paths = VecDeque::from([(Path::begin(start), false)]);
+    // The stack pointer at each instruction.
+    let mut seen: HashMap<u64, Option<Place>> = HashMap::new();
+    let (mut found, mut step) = (None, None);
+    let mut left = if doubted { MAX_INSTRUCTIONS } else { MAX_INSTRUCTIONS_IF_SURE };
+    while let Some((mut path, mut passed)) = paths.pop_front() {
+        while left > 0 && !seen.contains_key(&path.address) {
+            seen.insert(path.address, path.stack());
+            left -= 1;
+            passed |= path.address == address;
+            if path.address == address && found.is_none() {
+                // Where the stack pointer is known no loop has moved it.
+                if !doubted && path.stack().is_some_and(Place::is_known) {
+                    return Some(Way { path, step });
+                }
+                found = Some(path.clone());
+            }
+            let Some(instruction) = text.decode(path.address) else { break };
+            if doubted && !passed && uses_callers(&path, &instruction, &mut information) {
+                return None;
+            }
+            let calls = instruction.mnemonic() == Mnemonic::Call;
+            let to = match path.follow(&instruction, &mut information) {
+                // A call that does not return is the end of a function: padding follows, or the next one. (Not before what
+                // is of the same function.)
+                Next::Here if doubted && calls && path.address >= address && ends(path.address, &mut text) => {
+                    if path.address == address {
+                        found = found.or(Some(path));
+                    }
+                    break;
+                }
+                Next::Here => path.address,
+                Next::Branch(to) => {
+                    paths.push_back((path.at(to), passed));
+                    to
+                }
+                Next::Returns if doubted && path.stack() != Some(Place::of(RSP)) => return None,
+                Next::Returns | Next::Lost => break,
+            };
+            // What is jumped back to is the head of a loop.
+            if doubted && to == start {
+                return None;
+            }
+            if let (Some(&Some(before)), Some(after)) = (seen.get(&to), path.stack())
+                && (before.register, before.stored) == (after.register, after.stored)
+                && before != after
+            {
+                step = step.or(Some(after.offset.wrapping_sub(before.offset)));
+            }
+        }
+        if !doubted && found.is_some() && step.is_some() {
+            break;
+        }
+    }
+    found.map(|path| Way { path, step })
+}
+
+/// Whether a function may end before an address.
+fn ends<C: Fn(u64, u64) -> Option<Arc<[u8]>>>(address: u64, text: &mut Text<'_, C>) -> bool {
+    let padding = |instruction: Instruction| matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+    address.is_multiple_of(ALIGNMENT) || text.decode(address).is_none_or(padding)
+}
+
+/// Whether an instruction uses what a register of the caller holds, other than to save it.
+fn uses_callers(path: &Path, instruction: &Instruction, information: &mut InstructionInfoFactory) -> bool {
+    let saves = match instruction.mnemonic() {
+        Mnemonic::Push | Mnemonic::Call | Mnemonic::Enter | Mnemonic::Ret | Mnemonic::Leave => true,
+        Mnemonic::Mov => instruction.op0_kind() == OpKind::Memory && general(instruction.memory_base()) == Some(RSP),
+        Mnemonic::Xor | Mnemonic::Sub => instruction.op0_register() == instruction.op1_register(),
+        _ => false,
+    };
+    !saves
+        && information.info(instruction).used_registers().iter().any(|used| {
+            let reads = matches!(used.access(), OpAccess::Read | OpAccess::ReadWrite | OpAccess::CondRead);
+            let register = general(used.register().full_register()).filter(|_| reads);
+            register.is_some_and(|register| {
+                CALLEE_SAVED.contains(&usize::from(DWARF[register]))
+                    && path.registers[register] == Value::Address(Place::of(register))
+            })
+        })
+}
+
+/// How a frame is left, from the state there as the function's beginning sees it.
+fn inverted(path: &Path) -> Option<Row> {
+    let from_beginning = |value: Value| match value {
+        Value::Address(Place { register: RSP, stored: None, offset }) => Some(offset),
+        _ => None,
+    };
+    let stack = path.stack()?;
+    // A distance from the stack pointer as it is now.
+    let here = |place: Place| {
+        let same = (place.register, place.stored) == (stack.register, stack.stored);
+        same.then(|| place.offset.wrapping_sub(stack.offset))
+    };
+    // Where the stack pointer was at the beginning: the distance is known, or a register has the address, or the frame.
+    let by_stack = from_beginning(Value::Address(stack)).map(|offset| Place::of(RSP).plus(offset.wrapping_neg()));
+    let by_frame = || {
+        path.stores().iter().find_map(|&(place, value)| {
+            let (slot, offset) = (here(place)?, from_beginning(value)?);
+            Some(Place { register: RSP, stored: Some(slot), offset: offset.wrapping_neg() })
+        })
+    };
+    let by_register = || {
+        (0..GENERAL).find_map(|register| {
+            Some(Place::of(register).plus(from_beginning(path.registers[register])?.wrapping_neg()))
+        })
+    };
+    let return_address = by_stack.or_else(by_frame).or_else(by_register)?;
+    let saved = CALLEE_SAVED.map(|number| {
+        let Some(register) = DWARF.iter().position(|&dwarf| usize::from(dwarf) == number) else {
+            return Value::Unknown;
+        };
+        let unchanged = Value::Address(Place::of(register));
+        if path.registers[register] == unchanged {
+            return unchanged;
+        }
+        let slot = path.stores().iter().find(|(_, value)| *value == unchanged).and_then(|&(place, _)| {
+            let from_beginning = from_beginning(Value::Address(place)).map(|offset| return_address.plus(offset));
+            from_beginning.or_else(|| Some(Place::of(RSP).plus(here(place)?)))
+        });
+        slot.map_or(Value::Unknown, Value::Memory)
+    });
+    Some(Row { return_address, saved, kept: 0 })
+}
+
+#[cfg(test)]
+#[path = "prologue_tests.rs"]
+mod tests;
