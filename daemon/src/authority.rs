@@ -61,7 +61,7 @@ impl Authority {
         (!self.trusted).then_some(Owner { uid: self.uid, gid: self.gid })
     }
 
-    /// Whether this user may look at a process, or its main thread, and when that process began, in clock ticks since boot.
+    /// Whether this user may look at a process, and when that process began, in clock ticks since boot.
     ///
     /// # Errors
     /// [`Refusal`]: there is no such process, or it is not for this user.
@@ -69,7 +69,7 @@ impl Authority {
         let gone = || Refusal::from(ccsd_collector::Error::NoSuchProcess(pid));
         let began = procfs::stat(pid).map_err(|_| gone())?.start_time;
         if let Some(owner) = self.owner() {
-            owner.check_thread(pid).map_err(|denied| match denied {
+            owner.check_one_thread(pid).map_err(|denied| match denied {
                 Denied::Gone => gone(),
                 Denied::Forbidden(why) => Refusal::new(
                     RefusalKind::NotPermitted,

@@ -10,7 +10,9 @@ use ccsd_profile::{DecodeError, Decoded, Decoder, Profile, Session as SessionInf
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
+use nix::unistd::{User, geteuid};
 
+use crate::authority::{Credentials, user_name};
 use crate::protocol::frame::{FrameError, Kind, read_frame};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary};
 use crate::protocol::{in_time::InTime, parse, send};
@@ -21,6 +23,9 @@ const GREETING_TIME: Duration = Duration::from_secs(2);
 /// How long it may take to answer. Attaching to ten thousand threads takes seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
+/// The user of the service (`systemd/ccsd.service`).
+const SERVICE_USER: &str = "ccsd";
+
 /// Why a daemon did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -30,6 +35,18 @@ pub enum ClientError {
     /// Its socket is not for this user.
     #[error("not permitted to use the daemon at {}: that takes root or membership in group ccsd", .0.display())]
     NotPermitted(PathBuf),
+    /// Somebody else serves it, who could answer anything and would learn what is asked.
+    #[error(
+        "the socket {} is served by {}, who is neither you, nor root, nor the service's user {SERVICE_USER}: not asked; \
+         name another socket with --socket, or do without a daemon (--no-daemon)",
+        path.display(), user_name(*.owner)
+    )]
+    Stranger {
+        /// Where.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// It does not answer.
     #[error("the daemon at {} does not answer", .0.display())]
     NoAnswer(PathBuf),
@@ -68,7 +85,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon at `path`.
+    /// Connects to the daemon at `path`, named by the user or found: one of the own user, of root or of the service's user, as
+    /// the kernel says who listens. What others serve is told nothing.
     ///
     /// # Errors
     /// All of [`ClientError`]; where there is no socket, at once.
@@ -82,6 +100,10 @@ impl Client {
             _ => ClientError::Io { path: path.to_owned(), source },
         };
         let stream = open(path).map_err(failed)?;
+        let owner = Credentials::of(&stream).map_err(failed)?.uid;
+        if !may_serve(owner) {
+            return Err(ClientError::Stranger { path: path.to_owned(), owner });
+        }
         let mut client = Client { stream, path: path.to_owned(), payload: Vec::new(), patience: GREETING_TIME };
         client.greet()?;
         Ok(client)
@@ -281,6 +303,12 @@ impl Client {
         let text = format!("{reply:?}");
         self.nonsense(format!("it answers {}", text.get(..40).unwrap_or(&text)))
     }
+}
+
+/// Whether a daemon of this user is believed. systemd, which is root, listens for the service.
+fn may_serve(uid: u32) -> bool {
+    let service = || User::from_name(SERVICE_USER).ok().flatten();
+    uid == 0 || uid == geteuid().as_raw() || service().is_some_and(|user| user.uid.as_raw() == uid)
 }
 
 /// Connects, and waits no longer than for a greeting where the daemon has more connections to accept than it does.

@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod client;
 pub mod config;
+pub mod destination;
 mod dumps;
 mod engine;
 mod heap;

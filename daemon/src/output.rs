@@ -1,43 +1,25 @@
 //! The profile file of a collection.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::Seek;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ccsd_profile::codec::MAGIC;
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
-use nix::unistd::{AccessFlags, eaccess};
+
+use crate::destination::{self, Contents, DestinationError, Replacement};
+
+/// A file that holds something else than a profile must not be lost to a mistyped `-o`.
+const PROFILE: Contents =
+    Contents { known: |start| start.starts_with(&MAGIC), unlike: "not a ccsd profile", remedy: " with -o" };
 
 /// Why there is no profile file, or why it ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The file cannot be created.
-    #[error("cannot create {}: {source}", path.display())]
-    Create {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// There is a file of this name that is no profile; it is left alone.
-    #[error("{} exists and is not a ccsd profile: not overwritten; choose another name with -o", path.display())]
-    NotAProfile {
-        /// Which.
-        path: PathBuf,
-    },
-    /// It is a directory, a FIFO, a socket or a disk.
-    #[error("{} is no regular file: not written to; choose another name with -o", path.display())]
-    NotAFile {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Another ccsd is writing it.
-    #[error("{} is being written by another ccsd; choose another name with -o", path.display())]
-    Busy {
-        /// Which.
-        path: PathBuf,
-    },
+    /// The file cannot be opened, or may not be written.
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
     /// The file was removed, replaced or shortened by somebody else while it was written.
     #[error("{} was removed or changed by somebody else while it was being written", path.display())]
     Disturbed {
@@ -52,95 +34,81 @@ pub enum OutputError {
         /// Why.
         source: EncodeError,
     },
+    /// Writing a file failed that was to replace another.
+    #[error("cannot write {}: {source}; what was there before is untouched", path.display())]
+    Replace {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: EncodeError,
+    },
 }
 
 /// A profile file being written, one whole record after the other, or the error that ended it.
 pub struct OutputFile {
     path: PathBuf,
     encoder: Option<Encoder<File>>,
+    /// Whether this is a regular file of its own, which can be shortened, and not a device or the caller's descriptor.
+    named: bool,
+    /// Where the file goes when it is whole, if it is not written in place.
+    replacement: Option<Replacement>,
     bytes: u64,
     error: Option<OutputError>,
 }
 
 impl OutputFile {
-    /// Creates the file, or replaces an older profile of that name.
+    /// Creates a file that others read while it grows, or empties an older profile of that name.
     ///
     /// # Errors
-    /// [`OutputError::NotAProfile`] where something else would be overwritten, [`OutputError::NotAFile`],
-    /// [`OutputError::Busy`], [`OutputError::Create`].
+    /// [`OutputError::Destination`].
     pub fn create(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
-        OutputFile::check_replaceable(path)?;
-        let create = |source| OutputError::Create { path: path.to_owned(), source };
-        // Not truncated before it is ours alone. O_NONBLOCK: a FIFO put there in the meantime must not hold us.
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(create)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(OutputError::Busy { path: path.to_owned() }),
-            // File systems without locks exist; there is no more to be had from them.
-            Err(TryLockError::Error(_)) => {}
-        }
-        if file.metadata().map_err(create)?.is_file() {
-            file.set_len(0).map_err(create)?;
-        }
-        let mut output = OutputFile { path: path.to_owned(), encoder: None, bytes: 0, error: None };
+        let opened = destination::open(path, PROFILE)?;
+        Ok(OutputFile::begin(path, opened.file, opened.named, None, session))
+    }
+
+    /// Creates a file that appears, or takes the place of an older profile, when it is finished.
+    ///
+    /// # Errors
+    /// [`OutputError::Destination`].
+    pub fn replace(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
+        let replacement = destination::replace(path, Some(PROFILE))?;
+        let file = replacement.file().try_clone();
+        let file = file.map_err(|source| DestinationError::Open { path: path.to_owned(), source })?;
+        let named = replacement.is_pending();
+        Ok(OutputFile::begin(path, file, named, Some(replacement), session))
+    }
+
+    fn begin(path: &Path, file: File, named: bool, replacement: Option<Replacement>, session: &Session) -> OutputFile {
+        let mut output = OutputFile { path: path.to_owned(), encoder: None, named, replacement, bytes: 0, error: None };
         match Encoder::new(file, session) {
             Ok(encoder) => output.encoder = Some(encoder),
-            Err(source) => output.error = Some(OutputError::Write { path: path.to_owned(), source }),
+            Err(source) => output.fail(source),
         }
-        Ok(output)
+        output
     }
 
-    /// Whether a path may be written to: a file that holds something else than a profile must not be lost to a mistyped
-    /// `-o`.
+    /// Whether a path may be written to: asked before a program runs for nothing.
     ///
     /// # Errors
-    /// [`OutputError::NotAProfile`], [`OutputError::NotAFile`].
+    /// [`OutputError::Destination`].
     pub fn check_replaceable(path: &Path) -> Result<(), OutputError> {
-        let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
-        let kind = meta.file_type();
-        if !kind.is_file() && !kind.is_char_device() {
-            return Err(OutputError::NotAFile { path: path.to_owned() });
-        }
-        if !kind.is_file() || meta.len() == 0 {
-            return Ok(());
-        }
-        let mut start = [0u8; MAGIC.len()];
-        // A FIFO put there in the meantime must not hold us.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let is_profile = file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC;
-        if is_profile { Ok(()) } else { Err(OutputError::NotAProfile { path: path.to_owned() }) }
+        Ok(destination::check(path, PROFILE, false)?)
     }
 
-    /// Whether a file can be made at a path, or the one there be written, as far as its folder and the file tell: who has named
-    /// it is told before a program runs for nothing. A full disk, for one, still comes out as it is written.
+    /// The same, and whether a file can be made at a path, or the one there be written, as far as its directory and the file
+    /// tell. A full disk, for one, still comes out as it is written.
     ///
     /// # Errors
-    /// [`OutputError::Create`]
+    /// [`OutputError::Destination`].
     pub fn check_creatable(path: &Path) -> Result<(), OutputError> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let possible = match std::fs::metadata(path) {
-            Ok(_) => eaccess(path, AccessFlags::W_OK).map_err(io::Error::from),
-            // A link that leads nowhere: where that is, the folder does not tell.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                eaccess(folder, AccessFlags::W_OK | AccessFlags::X_OK).map_err(io::Error::from)
-            }
-            Err(error) => Err(error),
-        };
-        possible.map_err(|source| OutputError::Create { path: path.to_owned(), source })
+        Ok(destination::check(path, PROFILE, true)?)
     }
 
     /// Begins anew: what was written is replaced by what comes.
     pub fn restart(&mut self, session: &Session) {
         let Some(encoder) = self.encoder.take() else { return };
         let restarted = encoder.get_ref().try_clone().and_then(|mut file| {
-            if file.metadata()?.is_file() {
+            if self.named {
                 file.set_len(0)?;
                 file.rewind()?;
             }
@@ -162,18 +130,23 @@ impl OutputFile {
         }
     }
 
-    /// Writes the end.
+    /// Writes the end, and puts the file into its place.
     pub fn finish(&mut self) {
         let Some(encoder) = self.encoder.take() else { return };
         let meta = match encoder.finish().and_then(|file| Ok(file.metadata()?)) {
             Ok(meta) => meta,
             Err(source) => return self.fail(source),
         };
-        if meta.is_file() {
+        if self.named {
             if meta.nlink() == 0 || meta.len() < self.bytes {
                 self.error = Some(OutputError::Disturbed { path: self.path.clone() });
             }
             self.bytes = meta.len();
+        }
+        if let Some(replacement) = self.replacement.take()
+            && self.error.is_none()
+        {
+            self.error = replacement.commit().err().map(OutputError::from);
         }
     }
 
@@ -194,6 +167,10 @@ impl OutputFile {
 
     fn fail(&mut self, source: EncodeError) {
         self.encoder = None;
-        self.error = Some(OutputError::Write { path: self.path.clone(), source });
+        let path = self.path.clone();
+        self.error = Some(match self.replacement.take() {
+            Some(_) => OutputError::Replace { path, source },
+            None => OutputError::Write { path, source },
+        });
     }
 }

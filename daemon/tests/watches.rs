@@ -75,7 +75,7 @@ impl Service {
     fn config(&self, more: &str) -> Config {
         // A debug build, on a machine that has much else to do, may take what the usual budget has for a release build.
         let text = format!(
-            "state_dir = {:?}\n[budget]\ncpu_percent = 100000.0\n[[watch]]\nname = \"busy\"\nexe = {:?}\ninterval = \"1s\"\n{more}",
+            "state_dir = {:?}\n[budget]\ncpu_percent = 100000.0\n[[watch]]\nname = \"busy\"\nexe = {:?}\nuser = \"*\"\ninterval = \"1s\"\n{more}",
             self.state.display().to_string(),
             self.program.display().to_string(),
         );

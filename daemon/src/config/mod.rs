@@ -5,7 +5,7 @@ mod values;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use values::{
-    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Overhead, Pattern, Rate, StoreBytes, WatchName, Window, bytes,
+    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Overhead, Pattern, Rate, StoreBytes, Users, WatchEvent,
+    WatchName, Window, bytes,
 };
 
 /// Where the configuration is.
@@ -91,8 +92,11 @@ pub struct Watch {
     pub exe: Option<Pattern>,
     /// Pattern for the name of the command.
     pub comm: Option<Pattern>,
-    /// Name or number of the user that it runs as.
-    pub user: Option<Pattern>,
+    /// The users that it may run as; root, where nothing is said.
+    pub user: Option<Users>,
+    /// What is sampled.
+    #[serde(default)]
+    pub event: WatchEvent,
     /// Samples per second of CPU time.
     #[serde(default = "default_rate")]
     pub rate_hz: Rate,
@@ -109,7 +113,13 @@ pub struct Watch {
 impl Watch {
     /// Whether it says which processes it is about.
     fn has_selector(&self) -> bool {
-        [&self.unit, &self.cgroup, &self.exe, &self.comm, &self.user].into_iter().any(Option::is_some)
+        self.user.is_some() || [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some)
+    }
+
+    /// The users that its processes may run as.
+    #[must_use]
+    pub fn users(&self) -> Users {
+        self.user.clone().unwrap_or_default()
     }
 }
 
@@ -182,6 +192,12 @@ pub enum ConfigError {
         /// Which.
         path: PathBuf,
     },
+    /// Whoever likes may say what the service looks at.
+    #[error("{} may be written by everybody, and is not believed: chmod o-w", path.display())]
+    WritableByAll {
+        /// Which.
+        path: PathBuf,
+    },
     /// Nobody has written that by hand.
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
     TooLarge {
@@ -211,8 +227,12 @@ impl Config {
         let read = |source| ConfigError::Read { path: path.to_owned(), source };
         // A FIFO must not hold the service.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
-        if !file.metadata().map_err(read)?.is_file() {
+        let meta = file.metadata().map_err(read)?;
+        if !meta.is_file() {
             return Err(ConfigError::NotAFile { path: path.to_owned() });
+        }
+        if meta.mode() & 0o002 != 0 {
+            return Err(ConfigError::WritableByAll { path: path.to_owned() });
         }
         let mut bytes = Vec::new();
         file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;

@@ -54,6 +54,7 @@ fn all_keys() -> BTreeSet<String> {
         exe: _,
         comm: _,
         user: _,
+        event: _,
         rate_hz: _,
         overhead: _,
         interval: _,
@@ -75,6 +76,7 @@ fn all_keys() -> BTreeSet<String> {
         "watch.exe",
         "watch.comm",
         "watch.user",
+        "watch.event",
         "watch.rate_hz",
         "watch.overhead",
         "watch.interval",
@@ -133,6 +135,9 @@ fn every_mistake_is_named_with_its_place() {
         (&format!("{watch}overhead = 0"), "c.toml:4:12", vec!["0.01% to 25%"]),
         (&format!("{watch}overhead = \"1\""), "c.toml:4:12", vec!["a number of percent from 0.01 to 25"]),
         (&format!("{watch}interval = \"1ms\""), "c.toml:4:12", vec!["\"1s\"", "\"10m\""]),
+        (&format!("{watch}user = \"www-*\""), "c.toml:4:8", vec!["www-*", "\"*\" for any"]),
+        (&format!("{watch}user = []"), "c.toml:4:8", vec!["1 to 100"]),
+        (&format!("{watch}event = \"cpu\""), "c.toml:4:9", vec!["cpu", "clock"]),
         (&format!("{watch}commm = \"c\""), "c.toml:4:1", vec!["commm", "comm"]),
         (&format!("{watch}exe = \"\""), "c.toml:4:7", vec!["1 to 4096"]),
         (&format!("{watch}{watch}"), "c.toml:4:1", vec!["there is a watch \"a\""]),
@@ -167,6 +172,14 @@ fn files_that_are_none() {
     assert!(error().contains("more than 1048576 bytes"), "{}", error());
     std::fs::write(&path, vec![b'#'; MAX_BYTES as usize]).unwrap();
     assert_eq!(Config::load(&path).unwrap(), Config::default());
+    // Anybody could have the service look at what he likes.
+    let mode = |mode| std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    for writable in [0o666, 0o602, 0o646] {
+        mode(writable);
+        assert!(error().contains("may be written by everybody"), "{}", error());
+    }
+    mode(0o664);
+    assert!(Config::load(&path).is_ok());
 }
 
 proptest! {

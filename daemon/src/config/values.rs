@@ -235,6 +235,75 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
+/// The users that the processes of a watch may run as, by name or number; `*` is any. One of them or a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Users(pub Vec<String>);
+
+impl Default for Users {
+    fn default() -> Self {
+        Users(vec!["root".to_owned()])
+    }
+}
+
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
+    }
+}
+
+impl<'de> Deserialize<'de> for Users {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Names;
+        impl<'de> Visitor<'de> for Names {
+            type Value = Users;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name or number of a user, a list of them, or \"*\" for any user")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Users, E> {
+                let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '*' | '?' | ':' | ',');
+                if name == "*" || ((1..=256).contains(&name.len()) && name.chars().all(plain)) {
+                    return Ok(Users(vec![name.to_owned()]));
+                }
+                Err(E::custom(format!("{name:?} names no user: a name, a number, or \"*\" for any user")))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Users, E> {
+                let number = u32::try_from(number).map_err(|_| E::custom(format!("{number} is no user's number")))?;
+                Ok(Users(vec![number.to_string()]))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Users, A::Error> {
+                let mut users = Vec::new();
+                while let Some(Users(user)) = list.next_element()? {
+                    users.extend(user);
+                }
+                match users.len() {
+                    1..=100 => Ok(Users(users)),
+                    many => Err(de::Error::custom(format!("a list of users has 1 to 100, not {many}"))),
+                }
+            }
+        }
+        from.deserialize_any(Names)
+    }
+}
+
+/// What a watch samples by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchEvent {
+    /// Hardware cycles, or the CPU clock where there are none.
+    #[default]
+    Auto,
+    /// Hardware cycles or nothing.
+    Cycles,
+    /// The CPU clock.
+    Clock,
+    /// The scheduler's tick, which costs next to nothing.
+    Tick,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,6 +332,26 @@ mod tests {
         }
         for text in ["", "KiB", "1kb", "1GB", "-1", "1.5GiB", "18446744073709551615", "17592186044416TiB"] {
             assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn users() {
+        #[derive(serde::Deserialize)]
+        struct User {
+            user: Users,
+        }
+        let read = |value: &str| toml::from_str::<User>(&format!("user = {value}")).map(|user| user.user.0);
+        for (value, users) in [
+            ("\"root\"", vec!["root"]),
+            ("33", vec!["33"]),
+            ("\"*\"", vec!["*"]),
+            ("[\"root\", \"www-data\", 7]", vec!["root", "www-data", "7"]),
+        ] {
+            assert_eq!(read(value).unwrap(), users, "{value}");
+        }
+        for value in ["\"\"", "[]", "-1", "4294967296", "\"www-*\"", "\"a b\"", "true", "[1.5]", "[[1, 2], 3, {}]"] {
+            assert!(read(value).is_err(), "{value}");
         }
     }
 

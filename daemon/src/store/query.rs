@@ -28,7 +28,7 @@ impl TimeRange {
 /// What a watch has stored about a time.
 #[derive(Debug)]
 pub struct Answer {
-    /// What was charged in the intervals that end within the time asked for: adjacent times add up to the whole. Its
+    /// What was charged in the intervals that have their middle within the time asked for: adjacent times add up to the whole. Its
     /// accounting is of these intervals alone. `None` if there are none.
     pub profile: Option<Profile>,
     /// From the start of the first to the end of the last of these intervals.
@@ -172,11 +172,13 @@ fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<P
         match decoder.next_record() {
             Ok(Some(Decoded::Update(mut update))) => {
                 let (from, until) = (started.saturating_add(update.from_ns), started.saturating_add(update.to_ns));
-                if until > range.until {
+                // An interval is of the time that its middle is of.
+                let middle = until - until.saturating_sub(from) / 2;
+                if middle > range.until {
                     // Nor does any that follows; its end need not be known.
                     break;
                 }
-                if until <= range.from {
+                if middle <= range.from {
                     update.clear_charges();
                     before = update.accounting.clone();
                 } else {

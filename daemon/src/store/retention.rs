@@ -24,51 +24,79 @@ pub struct Removed {
     pub failed: Vec<String>,
 }
 
-/// Removes segments whose end is older than the age, then the oldest of all watches until they are no more than the bytes.
-/// One that is being written is not removed.
+/// Removes segments whose end is older than the age. If all have more than the bytes then, removes the oldest of the watch
+/// that has most, as long as it has more than its share, which is an equal part: what one watch stores never costs what
+/// another has stored within its own. There are `configured` watches, and those that have stored something. A segment that
+/// is being written is not removed.
 ///
 /// # Errors
 /// [`StoreError::Read`] if the state directory cannot be read.
-pub fn retain(state_dir: &Path, retention: Retention, now: SystemTime) -> Result<Removed, StoreError> {
+pub fn retain(
+    state_dir: &Path,
+    retention: Retention,
+    now: SystemTime,
+    configured: usize,
+) -> Result<Removed, StoreError> {
     let mut removed = Removed::default();
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut stored: Vec<Stored> = Vec::new();
     for name in watches(state_dir)? {
         // It may have gone in the meantime.
         let Ok(found) = contents(&state_dir.join(name)) else { continue };
-        segments.extend(found.segments);
         removed.foreign.extend(found.foreign);
-    }
-    segments.sort_unstable();
-    // What is not ours neither counts nor goes: else one large file of somebody else would cost all profiles.
-    let mut ours = Vec::with_capacity(segments.len());
-    for segment in segments {
-        match state(&segment.path) {
-            State::Foreign => removed.foreign.push(segment.path),
-            state => ours.push((segment, matches!(state, State::InUse))),
+        let mut watch = Stored::default();
+        for segment in found.segments {
+            // What is not ours neither counts nor goes: else one large file of somebody else would cost all profiles.
+            match state(&segment.path) {
+                State::Foreign => removed.foreign.push(segment.path),
+                state => {
+                    watch.bytes = watch.bytes.saturating_add(segment.bytes);
+                    // The oldest last.
+                    watch.removable.extend(matches!(state, State::Ours).then_some(segment));
+                }
+            }
         }
+        watch.removable.reverse();
+        stored.extend((watch.bytes > 0 || !watch.removable.is_empty()).then_some(watch));
     }
-    removed.bytes = ours.iter().fold(0, |sum, (segment, _)| segment.bytes.saturating_add(sum));
+    removed.bytes = stored.iter().fold(0, |sum, watch| watch.bytes.saturating_add(sum));
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let oldest = now.saturating_sub(seconds(retention.age.0)).saturating_sub(seconds(LONGEST));
-    for (segment, in_use) in ours {
-        let too_old = segment.start < oldest;
-        let too_much = removed.bytes > retention.bytes.0;
-        if !too_old && !too_much {
-            break;
+    for watch in &mut stored {
+        while watch.removable.last().is_some_and(|segment| segment.start < oldest) {
+            watch.remove_oldest(&mut removed);
         }
-        if in_use {
-            continue;
-        }
+    }
+    let share = retention.bytes.0 / stored.len().max(configured).max(1) as u64;
+    while removed.bytes > retention.bytes.0 {
+        let over = |watch: &&mut Stored| watch.bytes > share && !watch.removable.is_empty();
+        let Some(watch) = stored.iter_mut().filter(over).max_by_key(|watch| watch.bytes) else { break };
+        watch.remove_oldest(&mut removed);
+    }
+    Ok(removed)
+}
+
+/// What a watch has stored.
+#[derive(Default)]
+struct Stored {
+    /// Segments that nobody writes, the oldest last.
+    removable: Vec<Segment>,
+    /// Bytes of all its segments.
+    bytes: u64,
+}
+
+impl Stored {
+    fn remove_oldest(&mut self, removed: &mut Removed) {
+        let Some(segment) = self.removable.pop() else { return };
         match fs::remove_file(&segment.path) {
             Ok(()) => {
+                self.bytes = self.bytes.saturating_sub(segment.bytes);
                 removed.bytes = removed.bytes.saturating_sub(segment.bytes);
                 removed.segments.push(segment.path);
             }
             Err(error) => removed.failed.push(format!("cannot remove {}: {error}", segment.path.display())),
         }
     }
-    Ok(removed)
 }
 
 enum State {

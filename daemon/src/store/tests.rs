@@ -39,6 +39,7 @@ fn interval(profile: &mut Profile, name: &str) -> Update {
         start: None,
         file: None,
         line: 0,
+        local: false,
     });
     let context = profile.contexts_mut().push(ccsd_profile::ContextId::ROOT, function);
     profile.charge(thread, context, ccsd_profile::LineId::UNKNOWN, &[20]);
@@ -199,7 +200,7 @@ fn foreign_and_damaged_files_are_told_and_left_alone() {
 
     // All of it is old. What was a profile once goes, whatever has become of it; nothing else does.
     let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
-    let removed = retain(state.path(), retention(2 * HOUR, 1 << 30), now).unwrap();
+    let removed = retain(state.path(), retention(2 * HOUR, 1 << 30), now, 0).unwrap();
     assert_eq!((removed.segments.len(), removed.foreign.len()), (2, 5), "{removed:?}");
     assert!(removed.failed.is_empty());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 5);
@@ -216,27 +217,75 @@ fn what_is_too_old_goes_by_whole_segments() {
         write(&dir, hour * HOUR, &["a"], true);
     }
     let now = UNIX_EPOCH + Duration::from_secs(10 * HOUR);
-    let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now).unwrap();
+    let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0).unwrap();
     // What ended, at the latest, more than five hours ago: those of 0 to 3 o'clock.
     assert_eq!(removed.segments.len(), 4);
     assert_eq!(contents(&dir).unwrap().segments[0].start, 4 * HOUR as i64);
-    assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now).unwrap().segments.len(), 0);
+    assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0).unwrap().segments.len(), 0);
+}
+
+/// Segments of a watch, by their seconds.
+fn starts(dir: &Path) -> Vec<i64> {
+    contents(dir).unwrap().segments.iter().map(|segment| segment.start).collect()
 }
 
 #[test]
-fn what_is_too_much_goes_oldest_first_over_all_watches() {
+fn what_is_too_much_goes_oldest_first() {
     let (state, dir) = dir();
-    let other = state.path().join("other");
     let each = fs::metadata(write(&dir, 100, &["a"], true)).unwrap().len();
-    write(&other, 200, &["a"], true);
-    write(&dir, 300, &["a"], true);
+    (2..5).for_each(|hundred| drop(write(&dir, hundred * 100, &["a"], true)));
     let writer = SegmentWriter::create(&dir, &session(50)).unwrap();
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, each + each / 2), UNIX_EPOCH).unwrap();
-    let names: Vec<_> =
-        removed.segments.iter().map(|path| path.strip_prefix(state.path()).unwrap().to_owned()).collect();
-    assert_eq!(names, [Path::new("nginx").join(name(100, 0)), Path::new("other").join(name(200, 0))]);
+    let limit = 2 * each + writer.bytes();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 1).unwrap();
+    assert_eq!(removed.segments, [100, 200].map(|start| dir.join(name(start, 0))));
     assert!(writer.path().exists(), "one that is being written stays");
-    assert!(removed.bytes <= each + each / 2);
+    assert_eq!((starts(&dir), removed.bytes), (vec![50, 300, 400], limit));
+    // Even if all that is left is too much.
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 1), UNIX_EPOCH, 1).unwrap();
+    assert_eq!((removed.segments.len(), starts(&dir)), (2, vec![50]));
+}
+
+#[test]
+fn a_noisy_watch_costs_only_its_own_history() {
+    let (state, noisy) = dir();
+    let (quiet, middle) = (state.path().join("quiet"), state.path().join("middle"));
+    // What the quiet one has is older than all else.
+    let each = fs::metadata(write(&quiet, 100, &["a"], true)).unwrap().len();
+    (0..2).for_each(|i| drop(write(&middle, 200 + i, &["a"], true)));
+    let limit = 9 * each;
+    let mut kept = Vec::new();
+    for second in 1000..1030 {
+        write(&noisy, second, &["a"], true);
+        let removed = retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3).unwrap();
+        assert!(removed.segments.iter().all(|path| path.starts_with(&noisy)) && removed.bytes <= limit, "{removed:?}");
+        kept = starts(&noisy);
+    }
+    assert_eq!((starts(&quiet), starts(&middle)), (vec![100], vec![200, 201]));
+    // It may use what the others leave of theirs, until they want it: then it goes down to its share, and they grow.
+    assert_eq!(kept, [1024, 1025, 1026, 1027, 1028, 1029]);
+    for second in 1100..1110 {
+        write(&middle, second, &["a"], true);
+        retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3).unwrap();
+    }
+    assert_eq!((starts(&quiet), starts(&noisy).len(), starts(&middle).len()), (vec![100], 4, 4));
+    // Age is everybody's.
+    let late = UNIX_EPOCH + Duration::from_secs(1_000_000);
+    assert_eq!(retain(state.path(), retention(2 * HOUR, limit), late, 3).unwrap().segments.len(), 9);
+}
+
+#[test]
+fn what_cannot_be_removed_of_one_watch_costs_no_other() {
+    let (state, noisy) = dir();
+    let quiet = state.path().join("quiet");
+    let each = fs::metadata(write(&quiet, 100, &["a"], true)).unwrap().len();
+    let writers: Vec<_> = (0..20).map(|_| SegmentWriter::create(&noisy, &session(200)).unwrap()).collect();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 2).unwrap();
+    assert!(removed.segments.is_empty() && removed.bytes > 2 * each, "{removed:?}");
+    assert!(writers.iter().all(|writer| writer.path().exists()));
+    // Nor do watches that are configured no more.
+    drop(writers);
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 0).unwrap();
+    assert!(!removed.segments.is_empty() && starts(&quiet) == [100], "{removed:?}");
 }
 
 #[test]
@@ -246,7 +295,7 @@ fn what_is_not_ours_costs_no_profile() {
     write(&dir, 300, &["a"], true);
     // By its name a segment, and larger than all that may be kept.
     fs::File::create(dir.join(name(200, 0))).unwrap().set_len(1 << 40).unwrap();
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, 3 * each), UNIX_EPOCH).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 3 * each), UNIX_EPOCH, 0).unwrap();
     assert_eq!((removed.segments.len(), removed.bytes), (0, 2 * each));
     assert_eq!(removed.foreign, [dir.join(name(200, 0))]);
 }
@@ -263,7 +312,7 @@ fn the_clock_is_set_back() {
     assert_eq!(samples(&ask(&dir, 9_000, 10_010)), of(&[("a", 1), ("b", 1)]));
     // What is from the future is not old.
     let state = dir.parent().unwrap();
-    assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH).unwrap().segments.is_empty());
+    assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH, 0).unwrap().segments.is_empty());
 }
 
 #[test]
@@ -315,5 +364,5 @@ fn a_directory_that_cannot_be_written_to() {
     assert!(error.contains("cannot create a profile"), "{error}");
     let created = SegmentWriter::create(&file.join("x"), &session(0)).map(drop);
     assert!(matches!(created, Err(WriteError::Create { .. })));
-    assert!(retain(&file, retention(2 * HOUR, 1), SystemTime::now()).is_err());
+    assert!(retain(&file, retention(2 * HOUR, 1), SystemTime::now(), 0).is_err());
 }

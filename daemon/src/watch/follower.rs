@@ -14,8 +14,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
 
 use super::budget::Step;
+use super::rules::Rule;
 use super::scan::Found;
-use crate::config::Watch;
+use crate::config::{Watch, WatchEvent};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
 /// Without processes for so long, the session ends: its rings take memory, and its threads wake ten times a second.
@@ -104,7 +105,7 @@ pub struct Place {
 ///
 /// # Errors
 /// If no thread can be started.
-pub fn start(watch: Arc<Watch>, place: Place) -> std::io::Result<Handle> {
+pub fn start(watch: Arc<Watch>, rule: Rule, place: Place) -> std::io::Result<Handle> {
     // One that is busy gets the orders of the next look.
     let (orders, receiver) = bounded(1);
     let (alive, ended) = bounded(0);
@@ -112,6 +113,7 @@ pub fn start(watch: Arc<Watch>, place: Place) -> std::io::Result<Handle> {
     let status = Arc::new(Mutex::new(status));
     let follower = Follower {
         watch,
+        rule: Arc::new(rule),
         place,
         step: Step::default(),
         reason: "".into(),
@@ -151,6 +153,8 @@ struct Counted {
 
 struct Follower {
     watch: Arc<Watch>,
+    /// What the session judges processes by, from the moment that one changes.
+    rule: Arc<Rule>,
     place: Place,
     step: Step,
     reason: Arc<str>,
@@ -205,7 +209,7 @@ impl Follower {
 
     fn obey(&mut self, orders: Orders) {
         let Orders { found, watch, step, reason } = orders;
-        let how = |watch: &Watch, step| (watch.rate_hz, watch.overhead, watch.interval, step);
+        let how = |watch: &Watch, step| (watch.rate_hz, watch.event, watch.overhead, watch.interval, step);
         let changed = how(&watch, step) != how(&self.watch, self.step);
         (self.watch, self.step, self.reason) = (watch, step, reason);
         if changed {
@@ -216,11 +220,8 @@ impl Follower {
 
     fn processes(&mut self, found: Vec<Found>) {
         self.set(|status| status.processes = found.len() as u64);
-        let known = |found: &Found| self.found.binary_search(found).is_ok();
-        let new: Vec<u32> = found.iter().filter(|found| !known(found)).map(|found| found.pid).collect();
-        self.log_changes(&found);
-        self.found = found;
-        self.found.sort_unstable();
+        let (new, gone) = changes(&mut self.found, found);
+        self.log_changes(&new, &gone);
         if self.found.is_empty() {
             let since = *self.without_processes_since.get_or_insert_with(Instant::now);
             if self.running.is_some() && since.elapsed() >= IDLE {
@@ -246,12 +247,12 @@ impl Follower {
     }
 
     /// Who has begun to be followed, and who is followed no more.
-    fn log_changes(&self, found: &[Found]) {
+    fn log_changes(&self, new: &[u32], gone: &[u32]) {
         let name = self.watch.name.0.as_str();
-        for Found { pid, .. } in found.iter().filter(|found| self.found.binary_search(found).is_err()) {
+        for pid in new {
             tracing::debug!(watch = name, target_pid = pid, "watch {name}: follows PID {pid}");
         }
-        for Found { pid, .. } in self.found.iter().filter(|old| !found.contains(old)) {
+        for pid in gone {
             tracing::debug!(watch = name, target_pid = pid, "watch {name}: follows PID {pid} no more");
         }
     }
@@ -325,15 +326,20 @@ impl Follower {
             interval: self.watch.interval.0,
             budget: Budget::of(self.watch.memory.0),
             own_process: false,
+            filter: Some(Arc::<Rule>::clone(&self.rule)),
             ..Options::default()
         };
         let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
         // One metric, and always the same, so that segments can be added; the TSC would take a third event of each thread.
-        match Session::follow(&options(EventChoice::Cycles), self.watch.name.0.clone(), &pids) {
-            Err(ccsd_collector::Error::EventUnavailable { .. }) => {
-                Session::follow(&options(EventChoice::CpuClock), self.watch.name.0.clone(), &pids)
-            }
-            other => other,
+        let follow = |event| Session::follow(&options(event), self.watch.name.0.clone(), &pids);
+        match self.watch.event {
+            WatchEvent::Auto => match follow(EventChoice::Cycles) {
+                Err(ccsd_collector::Error::EventUnavailable { .. }) => follow(EventChoice::CpuClock),
+                other => other,
+            },
+            WatchEvent::Cycles => follow(EventChoice::Cycles),
+            WatchEvent::Clock => follow(EventChoice::CpuClock),
+            WatchEvent::Tick => follow(EventChoice::Tick),
         }
     }
 
@@ -439,6 +445,19 @@ impl Follower {
     }
 }
 
+/// Replaces the processes that were found by those that are found now; returns the numbers of those that are new, and of
+/// those that are there no more. One that has the number of another is new, and the other is no more.
+fn changes(known: &mut Vec<Found>, mut found: Vec<Found>) -> (Vec<u32>, Vec<u32>) {
+    found.sort_unstable();
+    found.dedup();
+    let missing = |from: &[Found], of: &[Found]| -> Vec<u32> {
+        of.iter().filter(|process| from.binary_search(process).is_err()).map(|process| process.pid).collect()
+    };
+    let changes = (missing(known, &found), missing(&found, known));
+    *known = found;
+    changes
+}
+
 fn not_stored(error: &WriteError) -> String {
     format!("profiling goes on, but nothing is stored: {error}")
 }
@@ -446,4 +465,21 @@ fn not_stored(error: &WriteError) -> String {
 fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_process() {
+        let process = |pid, start_time| Found { pid, start_time };
+        let mut known = Vec::new();
+        let mut next = |found: &[Found]| changes(&mut known, found.to_vec());
+        assert_eq!(next(&[process(9, 1), process(7, 5)]), (vec![7, 9], vec![]));
+        assert_eq!(next(&[process(7, 5), process(9, 1)]), (vec![], vec![]));
+        assert_eq!(next(&[process(9, 1), process(7, 6), process(7, 6)]), (vec![7], vec![7]));
+        assert_eq!(next(&[process(7, 5)]), (vec![7], vec![7, 9]));
+        assert_eq!(next(&[]), (vec![], vec![7]));
+    }
 }

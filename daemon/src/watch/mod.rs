@@ -25,11 +25,16 @@ use rules::Rule;
 use scan::Scanner;
 
 pub use follower::WatchStatus;
+pub use rules::{describe, unknown_users};
+pub use scan::user_number;
 
 /// Time between two looks for old segments.
 const RETENTION_PERIOD: Duration = Duration::from_secs(60);
-/// A watch begins another segment when one has this part of all bytes, so that there are old ones to drop.
+/// A watch begins another segment when one has this part of the watch's share of all bytes, so that there are old ones to
+/// drop.
 const SEGMENT_SHARE: u64 = 8;
+/// But not before it has so many bytes: each names its functions anew.
+const LEAST_SEGMENT: u64 = 32 << 10;
 /// How long ending may take: less than the five seconds that are promised.
 const END_TIME: Duration = Duration::from_secs(4);
 
@@ -126,8 +131,13 @@ struct Manager {
     named: HashSet<PathBuf>,
 }
 
-fn scanner(watches: &[Watch]) -> Scanner {
-    Scanner::new(watches.iter().map(|watch| Rule::new(watch, scan::user_number)).collect())
+/// The rule of a watch; the log is told of users that there are not.
+fn rule(watch: &Watch) -> Rule {
+    for user in unknown_users(watch, user_number) {
+        let name = &watch.name.0;
+        tracing::warn!(watch = %name, "watch {name}: there is no user {user:?}: it matches nothing of that user");
+    }
+    Rule::new(watch, user_number)
 }
 
 fn cpu_time() -> Duration {
@@ -137,7 +147,7 @@ fn cpu_time() -> Duration {
 impl Manager {
     fn new(config: Config, overview: Arc<Mutex<Overview>>) -> Manager {
         Manager {
-            scanner: scanner(&config.watches),
+            scanner: Scanner::new(config.watches.iter().map(rule).collect()),
             followers: config.watches.iter().map(|_| None).collect(),
             ending: Vec::new(),
             shedder: Shedder::new(config.budget, Instant::now(), cpu_time()),
@@ -177,13 +187,17 @@ impl Manager {
             overview.look_seconds += self.scanner.cost().as_secs_f64();
         }
         let step = self.shedder.step();
-        for ((watch, follower), found) in self.config.watches.iter().zip(&mut self.followers).zip(fits) {
+        let watches = self.config.watches.len().max(1) as u64;
+        let rules = self.scanner.rules();
+        for (((watch, rule), follower), found) in
+            self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits)
+        {
             if follower.is_none() && !found.is_empty() {
                 let place = Place {
                     dir: self.config.state_dir.0.join(&watch.name.0),
-                    segment_bytes: self.config.retention.bytes.0 / SEGMENT_SHARE,
+                    segment_bytes: (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(LEAST_SEGMENT),
                 };
-                match follower::start(Arc::new(watch.clone()), place) {
+                match follower::start(Arc::new(watch.clone()), rule.clone(), place) {
                     Ok(handle) => *follower = Some(handle),
                     Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
                 }
@@ -208,7 +222,12 @@ impl Manager {
             return;
         }
         self.retained = Some(Instant::now());
-        let removed = match store::retain(&self.config.state_dir.0, self.config.retention, SystemTime::now()) {
+        let removed = match store::retain(
+            &self.config.state_dir.0,
+            self.config.retention,
+            SystemTime::now(),
+            self.config.watches.len(),
+        ) {
             Ok(removed) => removed,
             // Nothing has been stored yet, or a follower says what is wrong with the directory.
             Err(error) => return tracing::debug!("{error}"),
@@ -253,17 +272,21 @@ impl Manager {
 
     fn configure(&mut self, config: Config) {
         let before = std::mem::replace(&mut self.config, config);
-        let mut old: Vec<(Watch, Option<Handle>)> =
-            before.watches.into_iter().zip(std::mem::take(&mut self.followers)).collect();
+        let handles = std::mem::take(&mut self.followers).into_iter().zip(self.scanner.rules().to_vec());
+        let mut old: Vec<(Watch, (Option<Handle>, Rule))> = before.watches.into_iter().zip(handles).collect();
+        let mut rules = Vec::new();
         let moved = before.state_dir != self.config.state_dir || before.retention.bytes != self.config.retention.bytes;
         for watch in &self.config.watches {
             // One that now means other processes is another watch.
             let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
-            let follower = old.iter().position(same).and_then(|i| old.swap_remove(i).1);
+            // Its rule knows what it has admitted.
+            let kept = old.iter().position(same).map(|i| old.swap_remove(i).1);
+            let (follower, rule) = kept.unwrap_or_else(|| (None, rule(watch)));
             self.followers.push(follower);
+            rules.push(rule);
         }
-        self.ending.extend(old.into_iter().filter_map(|(_, handle)| handle).map(|handle| handle.ended));
-        self.scanner = scanner(&self.config.watches);
+        self.ending.extend(old.into_iter().filter_map(|(_, (handle, _))| handle).map(|handle| handle.ended));
+        self.scanner = Scanner::new(rules);
         self.shedder.set_budget(self.config.budget);
         self.retained = None;
     }
@@ -279,7 +302,12 @@ impl Manager {
 
 /// Whether two watches follow the same processes under the same name.
 fn same_processes(a: &Watch, b: &Watch) -> bool {
-    let rule =
-        |watch: &Watch| Watch { rate_hz: b.rate_hz, overhead: b.overhead, interval: b.interval, ..watch.clone() };
+    let rule = |watch: &Watch| Watch {
+        rate_hz: b.rate_hz,
+        event: b.event,
+        overhead: b.overhead,
+        interval: b.interval,
+        ..watch.clone()
+    };
     rule(a) == *b
 }

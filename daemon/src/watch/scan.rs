@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::rules::{Facts, Rule, cgroup_path};
+use super::rules::{Facts, Rule};
 
 /// Largest file of /proc that is read: a control group's path has at most 4096 bytes, in version 1 one for each of a dozen
 /// controllers.
@@ -26,6 +26,8 @@ const MOST: Duration = Duration::from_secs(30);
 /// Looks in which a process is looked at closely even if nothing about it seems to have changed: it may have been seen
 /// between its fork and its exec, or before its manager has put it into its control group.
 const CLOSE_LOOKS: u8 = 2;
+/// One that fits nothing is looked at closely every so many looks: its user or its control group may have changed.
+const SELDOM: u64 = 32;
 /// `PF_KTHREAD` of `linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
@@ -54,7 +56,6 @@ pub struct Scanner {
     proc: PathBuf,
     rules: Vec<Rule>,
     known: HashMap<u32, Known>,
-    users: HashMap<u32, Option<String>>,
     looks: u64,
     cost: Duration,
 }
@@ -67,8 +68,13 @@ impl Scanner {
     }
 
     fn in_dir(rules: Vec<Rule>, proc: &Path) -> Scanner {
-        let (known, users) = (HashMap::new(), HashMap::new());
-        Scanner { proc: proc.to_owned(), rules, known, users, looks: 0, cost: Duration::ZERO }
+        Scanner { proc: proc.to_owned(), rules, known: HashMap::new(), looks: 0, cost: Duration::ZERO }
+    }
+
+    /// The rules, in their order.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
     }
 
     /// How long to wait before the next look.
@@ -87,10 +93,6 @@ impl Scanner {
     pub fn look(&mut self) -> Vec<Vec<Found>> {
         let began = cpu_time();
         self.looks += 1;
-        // Names of users may change, rarely.
-        if self.looks.is_multiple_of(100) {
-            self.users.clear();
-        }
         let mut fits = vec![Vec::new(); self.rules.len()];
         let entries = fs::read_dir(&self.proc).map(|entries| entries.flatten()).into_iter().flatten();
         let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -102,23 +104,30 @@ impl Scanner {
         }
         let looks = self.looks;
         self.known.retain(|_, known| known.seen == looks);
+        let is_there =
+            |found: &Found| self.known.get(&found.pid).is_some_and(|known| known.start_time == found.start_time);
+        self.rules.iter().for_each(|rule| rule.forget(is_there));
         self.cost = cpu_time().saturating_sub(began);
         fits
     }
 
     fn look_at(&mut self, pid: u32, fits: &mut [Vec<Found>]) {
         let dir = self.proc.join(pid.to_string());
-        let Some(stat) = read(&dir.join("stat")).and_then(|bytes| parse_stat(&bytes)) else { return };
+        let Some(stat) = Stat::read(&dir) else { return };
         if stat.kernel_thread || stat.zombie {
             return;
         }
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
         let changed = before.as_ref().is_none_or(|known| {
-            (&known.comm, known.program) != (&stat.comm, stat.program) || known.looks < CLOSE_LOOKS
+            // What fits must go on to fit: nothing in `stat` tells of another user or control group.
+            !known.fits.is_empty()
+                || (&known.comm, known.program) != (&stat.comm, stat.program)
+                || known.looks < CLOSE_LOOKS
+                || (self.looks + u64::from(pid)).is_multiple_of(SELDOM)
         });
         let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
-        let fitting = if changed { self.fitting(&dir, &stat.comm) } else { fitted };
         let found = Found { pid, start_time: stat.start_time };
+        let fitting = if changed { self.fitting(&dir, found, &stat) } else { fitted };
         for &rule in &fitting {
             if let Some(fits) = fits.get_mut(rule as usize) {
                 fits.push(found);
@@ -130,29 +139,15 @@ impl Scanner {
     }
 
     /// The rules that a process fits.
-    fn fitting(&mut self, dir: &Path, comm: &str) -> Vec<u32> {
-        let exe = self.rules.iter().any(Rule::needs_exe).then(|| fs::read_link(dir.join("exe")).ok()).flatten();
-        let exe = exe.map(|path| {
-            let path = path.to_string_lossy();
-            // So the kernel says that the file was removed, as by an upgrade.
-            path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
-        });
-        let cgroup = read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default();
-        let user = read(&dir.join("status")).and_then(|bytes| effective_user(&bytes));
-        let facts = Facts { cgroup, exe, comm: comm.to_owned(), user };
-        let users = std::cell::RefCell::new(&mut self.users);
-        let name = |user: u32| users.borrow_mut().entry(user).or_insert_with(|| user_name(user)).clone();
-        (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(&facts, name)).map(|(i, _)| i).collect()
+    fn fitting(&self, dir: &Path, process: Found, stat: &Stat) -> Vec<u32> {
+        let facts = Facts::read(dir, stat, self.rules.iter().any(Rule::needs_exe));
+        (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(process, &facts)).map(|(i, _)| i).collect()
     }
 }
 
 /// CPU time of this thread: how long others keep it waiting is no cost of looking.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
-fn user_name(user: u32) -> Option<String> {
-    Some(nix::unistd::User::from_uid(user.into()).ok()??.name)
 }
 
 /// The number of a user.
@@ -162,21 +157,32 @@ pub fn user_number(name: &str) -> Option<u32> {
 }
 
 /// A file of /proc, up to a limit; nothing that could hold us.
-fn read(path: &Path) -> Option<Vec<u8>> {
+pub fn read(path: &Path) -> Option<Vec<u8>> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-struct Stat {
-    comm: String,
-    zombie: bool,
+/// Some of `/proc/PID/stat`.
+pub struct Stat {
+    /// Name of its command.
+    pub comm: String,
+    /// Whether it has ended.
+    pub zombie: bool,
     kernel_thread: bool,
-    start_time: u64,
+    /// Clock ticks since boot.
+    pub start_time: u64,
     /// Where its code and its stack begin: with another program, even of the same name, these are elsewhere. Nothing (0)
     /// to those who may not trace it.
-    program: (u64, u64),
+    pub program: (u64, u64),
+}
+
+impl Stat {
+    /// That of a process, by its directory in /proc.
+    pub fn read(dir: &Path) -> Option<Stat> {
+        parse_stat(&read(&dir.join("stat"))?)
+    }
 }
 
 /// `/proc/PID/stat`; see proc_pid_stat(5).
@@ -195,12 +201,6 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     Some(Stat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time, program })
 }
 
-/// The effective user of `/proc/PID/status`.
-fn effective_user(status: &[u8]) -> Option<u32> {
-    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
-    std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,17 +216,33 @@ mod tests {
         fn put(&self, pid: u32, start: u64, comm: &str, cgroup: &str) {
             let dir = self.0.path().join(pid.to_string());
             fs::create_dir_all(&dir).unwrap();
-            let stat = format!("{pid} ({comm}) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 {start} 1 2 3 1");
-            fs::write(dir.join("stat"), stat).unwrap();
+            self.put_stat(pid, start, comm);
             fs::write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
-            fs::write(dir.join("status"), format!("Name:\t{comm}\nUid:\t5\t{pid}\t5\t5\n")).unwrap();
-            let _ = fs::remove_file(dir.join("exe"));
-            std::os::unix::fs::symlink(format!("/bin/{comm} (deleted)"), dir.join("exe")).unwrap();
+            fs::write(dir.join("status"), format!("Name:\t{comm}\nUid:\t{pid}\t{pid}\t{pid}\t5\n")).unwrap();
+            fs::write(self.program(comm), "").unwrap();
+            self.link(pid, comm);
+        }
+
+        fn put_stat(&self, pid: u32, start: u64, comm: &str) {
+            let stat = format!("{pid} ({comm}) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 {start} 1 2 3 1");
+            fs::write(self.0.path().join(pid.to_string()).join("stat"), stat).unwrap();
+        }
+
+        /// A program, by its name.
+        fn program(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn link(&self, pid: u32, program: &str) {
+            let link = self.0.path().join(pid.to_string()).join("exe");
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(self.program(program), link).unwrap();
         }
 
         fn scanner(&self, selectors: &[&str]) -> Scanner {
             let watch = |selector: &&str| {
-                let text = format!("[[watch]]\nname = \"x\"\n{selector}");
+                let user = if selector.contains("user") { "" } else { "\nuser = \"*\"" };
+                let text = format!("[[watch]]\nname = \"x\"\n{selector}{user}");
                 let config = Config::parse(text.as_bytes(), Path::new("x")).unwrap();
                 Rule::new(&config.watches[0], |_| None)
             };
@@ -245,7 +261,7 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/a.slice/a.service");
         proc.put(11, 100, "b", "/b.service");
-        let mut scanner = proc.scanner(&["exe = \"/bin/a\"", "unit = \"b.service\"", "user = \"11\""]);
+        let mut scanner = proc.scanner(&["exe = \"*/a\"", "unit = \"b.service\"", "user = \"11\""]);
         let look = |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.look().iter().map(|fits| pids(fits)).collect() };
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
@@ -271,16 +287,40 @@ mod tests {
     }
 
     #[test]
+    fn what_fits_is_looked_at_every_time() {
+        let proc = Proc::new();
+        let service = "/a.service";
+        for pid in 10..14 {
+            proc.put(pid, 100, "a", service);
+        }
+        let mut scanner = proc.scanner(&["unit = \"a.service\"\nexe = \"*/a\"\nuser = [10, 11, 12, 13]"]);
+        (0..5).for_each(|_| assert_eq!(pids(&scanner.look()[0]), [10, 11, 12, 13]));
+        // Another control group, another user; another file at the path, of which one process is not new.
+        let file = |pid: u32, name: &str| proc.0.path().join(pid.to_string()).join(name);
+        fs::write(file(10, "cgroup"), "0::/b.service\n").unwrap();
+        fs::write(file(11, "status"), "Uid:\t11\t0\t11\t11\n").unwrap();
+        fs::rename(proc.program("a"), proc.program("a (deleted)")).unwrap();
+        fs::write(proc.program("a"), "").unwrap();
+        [12, 13].iter().for_each(|&pid| proc.link(pid, "a (deleted)"));
+        proc.put_stat(13, 101, "a");
+        assert_eq!(pids(&scanner.look()[0]), [12]);
+        // And back.
+        fs::write(file(10, "cgroup"), "0::/a.service\n").unwrap();
+        let found = (0..=SELDOM).find(|_| pids(&scanner.look()[0]) == [10, 12]);
+        assert!(found.is_some());
+    }
+
+    #[test]
     fn another_program_of_the_same_name() {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
-        let mut scanner = proc.scanner(&["exe = \"/opt/a\""]);
+        let mut scanner = proc.scanner(&["exe = \"*/b\""]);
         (0..3).for_each(|_| assert!(scanner.look()[0].is_empty()));
         // It has executed something: its code and its stack are elsewhere, all else is as before.
         let stat = "10 (a) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 94000 95000 140000 1";
         fs::write(proc.0.path().join("10/stat"), stat).unwrap();
-        fs::remove_file(proc.0.path().join("10/exe")).unwrap();
-        std::os::unix::fs::symlink("/opt/a", proc.0.path().join("10/exe")).unwrap();
+        fs::write(proc.program("b"), "").unwrap();
+        proc.link(10, "b");
         assert_eq!(pids(&scanner.look()[0]), [10]);
     }
 
@@ -292,6 +332,7 @@ mod tests {
             fs::create_dir_all(&dir).unwrap();
             let stat = format!("{pid} (a) {state} 1 1 1 0 -1 {flags} 1 2 3 4 11 22 0 0 20 0 1 0 7 1 2 3 1");
             fs::write(dir.join("stat"), stat).unwrap();
+            fs::write(dir.join("status"), "Uid:\t0\t0\t0\t0\n").unwrap();
         }
         assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).look()[0]), [3]);
     }
@@ -330,7 +371,7 @@ mod tests {
     #[test]
     fn this_process_s_parent_is_there() {
         let parent = nix::unistd::getppid().as_raw().unsigned_abs();
-        let config = Config::parse(b"[[watch]]\nname = \"x\"\ncomm = \"*\"", Path::new("x")).unwrap();
+        let config = Config::parse(b"[[watch]]\nname = \"x\"\nuser = \"*\"", Path::new("x")).unwrap();
         let found = Scanner::new(vec![Rule::new(&config.watches[0], |_| None)]).look();
         assert!(pids(&found[0]).contains(&parent));
         assert!(!pids(&found[0]).contains(&std::process::id()));

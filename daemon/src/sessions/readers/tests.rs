@@ -40,6 +40,7 @@ impl Fixture {
             start: None,
             file: None,
             line: 0,
+            local: false,
         });
         let context = self.collector.contexts_mut().push(ContextId::ROOT, function);
         self.collector.charge(self.thread, context, LineId::UNKNOWN, &[7]);
