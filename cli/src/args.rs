@@ -52,7 +52,7 @@ Examples:
 
 Exit status: that of the program for `record` (and the same signal, if one killed
 it); else 0 if all went well, 1 if something failed on the way, 2 if the request
-cannot be met. 126: the program cannot be executed. 127: it is not found.";
+cannot be met, 3 if something grew by more than `diff --fail-above` allows. 126: the program cannot be executed. 127: it is not found.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -145,10 +145,14 @@ pub enum Command {
     Save(SaveArgs),
     /// Compare two profiles
     ///
-    /// Compares two profiles, or two times of a watch, function by function.
+    /// Compares two profiles, several runs before with several after, or two times of a watch, function by function.
     ///
-    /// Functions are matched by name and file name of their image, so that two builds of a program can be compared. The
-    /// change is that of the share in all samples; weights of profiles of different length do not compare.
+    /// Functions are matched by name and file name of their image, so that two builds of a program can be compared; functions
+    /// of one name are one. The change is that of the share in all samples; weights (--absolute) compare where runs did the
+    /// same work. A ~ marks changes that chance may explain: of those without it at most 5% on average are due to
+    /// chance in sampling. How runs of a program differ is known only where a side has several (--before, --after).
+    ///
+    /// Exit status 3 with --fail-above if something grew by more.
     #[command(after_long_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
     /// List what the watches of the service have stored
@@ -201,7 +205,9 @@ pub enum Command {
 /// Arguments of `ccsd import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// The file that `perf record` wrote, or the text that `perf script` printed; - for such text from standard input
+    /// The file that `perf record` wrote, or the text that `perf script` printed; - for either from standard input
+    ///
+    /// From standard input a recording is taken as `perf record -o -` writes it.
     #[arg(value_name = "FILE", default_value = "perf.data")]
     pub file: PathBuf,
     /// The profile file
@@ -209,12 +215,17 @@ pub struct ImportArgs {
     /// An older profile of this name is replaced, any other file is not.
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
     pub output: PathBuf,
+    /// The event whose samples are imported, where several were recorded [default: the first of a recording, all of a text]
+    #[arg(short, long, value_name = "NAME")]
+    pub event: Option<String>,
 }
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
   ccsd import                              perf.data, as from perf record --call-graph dwarf -- ./prog
   ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd
+  perf record -g -o - ./prog | ccsd import -
+  ccsd import -e cycles                    of several events this one
   ccsd import script.txt                   what was printed on another machine, as here:
   perf script --header --no-inline --max-stack 65535 -F comm,pid,tid,time,event,period,ip,sym,dso | ccsd import -";
 
@@ -329,6 +340,11 @@ mod tests {
             "ccsd report --watch x a.ccsd",
             "ccsd diff",
             "ccsd diff a b c",
+            "ccsd diff --before a",
+            "ccsd diff --after a",
+            "ccsd diff --before a --after b -- c",
+            "ccsd diff --fail-above x a b",
+            "ccsd diff --fail-above 5 --svg x a b",
             "ccsd diff --watch x --against -1h a b",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

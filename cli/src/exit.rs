@@ -5,6 +5,7 @@
 //! | 0 | done |
 //! | 1 | something failed while running |
 //! | 2 | the request cannot be met: wrong arguments, no such process, not a profile, not permitted |
+//! | 3 | `diff --fail-above`: something grew significantly by more |
 //! | 126, 127 | the program cannot be executed, is not found (as in a shell) |
 //! | 130, 143, 129 | left at the second SIGINT, SIGTERM, SIGHUP while the program still runs |
 //! | other | that of the program under `record`; if a signal killed it, the same signal kills ccsd |
@@ -33,6 +34,8 @@ impl Exit {
     pub const SUCCESS: Exit = Exit::Status(0);
     /// Something failed while running.
     pub const FAILURE: Exit = Exit::Status(1);
+    /// Something grew by more than `diff --fail-above` allows.
+    pub const GREW: Exit = Exit::Status(3);
 
     /// As the program ended.
     pub fn as_child(end: &ChildEnd) -> Exit {
@@ -115,7 +118,9 @@ impl From<ClientError> for Failure {
                 "{error}; start one with `ccsd daemon`, or name its socket with --socket"
             )),
             // Its text names its cause already; as a chain it would be said twice.
-            ClientError::NotPermitted(_) => Failure::bad_request(anyhow::anyhow!("{error}")),
+            ClientError::NotPermitted(_) | ClientError::Stranger { .. } => {
+                Failure::bad_request(anyhow::anyhow!("{error}"))
+            }
             ClientError::Refused(_) if !failed => Failure::bad_request(anyhow::anyhow!("{error}")),
             error => Failure::at_run_time(anyhow::anyhow!("{error}")),
         }

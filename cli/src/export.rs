@@ -19,6 +19,9 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if args.query.sort.is_some() && args.format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", args.format.name())));
     }
+    if args.spreadsheet && args.format != Format::Csv {
+        return Err(Failure::bad_request(anyhow!("--spreadsheet is for csv: other formats are no tables of names")));
+    }
     let LoadedColumns { file: loaded, columns } = load(args)?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
@@ -31,6 +34,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         selection: &selection,
         max_bytes: args.max_size,
         sort: args.query.sort,
+        spreadsheet: args.spreadsheet,
         question: &asked_for.join("; "),
         columns: &columns,
     };
@@ -45,7 +49,9 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let mut bytes = Vec::new();
     if args.comments && !args.format.has_remarks() {
         for remark in &remarks {
-            bytes.extend_from_slice(format!("# {remark}\n").as_bytes());
+            // Readers of folded stacks take what ends with a number for one.
+            let end = if remark.ends_with(|c: char| c.is_ascii_digit()) { "." } else { "" };
+            bytes.extend_from_slice(format!("# {remark}{end}\n").as_bytes());
         }
     }
     // All of it first: what cannot be exported leaves no file behind.

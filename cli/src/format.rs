@@ -156,6 +156,7 @@ impl Scale {
                 (1, "cycles", 0),
             ]),
             Unit::Count => Scale { unit: "count", divisor: 1.0, decimals: 0 },
+            Unit::Unknown => Scale { unit: "", divisor: 1.0, decimals: 0 },
         }
     }
 
@@ -181,6 +182,7 @@ pub fn unit_name(unit: Unit) -> &'static str {
         Unit::Nanoseconds => "ns",
         Unit::Cycles => "cycles",
         Unit::Count => "count",
+        Unit::Unknown => "",
     }
 }
 

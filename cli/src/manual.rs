@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write, stdout};
 
 use anyhow::Context;
+use ccsd_daemon::destination;
 use clap::CommandFactory;
 use clap_mangen::Man;
 
@@ -27,7 +28,8 @@ pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
     };
     let written = fs::create_dir_all(directory).and_then(|()| {
         for command in std::iter::once(&command).chain(command.get_subcommands()) {
-            fs::write(directory.join(Man::new(command.clone()).get_filename()), page(command)?)?;
+            let file = directory.join(Man::new(command.clone()).get_filename());
+            destination::write(&file, &page(command)?, None).map_err(io::Error::other)?;
         }
         Ok(())
     });

@@ -1,13 +1,8 @@
 //! Files that are written for other programs: whole or not at all, and never over something else by mistake.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, anyhow};
-use nix::fcntl::OFlag;
+use ccsd_daemon::destination::{self, Contents, DestinationError};
 
 use crate::exit::Failure;
 
@@ -27,56 +22,24 @@ const FORMATS: [(&[u8], &[u8]); 10] = [
     (b"# ccsd ", b"samples received"),
 ];
 
+/// What of an existing file may be overwritten without `--force`.
+const EXPORTS: Contents = Contents { known: is_ours, unlike: "nothing that ccsd exports", remedy: ", or --force" };
+
 /// Writes `bytes` to a path, through a file beside it that takes its place when it is whole: a full disk leaves what was there.
 ///
 /// # Errors
-/// A file that is nothing that ccsd exports is left alone unless `force` says otherwise; so are directories, FIFOs and the
-/// like. What is a device is written to.
+/// A file that is nothing that ccsd exports is left alone unless `force` says otherwise; so are files and links of other
+/// users, and directories. Devices and FIFOs are written to.
 pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
-    let name = path.display();
-    let cannot_write = || format!("cannot write {name}");
-    match fs::metadata(path) {
-        Err(_) => {}
-        Ok(meta) if meta.is_file() => {
-            if !force && meta.len() > 0 && !is_ours(path) {
-                return Err(Failure::bad_request(anyhow!(
-                    "{name} exists and is nothing that ccsd exports: not overwritten; choose another name, or --force"
-                )));
-            }
-        }
-        Ok(meta) if meta.is_dir() => {
-            return Err(Failure::bad_request(anyhow!("{name} is a directory")));
-        }
-        // Nothing can be put in the place of /dev/stdout, or of a FIFO that somebody reads.
-        Ok(_) => {
-            let opened = OpenOptions::new().write(true).open(path).with_context(|| format!("cannot open {name}"));
-            let mut file = opened.map_err(Failure::bad_request)?;
-            return file.write_all(bytes).with_context(cannot_write).map_err(Failure::at_run_time);
-        }
-    }
-    // What a link leads to is written, not the link.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let (beside, mut file) =
-        create_beside(&target).with_context(|| format!("cannot create {name}")).map_err(Failure::bad_request)?;
-    let written = file.write_all(bytes).and_then(|()| {
-        if let Ok(meta) = fs::metadata(&target) {
-            file.set_permissions(meta.permissions())?;
-        }
-        fs::rename(&beside, &target)
-    });
-    written.with_context(cannot_write).map_err(|error| {
-        // It is ours, and holds a part of something.
-        let _ = fs::remove_file(&beside);
-        Failure::at_run_time(error)
+    destination::write(path, bytes, (!force).then_some(EXPORTS)).map_err(|error| match error {
+        DestinationError::Write { .. } => Failure::at_run_time(error),
+        error => Failure::bad_request(error),
     })
 }
 
 /// Whether a file is what ccsd exports, by its beginning.
-fn is_ours(path: &Path) -> bool {
-    let mut start = [0u8; 4096];
-    let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    let Ok(read) = opened.and_then(|mut file| file.read(&mut start)) else { return false };
-    let start = start.get(..read).unwrap_or_default().to_ascii_lowercase();
+fn is_ours(start: &[u8]) -> bool {
+    let start = start.to_ascii_lowercase();
     let has = |part: &[u8]| part.is_empty() || start.windows(part.len()).any(|it| it == part);
     if FORMATS.iter().any(|(beginning, part)| start.starts_with(beginning) && has(part)) {
         return true;
@@ -90,24 +53,10 @@ fn is_ours(path: &Path) -> bool {
     line.len() < start.len() && number.len() < line.len() && !number.is_empty() && number.iter().all(u8::is_ascii_digit)
 }
 
-/// Creates a file of some new name in the same directory.
-fn create_beside(path: &Path) -> std::io::Result<(PathBuf, File)> {
-    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
-    for number in 0..100u32 {
-        let mut beside = OsString::from(".");
-        beside.push(name);
-        beside.push(format!(".{}-{number}", std::process::id()));
-        let beside = path.with_file_name(beside);
-        match OpenOptions::new().write(true).create_new(true).open(&beside) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            result => return result.map(|file| (beside, file)),
-        }
-    }
-    Err(ErrorKind::AlreadyExists.into())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -45,8 +45,9 @@ pub struct QueryArgs {
     pub preset: Option<PresetName>,
     /// Sum up costs by
     ///
-    /// `lexical` counts closures and lambdas for the functions that they are written in; `group` makes one of all
-    /// allocation, page faults, kernel and start-up.
+    /// `lexical` counts closures and lambdas for the functions that their names say they are written in; it cannot count
+    /// them for the functions that pass them on, and one that is called through another function shows as recursion of the
+    /// function that it is written in. `group` makes one of all allocation, page faults, kernel and start-up.
     #[arg(long, value_name = "WHAT", default_value = "function", help_heading = "Selection",
         value_parser = by())]
     pub by: By,
@@ -90,7 +91,7 @@ fn column() -> impl clap::builder::TypedValueParser<Value = Column> {
 }
 
 /// Reads a share in percent.
-fn percentage(text: &str) -> Result<f64, String> {
+pub fn percentage(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
     let plain = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');
     let value = number.parse::<f64>().ok().filter(|value| plain && (0.0..=100.0).contains(value));
@@ -143,7 +144,7 @@ impl Question {
             parts.push(format!("--by {}", self.by));
         }
         parts.extend(self.min_percent.map(|min| format!("--min {min}")));
-        let Total { weight, samples, whole_weight, whole_samples } = self.selected;
+        let Total { weight, samples, whole_weight, whole_samples, .. } = self.selected;
         if samples != whole_samples || weight != whole_weight {
             parts.push(format!("({samples} of {whole_samples} samples)"));
         }

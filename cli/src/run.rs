@@ -147,11 +147,12 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
     }
     if let Some(path) = &output {
         // Before the program runs; what else can be wrong with the file does not keep it from running.
-        OutputFile::check_replaceable(path).map_err(Failure::bad_request)?;
-        if args.output.is_some() {
+        let checked = match args.output {
+            Some(_) => OutputFile::check_creatable(path),
             // Who has named none may be where nothing can be written, and wants to see where the time goes.
-            OutputFile::check_creatable(path).map_err(Failure::bad_request)?;
-        }
+            None => OutputFile::check_replaceable(path),
+        };
+        checked.map_err(Failure::bad_request)?;
     }
     let by = service::by(&args.by);
     Ok(Request { target, options, output, duration: args.duration, by, stops: None })

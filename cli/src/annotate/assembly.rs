@@ -279,7 +279,7 @@ mod tests {
         $0x1,%eax\n\nDisassembly of section .fini:\n";
 
     fn row(file: &str, line: u32, weight: u64) -> LineRow {
-        LineRow { id: LineId::UNKNOWN, file: file.to_owned(), line, weight, samples: 1, share: Share::of(1, 2, 3) }
+        LineRow { id: LineId::UNKNOWN, file: file.to_owned(), line, weight, samples: 1, share: Share::default() }
     }
 
     #[test]

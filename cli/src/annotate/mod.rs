@@ -209,8 +209,9 @@ fn annotated(
                 lines: numbers
                     .into_iter()
                     .map(|line| {
-                        let (weight, samples) = costs.get(&line).map_or((0, 0), |row| (row.weight, row.samples));
-                        let share = Share::of(weight, total.weight, total.samples);
+                        let row = costs.get(&line);
+                        let (weight, samples) = row.map_or((0, 0), |row| (row.weight, row.samples));
+                        let share = row.map_or_else(|| Share::of_weight(0, &total), |row| row.share);
                         AnnotatedLine { line, weight, samples, share, text: text(line) }
                     })
                     .collect(),
@@ -223,7 +224,7 @@ fn annotated(
         image: profile.image_name(function.function).to_owned(),
         self_weight: function.self_weight,
         samples: function.samples,
-        share: Share::of(function.self_weight, total.weight, total.samples),
+        share: function.share,
         files,
         without_line,
         assembly: None,
@@ -288,7 +289,7 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
         text.push_str(&table.render(layout));
     }
     if function.without_line > 0 && !function.files.is_empty() {
-        let share = Share::of(function.without_line, total.weight, total.samples).fraction;
+        let share = Share::of_weight(function.without_line, &total).fraction;
         text.push_str(&format!(
             "\n{} {} ({}%) ran where no line is known\n",
             scale.weight(function.without_line),

@@ -46,7 +46,8 @@ pub struct CollectArgs {
     /// The profile file [default: profile.ccsd]
     ///
     /// An older profile of this name is replaced, any other file is not. The file is written as the program runs: if
-    /// ccsd is interrupted, what was written up to then is a valid profile.
+    /// ccsd is interrupted, what was written up to then is a valid profile. Files of other users are not
+    /// written, and their symbolic links not followed, but for those of root.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write no file, only show the report

@@ -36,6 +36,9 @@ pub struct ExportArgs {
     /// Without it that is printed on standard error. All other formats have a place for it.
     #[arg(long)]
     pub comments: bool,
+    /// Put an apostrophe before csv names that a spreadsheet would compute, such as `=f` and `-x`
+    #[arg(long)]
+    pub spreadsheet: bool,
     /// Overwrite a file that is nothing that ccsd exports
     #[arg(long, requires = "output")]
     pub force: bool,

@@ -13,6 +13,7 @@ pub struct SocketArgs {
     /// The daemon's socket [default: $CCSD_SOCKET, else that of the user, else that of the machine]
     ///
     /// Without this and CCSD_SOCKET, a daemon is looked for at $XDG_RUNTIME_DIR/ccsd/ccsd.sock and at /run/ccsd/ccsd.sock.
+    /// Wherever it is, ccsd asks only a daemon of your own, of root, or of the service's user ccsd.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::args::service::SocketArgs;
 use crate::exit::Failure;
-use crate::query::QueryArgs;
+use crate::query::{QueryArgs, percentage};
 
 /// Which time of a file, or of what a watch has stored.
 #[derive(Debug, Default, Args)]
@@ -18,7 +18,7 @@ pub struct StoredArgs {
     /// From this time on, or within this range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
     ///
     /// Of a file, +10s is ten seconds from its start, -10s ten seconds before its end. Of a watch, -1h is an hour ago, and there
-    /// are `today` and `yesterday`, too. A profile is written in intervals of about a second: those count that end
+    /// are `today` and `yesterday`, too. A profile is written in intervals of about a second: those count that have most of their time
     /// within the time asked for, and the report says which time that is.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub since: Option<String>,
@@ -52,8 +52,18 @@ impl StoredArgs {
 #[derive(Debug, Args)]
 pub struct DiffArgs {
     /// The profile before, and the one after; or one, of which --since and --against name two times
-    #[arg(value_name = "FILE", num_args = 1..=2, conflicts_with = "watch", required_unless_present = "watch")]
+    #[arg(value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["watch", "before"],
+        required_unless_present_any = ["watch", "before"])]
     pub files: Vec<PathBuf>,
+    /// Several runs before, to compare with those of --after
+    ///
+    /// How runs of one side differ among themselves is chance, too, and a change must be beyond it. Weights are those of one
+    /// run on average; shares are of all runs of a side. Of two or three runs only large changes are known; five are better.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
+    pub before: Vec<PathBuf>,
+    /// Several runs after
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "before")]
+    pub after: Vec<PathBuf>,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// The time before to compare with, as in -25h..-24h or, of a file, +0..+10s
@@ -74,9 +84,21 @@ pub struct DiffArgs {
     /// Order by the change of inherited time instead of their own
     #[arg(long)]
     pub inherited: bool,
-    /// Only changes that chance alone hardly explains
+    /// Only changes that chance hardly explains
+    ///
+    /// Of these at most 5% on average are due to chance (false discovery rate, over all functions; separately for self and for
+    /// inherited time). Chance is that of sampling (Fisher's exact test) and, where a side has several runs, how its runs
+    /// differ (Welch's t test). With one run a side nothing is known of how much two runs of the same program differ.
     #[arg(long)]
     pub significant: bool,
+    /// Exit with status 3 if something grew significantly by more than PERCENT points
+    ///
+    /// That is, if for any function (or what --by says) the share of self or of inherited time after, in percent of all,
+    /// exceeds that before by more than PERCENT, and chance hardly explains it. With --absolute: if its weight grew by more
+    /// than PERCENT of the total before. With --function only functions of that name count. They are named on standard
+    /// error.
+    #[arg(long, value_name = "PERCENT", value_parser = percentage, conflicts_with = "svg")]
+    pub fail_above: Option<f64>,
     /// Only functions of this name or, if there is none, whose names contain it
     #[arg(long, value_name = "NAME")]
     pub function: Option<String>,
@@ -100,6 +122,8 @@ Examples:
   ccsd diff --tree --min 2 before.ccsd after.ccsd
   ccsd diff --absolute --by module before.ccsd after.ccsd      of runs that did the same work
   ccsd diff --svg diff.svg before.ccsd after.ccsd
+  ccsd diff --before a1.ccsd a2.ccsd a3.ccsd --after b1.ccsd b2.ccsd b3.ccsd     several runs of each
+  ccsd diff --fail-above 5% --before old/*.ccsd --after new/*.ccsd    for CI: status 3 if something grew by 5 points
   ccsd diff --against +0..+10s --since +10s profile.ccsd       two times of one run";
 
 /// Arguments of `ccsd watches`.

@@ -1,27 +1,31 @@
-//! `ccsd diff`: two profiles side by side, function by function, as a tree of calls, or as a flame graph.
+//! `ccsd diff`: two profiles, or several runs before and after, function by function, as a tree of calls, or as a flame graph.
 
+mod grew;
+mod runs;
 mod tree;
 
 use std::cmp::Reverse;
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, write_difference};
-use ccsd_profile::view::{DiffRow, DiffSide, DiffTree, DiffView, Selection, Share, Total};
-use ccsd_profile::{Accounting, Limits, Profile, Session, Unit, sanitise};
+use ccsd_profile::view::{DiffRow, DiffSide, DiffTree, DiffView, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Share, Total};
+use ccsd_profile::{Accounting, Session, Unit, sanitise};
 use serde::Serialize;
 
 use crate::args::watch::DiffArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
-use crate::query::{self, Asked, QueryArgs};
-use crate::report::{Counts, file};
-use crate::stored::{self, About};
+use crate::query::{self, QueryArgs};
+use crate::report::Counts;
+use crate::stored::About;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table, wrap};
 use crate::warn;
 use ccsd_profile::json::to_text;
+
+use grew::Grew;
+use runs::{Run, Side, sides};
 
 /// Rows on a terminal.
 const ROWS_ON_TERMINAL: usize = 40;
@@ -30,37 +34,33 @@ const TREE_MIN: f64 = 0.5;
 /// Images have short names; a longer one loses its middle on a terminal.
 const IMAGE_WIDTH: usize = 20;
 
-/// One of the two.
-struct Side {
-    profile: Profile,
-    /// What it is: a file, or a time of a watch.
-    what: String,
-    file: Option<PathBuf>,
-    stored: Option<About>,
-}
-
 /// Runs the command.
 pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.svg.is_some() && args.query.min.is_some() {
         return Err(Failure::bad_request(anyhow!("a flame graph shows all that is wide enough to be seen: no --min")));
     }
-    let (before, after) = sides(args)?;
-    let asked = args.query.metric.as_deref();
-    let (name, unit) = metric(asked, &before.profile, &after.profile)?;
+    let (mut before, mut after) = sides(args)?;
+    let (name, unit) = runs::metric(args.query.metric.as_deref(), &before, &after)?;
     // Small functions are small in both, so they cannot be summed up in each by itself.
     let query = QueryArgs { metric: Some(name.clone()), min: None, ..args.query.clone() };
-    let (mut before, mut after) = (before, after);
-    let before_selection = before.ask(&query, "before")?;
-    let after_selection = after.ask(&query, "after")?;
-    let (old, new) = ((&before.profile, &before_selection), (&after.profile, &after_selection));
     if let Some(path) = &args.svg {
+        if args.absolute && before.runs.len() != after.runs.len() {
+            return Err(Failure::bad_request(anyhow!("a flame graph by weight takes as many runs before as after")));
+        }
+        let (before, after) = (before.merged()?.ask(&query, "before")?, after.merged()?.ask(&query, "after")?);
         let question = query::words_of(&args.query);
-        let export = |(profile, selection)| Export { question: &question, ..Export::new(profile, selection) };
+        fn export<'a>(run: &'a Run, question: &'a str) -> Export<'a> {
+            Export { question, ..Export::new(&run.profile, &run.selection) }
+        }
         let mut bytes = Vec::new();
-        write_difference(&export(old), &export(new), args.absolute, &mut bytes).map_err(Failure::bad_request)?;
+        let (old, new) = (export(&before, &question), export(&after, &question));
+        write_difference(&old, &new, args.absolute, &mut bytes).map_err(Failure::bad_request)?;
         crate::output::write(path, &bytes, args.force)?;
         return Ok(Exit::SUCCESS);
     }
+    before.ask(&query, "before")?;
+    after.ask(&query, "after")?;
+    let (old, new) = (before.selected(), after.selected());
     let layout = Layout::of(&stdout(), colour);
     let limit = match args.limit {
         Some(0) => None,
@@ -69,37 +69,53 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     let mut text = String::new();
     if !args.json {
-        text.push_str(&head("before", &before, layout));
-        text.push_str(&head("after", &after, layout));
-        let of = if args.absolute { "in weight" } else { "in percent of the samples" };
-        let change = format!("{of}; ~ stands where chance alone may be the cause (95%)");
+        before.runs.iter().for_each(|run| text.push_str(&head("before", run, layout)));
+        after.runs.iter().for_each(|run| text.push_str(&head("after", run, layout)));
+        let several = before.runs.len() > 1 || after.runs.len() > 1;
+        let of = match (args.absolute, several) {
+            (true, false) => "in weight",
+            (true, true) => "in weight of one run on average",
+            (false, _) => "in percent of the samples",
+        };
+        let chance = if several { "in sampling and between runs" } else { "in sampling (not of how runs differ)" };
+        let level = SIGNIFICANCE_LEVEL * 100.0;
+        let change = format!(
+            "{of}; ~ where chance may explain it: of those without at most {level}% on average are due to chance {chance}"
+        );
         text.push_str(&line("change", &change, Tone::Plain, layout));
         let question = query::words_of(&args.query);
         if !question.is_empty() {
             text.push_str(&line("selected", &format!("{question}; % of what is selected"), Tone::Plain, layout));
         }
     }
+    let mut grew = Vec::new();
+    let mut view = DiffView::default();
+    if !args.tree || args.fail_above.is_some() {
+        view = DiffView::of_runs(&old, &new);
+        if let Some(text) = &args.function {
+            let exact = view.rows.iter().any(|row| &row.name == text);
+            view.rows.retain(|row| if exact { &row.name == text } else { row.name.contains(text.as_str()) });
+        }
+        grew = args.fail_above.map_or_else(Vec::new, |percent| grew::beyond(&view, percent, args.absolute));
+    }
+    let failed = args.fail_above.map(|percent| Failed { percent, grew: &grew });
     if args.tree {
         let min = args.query.min.unwrap_or(TREE_MIN);
-        let mut view = DiffTree::new(old, new, min / 100.0);
+        let mut view = DiffTree::of_runs(&old, &new, min / 100.0);
         if args.absolute {
             view.sort_absolutely();
         }
         if args.json {
             let totals = (view.before, view.after);
-            text = document(&before, &after, (&name, unit), totals, Data::Tree(view)).map_err(Failure::at_run_time)?;
+            text = document(&before, &after, (&name, unit), totals, failed, Data::Tree(view))
+                .map_err(Failure::at_run_time)?;
         } else {
             text.push_str(&line("view", &format!("tree; less than {min}% in both is summed up"), Tone::Plain, layout));
             text.push('\n');
             text.push_str(&tree::text(&view, unit, args.absolute, limit, layout));
         }
     } else {
-        let mut view = DiffView::new(old, new);
         order(&mut view, args)?;
-        if let Some(text) = &args.function {
-            let exact = view.rows.iter().any(|row| &row.name == text);
-            view.rows.retain(|row| if exact { &row.name == text } else { row.name.contains(text.as_str()) });
-        }
         if args.significant {
             view.rows.retain(|row| Change::of(row, args).significant);
         }
@@ -114,7 +130,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         if args.json {
             let totals = (view.before, view.after);
             let data = Data::Flat { rows: view.rows, left_out: left_out.len(), other };
-            text = document(&before, &after, (&name, unit), totals, data).map_err(Failure::at_run_time)?;
+            text = document(&before, &after, (&name, unit), totals, failed, data).map_err(Failure::at_run_time)?;
         } else {
             text.push('\n');
             text.push_str(&table(&view, unit, args, &other, layout));
@@ -122,7 +138,9 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
-    Ok(Exit::SUCCESS)
+    let Some(percent) = args.fail_above.filter(|_| !grew.is_empty()) else { return Ok(Exit::SUCCESS) };
+    warn(format_args!("{}", grew::message(&grew, percent)));
+    Ok(Exit::GREW)
 }
 
 /// A change, as it is shown.
@@ -201,82 +219,9 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Side {
-    /// Makes it what is asked for, and returns what is selected of it.
-    fn ask(&mut self, query: &QueryArgs, which: &str) -> Result<Selection, Failure> {
-        let nothing = Profile::new(Session::default(), Limits::default());
-        let profile = std::mem::replace(&mut self.profile, nothing);
-        let Asked { profile, selection, .. } = query::ask(query, profile).map_err(|failure| Failure {
-            status: failure.status,
-            error: failure.error.context(format!("the profile {which}")),
-        })?;
-        self.profile = profile;
-        Ok(selection)
-    }
-}
-
-fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
-    let two_times = || {
-        Failure::bad_request(anyhow!(
-            "give two profiles, or two times of one: --since TIME and --against TIME..TIME; see `ccsd diff --help`"
-        ))
-    };
-    if args.stored.is_given()? {
-        let side = |since: Option<&str>, until: Option<&str>| {
-            let loaded = stored::load(&args.stored, &args.socket, since, until)?;
-            for message in loaded.about.messages() {
-                warn(format_args!("{message}"));
-            }
-            let what = loaded.about.line();
-            Ok::<Side, Failure>(Side { profile: loaded.profile, what, file: None, stored: Some(loaded.about) })
-        };
-        let against = args.against.as_deref().ok_or_else(two_times)?;
-        let after = side(args.stored.since.as_deref(), args.stored.until.as_deref())?;
-        return Ok((side(Some(against), None)?, after));
-    }
-    let side = |path: &PathBuf, since: Option<&str>, until: Option<&str>| {
-        let loaded = match (since, until) {
-            (None, None) => file::load(path)?,
-            _ => file::load_part(path, since, until)?,
-        };
-        if let Some(message) = loaded.message() {
-            warn(format_args!("{message}"));
-        }
-        let time = loaded.time().map_or_else(String::new, |time| format!(", {time}"));
-        let what = format!("{} of {}{time}", sanitise(&loaded.profile.session().target), path.display());
-        Ok::<Side, Failure>(Side { profile: loaded.profile, what, file: Some(path.clone()), stored: None })
-    };
-    let (since, until) = (args.stored.since.as_deref(), args.stored.until.as_deref());
-    match (args.files.as_slice(), args.against.as_deref()) {
-        ([one], Some(against)) if args.stored.is_part() => {
-            Ok((side(one, Some(against), None)?, side(one, since, until)?))
-        }
-        ([before, after], None) => Ok((side(before, since, until)?, side(after, since, until)?)),
-        _ => Err(two_times()),
-    }
-}
-
-/// The metric that both have: its name and unit.
-fn metric(asked: Option<&str>, before: &Profile, after: &Profile) -> Result<(String, Unit), Failure> {
-    let (old, new) = (&before.session().metrics, &after.session().metrics);
-    let wanted = |metric: &&ccsd_profile::Metric| {
-        asked.is_none_or(|asked| asked == metric.name) && old.iter().any(|it| it.name == metric.name)
-    };
-    let found = new.iter().find(wanted);
-    found.map(|metric| (metric.name.clone(), metric.unit)).ok_or_else(|| {
-        let names = |metrics: &[ccsd_profile::Metric]| {
-            let names: Vec<_> = metrics.iter().map(|metric| sanitise(&metric.name)).collect();
-            names.join(", ")
-        };
-        let (before, after) = (names(old), names(new));
-        let what = asked.map_or_else(|| "no metric".to_owned(), |asked| format!("no metric {:?}", sanitise(asked)));
-        Failure::bad_request(anyhow!("the two profiles have {what} in common: before {before}; after {after}"))
-    })
-}
-
-fn head(label: &str, side: &Side, layout: Layout) -> String {
-    let (session, accounting) = (side.profile.session(), side.profile.accounting());
-    line(label, &format!("{}: {}", side.what, what_became_of_it(session, accounting)), Tone::Plain, layout)
+fn head(label: &str, run: &Run, layout: Layout) -> String {
+    let (session, accounting) = (run.profile.session(), run.profile.accounting());
+    line(label, &format!("{}: {}", run.what, what_became_of_it(session, accounting)), Tone::Plain, layout)
 }
 
 /// The accounting of one side, in a line.
@@ -380,7 +325,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         table.row(cells);
     }
     if other.functions > 0 {
-        let share = |weight: u64, total: Total| Share::of(weight, total.weight, total.samples).fraction;
+        let share = |weight: u64, total: Total| Share::of_weight(weight, &total).fraction;
         let (was, is) = (other.self_weight_before, other.self_weight_after);
         let (before, after) = (share(was, view.before), share(is, view.after));
         let change = Change { share: after - before, weights: (was, is), significant: false };
@@ -411,19 +356,45 @@ struct Document<'a> {
     before: SideDocument<'a>,
     after: SideDocument<'a>,
     metric: Metric<'a>,
+    significance: Significance,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fail_above: Option<Failed<'a>>,
     #[serde(flatten)]
     data: Data,
 }
 
+/// One side: of one run all that is said of it; of several a list.
 #[derive(Serialize)]
 struct SideDocument<'a> {
+    #[serde(flatten)]
+    run: Option<RunDocument<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runs: Vec<RunDocument<'a>>,
+    total: Total,
+}
+
+#[derive(Serialize)]
+struct RunDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<&'a About>,
     session: &'a Session,
     accounting: Counts,
-    total: Total,
+}
+
+/// What `significant` means.
+#[derive(Serialize)]
+struct Significance {
+    level: f64,
+    test: &'static str,
+}
+
+/// What grew by more than `--fail-above` allows.
+#[derive(Serialize)]
+struct Failed<'a> {
+    percent: f64,
+    grew: &'a [Grew],
 }
 
 #[derive(Serialize)]
@@ -450,15 +421,21 @@ fn document(
     after: &Side,
     (name, unit): (&str, Unit),
     totals: (Total, Total),
+    fail_above: Option<Failed<'_>>,
     data: Data,
 ) -> Result<String, serde_json::Error> {
+    fn run(run: &Run) -> RunDocument<'_> {
+        RunDocument {
+            file: run.file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            stored: run.stored.as_ref(),
+            session: run.profile.session(),
+            accounting: Counts::new(run.profile.accounting()),
+        }
+    }
     fn side(side: &Side, total: Total) -> SideDocument<'_> {
-        SideDocument {
-            file: side.file.as_ref().map(|path| path.to_string_lossy().into_owned()),
-            stored: side.stored.as_ref(),
-            session: side.profile.session(),
-            accounting: Counts::new(side.profile.accounting()),
-            total,
+        match side.runs.as_slice() {
+            [one] => SideDocument { run: Some(run(one)), runs: Vec::new(), total },
+            several => SideDocument { run: None, runs: several.iter().map(run).collect(), total },
         }
     }
     to_text(&Document {
@@ -467,6 +444,8 @@ fn document(
         before: side(before, totals.0),
         after: side(after, totals.1),
         metric: Metric { name, unit: unit_name(unit) },
+        significance: Significance { level: SIGNIFICANCE_LEVEL, test: SIGNIFICANCE },
+        fail_above,
         data,
     })
 }

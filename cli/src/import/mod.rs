@@ -2,13 +2,12 @@
 
 mod script;
 
-use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read, Seek, Write, stdin, stdout};
 use std::panic;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use ccsd_collector::import::{self, ImportError};
+use ccsd_collector::import::{self, ImportError, Recording};
 use ccsd_daemon::OutputFile;
 use ccsd_profile::Profile;
 
@@ -18,27 +17,43 @@ use crate::report::{self, file::open};
 use crate::style::{ColorChoice, Layout};
 
 /// First bytes of what `perf record` writes, in either byte order.
-const MAGIC: [[u8; 8]; 2] = [*b"PERFILE2", *b"2ELIFREP"];
+const MAGIC: [&[u8]; 2] = [b"PERFILE2", b"2ELIFREP"];
+const MAGIC_BYTES: u64 = 8;
+
+fn is_magic(start: &[u8]) -> bool {
+    MAGIC.contains(&start)
+}
 
 /// Runs the command.
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    OutputFile::check_replaceable(&args.output)
-        .and_then(|()| OutputFile::check_creatable(&args.output))
-        .map_err(Failure::bad_request)?;
+    OutputFile::check_creatable(&args.output).map_err(Failure::bad_request)?;
     let now = |at: SystemTime| at.duration_since(UNIX_EPOCH).ok().and_then(|it| u64::try_from(it.as_nanos()).ok());
     let profile = if args.file.as_os_str() == "-" {
         if stdin().is_terminal() {
             return Err(Failure::bad_request(anyhow!("standard input is a terminal: pipe `perf script` into this")));
         }
-        script::import(args, stdin().lock(), now(SystemTime::now()).unwrap_or(0))?
+        let mut start = Vec::with_capacity(MAGIC_BYTES as usize);
+        stdin()
+            .lock()
+            .take(MAGIC_BYTES)
+            .read_to_end(&mut start)
+            .context("cannot read")
+            .map_err(Failure::at_run_time)?;
+        let is_perf_data = is_magic(&start);
+        let mut input = start.as_slice().chain(stdin().lock());
+        if is_perf_data {
+            perf_data(args, Recording::Pipe(&mut input))?
+        } else {
+            script::import(args, BufReader::new(input), now(SystemTime::now()).unwrap_or(0))?
+        }
     } else {
         let mut file = open(&args.file)?;
-        let mut start = [0u8; 8];
-        let is_perf_data = file.read_exact(&mut start).is_ok() && MAGIC.contains(&start);
+        let mut start = Vec::with_capacity(MAGIC_BYTES as usize);
+        let is_perf_data = (&file).take(MAGIC_BYTES).read_to_end(&mut start).is_ok() && is_magic(&start);
         file.rewind().context("cannot read").map_err(Failure::at_run_time)?;
         let modified = file.metadata().and_then(|meta| meta.modified()).ok();
         if is_perf_data {
-            perf_data(args, file)?
+            perf_data(args, Recording::File(file))?
         } else {
             script::import(args, BufReader::with_capacity(1 << 18, file), modified.and_then(now).unwrap_or(0))?
         }
@@ -53,15 +68,15 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// Imports a file of `perf record`.
-fn perf_data(args: &ImportArgs, file: File) -> Result<Profile, Failure> {
+fn perf_data(args: &ImportArgs, recording: Recording<'_>) -> Result<Profile, Failure> {
     let name = args.file.display();
     let mut output: Option<Result<OutputFile, _>> = None;
     // What goes wrong with it is told once, as an error.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     // Written as it comes; nothing is replaced before there is something.
-    let imported = import::perf_data(file, &mut |session, update| {
-        if let Ok(output) = output.get_or_insert_with(|| OutputFile::create(&args.output, session)) {
+    let imported = import::perf_data(recording, args.event.as_deref(), &mut |session, update| {
+        if let Ok(output) = output.get_or_insert_with(|| OutputFile::replace(&args.output, session)) {
             output.write(update);
         }
     });
@@ -76,13 +91,8 @@ fn perf_data(args: &ImportArgs, file: File) -> Result<Profile, Failure> {
             Ok(profile)
         }
         (_, Some(Err(error))) => Err(Failure::at_run_time(error)),
-        (Err(error), Some(Ok(output))) => {
-            // Nothing is left of what is no profile.
-            drop(output);
-            let _ = std::fs::remove_file(&args.output);
-            Err(failed(error))
-        }
-        (Err(error), None) => Err(failed(error)),
+        // Dropped unfinished, nothing is left of what is no profile.
+        (Err(error), Some(Ok(_)) | None) => Err(failed(error)),
         (Ok(_), None) => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
     }
 }

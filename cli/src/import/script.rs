@@ -22,19 +22,20 @@ pub fn import(args: &ImportArgs, text: impl BufRead, at_unix_ns: u64) -> Result<
     let mut output: Option<OutputFile> = None;
     let write = |session: &Session, update: Option<&Update>| -> io::Result<()> {
         match (update, &mut output) {
-            (None, _) => output = Some(OutputFile::create(&args.output, session).map_err(io::Error::other)?),
+            (None, _) => output = Some(OutputFile::replace(&args.output, session).map_err(io::Error::other)?),
             (Some(update), Some(output)) => output.write(update),
             (Some(_), None) => {}
         }
         Ok(())
     };
-    let (profile, passed) = perf_script(text, session, write).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => Failure::bad_request(anyhow!(
-            "{}: it is no perf.data file, and as the text of `perf script` {error}",
-            sanitise(&name)
-        )),
-        _ => Failure::at_run_time(anyhow!("{error}")),
-    })?;
+    let (profile, passed) =
+        perf_script(text, session, args.event.as_deref(), write).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Failure::bad_request(anyhow!(
+                "{}: it is no perf.data file, and as the text of `perf script` {error}",
+                sanitise(&name)
+            )),
+            _ => Failure::at_run_time(anyhow!("{error}")),
+        })?;
     if let Some(mut output) = output {
         output.finish();
         if let Some(error) = output.error() {

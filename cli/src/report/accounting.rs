@@ -105,9 +105,13 @@ fn target(session: &Session) -> String {
 }
 
 fn event(session: &Session, accounting: &Accounting) -> String {
-    let rate = match session.rate_hz {
-        0 => String::new(),
-        rate => format!(" at {} Hz of CPU time", count(rate.into())),
+    let rates = || accounting.pace.rates.iter().map(|span| span.rate_hz);
+    let rate = match (session.rate_hz, rates().min().zip(rates().max())) {
+        (_, Some((least, most))) if least < most => {
+            format!(" at {} to {} Hz of CPU time", count(least.into()), count(most.into()))
+        }
+        (0, None) => String::new(),
+        (rate, None) | (_, Some((rate, _))) => format!(" at {} Hz of CPU time", count(rate.into())),
     };
     format!("{}{rate}, for {}", sanitise(&session.event), nanoseconds(accounting.duration_ns))
 }

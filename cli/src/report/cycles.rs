@@ -47,7 +47,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     if !left_out.is_empty() {
         // One sample may be in several cycles: of what is inherited there is no sum.
         let weight = left_out.iter().map(|cycle| cycle.self_weight).fold(0, u64::saturating_add);
-        let share = Share::of(weight, view.total.weight, view.total.samples);
+        let share = Share::of_weight(weight, &view.total);
         let more = counted(left_out.len() as u64, "more", "more");
         table.row(vec![
             scale.weight(weight).into(),

@@ -62,7 +62,8 @@ struct Graph {
 impl Graph {
     fn block(&self, table: &mut Table, node: &GraphNode) {
         if node.root_self_weight > 0 || node.root_child_weight > 0 {
-            self.line(table, node.root_self_weight, node.root_child_weight, "<root>");
+            let name = if node.root_approximate { "~<root>" } else { "<root>" };
+            self.line(table, node.root_self_weight, node.root_child_weight, name);
         }
         self.side(table, &node.callers);
         let number = self.numbers.get(&node.function).copied().unwrap_or(0);

@@ -53,13 +53,12 @@ struct Aside {
 pub fn view(shown: &Shown<'_>) -> Hot {
     let tree = TreeView::new(shown.profile, &shown.selection);
     let total = tree.total;
-    let share = |weight| Share::of(weight, total.weight, total.samples);
     let mut seen = vec![false; tree.nodes.len()];
     let step = |at: usize, node: &TreeNode| {
         let caller = node.parent.and_then(|parent| tree.nodes.get(parent));
         let siblings = caller.map_or(tree.roots.as_slice(), |caller| caller.children.as_slice());
         let mut others = siblings.iter().filter(|&&other| other != at).filter_map(|&other| tree.nodes.get(other));
-        let aside = |node: &TreeNode| Aside { name: tree.label(node), weight: node.weight, share: share(node.weight) };
+        let aside = |node: &TreeNode| Aside { name: tree.label(node), weight: node.weight, share: node.share };
         let first: Vec<Aside> = others.by_ref().take(ASIDES).map(aside).collect();
         let (more, more_weight) = others.fold((0, 0u64), |(n, sum), node| (n + 1, sum.saturating_add(node.weight)));
         Step {
@@ -68,7 +67,7 @@ pub fn view(shown: &Shown<'_>) -> Hot {
             self_weight: node.self_weight,
             weight: node.weight,
             samples: node.samples,
-            share: share(node.weight),
+            share: node.share,
             aside: first,
             more,
             more_weight,
@@ -116,7 +115,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         text.push_str(&shown.layout.paint(Tone::Strong, &head));
         text.push('\n');
         for (depth, step) in path.steps.iter().enumerate().skip(path.shared) {
-            let own = Share::of(step.self_weight, total.weight, total.samples);
+            let own = Share::of_weight(step.self_weight, &total);
             table.row(vec![
                 scale.weight(step.weight).into(),
                 percent(step.share.fraction).into(),
@@ -129,7 +128,7 @@ pub fn text(shown: &Shown<'_>) -> String {
                 continue;
             }
             let mut aside = |weight: u64, name: String| {
-                let share = Share::of(weight, total.weight, total.samples);
+                let share = Share::of_weight(weight, &total);
                 if weight > 0 && share.fraction >= shown.min {
                     table.row(vec![
                         Cell::toned(Tone::Faint, scale.weight(weight)),

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
-    Column, Cycle, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackRow, StacksView,
-    StatsView, ThreadsView, TimelineView, Total, TreeView,
+    Column, Cycle, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackEntry, StackRow,
+    StacksView, StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
-    Accounting, ContextStats, CostCentreId, Entry, Intervals, Pace, Recovery, Session, ShedCounts, TruncationReason,
+    Accounting, ContextStats, CostCentreId, Intervals, Pace, Recovery, Session, ShedCounts, TruncationReason,
 };
 use serde::Serialize;
 
@@ -261,7 +261,7 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     cycle: Option<Vec<CostCentreId>>,
     /// Oldest entry first.
-    stack: Vec<Entry>,
+    stack: Vec<StackEntry>,
     weight: u64,
     samples: u64,
     share: Share,

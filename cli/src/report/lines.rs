@@ -24,8 +24,7 @@ pub fn view(shown: &Shown<'_>) -> LinesView {
 
 /// Functions and lines that are shown, and the functions that are not.
 pub fn kept(shown: &Shown<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
-    let total = view.total;
-    let share = |function: &FunctionLines| Share::of(function.self_weight, total.weight, total.samples).fraction;
+    let share = |function: &FunctionLines| function.share.fraction;
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.functions), share);
     view.functions = kept;
     left_out
@@ -45,9 +44,8 @@ pub fn text(shown: &Shown<'_>) -> String {
         Column::number("95% interval").if_room(),
         Column::text("function and line"),
     ]);
-    let share = |weight| Share::of(weight, view.total.weight, view.total.samples);
-    let row = |table: &mut Table, weight, tone, what: String| {
-        let share = share(weight);
+    let share = |weight| Share::of_weight(weight, &view.total);
+    let row = |table: &mut Table, weight, share: Share, tone, what: String| {
         table.row(vec![
             Cell::toned(tone, scale.weight(weight)),
             Cell::toned(tone, percent(share.fraction)),
@@ -56,7 +54,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         ]);
     };
     for function in &view.functions {
-        row(&mut table, function.self_weight, Tone::Strong, sanitise(&function.name).into_owned());
+        row(&mut table, function.self_weight, function.share, Tone::Strong, sanitise(&function.name).into_owned());
         let most = if shown.layout.is_terminal() { LINES_ON_TERMINAL } else { usize::MAX };
         let (mut lines, mut rest): (Vec<_>, Vec<_>) =
             function.lines.iter().partition(|line| line.share.fraction >= shown.min);
@@ -67,18 +65,18 @@ pub fn text(shown: &Shown<'_>) -> String {
                 (file, 0) => sanitise(file).into_owned(),
                 (file, line) => format!("{}:{line}", sanitise(file)),
             };
-            row(&mut table, line.weight, Tone::Plain, format!("    {place}"));
+            row(&mut table, line.weight, line.share, Tone::Plain, format!("    {place}"));
         }
         if !rest.is_empty() {
             let weight = rest.iter().map(|line| line.weight).fold(0, u64::saturating_add);
             let more = counted(rest.len() as u64, "more line", "more lines");
-            row(&mut table, weight, Tone::Faint, format!("    [{more}]"));
+            row(&mut table, weight, share(weight), Tone::Faint, format!("    [{more}]"));
         }
     }
     if !left_out.is_empty() {
         let weight = left_out.iter().map(|function| function.self_weight).fold(0, u64::saturating_add);
         let more = shown.counted(left_out.len(), "more ");
-        row(&mut table, weight, Tone::Faint, format!("[{more}{}]", shown.hint()));
+        row(&mut table, weight, share(weight), Tone::Faint, format!("[{more}{}]", shown.hint()));
     }
     table.render(shown.layout)
 }

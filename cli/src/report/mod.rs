@@ -232,7 +232,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 
 /// What was asked, as lines of the head.
 fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str, String)> {
-    let Total { weight, samples, whole_weight, whole_samples } = question.selected;
+    let Total { weight, samples, whole_weight, whole_samples, .. } = question.selected;
     let mut what = vec![view.name().to_owned()];
     if let Some(pattern) = shown.function {
         let or_part = if pattern.exact { "" } else { "*" };

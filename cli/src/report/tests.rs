@@ -19,6 +19,7 @@ fn example() -> Profile {
             start: None,
             file: None,
             line: 0,
+            local: false,
         })
     };
     let (a, b, c) = (function("a"), function("b"), function("c\x1b[31m"));

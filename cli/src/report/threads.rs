@@ -30,8 +30,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         Column::number("id"),
         Column::text("process and threads"),
     ]);
-    let row = |table: &mut Table, tone, weight, samples, id: String, name: String| {
-        let share = Share::of(weight, view.total.weight, view.total.samples);
+    let row = |table: &mut Table, tone, (weight, samples, share): (u64, u64, Share), id: String, name: String| {
         table.row(vec![
             Cell::toned(tone, scale.weight(weight)),
             Cell::toned(tone, percent(share.fraction)),
@@ -51,7 +50,8 @@ pub fn text(shown: &Shown<'_>) -> String {
             name.push_str(&format!(" (program {})", process.exec_generation));
         }
         if left > 0 {
-            row(&mut table, Tone::Strong, process.weight, process.samples, process.pid.to_string(), name);
+            let numbers = (process.weight, process.samples, process.share);
+            row(&mut table, Tone::Strong, numbers, process.pid.to_string(), name);
         }
         for thread in &process.threads {
             if thread.share.fraction < shown.min {
@@ -60,7 +60,8 @@ pub fn text(shown: &Shown<'_>) -> String {
             }
             if left > 0 {
                 let name = format!("    {}", sanitise(&thread.name));
-                row(&mut table, Tone::Plain, thread.weight, thread.samples, thread.tid.to_string(), name);
+                let numbers = (thread.weight, thread.samples, thread.share);
+                row(&mut table, Tone::Plain, numbers, thread.tid.to_string(), name);
             } else {
                 other = (other.0 + 1, other.1.saturating_add(thread.weight), other.2.saturating_add(thread.samples));
             }
@@ -69,7 +70,8 @@ pub fn text(shown: &Shown<'_>) -> String {
     }
     if other.0 > 0 {
         let more = counted(other.0, "more thread", "more threads");
-        row(&mut table, Tone::Faint, other.1, other.2, String::new(), format!("[{more}{}]", shown.hint()));
+        let numbers = (other.1, other.2, Share::of_weight(other.1, &view.total));
+        row(&mut table, Tone::Faint, numbers, String::new(), format!("[{more}{}]", shown.hint()));
     }
     if view.processes.is_empty() { shown.nothing() } else { table.render(shown.layout) }
 }

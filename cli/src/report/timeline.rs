@@ -99,7 +99,7 @@ fn rate(unit: Unit, rate: f64) -> String {
     match unit {
         Unit::Nanoseconds => format!("{rate:.2} CPUs"),
         Unit::Cycles => format!("{rate:.2} cycles/ns"),
-        Unit::Count => format!("{:.0}/s", rate * 1e9),
+        Unit::Count | Unit::Unknown => format!("{:.0}/s", rate * 1e9),
     }
 }
 

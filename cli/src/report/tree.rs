@@ -112,7 +112,7 @@ pub fn butterflies_text(shown: &Shown<'_>) -> String {
 
 fn both_weights(shown: &Shown<'_>, view: &TreeView) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let share = |weight| percent(Share::of(weight, view.total.weight, view.total.samples).fraction);
+    let share = |weight| percent(Share::of_weight(weight, &view.total).fraction);
     let mut table = Table::new(vec![
         Column::number(format!("inherited {}", scale.unit)),
         Column::number("%"),
@@ -141,7 +141,7 @@ fn one_weight(shown: &Shown<'_>, view: &TreeView, what: &str) -> String {
         Column::text(shown.by.nouns().0),
     ]);
     for line in lines(view) {
-        let share = Share::of(line.weight, view.total.weight, view.total.samples);
+        let share = Share::of_weight(line.weight, &view.total);
         let tone = line.tone();
         table.row(vec![
             Cell::toned(tone, scale.weight(line.weight)),

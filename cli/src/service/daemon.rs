@@ -11,6 +11,7 @@ use ccsd_daemon::service::Service;
 use ccsd_daemon::service::socket::{SOCKET_VARIABLE, SYSTEM_SOCKET, Socket, SocketError, place};
 use ccsd_daemon::sessions::SessionLimits;
 use ccsd_daemon::upkeep::{Order, Upkeep, UpkeepError, read_config};
+use ccsd_daemon::watch::{describe, unknown_users, user_number};
 use crossbeam_channel::{bounded, unbounded};
 use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
@@ -43,6 +44,15 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
             _ => "no configuration".to_owned(),
         };
         let mut out = stdout().lock();
+        for watch in &config.watches {
+            for user in unknown_users(watch, user_number) {
+                warn(format_args!(
+                    "watch {}: there is no user {user:?}: it matches nothing of that user",
+                    watch.name.0
+                ));
+            }
+            writeln!(out, "{}", describe(watch))?;
+        }
         let watches = counted(config.watches.len() as u64, "watch", "watches");
         writeln!(out, "{what}: good: {watches}").and_then(|()| out.flush())?;
         return Ok(Exit::SUCCESS);

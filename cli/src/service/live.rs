@@ -325,7 +325,8 @@ mod tests {
         let thread = source.add_thread(Thread { process, tid: 1, name: String::new() });
         let mut charge = |name: &str, samples: u64| {
             let (linkage_name, start) = (Some(name.to_owned()), None);
-            let function = CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0 };
+            let function =
+                CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0, local: false };
             let function = source.add_cost_centre(function);
             let context = source.contexts_mut().push(ContextId::ROOT, function);
             source.charge_many(thread, context, LineId::UNKNOWN, samples, &[samples]);

@@ -223,7 +223,7 @@ pub fn save(args: &SaveArgs) -> Result<Exit, Failure> {
     OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
     let (client, session) = find_session(args.session, &args.socket)?;
     let mut stream = client.subscribe(session, false)?;
-    let mut output = OutputFile::create(&args.output, stream.session()).map_err(Failure::at_run_time)?;
+    let mut output = OutputFile::replace(&args.output, stream.session()).map_err(Failure::at_run_time)?;
     loop {
         match stream.next_event()? {
             StreamEvent::Restart => output.restart(stream.session()),

@@ -189,7 +189,7 @@ impl Top {
 
 /// Writes the profile so far, and says what has become of it.
 fn save(path: &Path, profile: &Profile) -> String {
-    let mut output = match OutputFile::create(path, profile.session()) {
+    let mut output = match OutputFile::replace(path, profile.session()) {
         Ok(output) => output,
         Err(error) => return error.to_string(),
     };

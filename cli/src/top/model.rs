@@ -255,6 +255,7 @@ pub mod tests {
                     start: None,
                     file: None,
                     line: 0,
+                    local: false,
                 });
                 context = self.profile.contexts_mut().push(context, centre);
             }

@@ -294,7 +294,7 @@ impl Question {
             let by_itself = node.weight as f64 >= OPEN * view.total.weight as f64 && depth < DEEPEST;
             // What is looked for is shown, folded away or not.
             let open = !self.filter.is_empty() || self.open.get(&chain).copied().unwrap_or(by_itself);
-            let text = if node.marked { name(at).to_owned() } else { format!("({})", name(at)) };
+            let text = view.label(node);
             let image = profile.image_name(node.function);
             let mut row = Row::new(Key::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
             row.depth = depth;
@@ -325,11 +325,11 @@ impl Question {
                     Key::Neighbour(arc.function, above),
                     arc.self_weight,
                     arc.self_weight.saturating_add(arc.child_weight),
-                    &arc.name,
+                    &if arc.approximate { format!("~{}", arc.name) } else { arc.name.clone() },
                     image(arc.function),
                 )
             };
-            let mut rows: Vec<Row> = arcs.iter().map(row).filter(|row| self.matches(&row.name)).collect();
+            let mut rows: Vec<Row> = arcs.iter().filter(|arc| self.matches(&arc.name)).map(row).collect();
             if self.sort == Sort::Name {
                 self.order(&mut rows);
             }

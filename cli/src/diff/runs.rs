@@ -1,0 +1,150 @@
+//! The profiles that are compared: of each side one run or several.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use ccsd_profile::view::Selection;
+use ccsd_profile::{Limits, Profile, Session, Unit, sanitise};
+
+use crate::args::watch::DiffArgs;
+use crate::exit::Failure;
+use crate::query::{self, Asked, QueryArgs};
+use crate::report::file;
+use crate::stored::{self, About};
+use crate::warn;
+
+/// One run.
+pub struct Run {
+    pub profile: Profile,
+    /// What of it is selected, once it has been asked.
+    pub selection: Selection,
+    /// What it is: a file, or a time of a watch.
+    pub what: String,
+    pub file: Option<PathBuf>,
+    pub stored: Option<About>,
+}
+
+/// All runs of a side, at least one.
+pub struct Side {
+    pub runs: Vec<Run>,
+}
+
+impl Run {
+    /// Makes it what is asked for.
+    pub fn ask(mut self, query: &QueryArgs, which: &str) -> Result<Run, Failure> {
+        let Asked { profile, selection, .. } = query::ask(query, self.profile).map_err(|failure| Failure {
+            status: failure.status,
+            error: failure.error.context(format!("the profile {which}")),
+        })?;
+        (self.profile, self.selection) = (profile, selection);
+        Ok(self)
+    }
+}
+
+impl Side {
+    fn of(run: Run) -> Side {
+        Side { runs: vec![run] }
+    }
+
+    /// Makes every run what is asked for.
+    pub fn ask(&mut self, query: &QueryArgs, which: &str) -> Result<(), Failure> {
+        self.runs =
+            std::mem::take(&mut self.runs).into_iter().map(|run| run.ask(query, which)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// Every run with what is selected of it.
+    pub fn selected(&self) -> Vec<ccsd_profile::view::Run<'_>> {
+        self.runs.iter().map(|run| (&run.profile, &run.selection)).collect()
+    }
+
+    /// All runs as one.
+    pub fn merged(self) -> Result<Run, Failure> {
+        let mut runs = self.runs.into_iter();
+        let nothing = || Run {
+            profile: Profile::new(Session::default(), Limits::default()),
+            selection: Selection::all(),
+            what: String::new(),
+            file: None,
+            stored: None,
+        };
+        let mut all = runs.next().unwrap_or_else(nothing);
+        for run in runs {
+            all.profile.merge(&run.profile).map_err(Failure::bad_request)?;
+        }
+        Ok(all)
+    }
+}
+
+/// What is to be compared.
+pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
+    let two_times = || {
+        Failure::bad_request(anyhow!(
+            "give two profiles, or two times of one: --since TIME and --against TIME..TIME; see `ccsd diff --help`"
+        ))
+    };
+    if args.stored.is_given()? {
+        let side = |since: Option<&str>, until: Option<&str>| {
+            let loaded = stored::load(&args.stored, &args.socket, since, until)?;
+            for message in loaded.about.messages() {
+                warn(format_args!("{message}"));
+            }
+            let what = loaded.about.line();
+            let (profile, selection) = (loaded.profile, Selection::all());
+            Ok::<Side, Failure>(Side::of(Run { profile, selection, what, file: None, stored: Some(loaded.about) }))
+        };
+        let against = args.against.as_deref().ok_or_else(two_times)?;
+        let after = side(args.stored.since.as_deref(), args.stored.until.as_deref())?;
+        return Ok((side(Some(against), None)?, after));
+    }
+    let run = |path: &PathBuf, since: Option<&str>, until: Option<&str>| {
+        let loaded = match (since, until) {
+            (None, None) => file::load(path)?,
+            _ => file::load_part(path, since, until)?,
+        };
+        if let Some(message) = loaded.message() {
+            warn(format_args!("{message}"));
+        }
+        let time = loaded.time().map_or_else(String::new, |time| format!(", {time}"));
+        let what = format!("{} of {}{time}", sanitise(&loaded.profile.session().target), path.display());
+        let (profile, selection) = (loaded.profile, Selection::all());
+        Ok::<Run, Failure>(Run { profile, selection, what, file: Some(path.clone()), stored: None })
+    };
+    if !args.before.is_empty() {
+        let side = |paths: &[PathBuf]| {
+            let runs = paths.iter().map(|path| run(path, None, None)).collect::<Result<Vec<Run>, Failure>>()?;
+            Ok::<Side, Failure>(Side { runs })
+        };
+        return Ok((side(&args.before)?, side(&args.after)?));
+    }
+    let side = |path: &PathBuf, since: Option<&str>, until: Option<&str>| run(path, since, until).map(Side::of);
+    let (since, until) = (args.stored.since.as_deref(), args.stored.until.as_deref());
+    match (args.files.as_slice(), args.against.as_deref()) {
+        ([one], Some(against)) if args.stored.is_part() => {
+            Ok((side(one, Some(against), None)?, side(one, since, until)?))
+        }
+        ([before, after], None) => Ok((side(before, since, until)?, side(after, since, until)?)),
+        _ => Err(two_times()),
+    }
+}
+
+/// The metric that all runs have: its name and unit.
+pub fn metric(asked: Option<&str>, before: &Side, after: &Side) -> Result<(String, Unit), Failure> {
+    let runs = || after.runs.iter().chain(&before.runs).map(|run| run.profile.session().metrics.as_slice());
+    let wanted = |metric: &&ccsd_profile::Metric| {
+        asked.is_none_or(|asked| asked == metric.name)
+            && runs().all(|metrics| metrics.iter().any(|it| it.name == metric.name))
+    };
+    let found = runs().next().unwrap_or_default().iter().find(wanted);
+    found.map(|metric| (metric.name.clone(), metric.unit)).ok_or_else(|| {
+        let names = |side: &Side| {
+            let metrics = side.runs.iter().flat_map(|run| &run.profile.session().metrics);
+            let mut names: Vec<_> = metrics.map(|metric| sanitise(&metric.name)).collect();
+            names.dedup();
+            names.join(", ")
+        };
+        let (before, after) = (names(before), names(after));
+        let what = asked.map_or_else(|| "no metric".to_owned(), |asked| format!("no metric {:?}", sanitise(asked)));
+        Failure::bad_request(anyhow!("the profiles have {what} in common: before {before}; after {after}"))
+    })
+}
