@@ -66,6 +66,7 @@ fn profile() -> Profile {
             start: Some(0x40_0000 + u64::from(i) * 160),
             file: Some(format!("src/part{}.cc", i / 40)),
             line: i % 900,
+            local: false,
         });
     }
     let lines: Vec<LineId> =

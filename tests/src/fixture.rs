@@ -78,10 +78,19 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
 /// With the compiler's message, if it refuses.
 #[must_use]
 pub fn build(source: &str, flags: &[&str]) -> PathBuf {
-    once(format!("{source} {}", flags.join(" ")), |program| {
+    build_with("cc", source, flags)
+}
+
+/// The same with another C compiler.
+///
+/// # Panics
+/// With the compiler's message, if it refuses.
+#[must_use]
+pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
+    once(format!("{source} {cc} {}", flags.join(" ")), |program| {
         let path = Path::new(SOURCES).join(source);
         let mut compiler = match path.extension().and_then(OsStr::to_str) {
-            Some("c") => Command::new("cc"),
+            Some("c") => Command::new(cc),
             Some("cpp") => Command::new("c++"),
             Some("f90") => {
                 let mut fortran = Command::new("gfortran");

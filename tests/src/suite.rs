@@ -37,6 +37,10 @@ pub enum Need {
 
 /// The C compiler.
 pub const CC: Need = Need::Program("cc", "gcc");
+/// The C compiler for musl.
+pub const MUSL: Need = Need::Program("musl-gcc", "musl-tools");
+/// A program whose time is all in hand-written assembly.
+pub const OPENSSL: Need = Need::Program("openssl", "openssl");
 /// The C++ compiler.
 pub const CXX: Need = Need::Program("c++", "g++");
 /// The Fortran compiler.

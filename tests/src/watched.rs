@@ -50,10 +50,13 @@ impl Service {
     /// Writes the configuration.
     pub fn configure(&self, more: &str) {
         // A debug build, on a machine that has much else to do, may take what the usual budget has for a release build.
-        let budget = if more.contains("[budget]") { "" } else { "[budget]\ncpu_percent = 100000.0" };
+        let (rule, budget) = more.split_once("[budget]").unwrap_or((more, "\ncpu_percent = 100000.0"));
+        // Root's processes are watched where nothing is said.
+        let own = nix::unistd::geteuid();
+        let user = if own.is_root() { String::new() } else { format!("user = {own}\n") };
         let text = format!(
             "socket = {:?}\nstate_dir = {:?}\nmetrics_file = {:?}\n\
-             [[watch]]\nname = \"busy\"\nexe = {:?}\ninterval = \"1s\"\n{more}\n{budget}\n",
+             [[watch]]\nname = \"busy\"\nexe = {:?}\ninterval = \"1s\"\n{rule}\n{user}[budget]{budget}\n",
             self.path("sock"),
             self.path("state"),
             self.path("ccsd.prom"),

@@ -3,15 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, ChildStderr, Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, NM, Need, Suite};
+use tempfile::TempDir;
 
 const NEEDS: &[Need] = &[CC, Need::Root, Need::SetUserId];
 
@@ -21,7 +23,87 @@ fn main() -> ExitCode {
         .test("a_recorded_program_with_more_rights_is_not_followed", NEEDS, a_recorded_program)
         .test("private_debug_files_are_not_read_for_others", &[CC, NM, Need::Root], private_debug_files)
         .test("programs_that_are_not_dumpable_are_refused", NEEDS, not_dumpable)
+        .test("a_daemon_of_a_stranger_is_not_asked", &[CC, Need::Root], daemon_of_a_stranger)
         .run()
+}
+
+/// A daemon that an ordinary user runs, where `XDG_RUNTIME_DIR` leads to it.
+struct Impostor {
+    child: Child,
+    _messages: Lines<BufReader<ChildStderr>>,
+    runtime_dir: TempDir,
+}
+
+impl Impostor {
+    fn start() -> Impostor {
+        let runtime_dir = scratch();
+        let mut command = ccsd(["daemon", "--socket-mode", "666", "--socket"]);
+        command.arg(runtime_dir.path().join("ccsd/ccsd.sock")).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = as_user(&mut command, NOBODY).spawn().unwrap();
+        let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(messages.by_ref().map_while(Result::ok).any(|line| line.contains("listens at")));
+        let impostor = Impostor { child, _messages: messages, runtime_dir };
+        let socket = impostor.socket();
+        // Its directory is its user's alone; that keeps nobody out who is root.
+        fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+        impostor
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.runtime_dir.path().join("ccsd/ccsd.sock")
+    }
+}
+
+impl Drop for Impostor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whoever owns a directory in which a client looks for a daemon must not answer for it, and learns nothing.
+fn daemon_of_a_stranger() {
+    let impostor = Impostor::start();
+    let found = |args: &[&str], user: u32| {
+        let mut command = ccsd(args);
+        command.env_remove("CCSD_SOCKET").env("XDG_RUNTIME_DIR", impostor.runtime_dir.path());
+        Ended::of(as_user(&mut command, user))
+    };
+    let at = |args: &[&str], socket: &Path, user: u32| Ended::of(as_user(ccsd(args).env("CCSD_SOCKET", socket), user));
+    let socket = impostor.socket();
+    let named = ["user nobody", socket.to_str().unwrap()];
+    let target = Running::start_command(&mut Command::new(build("forever.c", &["-O1"])));
+    let pid = target.pid().to_string();
+    let to_itself = |user| found(&["sessions"], user);
+    assert!(to_itself(NOBODY).status.success(), "{:?}", to_itself(NOBODY));
+    // Root, and another user.
+    for user in [0, NOBODY - 1] {
+        for args in [&["sessions"][..], &["watches"], &["attach", "--daemon", &pid], &["save", "1", "-o", "/dev/null"]]
+        {
+            found(args, user).assert_refused(2, &named);
+            at(args, &socket, user).assert_refused(2, &named);
+        }
+    }
+    at(&["sessions", "--socket", named[1]], Path::new(""), 0).assert_refused(2, &named);
+    // By way of a link of root.
+    let dir = scratch();
+    let link = dir.path().join("link");
+    symlink(&socket, &link).unwrap();
+    at(&["sessions"], &link, 0).assert_refused(2, &["user nobody", link.to_str().unwrap()]);
+    // Where a daemon is not needed, ccsd does it itself.
+    let ended = found(&["record", "--no-output", "--", "true"], 0);
+    assert!(ended.status.success(), "{ended:?}");
+    // A daemon of root is believed by all, even by way of a link of somebody else.
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let link = impostor.runtime_dir.path().join("to-root");
+    symlink(&daemon.socket, &link).unwrap();
+    lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
+    for user in [0, NOBODY] {
+        for socket in [&daemon.socket, &link] {
+            let ended = at(&["sessions"], socket, user);
+            assert!(ended.status.success(), "{ended:?}");
+        }
+    }
 }
 
 /// The fixture with this mode, root's.

@@ -157,7 +157,7 @@ fn files(suite: Suite) -> Suite {
         .test("file_of_a_newer_version", &[CC], || {
             let mut bytes = good().bytes();
             bytes[8] = 99; // after eight bytes of magic
-            report_bytes(&bytes).assert_refused(2, &["p.ccsd", "version 99", "version 2"]);
+            report_bytes(&bytes).assert_refused(2, &["p.ccsd", "version 99", "version 3"]);
         })
         .test("file_cut_short", &[CC], || {
             let bytes = good().bytes();

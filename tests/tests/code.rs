@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use ccsd_profile::TruncationReason;
 use ccsd_tests::ccsd::Record;
-use ccsd_tests::fixture::build;
+use ccsd_tests::fixture::{build, build_with};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, CXX, Need, Suite};
+use ccsd_tests::suite::{CC, CXX, MUSL, Need, OPENSSL, Suite};
 
 const ASSEMBLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/code.S");
 /// As a system without unwind tables is built.
@@ -134,10 +134,32 @@ fn main() -> ExitCode {
             for function in ["asm_leaf", "asm_pushes", "asm_calls_back", "asm_other_register"] {
                 recorded.assert_only_caller("assembly", function);
             }
+            for function in ["asm_kept_in_frame", "asm_kept_in_scratch", "asm_enters"] {
+                recorded.assert_only_caller("assembly", function);
+            }
+            recorded.assert_only_caller("asm_kept_in_scratch", "asm_scratch_inner");
             recorded.assert_only_caller("asm_calls_back", "called_back");
             recorded.assert_only_caller("asm_other_register", "called_back_too");
             recorded.assert_only_caller("main", "assembly");
             recorded.assert_proportions(&[("asm_calls_back", 1), ("asm_other_register", 1)], 0.15);
+        })
+        .test("musl", &[MUSL], || musl(&[]))
+        .test("musl_static", &[MUSL], || musl(&["-static"]))
+        .test("musl_without_tables", &[MUSL], || musl(&NO_TABLES))
+        .test("musl_stripped", &[MUSL], || {
+            assert_complete(&record_musl(&["-s"]));
+            assert_complete(&record_musl(&["-s", "-static"]));
+        })
+        .test("openssl", &[OPENSSL], || {
+            // What AES-GCM and SHA-512 do depends on the processor: with vectors of 256 bits, and without.
+            for capabilities in ["", "OPENSSL_ia32cap=~0x1000000000000000:~0x20"] {
+                for algorithm in ["aes-128-gcm", "sha512", "sha256", "chacha20-poly1305"] {
+                    let speed = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", algorithm];
+                    let arguments = Some(capabilities).filter(|set| !set.is_empty()).into_iter().chain(speed);
+                    let recorded = Record::new("env", &arguments.collect::<Vec<_>>()).options(&RATE).run();
+                    assert_complete(&recorded);
+                }
+            }
         })
         .test("exceptions_in_flight", &[CXX], || {
             let recorded = Record::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
@@ -161,6 +183,20 @@ fn record(kind: &str, flags: &[&str]) -> Recorded {
     let recorded = Record::new(program, &[kind]).options(&RATE).run();
     assert_complete(&recorded);
     recorded
+}
+
+/// Records a program of musl.
+fn record_musl(flags: &[&str]) -> Recorded {
+    let program = build_with("musl-gcc", "musl.c", &[&KEEP_CALLS[..], flags].concat());
+    Record::new(program, &[]).options(&RATE).run()
+}
+
+fn musl(flags: &[&str]) {
+    let recorded = record_musl(flags);
+    assert_complete(&recorded);
+    recorded.assert_only_caller("main", "main_loop");
+    recorded.assert_only_caller("thread", "thread_loop");
+    recorded.assert_only_caller("main", "sorts");
 }
 
 fn assert_complete(recorded: &Recorded) {

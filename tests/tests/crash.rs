@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             assert_untold(&collecting.stop());
         })
         .test("through_a_daemon", NEEDS, through_a_daemon)
-        .test("an_ordinary_user_is_told_why_not", &[CC], || {
+        .test("an_ordinary_user_is_told_why_not", &[CC, Need::Tracefs], || {
             let record = program("fault").user(NOBODY);
             let recorded = Collecting::start(|file| record.command(file)).wait();
             assert_eq!(recorded.ended.status.signal(), Some(libc::SIGSEGV), "{:?}", recorded.ended);

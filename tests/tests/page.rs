@@ -267,6 +267,7 @@ fn timed(intervals: u64, functions: u64) -> Timed {
             start: None,
             file: None,
             line: 0,
+            local: false,
         })
     };
     let [main, p, q, alone] = ["main", "p", "q", "alone"].map(|name| function(name.to_owned()));

@@ -1,0 +1,375 @@
+//! Output goes into the file that was meant, whoever owns the directory and whatever he does meanwhile.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::cell::OnceCell;
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use ccsd_profile::read_profile;
+use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::daemon::Daemon;
+use ccsd_tests::fixture::{Running, build, scratch};
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tempfile::TempDir;
+
+const SECRET: &str = "for root alone\n";
+/// Another ordinary user.
+const OTHER: u32 = 65_533;
+const TRIES: usize = 300;
+/// Runs of `ccsd record`, which are slower.
+const RECORDINGS: usize = 40;
+
+/// The ways of writing to a file, by what they write.
+const WAYS: [&str; 4] = ["record", "import", "export", "save"];
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("a_name_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
+            for own in [NOBODY, 0] {
+                let place = Place::new();
+                let (name, link) = (place.theirs("p.ccsd"), place.theirs("other"));
+                place.file(&name, "", own);
+                place.link(&place.secret(), &link, NOBODY);
+                let attacker = Exchange::start(&name, &link);
+                (0..RECORDINGS).for_each(|_| drop(place.run("record", &name, None)));
+                (0..TRIES).for_each(|_| drop(place.run("import", &name, None)));
+                (0..TRIES / 3).for_each(|_| drop(place.run("export", &name, None)));
+                attacker.end();
+                place.assert_untouched();
+            }
+        })
+        .test("a_directory_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
+            let place = Place::new();
+            let (directory, link) = (place.theirs("d"), place.theirs("other"));
+            fs::create_dir(&directory).unwrap();
+            chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
+            place.link(&place.own(""), &link, NOBODY);
+            let attacker = Exchange::start(&directory, &link);
+            (0..TRIES).for_each(|_| drop(place.run("import", &directory.join("new"), None)));
+            (0..RECORDINGS).for_each(|_| drop(place.run("record", &directory.join("new"), None)));
+            attacker.end();
+            place.assert_untouched();
+        })
+        .test("links_of_others_are_not_followed", &[CC, Need::Root], || {
+            for way in WAYS {
+                let place = Place::new();
+                // To what is there, to what is not, and through a directory.
+                place.link(&place.secret(), &place.theirs("there"), NOBODY);
+                place.link(&place.own("new"), &place.theirs("dangling"), NOBODY);
+                place.link(&place.own(""), &place.theirs("directory"), NOBODY);
+                place.link(&place.theirs("dangling"), &place.own("by-way-of-theirs"), 0);
+                for name in ["there", "dangling", "directory/new"].map(|name| place.theirs(name)) {
+                    place.run(way, &name, None).assert_refused(2, &["symbolic link", "nobody"]);
+                }
+                place.run(way, &place.own("by-way-of-theirs"), None).assert_refused(2, &["symbolic link"]);
+                fs::remove_file(place.own("by-way-of-theirs")).unwrap();
+                place.assert_untouched();
+            }
+        })
+        .test("own_links_are_followed", &[CC, Need::Root], || {
+            for way in WAYS {
+                for user in [None, Some(NOBODY)] {
+                    let place = Place::new();
+                    let at = |name: &str| if user.is_some() { place.theirs(name) } else { place.own(name) };
+                    let owner = user.unwrap_or(0);
+                    place.link(Path::new("later"), &at("dangling"), owner);
+                    place.link(&at(""), &at("directory"), owner);
+                    for (name, written) in [("dangling", "later"), ("dangling", "later"), ("directory/x", "x")] {
+                        let ended = place.run(way, &at(name), user);
+                        assert!(ended.status.success(), "{way} {name} {ended:?}");
+                        assert!(at("dangling").is_symlink());
+                        assert_eq!(fs::symlink_metadata(at(written)).unwrap().uid(), owner);
+                        place.assert_written(way, &at(written));
+                    }
+                }
+            }
+        })
+        .test("hard_links_to_files_of_root", &[CC, Need::Root], || {
+            for way in WAYS {
+                let place = Place::new();
+                for (file, contents) in [("secret", SECRET), ("empty", "")] {
+                    place.file(&place.own(file), contents, 0);
+                    let _ = fs::remove_file(place.theirs("hard"));
+                    fs::hard_link(place.own(file), place.theirs("hard")).unwrap();
+                    place.run(way, &place.theirs("hard"), None).assert_refused(2, &["hard"]);
+                    assert_eq!(fs::read_to_string(place.own(file)).unwrap(), contents);
+                }
+                fs::remove_file(place.own("empty")).unwrap();
+                place.assert_untouched();
+            }
+        })
+        .test("files_of_others_in_a_directory_for_all", &[CC, Need::Root], || {
+            for way in WAYS {
+                let place = Place::new();
+                let sticky = place.own("sticky");
+                fs::create_dir(&sticky).unwrap();
+                fs::set_permissions(&sticky, Permissions::from_mode(0o1777)).unwrap();
+                for (user, owner, named) in [(None, NOBODY, "nobody"), (Some(NOBODY), OTHER, "65533")] {
+                    let name = sticky.join(format!("of-{owner}"));
+                    place.file(&name, "", owner);
+                    fs::set_permissions(&name, Permissions::from_mode(0o666)).unwrap();
+                    place.run(way, &name, user).assert_refused(2, &["belongs to", named]);
+                    assert_eq!(fs::read(&name).unwrap(), b"");
+                    // A new one is the caller's own, and he may write it again.
+                    let new = sticky.join(format!("for-{owner}"));
+                    for _ in 0..2 {
+                        assert!(place.run(way, &new, user).status.success());
+                        assert_eq!(fs::metadata(&new).unwrap().uid(), user.unwrap_or(0));
+                    }
+                }
+            }
+        })
+        .test("what_is_no_regular_file", &[CC, Need::Root], || {
+            for way in WAYS {
+                let place = Place::new();
+                mkfifo(&place.theirs("fifo"), Mode::S_IRWXU).unwrap();
+                chown(place.theirs("fifo"), Some(NOBODY), Some(NOBODY)).unwrap();
+                let ended = place.run(way, &place.theirs("fifo"), None);
+                assert_eq!(ended.status.code(), Some(2), "{way} {ended:?}");
+                place.run(way, &place.theirs(""), None).assert_refused(2, &["a directory"]);
+                place.run(way, &place.own("none/x"), None).assert_refused(2, &["none/x"]);
+                place.assert_untouched();
+            }
+        })
+        .test("mode_and_umask_are_kept", &[CC, Need::Root], || {
+            for way in WAYS {
+                let place = Place::new();
+                let name = place.own("kept");
+                place.file(&name, "", 0);
+                for mode in [0o600, 0o644, 0o660] {
+                    fs::set_permissions(&name, Permissions::from_mode(mode)).unwrap();
+                    assert!(place.run(way, &name, None).status.success());
+                    assert_eq!(fs::metadata(&name).unwrap().mode() & 0o7777, mode, "{way}");
+                    place.assert_written(way, &name);
+                }
+                let mut command = Command::new("sh");
+                command.args(["-c", "umask 077; exec \"$@\"", "sh"]).env("CCSD_SOCKET", "");
+                let plain = place.command(way, &place.own("private"), None);
+                command.arg(plain.get_program()).args(plain.get_args());
+                command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
+                let ended = Ended::of(&mut command);
+                assert!(ended.status.success(), "{ended:?}");
+                assert_eq!(fs::metadata(place.own("private")).unwrap().mode() & 0o7777, 0o600, "{way}");
+            }
+        })
+        .test("devices_and_descriptors", &[CC, Need::Root], || {
+            let place = Place::new();
+            for way in WAYS {
+                for user in [None, Some(NOBODY)] {
+                    let ended = place.run(way, Path::new("/dev/null"), user);
+                    assert!(ended.status.success(), "{way} {ended:?}");
+                }
+                // A pipe.
+                let mut command = Command::new("sh");
+                command.args(["-c", "exec 3>&1; \"$@\" 3>&3 >/dev/null | cat", "sh"]).env("CCSD_SOCKET", "");
+                let plain = place.command(way, Path::new("/dev/fd/3"), None);
+                command.arg(plain.get_program()).args(plain.get_args());
+                command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
+                command.stdin(Stdio::null());
+                let output = command.output().unwrap();
+                assert!(output.status.success() && !output.stdout.is_empty(), "{way} {output:?}");
+                place.assert_contents(way, &output.stdout);
+            }
+            for way in ["export", "save"] {
+                let stdout = |file: &Path, append: bool| {
+                    let file = fs::OpenOptions::new().create(true).append(append).write(true).open(file).unwrap();
+                    let mut command = place.command(way, Path::new("/dev/stdout"), None);
+                    assert!(command.stdin(Stdio::null()).stdout(file).status().unwrap().success());
+                };
+                // A file, and one that has something in it already.
+                let (new, old) = (place.own("redirected"), place.own("appended"));
+                stdout(&new, false);
+                place.assert_written(way, &new);
+                fs::write(&old, "before\n").unwrap();
+                stdout(&old, true);
+                let all = fs::read(&old).unwrap();
+                assert!(all.starts_with(b"before\n"));
+                place.assert_contents(way, &all[7..]);
+                for file in [new, old] {
+                    fs::remove_file(file).unwrap();
+                }
+                let ended = place.run(way, Path::new("-"), None);
+                assert!(ended.status.success() && !ended.stdout.is_empty(), "{ended:?}");
+            }
+            place.run("record", Path::new("-"), None).assert_refused(2, &["standard output"]);
+            place.assert_untouched();
+        })
+        .test("a_full_disk_leaves_what_was_there", &[CC, Need::Root, UNSHARE], || {
+            for way in ["import", "export", "save"] {
+                let place = Place::new();
+                let (disk, kept) = (place.own("disk"), place.own("kept"));
+                fs::create_dir(&disk).unwrap();
+                let old = place.own("old");
+                assert!(place.run(way, &old, None).status.success());
+                let script = "mount -t tmpfs -o size=16k none \"$1\" && cp \"$2\" \"$1/x\" && \
+                              { cat /dev/zero > \"$1/full\" 2>/dev/null; shift 3; \"$@\"; }; status=$?; \
+                              cp \"$DISK/x\" \"$KEPT\"; ls -A \"$DISK\"; exit $status";
+                let plain = place.command(way, &disk.join("x"), None);
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", script, "sh"]).arg(&disk).arg(&old).arg(&kept);
+                command.arg(plain.get_program()).args(plain.get_args());
+                command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
+                let ended = Ended::of(command.env("DISK", &disk).env("KEPT", &kept));
+                assert_eq!(ended.status.code(), Some(1), "{way} {ended:?}");
+                assert_eq!(fs::read(&old).unwrap(), fs::read(&kept).unwrap());
+                assert_eq!(ended.stdout.lines().collect::<Vec<_>>(), ["full", "x"], "{way}");
+            }
+        })
+        .test("what_is_no_profile_and_no_export_is_left_alone", &[CC, Need::Root], || {
+            for way in WAYS {
+                let place = Place::new();
+                let name = place.own("thesis");
+                place.file(&name, "years of work", 0);
+                place.run(way, &name, None).assert_refused(2, &["thesis", "not overwritten"]);
+                assert_eq!(fs::read_to_string(&name).unwrap(), "years of work");
+                fs::remove_file(name).unwrap();
+                place.assert_untouched();
+            }
+        })
+        .run()
+}
+
+/// A directory of root, with a file for root alone, and one of somebody else.
+struct Place {
+    dir: TempDir,
+    /// A session to save, and its target.
+    session: OnceCell<(Daemon, Running)>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = scratch();
+        // As the directories of root are: nobody else can make names here.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        for (name, owner) in [("own", 0), ("theirs", NOBODY)] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            chown(dir.path().join(name), Some(owner), Some(owner)).unwrap();
+        }
+        let place = Place { dir, session: OnceCell::new() };
+        place.file(&place.secret(), SECRET, 0);
+        fs::set_permissions(place.secret(), Permissions::from_mode(0o600)).unwrap();
+        fs::write(place.dir.path().join("script.txt"), SCRIPT).unwrap();
+        let ended = Ended::of(ccsd(["import"]).arg(place.dir.path().join("script.txt")).arg("-o").arg(place.profile()));
+        assert!(ended.status.success(), "{ended:?}");
+        place
+    }
+
+    fn own(&self, name: &str) -> PathBuf {
+        self.dir.path().join("own").join(name)
+    }
+
+    fn theirs(&self, name: &str) -> PathBuf {
+        self.dir.path().join("theirs").join(name)
+    }
+
+    fn secret(&self) -> PathBuf {
+        self.own("secret")
+    }
+
+    /// A profile to export.
+    fn profile(&self) -> PathBuf {
+        self.dir.path().join("profile.ccsd")
+    }
+
+    fn file(&self, path: &Path, contents: &str, owner: u32) {
+        fs::write(path, contents).unwrap();
+        chown(path, Some(owner), Some(owner)).unwrap();
+    }
+
+    fn link(&self, to: &Path, name: &Path, owner: u32) {
+        symlink(to, name).unwrap();
+        lchown(name, Some(owner), Some(owner)).unwrap();
+    }
+
+    fn command(&self, way: &str, output: &Path, user: Option<u32>) -> Command {
+        let mut command = match way {
+            "record" => ccsd(["record"]),
+            "import" => ccsd(["import"]),
+            "export" => ccsd(["export", "folded"]),
+            _ => self.session.get_or_init(session).0.ccsd(["save", "1"]),
+        };
+        match way {
+            "import" => drop(command.arg(self.dir.path().join("script.txt"))),
+            "export" => drop(command.arg(self.profile())),
+            _ => {}
+        }
+        command.arg("-o").arg(output);
+        if way == "record" {
+            command.args(["--", "true"]);
+        }
+        if let Some(user) = user {
+            as_user(&mut command, user);
+        }
+        command
+    }
+
+    fn run(&self, way: &str, output: &Path, user: Option<u32>) -> Ended {
+        Ended::of(&mut self.command(way, output, user))
+    }
+
+    /// Nothing of root's was written, and nothing made.
+    fn assert_untouched(&self) {
+        assert_eq!(fs::read_to_string(self.secret()).unwrap(), SECRET);
+        let names: Vec<_> = fs::read_dir(self.own("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["secret"]);
+    }
+
+    fn assert_written(&self, way: &str, file: &Path) {
+        self.assert_contents(way, &fs::read(file).unwrap());
+    }
+
+    fn assert_contents(&self, way: &str, bytes: &[u8]) {
+        if way == "export" {
+            let text = String::from_utf8_lossy(bytes);
+            assert!(text.contains("outer;inner 2"), "{text}");
+        } else {
+            assert!(read_profile(bytes).unwrap().finished, "{way}");
+        }
+    }
+}
+
+const SCRIPT: &str = "prog 7/7 1.000000: 1000000 cpu-clock:\n\t1000 inner (/prog)\n\t2000 outer (/prog)\n\n\
+                      prog 7/7 1.100000: 1000000 cpu-clock:\n\t1000 inner (/prog)\n\t2000 outer (/prog)\n\n";
+
+/// A daemon with a session of the ordinary user, which root may see, too.
+fn session() -> (Daemon, Running) {
+    let mut command = Command::new(build("forever.c", &["-O1"]));
+    let target = Running::start_command(as_user(&mut command, NOBODY));
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let mut attach = daemon.ccsd(["attach", "--detach"]);
+    let ended = Ended::of(as_user(attach.arg(target.pid().to_string()), NOBODY));
+    assert_eq!(ended.stdout.trim(), "1", "{ended:?}");
+    (daemon, target)
+}
+
+/// Another user who swaps two names all the time.
+struct Exchange(Child);
+
+impl Exchange {
+    fn start(one: &Path, other: &Path) -> Exchange {
+        let mut command = Command::new(build("exchange.c", &["-O1"]));
+        command.arg(one).arg(other).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = as_user(&mut command, NOBODY).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Exchange(child)
+    }
+
+    /// Ends it, which has to have gone on until now.
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

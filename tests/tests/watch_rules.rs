@@ -1,0 +1,208 @@
+//! Which processes a watch is about: whose, which file, and for how long.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::fixture::{Running, build, copy_program};
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use ccsd_tests::watched::{Service, samples};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("a_rule_is_about_its_users", &[CC, Need::Root], users)
+        .test("a_file_mounted_over_the_path_is_another", &[CC, UNSHARE, Need::Root], mounted_over)
+        .test("an_upgrade_keeps_what_runs", &[CC, Need::Root], upgraded)
+        .test("another_name_ends_it_at_once", &[CC], another_name)
+        .test("another_program_ends_it_at_once", &[CC], another_program)
+        .test("a_child_is_judged_by_the_same_rule", &[CC], child)
+        .test("another_user_ends_it", &[CC, Need::Root], another_user)
+        .test("a_configuration_that_everybody_may_write", &[CC], writable_configuration)
+        .run()
+}
+
+/// The part of all weight that a function has itself.
+fn part(report: &Value, function: &str) -> f64 {
+    let rows = report["flat"]["rows"].as_array().unwrap();
+    let weight = |row: &Value| row["self_weight"].as_u64().unwrap() as f64;
+    let own: f64 = rows.iter().filter(|row| row["name"] == function).map(weight).sum();
+    own / rows.iter().map(weight).sum::<f64>().max(1.0)
+}
+
+/// A service, as `start` makes it, that tells of each process that it follows.
+fn telling(more: &str) -> Service {
+    let mut service = Service::start(more);
+    service.stop();
+    let mut command = service.command();
+    command.env("CCSD_LOG", "debug");
+    service.begin(command);
+    service
+}
+
+fn follows(service: &Service, pid: u32) -> bool {
+    service.log().lines().any(|line| line.contains(&format!("follows PID {pid}")) && !line.contains("no more"))
+}
+
+/// Waits until the watch has got so many samples more.
+fn until_more(service: &Service, more: u64) {
+    let before = samples(&service.status());
+    service.until_status("more samples", |status| samples(status) >= before + more);
+}
+
+fn configure(service: &Service, more: &str, shown: &str) {
+    service.configure(more);
+    let checked = Ended::of(service.command().arg("--check-config"));
+    assert!(checked.stdout.contains(shown), "{checked:?}");
+    service.signal(Signal::SIGHUP);
+}
+
+fn users() {
+    let service = telling("rate_hz = 499\ncomm = \"watched\"");
+    // The stranger first: he is there at every look.
+    let stranger = Running::start_command(as_user(&mut Command::new(&service.program), NOBODY));
+    let own = Running::start(&service.program, &[]);
+    until_more(&service, 500);
+    assert_eq!(service.status()["processes"], 1);
+    assert!(follows(&service, own.pid()) && !follows(&service, stranger.pid()), "{}", service.log());
+    configure(&service, &format!("rate_hz = 499\ncomm = \"watched\"\nuser = {NOBODY}"), "of user 65534");
+    service.until("the stranger's", || follows(&service, stranger.pid()));
+    until_more(&service, 200);
+    assert_eq!(service.status()["processes"], 1);
+    configure(&service, &format!("rate_hz = 499\nuser = [\"root\", \"{NOBODY}\"]"), "of user root, 65534");
+    service.until_status("both", |status| status["processes"] == 2);
+    configure(&service, "rate_hz = 499\nuser = \"*\"\ncomm = \"watched\"", "of any user");
+    until_more(&service, 200);
+    assert_eq!(service.status()["processes"], 2);
+}
+
+fn mounted_over() {
+    let service = telling("rate_hz = 499\nuser = \"*\"");
+    let other = service.path("other");
+    copy_program(&service.program, &other);
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(&service.program).arg(&other);
+        Running::start_command(&mut command)
+    };
+    let script = "mount --bind \"$1\" \"$0\" && exec \"$0\"";
+    let file = inside(script);
+    // A whole directory, and the same by a file system of one's own.
+    let directory = inside(
+        "dir=$(dirname \"$0\"); mkdir \"$dir/new\" && cp \"$1\" \"$dir/new/$(basename \"$0\")\" && \
+         mount --bind \"$dir/new\" \"$dir\" && exec \"$0\"",
+    );
+    let link = |running: &Running| fs::read_link(format!("/proc/{}/exe", running.pid())).unwrap();
+    assert!([&file, &directory].iter().all(|running| link(running) == service.program));
+    // The very file, in a mount namespace of its own, is what it is.
+    let same = inside("exec \"$0\"");
+    until_more(&service, 500);
+    assert_eq!(service.status()["processes"], 1);
+    assert!(follows(&service, same.pid()));
+    assert!(!follows(&service, file.pid()) && !follows(&service, directory.pid()), "{}", service.log());
+}
+
+fn upgraded() {
+    let service = telling("rate_hz = 499");
+    let old = Running::start(&service.program, &[]);
+    until_more(&service, 100);
+    let new = service.path("new");
+    copy_program(build("forever.c", &["-O1"]), &new);
+    let kept = service.path("kept");
+    fs::hard_link(&service.program, &kept).unwrap();
+    fs::rename(&new, &service.program).unwrap();
+    until_more(&service, 500);
+    assert!(!service.log().contains("no more"), "{}", service.log());
+    // A new process of the new file, and one of the old.
+    let of_new = Running::start(&service.program, &[]);
+    let of_old = Running::start(&kept, &[]);
+    service.until("the new one", || follows(&service, of_new.pid()));
+    until_more(&service, 500);
+    assert_eq!(service.status()["processes"], 2);
+    assert!(!follows(&service, of_old.pid()) && follows(&service, old.pid()), "{}", service.log());
+}
+
+/// A service that watches a turncoat, and that one when it has been seen for some time.
+fn turncoat(more: &str, args: &[&str]) -> (Service, Running) {
+    let service = Service::start(&format!("rate_hz = 499\n{more}"));
+    // Other programs of that file would be busy.
+    fs::remove_file(&service.program).unwrap();
+    copy_program(build("turncoat.c", &["-O1"]), &service.program);
+    let other = service.path("other");
+    copy_program(&service.program, &other);
+    let args: Vec<&str> = args.iter().map(|&arg| if arg == "OTHER" { other.to_str().unwrap() } else { arg }).collect();
+    let running = Running::start(&service.program, &args);
+    service.until_status("it is watched", |status| samples(status) >= 1_000);
+    (service, running)
+}
+
+/// The report of all that was stored, in which nothing or little is of what it became.
+fn report(mut service: Service, most: f64) -> Value {
+    service.stop();
+    let report = service.report(&[]);
+    let (before, after) = (part(&report, "before"), part(&report, "after"));
+    assert!(before > 0.3 && after <= most, "before {before}, after {after}: {report}");
+    // What was taken of others is no loss.
+    let accounting = &report["accounting"];
+    let count = |name: &str| accounting[name].as_u64().unwrap_or(0);
+    assert!(count("expected") <= 2 * count("received") + 500, "{accounting}");
+    report
+}
+
+fn another_name() {
+    let (service, mut running) = turncoat("comm = \"watched\"", &["comm", "watched"]);
+    running.go();
+    running.wait_until_told();
+    // It is watched again when it has its name again.
+    running.go();
+    until_more(&service, 200);
+    let report = report(service, 0.0);
+    assert!(part(&report, "again") > 0.02, "{report}");
+    running.go();
+    assert!(running.end().1.success());
+}
+
+fn another_program() {
+    let (service, mut running) = turncoat("", &["exec", "OTHER"]);
+    running.go();
+    running.wait_until_told();
+    report(service, 0.0);
+}
+
+fn child() {
+    let (service, mut running) = turncoat("", &["child", "OTHER"]);
+    running.go();
+    running.wait_until_told();
+    until_more(&service, 200);
+    let report = report(service, 0.0);
+    assert!(part(&report, "again") > 0.02, "{report}");
+}
+
+fn another_user() {
+    let (service, mut running) = turncoat("", &["uid"]);
+    running.go();
+    running.wait_until_told();
+    // No record tells of that, so there is some until the next look, half a second later: of four seconds after two.
+    report(service, 0.4);
+}
+
+fn writable_configuration() {
+    let service = Service::start("");
+    let config = service.path("ccsd.toml");
+    let mode = |mode| fs::set_permissions(&config, PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o666);
+    service.signal(Signal::SIGHUP);
+    service.until("it is refused", || service.log().contains("the configuration stays as it was"));
+    let check = || Ended::of(service.command().arg("--check-config"));
+    check().assert_refused(2, &["may be written by everybody"]);
+    mode(0o644);
+    let checked = check();
+    let path: &Path = &service.program;
+    let shown = format!("watch busy: processes of user root, exe {}\n", path.display());
+    assert!(checked.status.success() && (checked.stdout.contains(&shown) || !nix::unistd::geteuid().is_root()));
+}
