@@ -59,6 +59,10 @@ fn compare(path: &Path, step: usize) -> (usize, usize) {
             if in_cpp && !linkage(function).starts_with("_Z") && linkage(function) != "main" {
                 continue;
             }
+            // So they do for code that has line tables only, as this test program's.
+            if found.len() > 1 && path == std::env::current_exe().unwrap() {
+                continue;
+            }
             let alias = |symbol: &str| starts.get(symbol).is_some_and(|start| starts.get(name.as_str()) == Some(start));
             assert!(linkage(function) == name || alias(linkage(function)), "{}", context());
             // Link-time optimisation drops names nobody outside uses, and with them what says that they are aliases.
@@ -140,10 +144,19 @@ fn every_function_symbol_is_found_at_its_start_and_its_end() {
         let mut symbols = symbols(&path);
         let table = nm(&path);
         assert!(table.len() > 5);
-        for (start, size, name) in table {
+        for (start, size, name) in &table {
+            let (start, size) = (*start, *size);
             for address in [start, start + size - 1] {
                 let found = resolve(&mut symbols, address);
                 let last = found.last().unwrap_or_else(|| panic!("{args}: {name} {address:#x} is not found"));
+                // Parts and clones of a function (`.cold`, `.part.0`) are known by the function's start.
+                if let Some((whole, _)) = name.split_once('.') {
+                    let is_kin = |(at, _, other): &(u64, u64, String)| {
+                        last.start == Some(*at) && other.split('.').next() == Some(whole)
+                    };
+                    assert!(table.iter().any(is_kin), "{name}: {last:?}");
+                    continue;
+                }
                 // Inside a larger one only where the table says that functions overlap.
                 assert!(last.start.is_some_and(|at| at <= address), "{name}: {last:?}");
                 if address == start {
