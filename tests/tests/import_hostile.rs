@@ -92,7 +92,7 @@ fn main() -> ExitCode {
         .test("mappings_that_many_children_copy", &[CC, PERF, PRLIMIT], || {
             let mut records = Vec::new();
             for number in 0..60_000u64 {
-                let addresses = [0x1000 * (100_000 - 2 * number), 0x1000, 0].map(u64::to_le_bytes).concat();
+                let addresses = [0x1000 * (200_000 - 2 * number), 0x1000, 0].map(u64::to_le_bytes).concat();
                 records.extend(record(1, &[&words32(&[7, 7]), &addresses[..], b"/nowhere"].concat()));
             }
             for pid in 8..50_008 {

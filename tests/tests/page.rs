@@ -225,8 +225,8 @@ fn main() -> ExitCode {
         })
         .test("a_size_is_kept", &[CC], || {
             let recorded = recursive();
-            let small = page(recorded, &["--max-size", "60K"]);
-            assert!(small.metadata().unwrap().len() <= 60 << 10);
+            let small = page(recorded, &["--max-size", "64K"]);
+            assert!(small.metadata().unwrap().len() <= 64 << 10);
             let refused = Ended::of(ccsd(["export", "html", "--max-size", "1000"]).arg(&recorded.file));
             refused.assert_refused(2, &["1000"]);
             let none = recorded.dir.path().join("none.html");

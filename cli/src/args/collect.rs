@@ -70,7 +70,7 @@ pub struct CollectArgs {
     pub per_cpu: bool,
     /// What ccsd may have in memory for this, as in 256MiB
     ///
-    /// It is divided among all tables by a fixed rule (see "Memory" in the README), and hardly ever used up: 2 or 3% are usual.
+    /// It is divided among all tables by a fixed rule (collector/docs/memory.md), and hardly ever used up: 2 or 3% are usual.
     /// Where a table is full the profile becomes coarser: weights and totals stay, and every report says what was full. At
     /// least 16MiB.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = memory)]
