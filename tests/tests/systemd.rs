@@ -70,7 +70,7 @@ fn main() -> ExitCode {
             is("segment", "640:ccsd:ccsd");
             is("kernel", "1");
             let journal = told("journal");
-            assert!(journal.contains("/etc/ccsd/ccsd.toml:6:1: duplicate key"), "{journal}");
+            assert!(journal.contains("/etc/ccsd/ccsd.toml:7:1: duplicate key"), "{journal}");
             is("priority", "1");
             is("state_after_bad", "active");
         })
