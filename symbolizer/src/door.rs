@@ -9,7 +9,7 @@
 //! - Of the file that is open, never of its path: its mode, and its owner by the host's user ids, as `fstat` gives them to this
 //!   process. His own files he may read if their mode lets their owner; other files, if it lets both their group and all
 //!   others. A group alone is not enough, as an access control list may hide behind its bits, and neither are all others,
-//!   as he may be in that group.
+//!   as he may be in that group. Where there is such a list, which may name him, nothing is certain that is not his own.
 //! - Of every directory on the way, likewise, whether he may search it, before a name is looked up in it. Links are followed
 //!   here, one step at a time, so that the door is never inside a directory that he cannot enter, and what it says of a
 //!   path is what the kernel would tell him.
@@ -19,10 +19,10 @@
 //! there the file alone is asked ([`Door::follow`]).
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +57,9 @@ const BY_READER: [FsType; 9] = [
     NSFS_MAGIC,
 ];
 
+/// The extended attribute that is a file's access control list; see acl(5).
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+
 /// A user who may not see all that this process may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ForUser {
@@ -67,12 +70,12 @@ pub struct ForUser {
 }
 
 impl ForUser {
-    /// Whether the mode of something lets this user for certain do `what` with it: 4 for reading, 1 for searching a directory.
-    fn may(self, meta: &Metadata, what: u32) -> bool {
+    /// Whether something lets this user for certain do `what` with it: 4 for reading, 1 for searching a directory.
+    fn may(self, file: &File, meta: &Metadata, what: u32) -> bool {
         let of = |shift: u32| meta.mode() >> shift & what == what;
         match meta.uid() == self.uid {
             true => of(6),
-            false => of(0) && of(3),
+            false => of(0) && of(3) && !may_have_list(file),
         }
     }
 }
@@ -163,7 +166,7 @@ impl Door {
                 return Err(io::ErrorKind::NotFound.into());
             }
             match self.user {
-                Some(user) if !user.may(meta, 4) || shows_by_reader(file)? => {
+                Some(user) if !user.may(file, meta, 4) || shows_by_reader(file)? => {
                     Err(io::ErrorKind::PermissionDenied.into())
                 }
                 _ => Ok(()),
@@ -196,6 +199,14 @@ impl Door {
     }
 }
 
+/// Whether something (O_PATH) has an access control list beside its mode, as far as can be told.
+fn may_have_list(file: &File) -> bool {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // Of no size: what is in it is not asked.
+    let list = rustix::fs::getxattr(path, ACCESS_LIST, &mut [0u8; 0]);
+    !matches!(list, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP))
+}
+
 /// Whether something is in a file system that shows each reader something else.
 fn shows_by_reader(file: &File) -> io::Result<bool> {
     Ok(BY_READER.contains(&fstatfs(file)?.filesystem_type()))
@@ -217,7 +228,7 @@ fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
         if !meta.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        if !user.may(&meta, 1) {
+        if !user.may(directory, &meta, 1) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if name == ".." {

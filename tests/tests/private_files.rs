@@ -12,7 +12,7 @@ use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, NM, Need, Suite, UNSHARE};
+use ccsd_tests::suite::{CC, NM, Need, PYTHON, Suite, UNSHARE};
 use tempfile::TempDir;
 
 /// Names the code of `generated.c`, with a word that nobody but root is to see.
@@ -20,12 +20,15 @@ const SECRET: &str = "10000000 40 caller\n10000040 40 word_of_root\n";
 const WORD: &str = "word_of_root";
 
 const NEEDS: &[Need] = &[CC, UNSHARE, Need::Root];
+const LISTED: &[Need] = &[CC, UNSHARE, PYTHON, Need::Root];
 
 fn main() -> ExitCode {
     Suite::new()
         .test("a_mount_over_the_perf_map", NEEDS, || map_is_mounted(0, 0o600))
         .test("a_mount_of_what_a_group_may_read", NEEDS, || map_is_mounted(4, 0o640))
         .test("a_mount_of_what_all_but_a_group_may_read", NEEDS, || map_is_mounted(NOBODY, 0o604))
+        .test("a_mount_of_what_a_list_keeps_from_him", LISTED, || listed(false))
+        .test("a_link_through_what_a_list_keeps_from_him", LISTED, || listed(true))
         .test("a_link_to_what_is_out_of_reach", NEEDS, link_out_of_reach)
         .test("a_mount_over_the_debug_file", &[CC, NM, UNSHARE, Need::Root], debug_file_is_mounted)
         .test("a_mount_over_a_library", NEEDS, library_is_mounted)
@@ -137,6 +140,47 @@ fn map_is_mounted(group: u32, mode: u32) {
     let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
     assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
     recorded.assert_only_caller("main", "run");
+}
+
+/// What everybody may read or enter, but for those whom an access control list names.
+fn listed(directory: bool) {
+    let (daemon, dir) = (daemon(), scratch());
+    let closed = dir.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    let secret = closed.join("file");
+    fs::write(&secret, SECRET).unwrap();
+    for (path, mode) in [(&closed, 0o755), (&secret, 0o644)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let prepare = match directory {
+        true => {
+            let target = secret.strip_prefix("/tmp").expect("the directory for temporary files is /tmp");
+            format!("ln -s {} /tmp/perf-$$.map;", target.display())
+        }
+        false => format!("touch /tmp/perf-$$.map; mount --bind {} /tmp/perf-$$.map;", secret.display()),
+    };
+    let mut running = in_namespace(&prepare, &format!("{} none wait", generated()));
+    let map = InTmp::map(&running);
+    deny(if directory { &closed } else { &secret }, NOBODY);
+    assert!(!as_user(Command::new("cat").arg(&secret), NOBODY).output().unwrap().status.success());
+    fs::write(&secret, SECRET).unwrap();
+    let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
+    assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
+}
+
+/// Gives something an access control list that takes all rights from a user, and changes nothing for others.
+fn deny(path: &Path, user: u32) {
+    const SCRIPT: &str = "import os, struct, sys\n\
+        path, user = sys.argv[1], int(sys.argv[2])\n\
+        mode, nobody = os.stat(path).st_mode, 0xffffffff\n\
+        entries = [(1, mode >> 6 & 7, nobody), (2, 0, user), (4, mode >> 3 & 7, nobody),\n\
+                   (16, mode >> 3 & 7, nobody), (32, mode & 7, nobody)]\n\
+        entries = b''.join(struct.pack('<HHI', *entry) for entry in entries)\n\
+        os.setxattr(path, 'system.posix_acl_access', struct.pack('<I', 2) + entries)\n";
+    let mode = fs::metadata(path).unwrap().permissions().mode();
+    let given = Command::new("python3").args(["-c", SCRIPT]).arg(path).arg(user.to_string()).status().unwrap();
+    assert!(given.success());
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode(), mode);
 }
 
 fn link_out_of_reach() {
