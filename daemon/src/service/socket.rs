@@ -2,12 +2,13 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Group, geteuid};
+use nix::unistd::{Gid, Group, fchownat, geteuid};
 
 use crate::authority::GROUP;
 
@@ -118,18 +119,16 @@ impl Socket {
             Ok(_) => fs::remove_file(path).map_err(doing("replace", path))?,
             Err(_) => {}
         }
-        let before = umask(Mode::from_bits_truncate(0o177));
+        let group = Group::from_name(GROUP).ok().flatten().filter(|_| geteuid().is_root());
+        let mode = mode.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
+        // It is made with its mode: whoever may write in the directory can put something else there before a later change.
+        let before = umask(Mode::from_bits_truncate(!mode & 0o777));
         let listener = UnixListener::bind(path);
         umask(before);
         let listener = listener.map_err(doing("listen at", path))?;
-        let group = Group::from_name(GROUP).ok().flatten().filter(|_| geteuid().is_root());
         if let Some(group) = &group {
-            nix::unistd::chown(path, None, Some(group.gid))
-                .map_err(io::Error::from)
-                .map_err(doing("give away", path))?;
+            give_to_group(path, group.gid).map_err(doing("give away", path))?;
         }
-        let mode = mode.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(doing("open to its users", path))?;
         Ok(Socket { listener, made: Some((path.to_owned(), lock)), name: path.display().to_string() })
     }
 
@@ -154,6 +153,16 @@ impl Drop for Socket {
             let _ = fs::remove_file(lock_path(path));
         }
     }
+}
+
+/// Gives the socket that was made at a path to a group, if it is there still, and nothing else that may be there by now.
+fn give_to_group(path: &Path, group: Gid) -> io::Result<()> {
+    let handle = File::from(open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
+    let meta = handle.metadata()?;
+    if !meta.file_type().is_socket() || meta.uid() != geteuid().as_raw() || meta.nlink() != 1 {
+        return Err(io::Error::other("somebody else has put something in its place"));
+    }
+    Ok(fchownat(&handle, "", None, Some(group), AtFlags::AT_EMPTY_PATH)?)
 }
 
 /// Times that a lock file may turn out to have been removed by a daemon that was ending.
@@ -196,6 +205,7 @@ fn lock_once(path: &Path, name: &Path) -> Result<File, SocketError> {
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -215,6 +225,23 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
         UnixStream::connect(&path).unwrap();
         drop(socket);
+    }
+
+    #[test]
+    fn nothing_but_the_socket_is_given_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let group = nix::unistd::getegid();
+        let _listener = UnixListener::bind(at("socket")).unwrap();
+        give_to_group(&at("socket"), group).unwrap();
+        fs::write(at("file"), "").unwrap();
+        std::os::unix::fs::symlink("socket", at("link")).unwrap();
+        for name in ["file", "link", "none"] {
+            assert!(give_to_group(&at(name), group).is_err(), "{name}");
+        }
+        // It may be another's, linked here.
+        fs::hard_link(at("socket"), at("hard")).unwrap();
+        assert!(give_to_group(&at("hard"), group).is_err());
     }
 
     #[test]
