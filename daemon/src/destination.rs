@@ -554,7 +554,8 @@ fn check_link(path: &Path, name: &OsStr, link: &Metadata, around: &Metadata) -> 
         () if !is_trusted(link.uid()) => format!("which belongs to {}", user_name(link.uid())),
         // Who owns a directory can move links of others into it.
         () if !is_trusted(around.uid()) => format!("in a directory of {}", user_name(around.uid())),
-        () if around.mode() & 0o002 != 0 && link.nlink() > 1 => "which others may have linked there".to_owned(),
+        () if around.mode() & 0o022 != 0 && link.nlink() > 1 => "which others may have linked there".to_owned(),
+        () if around.mode() & 0o1002 == 0o002 => "in a directory where others may have moved it".to_owned(),
         () => return Ok(()),
     };
     Err(DestinationError::Link { path: path.to_owned(), link: PathBuf::from(name), whose })

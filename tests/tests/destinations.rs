@@ -4,8 +4,9 @@
 
 use std::cell::OnceCell;
 use std::fs::{self, Permissions};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -24,6 +25,8 @@ const OTHER: u32 = 65_533;
 const TRIES: usize = 300;
 /// Runs of `ccsd record`, which are slower.
 const RECORDINGS: usize = 40;
+/// Starts of a daemon: of four, one made a file of root's everybody's.
+const SOCKETS: usize = 20;
 
 /// The ways of writing to a file, by what they write.
 const WAYS: [&str; 4] = ["record", "import", "export", "save"];
@@ -55,6 +58,42 @@ fn main() -> ExitCode {
             (0..RECORDINGS).for_each(|_| drop(place.run("record", &directory.join("new"), None)));
             attacker.end();
             place.assert_untouched();
+        })
+        .test("a_socket_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
+            let place = Place::new();
+            let (name, link) = (place.theirs("s.sock"), place.theirs("other"));
+            for _ in 0..SOCKETS {
+                let _ = (fs::remove_file(&name), fs::remove_file(&link));
+                // As a daemon leaves it that was killed.
+                drop(UnixListener::bind(&name).unwrap());
+                lchown(&name, Some(NOBODY), Some(NOBODY)).unwrap();
+                place.link(&place.secret(), &link, NOBODY);
+                let attacker = Exchange::start(&name, &link);
+                let mut daemon = ccsd(["daemon", "--socket-mode", "666", "--socket"]);
+                let mut daemon = daemon.arg(&name).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+                // It listens, or says why it does not.
+                let mut said = String::new();
+                BufReader::new(daemon.stderr.take().unwrap()).read_line(&mut said).unwrap();
+                attacker.end();
+                daemon.kill().unwrap();
+                daemon.wait().unwrap();
+                assert_eq!(fs::metadata(place.secret()).unwrap().mode() & 0o7777, 0o600, "{said}");
+            }
+            place.assert_untouched();
+        })
+        .test("links_of_root_that_others_may_have_moved", &[CC, Need::Root], || {
+            for (mode, followed) in [(0o777, false), (0o775, true), (0o1777, true), (0o755, true)] {
+                for way in WAYS {
+                    let place = Place::new();
+                    let shared = place.own("shared");
+                    fs::create_dir(&shared).unwrap();
+                    fs::set_permissions(&shared, Permissions::from_mode(mode)).unwrap();
+                    place.link(&place.own("new"), &shared.join("link"), 0);
+                    let ended = place.run(way, &shared.join("link"), None);
+                    assert_eq!(ended.status.success(), followed, "{way} {mode:o} {ended:?}");
+                    assert_eq!(place.own("new").exists(), followed);
+                }
+            }
         })
         .test("links_of_others_are_not_followed", &[CC, Need::Root], || {
             for way in WAYS {
