@@ -22,7 +22,8 @@ fn main() -> ExitCode {
         .test("another_name_ends_it_at_once", &[CC], another_name)
         .test("another_program_ends_it_at_once", &[CC], another_program)
         .test("a_child_is_judged_by_the_same_rule", &[CC], child)
-        .test("another_user_ends_it", &[CC, Need::Root], another_user)
+        .test("another_user_ends_it", &[CC, Need::Root], || becomes_nobody("uid"))
+        .test("another_user_after_its_main_thread_ended_ends_it", &[CC, Need::Root], || becomes_nobody("leader"))
         .test("a_configuration_that_everybody_may_write", &[CC], writable_configuration)
         .run()
 }
@@ -132,7 +133,7 @@ fn turncoat(more: &str, args: &[&str]) -> (Service, Running) {
     let service = Service::start(&format!("rate_hz = 499\n{more}"));
     // Other programs of that file would be busy.
     fs::remove_file(&service.program).unwrap();
-    copy_program(build("turncoat.c", &["-O1"]), &service.program);
+    copy_program(build("turncoat.c", &["-O1", "-pthread"]), &service.program);
     let other = service.path("other");
     copy_program(&service.program, &other);
     let args: Vec<&str> = args.iter().map(|&arg| if arg == "OTHER" { other.to_str().unwrap() } else { arg }).collect();
@@ -183,8 +184,8 @@ fn child() {
     assert!(part(&report, "again") > 0.02, "{report}");
 }
 
-fn another_user() {
-    let (service, mut running) = turncoat("", &["uid"]);
+fn becomes_nobody(how: &str) {
+    let (service, mut running) = turncoat("", &[how]);
     running.go();
     running.wait_until_told();
     // No record tells of that, so there is some until the next look, half a second later: of four seconds after two.

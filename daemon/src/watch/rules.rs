@@ -55,7 +55,7 @@ impl FileId {
 }
 
 impl Facts {
-    /// What the directory of a process in /proc says; of its executable only where that is asked for.
+    /// What the directory of a process or thread in /proc says; of its executable only where that is asked for.
     pub fn read(dir: &Path, stat: &Stat, with_exe: bool) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
@@ -168,9 +168,9 @@ impl Rule {
 impl Filter for Rule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
-        let stat = Stat::read(&dir).filter(|stat| !stat.zombie)?;
+        let (stat, living) = Stat::of_living(&dir)?;
         let process = Found { pid, start_time: stat.start_time };
-        Some(self.fits(process, &Facts::read(&dir, &stat, self.needs_exe())))
+        Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }
 
     fn keeps_name(&self, name: &str) -> bool {

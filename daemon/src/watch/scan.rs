@@ -113,8 +113,8 @@ impl Scanner {
 
     fn look_at(&mut self, pid: u32, fits: &mut [Vec<Found>]) {
         let dir = self.proc.join(pid.to_string());
-        let Some(stat) = Stat::read(&dir) else { return };
-        if stat.kernel_thread || stat.zombie {
+        let Some((stat, living)) = Stat::of_living(&dir) else { return };
+        if stat.kernel_thread {
             return;
         }
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
@@ -127,7 +127,7 @@ impl Scanner {
         });
         let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
         let found = Found { pid, start_time: stat.start_time };
-        let fitting = if changed { self.fitting(&dir, found, &stat) } else { fitted };
+        let fitting = if changed { self.fitting(&living, found, &stat) } else { fitted };
         for &rule in &fitting {
             if let Some(fits) = fits.get_mut(rule as usize) {
                 fits.push(found);
@@ -168,8 +168,8 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
 pub struct Stat {
     /// Name of its command.
     pub comm: String,
-    /// Whether it has ended.
-    pub zombie: bool,
+    /// Whether it has ended. A process goes on without its main thread, of which this is.
+    zombie: bool,
     kernel_thread: bool,
     /// Clock ticks since boot.
     pub start_time: u64,
@@ -180,8 +180,22 @@ pub struct Stat {
 
 impl Stat {
     /// That of a process, by its directory in /proc.
-    pub fn read(dir: &Path) -> Option<Stat> {
+    fn read(dir: &Path) -> Option<Stat> {
         parse_stat(&read(&dir.join("stat"))?)
+    }
+
+    /// That of a process, and the directory of a thread that says what it is now: the main one's, or that of another where
+    /// that one has ended, which says no more than what it was then. None where all have ended.
+    pub fn of_living(dir: &Path) -> Option<(Stat, PathBuf)> {
+        let stat = Stat::read(dir)?;
+        if !stat.zombie {
+            return Some((stat, dir.to_owned()));
+        }
+        let threads = fs::read_dir(dir.join("task")).ok()?.flatten().map(|entry| entry.path());
+        let mut living = threads.filter_map(|dir| Some((Stat::read(&dir).filter(|stat| !stat.zombie)?, dir)));
+        let (of_thread, dir) = living.next()?;
+        // Its name and its beginning are those of the main thread still.
+        Some((Stat { program: of_thread.program, zombie: false, ..stat }, dir))
     }
 }
 
@@ -335,6 +349,23 @@ mod tests {
             fs::write(dir.join("status"), "Uid:\t0\t0\t0\t0\n").unwrap();
         }
         assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).look()[0]), [3]);
+    }
+
+    #[test]
+    fn a_process_without_its_main_thread_is_what_the_others_are() {
+        let proc = Proc::new();
+        proc.put(10, 100, "a", "/");
+        let mut scanner = proc.scanner(&["comm = \"a\"\nuser = 10", "comm = \"a\"\nuser = 11"]);
+        assert_eq!(scanner.look().iter().map(Vec::len).collect::<Vec<_>>(), [1, 0]);
+        let dir = proc.0.path().join("10");
+        let of = |state: char| format!("10 (a) {state} 1 1 1 0 -1 0 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 1");
+        fs::write(dir.join("stat"), of('Z')).unwrap();
+        assert!(scanner.look().iter().all(Vec::is_empty), "it has ended");
+        let thread = dir.join("task/12");
+        fs::create_dir_all(&thread).unwrap();
+        fs::write(thread.join("stat"), of('R').replace("(a)", "(thread)")).unwrap();
+        fs::write(thread.join("status"), "Uid:\t11\t11\t11\t11\n").unwrap();
+        assert_eq!(scanner.look().iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
