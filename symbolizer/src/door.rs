@@ -1,25 +1,23 @@
-//! The one door through which files are opened for a session.
+//! Opens files for a session, and only those that the session's user could open.
 //!
-//! Whoever serves others may read more than they may. What a user's session shows of a file he must be able to read himself:
-//! his target chooses the paths, and what is mounted, linked or renamed to where they lead. So a [`Door`] for a user asks of
-//! each file whether he could open it, and takes what it cannot tell for no.
+//! The daemon may read more than the users it serves. The target chooses the paths, and what is mounted, linked or renamed at
+//! them. A [`Door`] for a user therefore opens a file only if the user certainly could; in doubt it refuses.
 //!
-//! # What it asks
+//! # Checks
 //!
-//! - Of the file that is open, never of its path: its mode, and its owner by the host's user ids, as `fstat` gives them to this
-//!   process. His own files he may read if their mode lets their owner; other files, if it lets both their group and all
-//!   others. A group alone is not enough, as an access control list may hide behind its bits, and neither are all others,
-//!   as he may be in that group. Where there is such a list, which may name him, nothing is certain that is not his own.
-//! - Of every directory on the way, likewise, whether he may search it, before a name is looked up in it. Links are followed
-//!   here, one step at a time, so that the door is never inside a directory that he cannot enter, and what it says of a
-//!   path is what the kernel would tell him.
-//! - That the file is no part of a file system such as /proc, where what is read depends on who has opened it.
+//! - The file: its mode and owner, as `fstat` of the open handle gives them, with the host's user ids; never its path. The
+//!   owner needs the permission of the owner. Any other user needs both that of the group and that of all others: the
+//!   user may be in the group or not, which is not known here. A file with an access control list is refused to all but its
+//!   owner, because the list may exclude a user by name.
+//! - Every directory on the way, likewise: the user must be able to search it before a name is looked up in it. Symbolic links
+//!   are followed here, one step at a time, so that the door never enters a directory that the user cannot enter.
+//! - The file system: none such as /proc, where the contents of a file depend on the process that opens it.
 //!
-//! What the kernel proves to be mapped or executed by a process that he may trace is in his hands already, wherever it is:
-//! there the file alone is asked ([`Door::follow`]).
+//! A file that the kernel shows to be mapped or executed by a process that the user may trace is checked by itself, without
+//! directories ([`Door::follow`]).
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -40,10 +38,12 @@ use crate::root::{Root, check_path, open_regular};
 
 /// Symbolic links followed on one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
-/// Names looked up on one path, links' included.
+/// Names looked up on one path, those of links included.
 const MAX_STEPS: usize = 4096;
-/// Files that are named as withheld; further ones are counted.
+/// Files named as withheld; further ones are one line.
 const MAX_NAMED: usize = 8;
+/// The attribute in which file systems keep the access control list of a file, if it says more than the mode (acl(5)).
+const ACL: &str = "system.posix_acl_access";
 /// File systems whose files show each reader something else.
 const BY_READER: [FsType; 9] = [
     PROC_SUPER_MAGIC,
@@ -57,10 +57,7 @@ const BY_READER: [FsType; 9] = [
     NSFS_MAGIC,
 ];
 
-/// The extended attribute that is a file's access control list; see acl(5).
-const ACCESS_LIST: &CStr = c"system.posix_acl_access";
-
-/// A user who may not see all that this process may.
+/// A user with fewer rights than this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ForUser {
     /// User id.
@@ -70,25 +67,33 @@ pub struct ForUser {
 }
 
 impl ForUser {
-    /// Whether something lets this user for certain do `what` with it: 4 for reading, 1 for searching a directory.
+    /// Whether this user may for certain do `what` with something that is open: 4 for reading, 1 for searching a directory.
     fn may(self, file: &File, meta: &Metadata, what: u32) -> bool {
         let of = |shift: u32| meta.mode() >> shift & what == what;
         match meta.uid() == self.uid {
             true => of(6),
-            false => of(0) && of(3) && !may_have_list(file),
+            false => of(0) && of(3) && !may_have_acl(file),
         }
     }
+}
+
+/// Whether something has an access control list beside its mode, as far as can be told.
+fn may_have_acl(file: &File) -> bool {
+    // Of a handle (O_PATH) attributes are to be had by its path alone.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let found = rustix::fs::getxattr(path, ACL, &mut [0u8; 0]);
+    !matches!(found, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP))
 }
 
 /// Opens files for one principal. Clones share what is noted.
 #[derive(Clone, Debug, Default)]
 pub struct Door {
-    /// `None` for whom everything that this process may.
+    /// `None` for a user with all rights of this process.
     user: Option<ForUser>,
     withheld: Arc<Mutex<Withheld>>,
 }
 
-/// What a user was refused.
+/// Files that a user was refused.
 #[derive(Debug, Default)]
 struct Withheld {
     named: BTreeSet<String>,
@@ -96,19 +101,19 @@ struct Withheld {
 }
 
 impl Door {
-    /// For a user who may do less than this process. (`Door::default()` is for whom may do the same.)
+    /// A door for a user with fewer rights than this process. (`Door::default()` checks nothing.)
     #[must_use]
     pub fn of(user: ForUser) -> Door {
         Door { user: Some(user), ..Door::default() }
     }
 
-    /// Who has to be allowed to read what is opened, if that is anybody in particular.
+    /// The user who must be able to read what is opened, if there is one.
     #[must_use]
     pub fn user(&self) -> Option<ForUser> {
         self.user
     }
 
-    /// Opens a regular file for reading, given its absolute path inside a root. What the user may not read is noted.
+    /// Opens a regular file for reading, given its absolute path inside a root. Notes files that the user may not read.
     ///
     /// # Errors
     /// Those of opening; `InvalidFilename` for a relative path, `InvalidInput` for what is no regular file,
@@ -121,7 +126,7 @@ impl Door {
         opened
     }
 
-    /// The same if it is `wanted`, which is asked before it is opened. Nothing is noted.
+    /// Like [`Door::open`], if the file is `wanted`: checked before the file is opened. Notes nothing.
     ///
     /// # Errors
     /// The same; `NotFound` for what is not wanted.
@@ -134,8 +139,8 @@ impl Door {
         self.open_handle(handle, wanted)
     }
 
-    /// Opens the file that a link of /proc is for (`exe`, `map_files/...`), if it is `wanted`. It may have no path: the file
-    /// alone says whether the user may read it.
+    /// Opens the target of a link in /proc (`exe`, `map_files/...`), if it is `wanted`. The file may have no path any more, so only
+    /// the file itself is checked.
     ///
     /// # Errors
     /// As [`Door::open_if`].
@@ -143,8 +148,8 @@ impl Door {
         self.open_handle(open(link, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?, wanted)
     }
 
-    /// A directory inside a root, as a root of its own, which the user can enter: paths in it do not lead out. It is held,
-    /// whatever becomes of what was mounted there.
+    /// Opens a directory inside a root as a root of its own, if the user can enter it. Paths in it do not lead out. The handle
+    /// stays valid when the mount goes away.
     ///
     /// # Errors
     /// Those of opening a directory.
@@ -174,7 +179,7 @@ impl Door {
         })
     }
 
-    /// Notes something that is kept from the user.
+    /// Notes something that was withheld from the user.
     pub fn withhold(&self, what: &str) {
         if self.user.is_none() {
             return;
@@ -187,7 +192,7 @@ impl Door {
         }
     }
 
-    /// What was kept from the user, a line each.
+    /// One line for each thing withheld from the user.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let Some(ForUser { uid, .. }) = self.user else { return Vec::new() };
@@ -199,24 +204,16 @@ impl Door {
     }
 }
 
-/// Whether something (O_PATH) has an access control list beside its mode, as far as can be told.
-fn may_have_list(file: &File) -> bool {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Of no size: what is in it is not asked.
-    let list = rustix::fs::getxattr(path, ACCESS_LIST, &mut [0u8; 0]);
-    !matches!(list, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP))
-}
-
-/// Whether something is in a file system that shows each reader something else.
+/// Whether a file is in one of the file systems [`BY_READER`].
 fn shows_by_reader(file: &File) -> io::Result<bool> {
     Ok(BY_READER.contains(&fstatfs(file)?.filesystem_type()))
 }
 
-/// What an absolute path leads to inside a root (O_PATH), if a user may search every directory on the way. Links that are
-/// absolute begin at the root, and `..` ends there.
+/// Resolves an absolute path inside a root to a handle (O_PATH), if a user may search every directory on the way. Absolute
+/// links begin at the root, and `..` stops there.
 fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // The directories from the root to where the walk is, and the names to come, the next one last.
+    // The directories from the root to the current one, and the names left, the next one last.
     let mut directories = vec![File::from(root.directory()?)];
     let mut names: Vec<OsString> = Vec::new();
     push_names(&mut names, path);
@@ -246,7 +243,7 @@ fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
         if links > MAX_LINKS {
             return Err(Errno::ELOOP.into());
         }
-        // What /proc links to is each reader's own, or may be known only to whom may trace a process.
+        // Links of /proc differ by reader, or may be read only with the right to trace a process.
         if shows_by_reader(&next)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -259,7 +256,7 @@ fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
     Err(Errno::ELOOP.into())
 }
 
-/// Puts the names of a path before those to come.
+/// Pushes the names of a path, the first one last.
 fn push_names(names: &mut Vec<OsString>, path: &Path) {
     names.extend(path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -358,6 +355,40 @@ mod tests {
         // Neither has the owner what all others have.
         set("open/file", 0o044);
         assert!(Door::of(own).open(&Root::Own, &dir.path().join("open/file")).is_err());
+    }
+
+    #[test]
+    fn a_list_that_may_exclude_a_user_by_name_does() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        for path in ["file", "sub", "sub/file"].map(|name| dir.path().join(name)) {
+            if path.ends_with("sub") {
+                fs::create_dir(&path).unwrap();
+            } else {
+                fs::write(&path, "text").unwrap();
+            }
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        }
+        let (stranger, own) = users(dir.path());
+        let read = |user, path: &str| text(Door::of(user).open(&Root::Own, &dir.path().join(path)));
+        let both = |user| ["file", "sub/file"].map(|path| read(user, path).is_some());
+        assert_eq!((both(own), both(stranger)), ([true; 2], [true; 2]));
+        // Version 2; tag, permissions and id of owner, the user, group, mask and others.
+        let entry = |tag: u16, permissions: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let none = u32::MAX;
+        let entries =
+            [entry(1, 7, none), entry(2, 0, stranger.uid), entry(4, 5, none), entry(16, 5, none), entry(32, 5, none)];
+        let list = [2u32.to_le_bytes().to_vec(), entries.concat()].concat();
+        for path in ["file", "sub"].map(|name| dir.path().join(name)) {
+            match rustix::fs::setxattr(&path, ACL, &list, rustix::fs::XattrFlags::empty()) {
+                Err(rustix::io::Errno::OPNOTSUPP) => return,
+                set => set.unwrap(),
+            }
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o755, "the mode tells nothing of it");
+        }
+        assert_eq!((both(own), both(stranger)), ([true; 2], [false; 2]));
     }
 
     #[test]
