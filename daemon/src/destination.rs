@@ -1,7 +1,7 @@
-//! Files that the user names for output: opened so that nobody else can turn the name into another file.
+//! Output files: opened so that no other user can redirect the name to another file.
 //!
-//! The directory may belong to somebody who renames, links and swaps while ccsd (perhaps as root) opens a name in it. So
-//! the path is walked one component at a time on descriptors, and what is checked is what was opened:
+//! The directory may belong to a user who renames, links and swaps names while ccsd (perhaps as root) opens one. The path is
+//! therefore walked one component at a time on descriptors, and the checks are of the opened descriptors:
 //!
 //! - A symbolic link is followed only if it and its directory are root's or the caller's own. Links of others are refused
 //!   wherever they are in the path.
@@ -30,54 +30,54 @@ use crate::authority::user_name;
 
 /// Links that one path may lead through, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Times that a name may turn out to be another file than a moment ago.
+/// Attempts to open a name whose file changes meanwhile.
 const MAX_ATTEMPTS: usize = 8;
-/// Temporary names that may be taken.
+/// Temporary names tried.
 const MAX_NAMES: u32 = 100;
-/// Bytes by which a format is known.
+/// Bytes read to recognise a format.
 const START_BYTES: usize = 4096;
 
-/// Why nothing is written to a path.
+/// Why a destination is refused or cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum DestinationError {
     /// The file cannot be created or opened.
     #[error("cannot create {}: {source}", path.display())]
     Open {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Writing failed; what was there before is untouched.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The path is a directory, a FIFO, a socket or a disk.
     #[error("{} is {kind}, no regular file: not written to; choose another name with -o", path.display())]
     NotAFile {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
-        /// What it is.
+        /// The type of the file.
         kind: &'static str,
     },
-    /// The file holds something else than what is to be written.
+    /// The file holds something that ccsd does not overwrite.
     #[error("{} exists and is {}: not overwritten; choose another name{}", path.display(), .contents.unlike, .contents.remedy)]
     Foreign {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
-        /// What it should hold.
+        /// The contents that may be overwritten.
         contents: Contents,
     },
     /// The file belongs to another user, who could read what is written, or alter it.
     #[error("{} belongs to {}: not written to; remove it, or choose another name with -o", path.display(), user_name(*.owner))]
     Stranger {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner's user id.
         owner: u32,
     },
     /// The path leads through a symbolic link that another user may have put there.
@@ -86,11 +86,11 @@ pub enum DestinationError {
         path.display(), link.display()
     )]
     Link {
-        /// Which path.
+        /// The path as the user named it.
         path: PathBuf,
         /// The component.
         link: PathBuf,
-        /// Who can have put it there.
+        /// Why the link is not trusted.
         whose: String,
     },
     /// The file has other names, and others may have made them.
@@ -100,36 +100,36 @@ pub enum DestinationError {
         path.display()
     )]
     Linked {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
-        /// How many names.
+        /// Number of hard links.
         names: u64,
     },
-    /// The name means another file from one moment to the next.
+    /// Another user replaces the file while it is opened or written.
     #[error(
         "{} was replaced by somebody else while it was being opened or written; choose a directory that only you can change",
         path.display()
     )]
     Changed {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
     },
     /// Another ccsd is writing it.
     #[error("{} is being written by another ccsd; choose another name with -o", path.display())]
     Busy {
-        /// Which.
+        /// The path as the user named it.
         path: PathBuf,
     },
 }
 
-/// What may be overwritten.
+/// The contents of a file that may be overwritten.
 #[derive(Clone, Copy)]
 pub struct Contents {
-    /// Whether a file that begins like this may be.
+    /// Whether a file that begins with these bytes may be overwritten.
     pub known: fn(&[u8]) -> bool,
-    /// What a file is that may not be.
+    /// How messages call a file that may not be overwritten.
     pub unlike: &'static str,
-    /// What to do beside choosing another name.
+    /// The remedy that messages suggest after "choose another name".
     pub remedy: &'static str,
 }
 
@@ -144,11 +144,11 @@ impl std::fmt::Debug for Contents {
 pub struct Opened {
     /// The file, empty if it is a regular one.
     pub file: File,
-    /// Whether it is a regular file that was opened by name, and locked; else a device, or a descriptor of the caller.
+    /// Whether this is a regular file that was opened by name and locked; otherwise it is a device or a descriptor of the caller.
     pub named: bool,
 }
 
-/// Opens a file to be written as its contents come. What it held, if `contents` says that it may be lost, is gone.
+/// Opens a file to be written in place, and truncates it if `contents` allows its old contents to be overwritten.
 ///
 /// # Errors
 /// All of [`DestinationError`] but `Write`.
@@ -181,8 +181,8 @@ pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError>
     Err(DestinationError::Changed { path: name.path })
 }
 
-/// Prepares a file that takes the place of what is at a path when it is whole. Without `contents` any regular file may be
-/// replaced. Devices, FIFOs and descriptors of the caller are written to as they are.
+/// Creates a temporary file that replaces the file at a path on [`Replacement::commit`]. Without `contents` any regular file may
+/// be replaced. Devices, FIFOs and descriptors of the caller are written to directly.
 ///
 /// # Errors
 /// All of [`DestinationError`] but `Write`.
@@ -196,9 +196,10 @@ pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, D
         let file = name.open_existing(meta)?.ok_or_else(|| DestinationError::Changed { path: path.to_owned() })?;
         return Ok(Replacement { file, path: path.to_owned(), pending: None });
     }
-    // The permissions of a file of somebody else are not for a file of the caller.
+    // Permissions are kept only from a file of the caller or root.
     let kept = existing.filter(|meta| is_trusted(meta.uid()));
-    let mode = kept.as_ref().map_or(0o666, |meta| meta.mode() & 0o777);
+    // Nobody else may open the new file before it has the group of the old one: an open descriptor stays readable.
+    let mode = if kept.is_some() { 0o600 } else { 0o666 };
     let failed = |source| DestinationError::Open { path: path.to_owned(), source };
     let (temporary, file) = name.create_beside(mode).map_err(failed)?;
     let replacement =
@@ -209,7 +210,7 @@ pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, D
     Ok(replacement)
 }
 
-/// Writes the whole contents of a file that takes the place of what is at a path.
+/// Replaces the file at a path by one with these contents.
 ///
 /// # Errors
 /// All of [`DestinationError`].
@@ -220,8 +221,8 @@ pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<()
     replacement.commit()
 }
 
-/// Whether a path may be written to, as far as can be known before: to be told before anything else is done. `writable`
-/// also asks for permission to write the file, or to make one.
+/// Checks in advance whether a path may be written to. With `writable` also checks the permission to write the file, or to
+/// create it.
 ///
 /// # Errors
 /// As [`open`].
@@ -241,12 +242,12 @@ pub fn check(path: &Path, contents: Contents, writable: bool) -> Result<(), Dest
     access.map_err(|error| name.failed(error.into()))
 }
 
-/// A file that has yet to take its place. Dropped, nothing is left of it.
+/// A temporary file that replaces another on [`Replacement::commit`]. Removed when dropped before that.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
     path: PathBuf,
-    /// Where it is until then; `None` for what is written to as it is.
+    /// The temporary file; `None` for a device, FIFO or descriptor, which is written to directly.
     pending: Option<Pending>,
 }
 
@@ -258,7 +259,7 @@ struct Pending {
 }
 
 impl Replacement {
-    /// Whether it has yet to take its place, and is not a device or a descriptor of the caller.
+    /// Whether this is a temporary file, not a device, FIFO or descriptor of the caller.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
@@ -268,7 +269,7 @@ impl Replacement {
         &self.file
     }
 
-    /// Puts the file into its place.
+    /// Renames the temporary file to its final name.
     ///
     /// # Errors
     /// [`DestinationError::Write`], [`DestinationError::Changed`].
@@ -292,7 +293,7 @@ impl Replacement {
     fn keep_permissions(&self, old: &Metadata) -> io::Result<()> {
         let mut mode = old.mode() & 0o777;
         if self.file.metadata()?.gid() != old.gid() && fchown(&self.file, None, Some(old.gid())).is_err() {
-            // What the old group might do is not for another one.
+            // The new file has another group, which gets none of the old group's permissions.
             mode &= !0o070;
         }
         self.file.set_permissions(Permissions::from_mode(mode))
@@ -307,12 +308,12 @@ impl Drop for Pending {
     }
 }
 
-/// Whether nobody but root and the caller can do something as this user.
+/// Whether a user id is root's or the caller's.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Where a path leads.
+/// The result of resolving a path.
 enum Place {
     /// A name in a directory. There may be no such file.
     Name(Name),
@@ -334,7 +335,7 @@ impl Name {
         DestinationError::Open { path: self.path.clone(), source }
     }
 
-    /// What has this name now. It is not opened: that may do something to a device.
+    /// Looks at the file of this name without opening it: opening a device may have effects.
     fn existing(&self) -> Result<Option<Metadata>, DestinationError> {
         match look(&self.directory, &self.name) {
             Err(Errno::ENOENT) => Ok(None),
@@ -345,7 +346,7 @@ impl Name {
         }
     }
 
-    /// Whether such a file may be written to, or be `replaced` by another one, whatever it holds.
+    /// Checks type, owner and hard links of a file to be written in place, or `replaced`.
     fn admit(&self, meta: &Metadata, replaced: bool) -> Result<(), DestinationError> {
         let path = || self.path.clone();
         let kind = meta.file_type();
@@ -371,8 +372,8 @@ impl Name {
         Ok(())
     }
 
-    /// Whether what has this name, if anything, may be written to or be `replaced`. Without `contents` all regular files may
-    /// be replaced: that does nothing to the file itself.
+    /// Checks the file of this name, if there is one, before it is written in place or `replaced`. Without `contents` any regular
+    /// file may be replaced: that does nothing to the file itself.
     fn check(&self, contents: Option<Contents>, replaced: bool) -> Result<Option<Metadata>, DestinationError> {
         for _ in 0..MAX_ATTEMPTS {
             let Some(meta) = self.existing()? else { return Ok(None) };
@@ -411,7 +412,7 @@ impl Name {
         Err(DestinationError::Foreign { path: self.path.clone(), contents })
     }
 
-    /// Opens for writing what was looked at. `None` if the name means another file by now.
+    /// Opens for writing the file that was looked at. `None` if the name is another file's by now.
     fn open_existing(&self, meta: &Metadata) -> Result<Option<File>, DestinationError> {
         let kind = meta.file_type();
         let flags = match () {
@@ -456,7 +457,7 @@ impl Name {
 
     fn lock(&self, file: &File) -> Result<(), DestinationError> {
         match file.try_lock() {
-            // File systems without locks exist; there is no more to be had from them.
+            // Some file systems have no locks.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
             Err(TryLockError::WouldBlock) => Err(DestinationError::Busy { path: self.path.clone() }),
         }
@@ -467,7 +468,7 @@ fn is_same(file: &File, meta: &Metadata) -> bool {
     file.metadata().is_ok_and(|now| (now.dev(), now.ino()) == (meta.dev(), meta.ino()))
 }
 
-/// What has a name, be it a link, without opening it.
+/// A handle (O_PATH) of a name, which is not followed if it is a link.
 fn look(directory: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(File::from(openat(directory, name, flags, Mode::empty())?))

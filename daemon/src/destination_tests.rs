@@ -93,6 +93,37 @@ fn what_is_replaced_is_replaced_whole() {
 }
 
 #[test]
+fn a_new_file_is_nobody_else_s_before_it_has_the_group_of_the_old_one() {
+    if !geteuid().is_root() {
+        return;
+    }
+    const GROUP: u32 = 54_321;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    fs::write(&path, "text").unwrap();
+    std::os::unix::fs::chown(&path, None, Some(GROUP)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let temporary = dir.path().join(format!(".ccsd-{}-0", std::process::id()));
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let Ok(meta) = fs::symlink_metadata(&temporary) else { continue };
+                assert!(meta.mode() & 0o070 == 0 || meta.gid() == GROUP, "{:o} of group {}", meta.mode(), meta.gid());
+            }
+        });
+        for _ in 0..4_000 {
+            drop(replace(&path, Some(TEXT)).unwrap());
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        looking.join().unwrap();
+    });
+    write(&path, b"text 2", Some(TEXT)).unwrap();
+    let meta = fs::metadata(&path).unwrap();
+    assert_eq!((meta.mode() & 0o777, meta.gid()), (0o640, GROUP));
+}
+
+#[test]
 fn somebody_who_swaps_the_temporary_file_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
