@@ -71,6 +71,8 @@ pub struct Orders {
     pub step: Step,
     /// Why.
     pub reason: Arc<str>,
+    /// Bytes after which another segment begins: with more watches the share of each is smaller.
+    pub segment_bytes: u64,
 }
 
 /// A follower's thread.
@@ -208,7 +210,8 @@ impl Follower {
     }
 
     fn obey(&mut self, orders: Orders) {
-        let Orders { found, watch, step, reason } = orders;
+        let Orders { found, watch, step, reason, segment_bytes } = orders;
+        self.place.segment_bytes = segment_bytes;
         let how = |watch: &Watch, step| (watch.rate_hz, watch.event, watch.overhead, watch.interval, step);
         let changed = how(&watch, step) != how(&self.watch, self.step);
         (self.watch, self.step, self.reason) = (watch, step, reason);
@@ -470,6 +473,29 @@ fn unix_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_are_as_large_as_the_last_orders_say() {
+        let text = b"[[watch]]\nname = \"x\"\ncomm = \"x\"\n";
+        let config = crate::config::Config::parse(text, std::path::Path::new("x")).unwrap();
+        let watch = Arc::new(config.watches.into_iter().next().unwrap());
+        let mut follower = Follower {
+            rule: Arc::new(Rule::new(&watch, |_| None)),
+            watch: Arc::clone(&watch),
+            place: Place { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 },
+            step: Step::default(),
+            reason: "".into(),
+            found: Vec::new(),
+            without_processes_since: None,
+            running: None,
+            retry_at: Instant::now(),
+            status: Arc::default(),
+        };
+        let orders =
+            Orders { found: Vec::new(), watch, step: Step::default(), reason: "".into(), segment_bytes: 1 << 16 };
+        follower.obey(orders);
+        assert_eq!(follower.place.segment_bytes, 1 << 16);
+    }
 
     #[test]
     fn a_number_that_is_used_again_is_another_process() {

@@ -188,15 +188,13 @@ impl Manager {
         }
         let step = self.shedder.step();
         let watches = self.config.watches.len().max(1) as u64;
+        let segment_bytes = (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(LEAST_SEGMENT);
         let rules = self.scanner.rules();
         for (((watch, rule), follower), found) in
             self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits)
         {
             if follower.is_none() && !found.is_empty() {
-                let place = Place {
-                    dir: self.config.state_dir.0.join(&watch.name.0),
-                    segment_bytes: (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(LEAST_SEGMENT),
-                };
+                let place = Place { dir: self.config.state_dir.0.join(&watch.name.0), segment_bytes };
                 match follower::start(Arc::new(watch.clone()), rule.clone(), place) {
                     Ok(handle) => *follower = Some(handle),
                     Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
@@ -205,7 +203,7 @@ impl Manager {
             if let Some(follower) = follower {
                 let (watch, reason) = (Arc::new(watch.clone()), Arc::clone(&self.reason));
                 // One that is busy finds out at the next look.
-                let _ = follower.orders.try_send(Orders { found, watch, step, reason });
+                let _ = follower.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
             }
         }
     }
