@@ -96,9 +96,7 @@ impl Profile {
             }
             profile.add_cost_centre(CostCentre { image, ..group(real, cost_centre) })
         });
-        let place = |id: ContextId| contexts.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
-        let function = |id: CostCentreId| functions.get(id.index()).copied();
-        grouped.uncertain = Uncertain::of(&self.contexts, &self.uncertain, place, function);
+        grouped.uncertain = self.uncertain_in(&functions, &contexts);
         grouped.accounting = self.accounting.clone();
         grouped.crashes.clone_from(&self.crashes);
         grouped.collecting = false;
@@ -115,11 +113,12 @@ impl Profile {
     pub(crate) fn with_namesakes_as_one(&self) -> Self {
         let first = self.namesakes();
         let mut new = Self::with_all_metrics(self.session.clone(), Limits::reading());
-        new.add_charges(self, |profile, id, image, cost_centre| {
+        let (functions, contexts) = new.add_charges(self, |profile, id, image, cost_centre| {
             let of_name = first.get(id.index()).and_then(|&first| self.cost_centre(first)).unwrap_or(cost_centre);
             let image = self.image(of_name.image).map_or(image, |image| profile.add_image(image.clone()));
             profile.add_cost_centre(CostCentre { image, ..of_name.clone() })
         });
+        new.uncertain = self.uncertain_in(&functions, &contexts);
         new.collecting = false;
         new
     }
@@ -131,6 +130,12 @@ impl Profile {
             .map(|id| self.real(CostCentreId(id)))
             .map(|id| *first.entry((self.name(id), self.image_name(id))).or_insert(id))
             .collect()
+    }
+
+    /// What is uncertain in a profile in which the functions and contexts of this one are those.
+    fn uncertain_in(&self, functions: &[CostCentreId], contexts: &[ContextId]) -> Uncertain {
+        let place = |id: ContextId| contexts.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
+        Uncertain::of(&self.contexts, &self.uncertain, &self.charged(), place, |id| functions.get(id.index()).copied())
     }
 
     /// Adds definitions, contexts and charges of another profile, its functions mapped by `function(self, id there, image

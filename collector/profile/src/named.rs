@@ -36,6 +36,22 @@ impl Profile {
         self.namings.real(id)
     }
 
+    /// Of each context, whether anything was charged to it.
+    pub(crate) fn charged(&self) -> Vec<bool> {
+        self.charged_as(self.contexts.len(), |id| id)
+    }
+
+    /// The same of so many other contexts, each of these being `place` there.
+    fn charged_as(&self, contexts: usize, place: impl Fn(ContextId) -> ContextId) -> Vec<bool> {
+        let mut charged = vec![false; contexts];
+        self.for_each_charge(|charge| {
+            if let Some(charged) = charged.get_mut(place(charge.context).index()) {
+                *charged = true;
+            }
+        });
+        charged
+    }
+
     /// The contexts, with every function under the name that it got in the end.
     pub(crate) fn named(&self) -> Shown<'_> {
         self.shown(&Selection::all())
@@ -66,7 +82,7 @@ impl Profile {
             None => Place { leaf: false, ..parent },
         });
         let place = |id: ContextId| places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context);
-        let uncertain = Uncertain::of(&self.contexts, &self.uncertain, place, function);
+        let uncertain = Uncertain::of(&self.contexts, &self.uncertain, &self.charged(), place, function);
         Shown { profile: self, made: Some((table, places)), counts, uncertain: Cow::Owned(uncertain) }
     }
 }
@@ -101,8 +117,14 @@ impl Shown<'_> {
         let push = |_, parent, leaf| contexts.push(parent, function(leaf));
         let places = self.contexts().replay(ContextId::ROOT, ContextId::ELIDED, push);
         let place = |id: ContextId| places.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
-        new.uncertain = Uncertain::of(self.contexts(), &self.uncertain, place, |id| Some(function(id)));
+        new.uncertain =
+            Uncertain::of(self.contexts(), &self.uncertain, &self.charged(), place, |id| Some(function(id)));
         places
+    }
+
+    /// Of each of these contexts, whether anything was charged to it.
+    pub(crate) fn charged(&self) -> Vec<bool> {
+        self.profile.charged_as(self.contexts().len(), |id| self.context(id))
     }
 
     /// Their uncertain callers and callees.

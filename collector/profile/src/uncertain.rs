@@ -45,9 +45,11 @@ impl Uncertain {
     }
 
     /// What is uncertain in contexts that were made from those of `table`, every function as `function` says (`None`: hidden).
+    /// Views show only contexts that were `charged`; of all others nothing is kept.
     pub(crate) fn of(
         table: &ContextTable,
         before: &Uncertain,
+        charged: &[bool],
         place: impl Fn(ContextId) -> ContextId,
         function: impl Fn(CostCentreId) -> Option<CostCentreId>,
     ) -> Uncertain {
@@ -55,8 +57,8 @@ impl Uncertain {
         let mut found = HashMap::new();
         table.visit(|id, entries| {
             let moves = |&entry: &u32| function(CostCentreId(entry & !MARK)) != Some(CostCentreId(entry & !MARK));
-            let recursive = entries.iter().any(|&entry| !is_marked(entry)) && entries.iter().any(moves);
-            if !recursive && before.is_empty() {
+            let recursive = || entries.iter().any(|&entry| !is_marked(entry)) && entries.iter().any(moves);
+            if !charged.get(id.index()).copied().unwrap_or(false) || before.is_empty() && !recursive() {
                 return;
             }
             found.clear();
@@ -182,5 +184,43 @@ pub(crate) fn flagged(uncertain: &Uncertain, context: ContextId, entries: &[u32]
         if uncertain.before(context, entries, at) {
             *entry |= APPROXIMATE;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::limits::Limits;
+    use crate::model::{Metric, Process, Session, Thread, Unit};
+    use crate::profile::Profile;
+    use crate::{ContextId, CostCentreId, LineId, view::Selection};
+
+    #[test]
+    fn what_no_view_shows_takes_no_memory() {
+        // A deep recursion over many functions: each of its calls makes a context, and only the last is charged.
+        const FUNCTIONS: u32 = 50;
+        let metrics = vec![Metric { name: "x".to_owned(), unit: Unit::Count }];
+        let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+        let process = profile.add_process(Process {
+            pid: 1,
+            start_time: 0,
+            exec_generation: 0,
+            parent: None,
+            name: String::new(),
+        });
+        let thread = profile.add_thread(Thread { process, tid: 1, name: String::new() });
+        let functions: Vec<CostCentreId> = (0..FUNCTIONS).map(|i| profile.add_special(&format!("f{i}"))).collect();
+        let (mut context, mut at) = (ContextId::ROOT, 1u32);
+        for _ in 0..2_000 {
+            at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            context = profile.contexts_mut().push(context, functions[(at >> 16) as usize % functions.len()]);
+        }
+        profile.charge(thread, context, LineId::UNKNOWN, &[1]);
+        assert!(profile.contexts().len() > 1_000);
+        let hidden: Vec<CostCentreId> = functions.iter().copied().step_by(2).collect();
+        let selection = Selection::all().hide(hidden);
+        let known = profile.shown(&selection).uncertain().known.len();
+        assert!((1..=FUNCTIONS as usize).contains(&known), "{known}");
+        let selected = profile.selected(&selection);
+        assert_eq!(selected.uncertain.known.len(), known);
     }
 }

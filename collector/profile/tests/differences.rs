@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccsd_profile::view::{DiffRow, DiffTree, DiffView, Run, Selection};
+use ccsd_profile::view::{DiffRow, DiffTree, DiffView, Run, Selection, TreeView};
 use ccsd_profile::{ContextId, CostCentre, Image, Limits, LineId, Profile};
 use common::{Maker, Random, session};
 use proptest::prelude::*;
@@ -61,6 +61,48 @@ fn expected(samples: &[(Vec<(u32, u32)>, u64)], hidden: Option<u32>) -> BTreeMap
         }
     }
     sums
+}
+
+/// With instances of one name as one, recursion may have squeezed out the true neighbour: the tree says so, as one of the
+/// profile does in which they are one.
+#[test]
+fn calls_that_may_be_others_are_marked_where_instances_are_one() {
+    let mut random = Random::new(7);
+    let mut marked = 0;
+    for _ in 0..50 {
+        let mut maker = Maker::new();
+        let thread = maker.thread(7);
+        for _ in 0..10 {
+            let mut context = ContextId::ROOT;
+            for _ in 0..8 {
+                let (name, number) = (random.below(3), random.below(2));
+                let function = maker.function(&format!("_f{name}_{number}"));
+                let centre = maker.profile.cost_centres()[function.index()].clone();
+                let centre = CostCentre {
+                    linkage_name: Some(format!("_g{name}_{number}")),
+                    display_name: Some(format!("g{name}")),
+                    ..centre
+                };
+                let function = maker.profile.add_cost_centre(centre);
+                context = maker.profile.contexts_mut().push(context, function);
+            }
+            maker.profile.charge(thread, context, LineId::UNKNOWN, &[100]);
+        }
+        let grouped = maker.profile.regrouped(|_, centre| CostCentre {
+            linkage_name: centre.display_name.clone().or_else(|| centre.linkage_name.clone()),
+            ..centre.clone()
+        });
+        let tree = TreeView::new(&grouped, &Selection::all());
+        let expected: BTreeSet<(String, bool, u64)> =
+            tree.nodes.iter().map(|node| (tree.label(node), node.approximate, node.weight)).collect();
+        let all = Selection::all();
+        let diff = DiffTree::new((&maker.profile, &all), (&maker.profile, &all), 0.0);
+        let found: BTreeSet<(String, bool, u64)> =
+            diff.nodes.iter().map(|node| (diff.label(node), node.approximate, node.after.weight)).collect();
+        assert_eq!(found, expected);
+        marked += expected.iter().filter(|(_, approximate, _)| *approximate).count();
+    }
+    assert!(marked > 0);
 }
 
 proptest! {

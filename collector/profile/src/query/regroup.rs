@@ -121,8 +121,12 @@ impl Profile {
                     (new.contexts_mut().push(parent, group), groups)
                 });
                 let mut uncertain = Uncertain::default();
+                let charged = shown.charged();
                 shown.contexts().visit(|id, entries| {
                     let Some(&(place, _)) = contexts.get(id.index()) else { return };
+                    if !charged.get(id.index()).copied().unwrap_or(false) {
+                        return;
+                    }
                     if entries.iter().any(|entry| entry & MARK == 0) {
                         new.contexts()
                             .history(place)
