@@ -33,6 +33,29 @@ fn weights(profile: &Profile) -> BTreeMap<String, (u64, u64)> {
     rows.into_iter().map(|row| (row.name, (row.self_weight, row.inherited_weight))).collect()
 }
 
+/// The sum of two functions' weights is more than a number can hold, as a damaged or hostile file may say.
+#[test]
+fn a_timeline_of_weights_without_bounds() {
+    let mut maker = Maker::new();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let mut list = Vec::new();
+    for second in 1..3 {
+        for name in ["f1", "f2"] {
+            maker.charge(name, u64::MAX);
+        }
+        maker.profile.accounting_mut().duration_ns = second * 1_000;
+        let update = maker.profile.take_update();
+        list.push((update.from_ns, update.to_ns));
+        encoder.write(&update).unwrap();
+    }
+    let file = encoder.finish().unwrap();
+    let columns = columns(&list, 2, 2);
+    let read = read_columns(&file[..], 0, columns.clone()).unwrap();
+    let view = TimelineView::new(&read.loaded.profile, &Selection::all(), &columns, false, usize::MAX, |_| true);
+    assert_eq!(view.weights, [u64::MAX; 2]);
+    assert_eq!(view.other, Some(vec![0; 2]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 

@@ -124,7 +124,8 @@ impl TimelineView {
             }
         });
         let other = (!inherited).then(|| {
-            let of_bands = |column: usize| bands.iter().filter_map(|band| band.weights.get(column)).sum::<u64>();
+            let of_band = |column: usize| bands.iter().filter_map(move |band| band.weights.get(column));
+            let of_bands = |column: usize| of_band(column).fold(0u64, |sum, weight| sum.saturating_add(*weight));
             weights.iter().enumerate().map(|(column, all)| all.saturating_sub(of_bands(column))).collect()
         });
         let left_out = all.saturating_sub(bands.len());
