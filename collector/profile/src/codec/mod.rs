@@ -19,7 +19,12 @@
 //!
 //! A death by a signal is a record of its own (128), before that of the update that it belongs to. Type 129 is kept for the
 //! lines of call sites, for each frame of a context; nothing writes it yet.
+//!
+//! A file of a long recording does not grow with its time: from [`MAX_INTERVALS`] updates on, neighbouring ones are merged
+//! ([`coarsen()`]), and the file is replaced by the shorter one. It decodes to the same profile; only when something
+//! happened is told less finely.
 
+mod coarsen;
 mod columns;
 mod crash;
 mod decode;
@@ -29,6 +34,7 @@ mod split;
 mod window;
 mod wire;
 
+pub use coarsen::{CoarsenError, MAX_INTERVALS, Written, coarsen};
 pub use columns::{Columns, TimeColumn, columns, profile_in_columns, put_in_column, read_columns};
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;

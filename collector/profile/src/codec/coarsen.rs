@@ -1,0 +1,201 @@
+//! Fewer, longer intervals for the older part of a stream, so that a file does not grow with the time recorded.
+
+use std::io::{Read, Write};
+
+use super::decode::{Decoded, Decoder};
+use super::encode::Encoder;
+use crate::error::{DecodeError, EncodeError, UpdateError};
+use crate::update::Update;
+
+/// Intervals of a file beyond which its shortest neighbours are merged. At one a second that is after eight and a half
+/// minutes; a timeline of 256 columns, the fewest that are left, is about what a screen can show.
+pub const MAX_INTERVALS: usize = 512;
+
+/// Memory that the updates of one new interval may take while they are merged, in bytes, beside that of the update merged last.
+/// Usual ones take a few hundred kilobytes. What goes beyond becomes several records of the interval.
+const MERGED_BYTES: usize = 16 << 20;
+
+/// Why a stream was not coarsened.
+#[derive(Debug, thiserror::Error)]
+pub enum CoarsenError {
+    /// What was written cannot be read.
+    #[error("{0}")]
+    Read(#[from] DecodeError),
+    /// What is read are not updates that follow each other.
+    #[error("{0}")]
+    Merge(#[from] UpdateError),
+    /// The coarser stream cannot be written.
+    #[error("{0}")]
+    Write(#[from] EncodeError),
+    /// The stream is not the one of these intervals.
+    #[error("the profile was changed by somebody else")]
+    Changed,
+}
+
+/// An interval as it stands in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Interval {
+    from_ns: u64,
+    to_ns: u64,
+    /// Where its records end, in bytes from the stream's start.
+    end: u64,
+}
+
+/// The intervals that an [`Encoder`] has written, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written(Vec<Interval>);
+
+impl Written {
+    /// Adds the interval of an update after it was written to `encoder`.
+    pub fn add<W: Write>(&mut self, update: &Update, encoder: &Encoder<W>) {
+        let Update { from_ns, to_ns, .. } = *update;
+        self.0.push(Interval { from_ns, to_ns, end: encoder.bytes_written() });
+    }
+
+    /// Number of intervals.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// At most `most` intervals (and at least one) in their place, each made of neighbours: those that are shortest together, of
+    /// equally long ones the oldest. So all become about equally long, the older ones up to twice as long as the younger.
+    #[must_use]
+    fn merged(&self, most: usize) -> Written {
+        let together = |a: &Interval, b: &Interval| b.to_ns.saturating_sub(a.from_ns);
+        let mut intervals = self.0.clone();
+        let shortest = intervals.windows(2).filter_map(|pair| Some(together(pair.first()?, pair.last()?))).min();
+        let mut longest = shortest.unwrap_or(0);
+        while intervals.len() > most.max(1) {
+            longest = longest.saturating_add(longest / 4 + 1);
+            let mut excess = intervals.len() - most.max(1);
+            let mut merged: Vec<Interval> = Vec::with_capacity(intervals.len());
+            for interval in intervals {
+                match merged.last_mut() {
+                    // One without a length ends where the one before does: both are of the same windows.
+                    Some(last) if interval.to_ns == last.to_ns => last.end = interval.end,
+                    Some(last) if excess > 0 && together(last, &interval) <= longest => {
+                        (last.to_ns, last.end) = (interval.to_ns, interval.end);
+                        excess -= 1;
+                    }
+                    _ => merged.push(interval),
+                }
+            }
+            intervals = merged;
+        }
+        Written(intervals)
+    }
+}
+
+/// Writes the stream that `input` gives, of a session that has not ended, with at most `most` of the intervals that were
+/// `written` to it, and returns what goes on writing it. It decodes to the same profile, in all windows that begin and end
+/// where the new intervals do. Holds the names of source files and the updates of one new interval in memory at a time.
+///
+/// # Errors
+/// [`CoarsenError`]; what was written to `out` is of no use then.
+pub fn coarsen<R: Read, W: Write>(
+    input: R,
+    out: W,
+    written: &Written,
+    most: usize,
+) -> Result<(Encoder<W>, Written), CoarsenError> {
+    let mut decoder = Decoder::new(input)?;
+    let mut encoder = Encoder::new(out, decoder.session())?;
+    let mut coarser = Written::default();
+    for interval in written.merged(most).0 {
+        let mut held: Option<Update> = None;
+        while decoder.bytes_used() < interval.end {
+            let Some(Decoded::Update(mut update)) = decoder.next_record()? else { return Err(CoarsenError::Changed) };
+            (update.from_ns, update.to_ns) = (interval.from_ns, interval.to_ns);
+            let Some(merged) = &mut held else {
+                held = Some(*update);
+                continue;
+            };
+            if merged.approximate_bytes().saturating_add(update.approximate_bytes()) <= MERGED_BYTES {
+                merged.merge(&update)?;
+            } else {
+                encoder.write(merged)?;
+                *merged = *update;
+            }
+        }
+        if decoder.bytes_used() != interval.end {
+            return Err(CoarsenError::Changed);
+        }
+        if let Some(merged) = held {
+            encoder.write(&merged)?;
+        }
+        coarser.0.push(Interval { end: encoder.bytes_written(), ..interval });
+    }
+    match decoder.next_record()? {
+        None => Ok((encoder, coarser)),
+        Some(_) => Err(CoarsenError::Changed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Intervals that follow each other, of these lengths.
+    fn of(lengths: impl IntoIterator<Item = u64>) -> Written {
+        let mut at = 0;
+        let interval = |length| {
+            let from_ns = at;
+            at += length;
+            Interval { from_ns, to_ns: at, end: at }
+        };
+        Written(lengths.into_iter().map(interval).collect())
+    }
+
+    fn lengths(written: &Written) -> Vec<u64> {
+        written.0.iter().map(|it| it.to_ns - it.from_ns).collect()
+    }
+
+    #[test]
+    fn the_shortest_neighbours_are_merged() {
+        assert_eq!(lengths(&of([10; 8]).merged(4)), [20; 4]);
+        assert_eq!(lengths(&of([10; 8]).merged(6)), [20, 20, 10, 10, 10, 10]);
+        // The longer ones, which have been merged before, stay until all are as long.
+        assert_eq!(lengths(&of([20, 20, 20, 20, 10, 10, 10, 10]).merged(6)), [20; 6]);
+        assert_eq!(lengths(&of([20, 20, 20, 20, 10, 10, 10, 10]).merged(4)), [40, 40, 20, 20]);
+        // A long one is no reason to merge the others further.
+        assert_eq!(lengths(&of([10, 10, 1_000_000, 10, 10]).merged(3)), [20, 1_000_000, 20]);
+        // Nearly equal ones are equal; the first of a session is short.
+        assert_eq!(lengths(&of([1, 100, 101, 100, 99, 103, 100, 100]).merged(4)), [202, 199, 203, 100]);
+    }
+
+    #[test]
+    fn whatever_the_times_there_are_no_more_than_asked_for() {
+        for most in [0, 1, 2, 255, 256] {
+            assert_eq!(of([7; 513]).merged(most).len(), most.max(1));
+        }
+        // No length at all; times that go back, and leap.
+        assert_eq!(of([0; 513]).merged(256).len(), 1);
+        let times = |at: u64| if at % 3 == 0 { u64::MAX } else { 513 - at };
+        let wild = (0..513).map(|at| Interval { from_ns: times(at), to_ns: times(at + 1), end: at });
+        assert!(Written(wild.collect()).merged(256).len() <= 256);
+        assert_eq!(Written::default().merged(0).len(), 0);
+        // What ends with the one before is of it, even where enough are merged.
+        assert_eq!(lengths(&of([1, 1, 5, 0, 9]).merged(3)), [2, 5, 9]);
+    }
+
+    #[test]
+    fn long_recordings_keep_intervals_of_like_length() {
+        let mut written = Written::default();
+        for second in 0..20_000 {
+            if written.len() == MAX_INTERVALS {
+                written = written.merged(MAX_INTERVALS / 2);
+            }
+            written.0.push(Interval { from_ns: second * 1_000, to_ns: (second + 1) * 1_000, end: second + 1 });
+        }
+        let lengths = lengths(&written);
+        assert!(lengths.iter().max().is_some_and(|&longest| longest <= 4 * 20_000 * 1_000 / 256), "{lengths:?}");
+        assert_eq!(lengths.iter().sum::<u64>(), 20_000 * 1_000);
+    }
+}

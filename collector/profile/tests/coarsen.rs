@@ -1,0 +1,256 @@
+//! A coarsened stream is the same profile (I8), in longer intervals whose limits are true.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{self, Write};
+
+use ccsd_profile::codec::{CoarsenError, Written, coarsen, columns, read_columns};
+use ccsd_profile::*;
+use common::{Maker, session};
+use proptest::prelude::*;
+
+/// What is charged in an interval: thread, functions, weight.
+type Samples = Vec<(u32, Vec<u32>, u64)>;
+/// Samples, length of the interval, and which other things happen in it.
+type Step = (Samples, u64, [bool; 4]);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let sample = (0..4u32, prop::collection::vec(0..9u32, 1..8), 1..1000u64);
+    let length = prop_oneof![Just(0), Just(1_000), 1_000..1_100u64, Just(9_000)];
+    prop::collection::vec((prop::collection::vec(sample, 0..8), length, any::<[bool; 4]>()), 1..40)
+}
+
+/// A stream in the making.
+struct Recording {
+    maker: Maker,
+    encoder: Encoder<Vec<u8>>,
+    written: Written,
+    /// The updates' ends in the stream.
+    updates: Vec<usize>,
+}
+
+impl Recording {
+    fn new() -> Self {
+        let maker = Maker::with(Session { notes: Vec::new(), ..session() }, Limits::default());
+        let encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+        Self { maker, encoder, written: Written::default(), updates: Vec::new() }
+    }
+
+    fn step(&mut self, (samples, length, [name, rename, note, crash]): &Step) {
+        let Self { maker, encoder, written, updates } = self;
+        let number = updates.len() as u32;
+        for (tid, stack, weight) in samples {
+            let line = maker.profile.add_line(&format!("{}.c", stack[0]), *tid);
+            let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
+            maker.charge_at(*tid, &names.join(" "), line, *weight);
+        }
+        if *name {
+            let unnamed = maker.profile.add_cost_centre(CostCentre {
+                image: maker.image,
+                linkage_name: None,
+                display_name: None,
+                start: Some(u64::from(number / 2)),
+                file: None,
+                line: 0,
+                local: false,
+            });
+            let context = maker.profile.contexts_mut().push(ContextId::ROOT, unnamed);
+            let thread = maker.thread(1);
+            maker.profile.charge(thread, context, LineId::UNKNOWN, &[5]);
+            if number % 2 == 1 {
+                let function = maker.function("later");
+                maker.profile.name_later(unnamed, function);
+            }
+        }
+        if *rename {
+            let thread = maker.thread(number % 3);
+            maker.profile.rename_thread(thread, &format!("renamed {number}"));
+            maker.profile.rename_process(maker.process, &format!("exec {number}"));
+        }
+        if *note {
+            maker.profile.add_note(&format!("note {number}"));
+        }
+        if *crash {
+            assert!(maker.profile.add_crash(Crash {
+                unix_ns: u64::from(number),
+                pid: 7,
+                tid: number,
+                process: "demo".to_owned(),
+                thread: "worker".to_owned(),
+                signal: 11,
+                code: 1,
+                frames: Vec::new(),
+                stack: Vec::new(),
+                left_out_after: 0,
+                left_out: 0,
+                truncated: None,
+            }));
+        }
+        let accounting = maker.profile.accounting_mut();
+        accounting.duration_ns += length;
+        accounting.expected = Some(u64::from(number));
+        let update = maker.profile.take_update();
+        encoder.write(&update).unwrap();
+        written.add(&update, encoder);
+        updates.push(encoder.get_ref().len());
+    }
+
+    fn coarsen(&self, most: usize) -> Result<(Encoder<Vec<u8>>, Written), CoarsenError> {
+        coarsen(&self.encoder.get_ref()[..], Vec::new(), &self.written, most)
+    }
+}
+
+/// The intervals of a stream as its reader sees them.
+fn intervals(stream: &[u8]) -> Vec<(u64, u64)> {
+    let mut list = Vec::new();
+    read_profile_with(stream, Limits::reading(), |update| list.push((update.from_ns, update.to_ns))).unwrap();
+    list
+}
+
+/// All that a profile says, in text where it cannot be compared.
+fn state(profile: &Profile) -> impl PartialEq + std::fmt::Debug + use<> {
+    (
+        profile.canonical(),
+        profile.session().clone(),
+        profile.accounting().clone(),
+        (profile.images().to_vec(), profile.cost_centres().to_vec(), profile.lines().to_vec()),
+        (profile.processes().to_vec(), profile.threads().to_vec()),
+        profile.crashes().to_vec(),
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn the_profile_and_its_parts_are_the_same(early in steps(), late in steps(), most in 1..20usize) {
+        let mut recording = Recording::new();
+        early.iter().for_each(|step| recording.step(step));
+        let (encoder, written) = recording.coarsen(most).unwrap();
+        let whole = recording.encoder.get_ref().clone();
+        // What comes later is written to both.
+        let mut coarser = Recording { encoder, written, ..recording };
+        let mut original = Recording::new();
+        early.iter().chain(&late).for_each(|step| original.step(step));
+        prop_assert!(coarser.written.len() <= most);
+        prop_assert_eq!(coarser.encoder.bytes_written(), coarser.encoder.get_ref().len() as u64);
+        let list = intervals(coarser.encoder.get_ref());
+        prop_assert_eq!(list.len(), coarser.written.len());
+        late.iter().for_each(|step| coarser.step(step));
+        let read = |stream: &[u8]| read_profile(stream).unwrap();
+        prop_assert!(original.encoder.get_ref().starts_with(&whole));
+        let (expected, found) = (read(original.encoder.get_ref()), read(coarser.encoder.get_ref()));
+        prop_assert!(matches!(found.recovery, Recovery::Whole), "{:?}", found.recovery);
+        prop_assert_eq!(state(&found.profile), state(&expected.profile));
+        prop_assert_eq!(found.profile.session().notes.clone(), original.maker.profile.session().notes.clone());
+
+        // Windows that begin and end where intervals do have the same in them; the limits of others are told as they are.
+        for (at, &(from_ns, _)) in list.iter().enumerate() {
+            for &(_, until_ns) in list.get(at..).unwrap_or(&[]).iter().filter(|it| it.1 > from_ns) {
+                let window = Window { from_ns, until_ns };
+                let (coarse, of_coarse) = read_window(&coarser.encoder.get_ref()[..], window).unwrap();
+                let (fine, of_fine) = read_window(&original.encoder.get_ref()[..], window).unwrap();
+                prop_assert_eq!((of_coarse.from_ns, of_coarse.to_ns), (of_fine.from_ns, of_fine.to_ns));
+                prop_assert_eq!(state(&coarse.profile), state(&fine.profile));
+            }
+        }
+        let stretches: Vec<_> = list.iter().copied().filter(|(from, to)| to > from).collect();
+        for most in [1, 3, 100] {
+            let columns = columns(&stretches, 1, most);
+            let coarse = read_columns(&coarser.encoder.get_ref()[..], 0, columns.clone()).unwrap();
+            let fine = read_columns(&original.encoder.get_ref()[..], 0, columns).unwrap();
+            prop_assert_eq!(coarse.loaded.profile.canonical(), fine.loaded.profile.canonical());
+        }
+    }
+
+    #[test]
+    fn what_is_coarsened_twice_is_the_same_too(steps in steps(), most in 1..10usize) {
+        let mut recording = Recording::new();
+        for step in &steps {
+            if recording.written.len() >= 2 * most {
+                let (encoder, written) = recording.coarsen(most).unwrap();
+                (recording.encoder, recording.written) = (encoder, written);
+            }
+            recording.step(step);
+            prop_assert!(recording.written.len() <= 2 * most);
+        }
+        let mut original = Recording::new();
+        steps.iter().for_each(|step| original.step(step));
+        let read = |recording: &Recording| read_profile(&recording.encoder.get_ref()[..]).unwrap().profile;
+        prop_assert_eq!(state(&read(&recording)), state(&read(&original)));
+    }
+}
+
+/// A writer that fails, as on a full disk.
+#[derive(Debug)]
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stream_that_is_not_what_was_written_is_left_alone() {
+    let mut recording = Recording::new();
+    for weight in 1..6 {
+        recording.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
+    }
+    let (stream, ends) = (recording.encoder.get_ref(), &recording.updates);
+    let (coarser, _) = recording.coarsen(2).unwrap();
+    let of = |stream: &[u8]| coarsen(stream, io::sink(), &recording.written, 2);
+    assert!(of(stream).is_ok());
+    // Shorter, longer, damaged, ended.
+    for cut in 0..stream.len() {
+        assert!(of(&stream[..cut]).is_err(), "{cut}");
+    }
+    assert!(matches!(of(coarser.get_ref()), Err(CoarsenError::Changed)));
+    let mut longer = Recording::new();
+    for weight in 1..7 {
+        longer.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
+    }
+    assert!(matches!(of(longer.encoder.get_ref()), Err(CoarsenError::Changed)));
+    let mut damaged = stream.clone();
+    damaged[ends[2] - 1] ^= 1;
+    assert!(matches!(of(&damaged), Err(CoarsenError::Read(DecodeError::Checksum { .. }))));
+    let ended = coarser.finish().unwrap();
+    assert!(of(&ended).is_err());
+    // Wherever the disk is full.
+    let room = recording.coarsen(2).unwrap().0.get_ref().len();
+    for room in 0..room {
+        let failed = coarsen(&stream[..], Full(room), &recording.written, 2);
+        assert!(matches!(failed, Err(CoarsenError::Write(_))), "{room}");
+    }
+}
+
+#[test]
+fn what_is_too_large_to_be_merged_is_of_its_interval() {
+    // A hundred bytes of each name, so that a few updates are beyond what is merged.
+    let mut maker = Maker::new();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let mut written = Written::default();
+    for second in 0..6u32 {
+        for function in 0..30_000 {
+            maker.function(&format!("{second} {function} {}", "x".repeat(100)));
+        }
+        maker.charge("main", 1);
+        maker.profile.accounting_mut().duration_ns += 1_000;
+        let update = maker.profile.take_update();
+        encoder.write(&update).unwrap();
+        written.add(&update, &encoder);
+    }
+    let (coarser, now) = coarsen(&encoder.get_ref()[..], Vec::new(), &written, 1).unwrap();
+    assert_eq!(now.len(), 1);
+    let list = intervals(coarser.get_ref());
+    assert!(list.len() > 1 && list.len() < 6 && list.iter().all(|&it| it == (0, 6_000)), "{list:?}");
+    let read = read_window(&coarser.get_ref()[..], Window::ALL).unwrap();
+    assert_eq!((read.1.all, read.1.longest_ns), (1, 6_000));
+    assert_eq!(state(&read.0.profile), state(&maker.profile));
+}
