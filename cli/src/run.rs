@@ -271,6 +271,11 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     let file_error = outcome.file.as_ref().and_then(|file| file.error());
     if let Some(error) = file_error {
         warn(format_args!("{error}"));
+    } else if let Some(file) = &outcome.file
+        && let Some((intervals, why)) = file.unmerged()
+    {
+        let name = file.path().display();
+        warn(format_args!("{name} is larger than need be: {intervals} intervals could not be merged to fewer: {why}"));
     }
     let saved = file_error.is_none() && outcome.file_error.is_none();
     if !args.quiet {

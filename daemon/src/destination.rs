@@ -9,8 +9,9 @@
 //!   caller and root can make names in its directory.
 //! - A new file is made with `O_EXCL`; a name that exists is never opened with `O_CREAT`.
 //!
-//! A file is written in place ([`open`], for profiles that grow) or replaced when it is whole ([`replace`]). Descriptors of
-//! the caller (`/dev/stdout`, `/dev/fd/3`) are appended to: the caller has opened them.
+//! A file is written in place ([`open`], for profiles that grow) or replaced when it is whole ([`replace`]). One that grows can
+//! be replaced by a shorter one of the same contents ([`Opened::successor`]). Descriptors of the caller (`/dev/stdout`,
+//! `/dev/fd/3`) are appended to: the caller has opened them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions, TryLockError};
@@ -19,6 +20,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, openat, readlinkat, renameat};
@@ -142,10 +144,48 @@ impl std::fmt::Debug for Contents {
 /// A file opened for writing in place.
 #[derive(Debug)]
 pub struct Opened {
+    file: File,
+    /// Of a regular file that was opened by name, and locked; none of a device, or a descriptor of the caller.
+    name: Option<Arc<Name>>,
+}
+
+impl Opened {
     /// The file, empty if it is a regular one.
-    pub file: File,
-    /// Whether this is a regular file that was opened by name and locked; otherwise it is a device or a descriptor of the caller.
-    pub named: bool,
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether it is a regular file that was opened by name, and locked; else a device, or a descriptor of the caller.
+    pub fn is_named(&self) -> bool {
+        self.name.is_some()
+    }
+
+    /// Prepares a file that takes the place of this one under its name, locked and with its permissions. `None` of what has
+    /// no name.
+    ///
+    /// # Errors
+    /// [`DestinationError::Changed`] if the file is not the caller's own, or not under its name alone: links would part.
+    /// [`DestinationError::Open`], [`DestinationError::Busy`].
+    pub fn successor(&self) -> Result<Option<Replacement>, DestinationError> {
+        let Some(name) = &self.name else { return Ok(None) };
+        let old = name.check_still(&self.file)?;
+        let replacement = Replacement::beside(name, Some(old))?;
+        name.lock(&replacement.file)?;
+        let of = self.file.try_clone().map_err(|source| name.failed(source))?;
+        Ok(Some(Replacement { of: Some(of), ..replacement }))
+    }
+
+    /// Puts a successor in the place of this file.
+    ///
+    /// # Errors
+    /// As [`Replacement::commit`]; this file keeps its place then.
+    pub fn give_way(&mut self, successor: Replacement) -> Result<(), DestinationError> {
+        let file = successor.file.try_clone();
+        let file = file.map_err(|source| DestinationError::Open { path: successor.path.clone(), source })?;
+        successor.commit()?;
+        self.file = file;
+        Ok(())
+    }
 }
 
 /// Opens a file to be written in place, and truncates it if `contents` allows its old contents to be overwritten.
@@ -154,7 +194,7 @@ pub struct Opened {
 /// All of [`DestinationError`] but `Write`.
 pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError> {
     let name = match resolve(path)? {
-        Place::Descriptor(file) => return Ok(Opened { file, named: false }),
+        Place::Descriptor(file) => return Ok(Opened { file, name: None }),
         Place::Name(name) => name,
     };
     for _ in 0..MAX_ATTEMPTS {
@@ -164,19 +204,19 @@ pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError>
                 file => {
                     let file = file.map_err(|source| name.failed(source))?;
                     name.lock(&file)?;
-                    return Ok(Opened { file, named: true });
+                    return Ok(Opened { file, name: Some(Arc::new(name)) });
                 }
             }
         };
         name.admit(&meta, false)?;
         let Some(file) = name.open_existing(&meta)? else { continue };
         if !meta.is_file() {
-            return Ok(Opened { file, named: false });
+            return Ok(Opened { file, name: None });
         }
         name.lock(&file)?;
         name.check_contents(&file, contents)?;
         file.set_len(0).map_err(|source| name.failed(source))?;
-        return Ok(Opened { file, named: true });
+        return Ok(Opened { file, name: Some(Arc::new(name)) });
     }
     Err(DestinationError::Changed { path: name.path })
 }
@@ -188,26 +228,17 @@ pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError>
 /// All of [`DestinationError`] but `Write`.
 pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, DestinationError> {
     let name = match resolve(path)? {
-        Place::Descriptor(file) => return Ok(Replacement { file, path: path.to_owned(), pending: None }),
+        Place::Descriptor(file) => return Ok(Replacement::none(file, path)),
         Place::Name(name) => name,
     };
     let existing = name.check(contents, true)?;
     if let Some(meta) = existing.as_ref().filter(|meta| !meta.is_file()) {
         let file = name.open_existing(meta)?.ok_or_else(|| DestinationError::Changed { path: path.to_owned() })?;
-        return Ok(Replacement { file, path: path.to_owned(), pending: None });
+        return Ok(Replacement::none(file, path));
     }
     // Permissions are kept only from a file of the caller or root.
     let kept = existing.filter(|meta| is_trusted(meta.uid()));
-    // Nobody else may open the new file before it has the group of the old one: an open descriptor stays readable.
-    let mode = if kept.is_some() { 0o600 } else { 0o666 };
-    let failed = |source| DestinationError::Open { path: path.to_owned(), source };
-    let (temporary, file) = name.create_beside(mode).map_err(failed)?;
-    let replacement =
-        Replacement { file, path: path.to_owned(), pending: Some(Pending { place: name, temporary, done: false }) };
-    if let Some(old) = kept {
-        replacement.keep_permissions(&old).map_err(failed)?;
-    }
-    Ok(replacement)
+    Replacement::beside(&Arc::new(name), kept)
 }
 
 /// Replaces the file at a path by one with these contents.
@@ -249,16 +280,46 @@ pub struct Replacement {
     path: PathBuf,
     /// The temporary file; `None` for a device, FIFO or descriptor, which is written to directly.
     pending: Option<Pending>,
+    /// The file that has to have its name until then, with the same contents, if it is a successor.
+    of: Option<File>,
 }
 
 #[derive(Debug)]
 struct Pending {
-    place: Name,
+    place: Arc<Name>,
     temporary: OsString,
     done: bool,
 }
 
 impl Replacement {
+    /// What is written to as it is.
+    fn none(file: File, path: &Path) -> Replacement {
+        Replacement { file, path: path.to_owned(), pending: None, of: None }
+    }
+
+    /// A new file beside a name, with the permissions of an old one.
+    fn beside(name: &Arc<Name>, old: Option<Metadata>) -> Result<Replacement, DestinationError> {
+        // Nobody else may open the new file before it has the group of the old one: an open descriptor stays readable.
+        let mode = if old.is_some() { 0o600 } else { 0o666 };
+        let (temporary, file) = name.create_beside(mode).map_err(|source| name.failed(source))?;
+        let pending = Pending { place: Arc::clone(name), temporary, done: false };
+        let replacement = Replacement { file, path: name.path.clone(), pending: Some(pending), of: None };
+        if let Some(old) = old {
+            replacement.keep_permissions(&old).map_err(|source| name.failed(source))?;
+        }
+        Ok(replacement)
+    }
+
+    /// Prepares another file that takes this one's place, of the same contents. `None` of what is written to as it is.
+    ///
+    /// # Errors
+    /// [`DestinationError::Open`].
+    pub fn successor(&self) -> Result<Option<Replacement>, DestinationError> {
+        let Some(pending) = &self.pending else { return Ok(None) };
+        let old = self.file.metadata().map_err(|source| pending.place.failed(source))?;
+        Replacement::beside(&pending.place, Some(old)).map(Some)
+    }
+
     /// Whether this is a temporary file, not a device, FIFO or descriptor of the caller.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
@@ -272,11 +333,17 @@ impl Replacement {
     /// Renames the temporary file to its final name.
     ///
     /// # Errors
-    /// [`DestinationError::Write`], [`DestinationError::Changed`].
+    /// [`DestinationError::Write`]; [`DestinationError::Changed`], also if it is a successor and the name means another file by
+    /// now.
     pub fn commit(mut self) -> Result<(), DestinationError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         let (directory, to) = (&pending.place.directory, pending.place.name.as_os_str());
         let failed = |error: io::Error| DestinationError::Write { path: self.path.clone(), source: error };
+        if let Some(old) = &self.of {
+            // Its contents are on disk before those of the old one are gone: what a power failure leaves is one of the two.
+            self.file.sync_data().map_err(failed)?;
+            pending.place.check_still(old)?;
+        }
         renameat(directory, pending.temporary.as_os_str(), directory, to).map_err(|error| failed(error.into()))?;
         pending.done = true;
         // Who may rename in this directory may have put another file under the temporary name.
@@ -343,6 +410,17 @@ impl Name {
                 let meta = found.map_err(io::Error::from).and_then(|file| file.metadata());
                 meta.map(Some).map_err(|source| self.failed(source))
             }
+        }
+    }
+
+    /// That a file of the caller still has this name, and no other.
+    fn check_still(&self, file: &File) -> Result<Metadata, DestinationError> {
+        let meta = file.metadata().map_err(|source| self.failed(source))?;
+        let is_here = self.existing()?.is_some_and(|found| is_same(file, &found));
+        if is_here && meta.nlink() == 1 && meta.uid() == geteuid().as_raw() {
+            Ok(meta)
+        } else {
+            Err(DestinationError::Changed { path: self.path.clone() })
         }
     }
 

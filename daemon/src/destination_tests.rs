@@ -12,7 +12,7 @@ fn what_is_opened_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let written = |path: &Path| -> Result<(), DestinationError> {
-        open(path, TEXT)?.file.write_all(b"text").unwrap();
+        open(path, TEXT)?.file().write_all(b"text").unwrap();
         Ok(())
     };
     written(&at("new")).unwrap();

@@ -1,14 +1,18 @@
 //! The profile file of a collection.
+//!
+//! It grows by a record at each interval, up to [`MAX_INTERVALS`] of them. Then a file with half as many is written beside it,
+//! takes its name, and grows on: whenever ccsd is killed, there is a whole profile under the name. Pipes, devices and
+//! descriptors of the caller are only appended to.
 
 use std::fs::File;
-use std::io::Seek;
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ccsd_profile::codec::MAGIC;
+use ccsd_profile::codec::{CoarsenError, MAGIC, MAX_INTERVALS, Written, coarsen};
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
-use crate::destination::{self, Contents, DestinationError, Replacement};
+use crate::destination::{self, Contents, DestinationError, Opened, Replacement};
 
 /// A file that holds something else than a profile must not be lost to a mistyped `-o`.
 const PROFILE: Contents =
@@ -44,16 +48,85 @@ pub enum OutputError {
     },
 }
 
+/// Why a file has more than [`MAX_INTERVALS`].
+#[derive(Debug, thiserror::Error)]
+pub enum RewriteError {
+    /// There can be no other file in its place.
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
+    /// It cannot be read, or the other file not be written.
+    #[error(transparent)]
+    Coarsen(#[from] CoarsenError),
+}
+
 /// A profile file being written, one whole record after the other, or the error that ended it.
 pub struct OutputFile {
     path: PathBuf,
     encoder: Option<Encoder<File>>,
-    /// Whether this is a regular file of its own, which can be shortened, and not a device or the caller's descriptor.
-    named: bool,
-    /// Where the file goes when it is whole, if it is not written in place.
-    replacement: Option<Replacement>,
+    sink: Option<Sink>,
+    written: Written,
+    /// Number of intervals at which some are merged.
+    full: usize,
     bytes: u64,
     error: Option<OutputError>,
+    rewrite_error: Option<RewriteError>,
+}
+
+/// How the file comes under its name.
+enum Sink {
+    /// It is there and grows, or has none.
+    InPlace(Opened),
+    /// When it is finished.
+    Beside(Replacement),
+}
+
+impl Sink {
+    /// Whether this is a regular file of its own, which can be shortened, and not a device or the caller's descriptor.
+    fn is_named(&self) -> bool {
+        match self {
+            Sink::InPlace(opened) => opened.is_named(),
+            Sink::Beside(replacement) => replacement.is_pending(),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Sink::InPlace(opened) => opened.file(),
+            Sink::Beside(replacement) => replacement.file(),
+        }
+    }
+
+    /// Puts a file of half as many intervals in the place of this one, of so many `bytes`. Returns what goes on writing it;
+    /// `None` if the file has no name.
+    fn coarsen(&mut self, bytes: u64, written: &Written) -> Result<Option<(Encoder<File>, Written)>, RewriteError> {
+        let successor = match self {
+            Sink::InPlace(opened) => opened.successor()?,
+            Sink::Beside(replacement) => replacement.successor()?,
+        };
+        let Some(successor) = successor else { return Ok(None) };
+        let input = FromStart { file: self.file(), at: 0 }.take(bytes);
+        let out = successor.file().try_clone().map_err(|error| CoarsenError::Write(error.into()))?;
+        let coarser = coarsen(input, out, written, MAX_INTERVALS / 2)?;
+        match self {
+            Sink::InPlace(opened) => opened.give_way(successor)?,
+            Sink::Beside(replacement) => *replacement = successor,
+        }
+        Ok(Some(coarser))
+    }
+}
+
+/// Reads a file from its start, wherever it is written.
+struct FromStart<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
 }
 
 impl OutputFile {
@@ -62,8 +135,7 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::Destination`].
     pub fn create(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
-        let opened = destination::open(path, PROFILE)?;
-        Ok(OutputFile::begin(path, opened.file, opened.named, None, session))
+        OutputFile::begin(path, Sink::InPlace(destination::open(path, PROFILE)?), session)
     }
 
     /// Creates a file that appears, or takes the place of an older profile, when it is finished.
@@ -71,20 +143,27 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::Destination`].
     pub fn replace(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
-        let replacement = destination::replace(path, Some(PROFILE))?;
-        let file = replacement.file().try_clone();
-        let file = file.map_err(|source| DestinationError::Open { path: path.to_owned(), source })?;
-        let named = replacement.is_pending();
-        Ok(OutputFile::begin(path, file, named, Some(replacement), session))
+        OutputFile::begin(path, Sink::Beside(destination::replace(path, Some(PROFILE))?), session)
     }
 
-    fn begin(path: &Path, file: File, named: bool, replacement: Option<Replacement>, session: &Session) -> OutputFile {
-        let mut output = OutputFile { path: path.to_owned(), encoder: None, named, replacement, bytes: 0, error: None };
+    fn begin(path: &Path, sink: Sink, session: &Session) -> Result<OutputFile, OutputError> {
+        let file = sink.file().try_clone();
+        let file = file.map_err(|source| DestinationError::Open { path: path.to_owned(), source })?;
+        let mut output = OutputFile {
+            path: path.to_owned(),
+            encoder: None,
+            sink: Some(sink),
+            written: Written::default(),
+            full: MAX_INTERVALS,
+            bytes: 0,
+            error: None,
+            rewrite_error: None,
+        };
         match Encoder::new(file, session) {
             Ok(encoder) => output.encoder = Some(encoder),
             Err(source) => output.fail(source),
         }
-        output
+        Ok(output)
     }
 
     /// Whether a path may be written to: asked before a program runs for nothing.
@@ -106,9 +185,10 @@ impl OutputFile {
 
     /// Begins anew: what was written is replaced by what comes.
     pub fn restart(&mut self, session: &Session) {
-        let Some(encoder) = self.encoder.take() else { return };
+        let (Some(encoder), Some(sink)) = (self.encoder.take(), &self.sink) else { return };
+        self.written = Written::default();
         let restarted = encoder.get_ref().try_clone().and_then(|mut file| {
-            if self.named {
+            if sink.is_named() {
                 file.set_len(0)?;
                 file.rewind()?;
             }
@@ -122,28 +202,53 @@ impl OutputFile {
 
     /// Writes an update. After an error, which is kept, nothing more is written.
     pub fn write(&mut self, update: &Update) {
-        let Some(encoder) = &mut self.encoder else { return };
+        if self.written.len() >= self.full {
+            self.coarsen();
+        }
+        let (Some(encoder), Some(sink)) = (&mut self.encoder, &self.sink) else { return };
         let result = encoder.write(update);
         self.bytes = encoder.bytes_written();
+        if sink.is_named() {
+            self.written.add(update, encoder);
+        }
         if let Err(source) = result {
             self.fail(source);
         }
     }
 
+    /// Merges intervals. Where that fails (for want of room on the disk, of a permission for the directory), the file goes on
+    /// growing, by a quarter before the next attempt.
+    fn coarsen(&mut self) {
+        let (Some(encoder), Some(sink)) = (&mut self.encoder, &mut self.sink) else { return };
+        self.full = MAX_INTERVALS;
+        self.rewrite_error = None;
+        match sink.coarsen(encoder.bytes_written(), &self.written) {
+            Ok(Some(coarser)) => (*encoder, self.written) = coarser,
+            Ok(None) => {}
+            Err(error) => {
+                self.full = self.written.len().saturating_add(self.written.len() / 4);
+                self.rewrite_error = Some(error);
+            }
+        }
+    }
+
     /// Writes the end, and puts the file into its place.
     pub fn finish(&mut self) {
-        let Some(encoder) = self.encoder.take() else { return };
+        let (Some(encoder), Some(sink)) = (self.encoder.take(), self.sink.take()) else { return };
         let meta = match encoder.finish().and_then(|file| Ok(file.metadata()?)) {
             Ok(meta) => meta,
-            Err(source) => return self.fail(source),
+            Err(source) => {
+                self.sink = Some(sink);
+                return self.fail(source);
+            }
         };
-        if self.named {
+        if sink.is_named() {
             if meta.nlink() == 0 || meta.len() < self.bytes {
                 self.error = Some(OutputError::Disturbed { path: self.path.clone() });
             }
             self.bytes = meta.len();
         }
-        if let Some(replacement) = self.replacement.take()
+        if let Sink::Beside(replacement) = sink
             && self.error.is_none()
         {
             self.error = replacement.commit().err().map(OutputError::from);
@@ -165,12 +270,21 @@ impl OutputFile {
         self.error.as_ref()
     }
 
+    /// Why there are more intervals than there should be, if that is so, and how many.
+    pub fn unmerged(&self) -> Option<(usize, &RewriteError)> {
+        self.rewrite_error.as_ref().map(|error| (self.written.len(), error))
+    }
+
     fn fail(&mut self, source: EncodeError) {
         self.encoder = None;
         let path = self.path.clone();
-        self.error = Some(match self.replacement.take() {
-            Some(_) => OutputError::Replace { path, source },
-            None => OutputError::Write { path, source },
+        self.error = Some(match self.sink.take() {
+            Some(Sink::Beside(_)) => OutputError::Replace { path, source },
+            _ => OutputError::Write { path, source },
         });
     }
 }
+
+#[cfg(test)]
+#[path = "output_tests.rs"]
+mod tests;

@@ -396,6 +396,55 @@ fn main() -> ExitCode {
             let csv = Ended::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
             assert!(csv.stdout.contains(&format!(",{},", recorded.flat().total.weight)), "{csv:?}");
         })
+        .test("a_part_of_the_time_of_a_long_recording", &[], || {
+            // A sample each second, for well over half an hour: more intervals than a file has. A descriptor gets all of them.
+            let dir = scratch();
+            let text: String = (0..2_001u32)
+                .map(|second| {
+                    let function = second / 250;
+                    format!(
+                        "prog 7/7 {}.000000: 1000000 cpu-clock:\n\t{function}000 f{function} (/prog)\n\n",
+                        second + 5
+                    )
+                })
+                .collect();
+            let at = |name: &str| dir.path().join(name);
+            fs::write(at("script.txt"), text).unwrap();
+            let import = ccsd(["import"]);
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "\"$@\" -o file.ccsd && exec \"$@\" -o /dev/fd/3 3>stream.ccsd", "sh"]);
+            shell.arg(import.get_program()).args(import.get_args()).arg("script.txt").current_dir(dir.path());
+            shell.envs(import.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let ended = Ended::of(&mut shell);
+            assert!(ended.status.success(), "{ended:?}");
+            let json = |name: &str, options: &[&str]| -> Value {
+                let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(at(name)));
+                assert!(ended.status.success(), "{ended:?}");
+                serde_json::from_str(&ended.stdout).unwrap()
+            };
+            for options in [&[][..], &["--stacks"], &["--threads"], &["--lines"]] {
+                let (mut file, mut stream) = (json("file.ccsd", options), json("stream.ccsd", options));
+                for it in [&mut file, &mut stream] {
+                    it.as_object_mut().unwrap().remove("file").unwrap();
+                }
+                assert_eq!(file, stream);
+            }
+            let intervals = |part: &Value, field: &str| part["file"]["intervals"][field].as_u64().unwrap();
+            let all = ["file.ccsd", "stream.ccsd"].map(|name| intervals(&json(name, &["--since", "+0s"]), "all"));
+            assert!(all[0] <= 512 && all[1] > 1_900, "{all:?}");
+            // The parts add up, and each has what was sampled in the time that it says.
+            let mut sum = 0;
+            for cut in ["+0s..+333s", "+333s..+1000s", "+1000s..+1h"] {
+                let (since, until) = cut.split_once("..").unwrap();
+                let part = json("file.ccsd", &["--since", since, "--until", until]);
+                let (from, to) = (intervals(&part, "from_ns"), intervals(&part, "to_ns"));
+                let received = part["accounting"]["received"].as_u64().unwrap();
+                sum += received;
+                assert!(received.abs_diff((to - from) / 1_000_000_000) <= 1, "{cut} {part}");
+                assert!(intervals(&part, "longest_ns") <= 20_000_000_000, "{part}");
+            }
+            assert_eq!(sum, 2_001);
+        })
         .test("names_are_inert_on_a_terminal", &[CC], || {
             // No assembler takes such a name; a linker and a hex editor do.
             let mut program = fs::read(build("escape.c", &["-O1"])).unwrap();

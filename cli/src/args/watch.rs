@@ -18,8 +18,9 @@ pub struct StoredArgs {
     /// From this time on, or within this range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
     ///
     /// Of a file, +10s is ten seconds from its start, -10s ten seconds before its end. Of a watch, -1h is an hour ago, and there
-    /// are `today` and `yesterday`, too. A profile is written in intervals of about a second: those count that have most of their time
-    /// within the time asked for, and the report says which time that is.
+    /// are `today` and `yesterday`, too. A profile is written in intervals of about a second, which a file of more than 512 of them
+    /// merges to longer ones: those count that have most of their time within the time asked for, and the report says which time
+    /// that is.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub since: Option<String>,
     /// Until this time

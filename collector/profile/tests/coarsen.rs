@@ -18,7 +18,7 @@ type Step = (Samples, u64, [bool; 4]);
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let sample = (0..4u32, prop::collection::vec(0..9u32, 1..8), 1..1000u64);
     let length = prop_oneof![Just(0), Just(1_000), 1_000..1_100u64, Just(9_000)];
-    prop::collection::vec((prop::collection::vec(sample, 0..8), length, any::<[bool; 4]>()), 1..40)
+    prop::collection::vec((prop::collection::vec(sample, 0..6), length, any::<[bool; 4]>()), 1..16)
 }
 
 /// A stream in the making.
@@ -121,10 +121,10 @@ fn state(profile: &Profile) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn the_profile_and_its_parts_are_the_same(early in steps(), late in steps(), most in 1..20usize) {
+    fn the_profile_and_its_parts_are_the_same(early in steps(), late in steps(), most in 1..9usize) {
         let mut recording = Recording::new();
         early.iter().for_each(|step| recording.step(step));
         let (encoder, written) = recording.coarsen(most).unwrap();
@@ -147,17 +147,17 @@ proptest! {
 
         // Windows that begin and end where intervals do have the same in them; the limits of others are told as they are.
         for (at, &(from_ns, _)) in list.iter().enumerate() {
-            for &(_, until_ns) in list.get(at..).unwrap_or(&[]).iter().filter(|it| it.1 > from_ns) {
-                let window = Window { from_ns, until_ns };
-                let (coarse, of_coarse) = read_window(&coarser.encoder.get_ref()[..], window).unwrap();
-                let (fine, of_fine) = read_window(&original.encoder.get_ref()[..], window).unwrap();
+            let until_ns = list[(at + at % 3).min(list.len() - 1)].1;
+            let window = Window { from_ns, until_ns };
+            let (coarse, of_coarse) = read_window(&coarser.encoder.get_ref()[..], window).unwrap();
+            let (fine, of_fine) = read_window(&original.encoder.get_ref()[..], window).unwrap();
+            if until_ns > from_ns {
                 prop_assert_eq!((of_coarse.from_ns, of_coarse.to_ns), (of_fine.from_ns, of_fine.to_ns));
                 prop_assert_eq!(state(&coarse.profile), state(&fine.profile));
             }
         }
         let stretches: Vec<_> = list.iter().copied().filter(|(from, to)| to > from).collect();
-        for most in [1, 3, 100] {
-            let columns = columns(&stretches, 1, most);
+        for columns in [1, 3].map(|most| columns(&stretches, 1, most)) {
             let coarse = read_columns(&coarser.encoder.get_ref()[..], 0, columns.clone()).unwrap();
             let fine = read_columns(&original.encoder.get_ref()[..], 0, columns).unwrap();
             prop_assert_eq!(coarse.loaded.profile.canonical(), fine.loaded.profile.canonical());
@@ -236,8 +236,8 @@ fn what_is_too_large_to_be_merged_is_of_its_interval() {
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
     let mut written = Written::default();
-    for second in 0..6u32 {
-        for function in 0..30_000 {
+    for second in 0..12u32 {
+        for function in 0..10_000 {
             maker.function(&format!("{second} {function} {}", "x".repeat(100)));
         }
         maker.charge("main", 1);
@@ -249,8 +249,8 @@ fn what_is_too_large_to_be_merged_is_of_its_interval() {
     let (coarser, now) = coarsen(&encoder.get_ref()[..], Vec::new(), &written, 1).unwrap();
     assert_eq!(now.len(), 1);
     let list = intervals(coarser.get_ref());
-    assert!(list.len() > 1 && list.len() < 6 && list.iter().all(|&it| it == (0, 6_000)), "{list:?}");
+    assert!(list.len() > 1 && list.len() < 12 && list.iter().all(|&it| it == (0, 12_000)), "{list:?}");
     let read = read_window(&coarser.get_ref()[..], Window::ALL).unwrap();
-    assert_eq!((read.1.all, read.1.longest_ns), (1, 6_000));
+    assert_eq!((read.1.all, read.1.longest_ns), (1, 12_000));
     assert_eq!(state(&read.0.profile), state(&maker.profile));
 }

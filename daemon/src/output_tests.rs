@@ -1,0 +1,231 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+
+use ccsd_profile::{ContextId, Limits, LineId, Metric, Process, Profile, Thread, ThreadId, Unit, read_window};
+use ccsd_profile::{CostCentre, Recovery, Window};
+
+use super::*;
+
+/// A session of a thread that calls another function each second.
+struct Recording {
+    profile: Profile,
+    thread: ThreadId,
+}
+
+impl Recording {
+    fn new() -> Recording {
+        let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+        let session = Session { metrics, target: "demo".to_owned(), ..Session::default() };
+        let mut profile = Profile::new(session, Limits::default());
+        let name = || "demo".to_owned();
+        let process =
+            profile.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let thread = profile.add_thread(Thread { process, tid: 7, name: name() });
+        Recording { profile, thread }
+    }
+
+    fn update(&mut self) -> Update {
+        let second = self.profile.accounting().duration_ns / 1_000;
+        let function = self.profile.add_cost_centre(CostCentre {
+            image: ccsd_profile::ImageId::CCSD,
+            linkage_name: Some(format!("f{}", second % 10)),
+            display_name: None,
+            start: None,
+            file: Some(format!("{}.c", second / 100)),
+            line: 1,
+            local: false,
+        });
+        let context = self.profile.contexts_mut().push(ContextId::ROOT, function);
+        self.profile.charge(self.thread, context, LineId::UNKNOWN, &[second + 1]);
+        let accounting = self.profile.accounting_mut();
+        accounting.received += 1;
+        accounting.duration_ns += 1_000;
+        self.profile.take_update()
+    }
+
+    fn write(&mut self, output: &mut OutputFile, updates: usize) {
+        for _ in 0..updates {
+            output.write(&self.update());
+        }
+        assert!(output.error().is_none(), "{:?}", output.error());
+    }
+
+    /// Asserts that a file is all of this recording, and returns the number of its intervals.
+    fn check(&self, path: &Path) -> u64 {
+        let (loaded, intervals) = read_window(File::open(path).unwrap(), Window::ALL).unwrap();
+        assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
+        assert_eq!(loaded.profile.canonical(), self.profile.canonical());
+        assert_eq!(loaded.profile.accounting(), self.profile.accounting());
+        assert_eq!((intervals.from_ns, intervals.to_ns), (0, self.profile.accounting().duration_ns));
+        intervals.all
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_long_recording_has_a_bounded_number_of_intervals() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut recording = Recording::new();
+    let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let first = fs::metadata(&path).unwrap().ino();
+    recording.write(&mut output, MAX_INTERVALS);
+    assert_eq!(recording.check(&path), 512);
+    assert_eq!(fs::metadata(&path).unwrap().ino(), first);
+    let large = fs::metadata(&path).unwrap().len();
+    // Whoever reads has the older file to its end.
+    let reader = File::open(&path).unwrap();
+    recording.write(&mut output, 1);
+    assert_eq!(recording.check(&path), 257);
+    let meta = fs::metadata(&path).unwrap();
+    assert!(meta.ino() != first && meta.len() < large && meta.len() == output.bytes(), "{meta:?}");
+    assert_eq!((meta.mode() & 0o777, names(dir.path())), (0o640, vec!["x".to_owned()]));
+    assert_eq!(reader.metadata().unwrap().len(), large);
+    let other = OutputFile::create(&path, recording.profile.session());
+    assert!(matches!(other, Err(OutputError::Destination(DestinationError::Busy { .. }))));
+    for _ in 0..40 {
+        recording.write(&mut output, 50);
+        assert!(recording.check(&path) <= 512);
+    }
+    output.finish();
+    assert!(output.error().is_none() && output.unmerged().is_none(), "{:?}", output.error());
+    recording.check(&path);
+    assert_eq!(output.bytes(), fs::metadata(&path).unwrap().len());
+}
+
+#[test]
+fn one_that_appears_when_it_is_whole_is_bounded_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut recording = Recording::new();
+    let mut output = OutputFile::replace(&path, recording.profile.session()).unwrap();
+    recording.write(&mut output, 2 * MAX_INTERVALS);
+    assert!(!path.exists());
+    assert_eq!(names(dir.path()).len(), 1);
+    output.finish();
+    assert!(output.error().is_none());
+    assert!(recording.check(&path) <= 512);
+    assert_eq!(names(dir.path()), ["x"]);
+    // And one that is given up leaves nothing.
+    fs::remove_file(&path).unwrap();
+    let mut recording = Recording::new();
+    let mut output = OutputFile::replace(&path, recording.profile.session()).unwrap();
+    recording.write(&mut output, 2 * MAX_INTERVALS);
+    drop(output);
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_a_whole_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut recording = Recording::new();
+    let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
+    recording.write(&mut output, MAX_INTERVALS);
+    let Some(Sink::InPlace(opened)) = &mut output.sink else { panic!() };
+    // Killed while the other file is being written: forgotten, it is as the kernel leaves it.
+    for bytes in [0, 1, 1_000] {
+        let killed = opened.successor().unwrap().unwrap();
+        killed.file().write_all_at(&fs::read(&path).unwrap()[..bytes], 0).unwrap();
+        std::mem::forget(killed);
+        assert_eq!(recording.check(&path), 512);
+    }
+    assert_eq!(names(dir.path()).len(), 4);
+    // Killed before and after it takes the name, and before anything is added.
+    let successor = opened.successor().unwrap().unwrap();
+    let input = FromStart { file: opened.file(), at: 0 };
+    let (encoder, _) = coarsen(input, successor.file().try_clone().unwrap(), &output.written, 256).unwrap();
+    assert_eq!(recording.check(&path), 512);
+    opened.give_way(successor).unwrap();
+    assert_eq!(recording.check(&path), 256);
+    drop(encoder);
+    // What was left is in nobody's way.
+    let mut output = OutputFile::create(&dir.path().join("y"), recording.profile.session()).unwrap();
+    let mut recording = Recording::new();
+    recording.write(&mut output, MAX_INTERVALS + 1);
+    assert_eq!((recording.check(&dir.path().join("y")), names(dir.path()).len()), (257, 5));
+}
+
+#[test]
+fn a_file_that_cannot_be_replaced_goes_on_growing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut recording = Recording::new();
+    let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
+    // Two names of one file must not become two files.
+    fs::hard_link(&path, dir.path().join("y")).unwrap();
+    recording.write(&mut output, MAX_INTERVALS + 100);
+    assert_eq!(recording.check(&path), 612);
+    let Some((612, RewriteError::Destination(DestinationError::Changed { .. }))) = output.unmerged() else { panic!() };
+    fs::remove_file(dir.path().join("y")).unwrap();
+    // No name for another file, as little as a directory without permission gives.
+    let taken = |number| dir.path().join(format!(".ccsd-{}-{number}", std::process::id()));
+    (0..100).for_each(|number| fs::write(taken(number), "").unwrap());
+    recording.write(&mut output, 100);
+    assert_eq!(recording.check(&path), 712);
+    let Some((712, RewriteError::Destination(DestinationError::Open { .. }))) = output.unmerged() else { panic!() };
+    (0..100).for_each(|number| fs::remove_file(taken(number)).unwrap());
+    // Attempts become fewer: the next one is at 800.
+    recording.write(&mut output, 800 - 712);
+    assert_eq!(recording.check(&path), 800);
+    recording.write(&mut output, 1);
+    assert_eq!(recording.check(&path), 257);
+    assert!(output.unmerged().is_none());
+    // Moved away, it stays where it is; a new file of that name is somebody else's.
+    fs::rename(&path, dir.path().join("moved")).unwrap();
+    fs::write(&path, "new").unwrap();
+    recording.write(&mut output, 300);
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(recording.check(&dir.path().join("moved")), 557);
+    // Written to by somebody else, it is not read as what it was.
+    fs::remove_file(&path).unwrap();
+    fs::rename(dir.path().join("moved"), &path).unwrap();
+    let good = fs::read(&path).unwrap();
+    File::options().write(true).open(&path).unwrap().write_all_at(b"x", 5_000).unwrap();
+    recording.write(&mut output, 700);
+    assert!(matches!(output.unmerged(), Some((_, RewriteError::Coarsen(CoarsenError::Read(_))))));
+    File::options().write(true).open(&path).unwrap().write_all_at(&good[5_000..5_001], 5_000).unwrap();
+    assert_eq!(recording.check(&path), 557 + 700);
+    assert_eq!(names(dir.path()), ["x"]);
+}
+
+#[test]
+fn what_is_changed_while_it_is_coarsened_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut opened = destination::open(&path, PROFILE).unwrap();
+    let successor = opened.successor().unwrap().unwrap();
+    fs::rename(&path, dir.path().join("moved")).unwrap();
+    fs::write(&path, "new").unwrap();
+    assert!(matches!(opened.give_way(successor), Err(DestinationError::Changed { .. })));
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(names(dir.path()).len(), 2);
+}
+
+#[test]
+fn descriptors_are_only_appended_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let file = File::create(&path).unwrap();
+    let mut recording = Recording::new();
+    let of_caller = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    for replaced in [false, true] {
+        file.set_len(0).unwrap();
+        let session = recording.profile.session();
+        let output = if replaced { OutputFile::replace } else { OutputFile::create }(&of_caller, session);
+        let mut output = output.unwrap();
+        recording.write(&mut output, 2 * MAX_INTERVALS);
+        assert_eq!(recording.check(&path), 1024);
+        assert!(output.unmerged().is_none() && output.written.is_empty());
+        output.finish();
+        recording = Recording::new();
+    }
+    assert_eq!(names(dir.path()), ["x"]);
+}
