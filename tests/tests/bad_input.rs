@@ -150,9 +150,26 @@ fn files(suite: Suite) -> Suite {
         })
         .test("file_is_a_device", &[], || report(Path::new("/dev/zero")).assert_refused(2, &["/dev/zero", "regular"]))
         .test("file_empty", &[], || report_bytes(b"").assert_refused(2, &["p.ccsd", "empty"]))
-        .test("file_not_a_profile", &[], || {
+        .test("file_not_a_profile", &[CC], || {
             report_bytes(&[b'x'; 100_000]).assert_refused(2, &["p.ccsd", "not a ccsd profile"]);
-            report(&binary()).assert_refused(2, &["not a ccsd profile"]);
+            report(&binary()).assert_refused(2, &["not a ccsd profile", "program"]);
+            for (bytes, what) in [
+                (&b"hello\n"[..], "text"),
+                (b"\x1f\x8b\x08\0\0\0\0\0", "gzip"),
+                (b"<!DOCTYPE html><title>x</title>", "web page"),
+                (b"{\"a\": 1}", "JSON"),
+                (&[1; 4096], "no format"),
+                (&[0; 4096], "no format that ccsd knows"),
+            ] {
+                report_bytes(bytes).assert_refused(2, &["p.ccsd", "not a ccsd profile", what]);
+                let dir = scratch();
+                let file = dir.path().join("p.data");
+                fs::write(&file, bytes).unwrap();
+                let ended = Ended::of(ccsd(["import"]).arg(&file).arg("-o").arg(dir.path().join("p.ccsd")));
+                ended.assert_refused(2, &["p.data", "perf.data", what]);
+            }
+            let imported = Ended::of(ccsd(["import", "-o", "/dev/null"]).arg(&good().file));
+            imported.assert_refused(2, &["is a profile of ccsd already"]);
         })
         .test("file_of_a_newer_version", &[CC], || {
             let mut bytes = good().bytes();

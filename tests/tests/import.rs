@@ -161,7 +161,72 @@ fn main() -> ExitCode {
             let is_none = import(
                 b"this is no perf.data file, and long enough for the header of one, which has a hundred and four bytes",
             );
-            is_none.assert_refused(2, &["no perf.data file"]);
+            is_none.assert_refused(2, &["no perf.data file", "text without a sample"]);
+        })
+        .test("every_command_reads_recordings_of_perf", &[CC, PERF], || {
+            let dir = scratch();
+            let data = record(dir.path(), &["-g"]);
+            let mut perf = Command::new("perf");
+            perf.args(["script", "--header", "--no-inline", "--max-stack", "65535", "-F"]);
+            let text = dir.path().join("script.txt");
+            let printed = Ended::of(perf.args(["comm,pid,tid,time,event,period,ip,sym,dso", "-i"]).arg(&data)).stdout;
+            fs::write(&text, printed).unwrap();
+            for recording in [&data, &text, &record_to_pipe(dir.path(), &["-g"])] {
+                let profile = import(recording);
+                let same = |words: &[&str]| {
+                    // The size of the file that was named is the only difference.
+                    let output = |file: &Path| {
+                        let words: Vec<&str> = words
+                            .iter()
+                            .map(|&word| if word == "FILE" { file.to_str().unwrap() } else { word })
+                            .collect();
+                        let ended = Ended::of(&mut ccsd(&words));
+                        assert!(ended.status.success(), "{ended:?}");
+                        assert!(!ended.stdout.is_empty(), "{ended:?}");
+                        let lines = ended.stdout.lines().filter(|line| !line.contains(file.to_str().unwrap()));
+                        lines.map(str::to_owned).collect::<Vec<_>>()
+                    };
+                    assert_eq!(output(recording), output(&profile), "{words:?} of {}", recording.display());
+                };
+                same(&["report", "FILE"]);
+                same(&["report", "--view", "tree", "FILE"]);
+                same(&["report", "--view", "timeline", "FILE"]);
+                same(&["report", "--since", "+0s", "--until", "+10s", "FILE"]);
+                same(&["diff", "FILE", "FILE"]);
+                same(&["diff", "--before", "FILE", "--after", "FILE"]);
+                same(&["export", "folded", "FILE"]);
+                same(&["live", "FILE"]);
+                same(&["annotate", "r", "FILE"]);
+                let json = |file: &Path| report(file)["file"]["bytes"].as_u64();
+                assert_eq!(json(recording), Some(recording.metadata().unwrap().len()));
+            }
+            // A recording is left as it is, also by an export of that name.
+            let ended = Ended::of(ccsd(["export", "folded"]).arg(&data).arg("-o").arg(&data));
+            ended.assert_refused(2, &["is the profile itself"]);
+        })
+        .test("recordings_that_are_damaged_are_named_by_every_command", &[CC, PERF], || {
+            let dir = scratch();
+            let whole = fs::read(record(dir.path(), &["-g"])).unwrap();
+            let damaged = dir.path().join("damaged.data");
+            for part in 0..10 {
+                fs::write(&damaged, &whole[..whole.len() * part / 10]).unwrap();
+                let ended = Ended::of(ccsd(["report"]).arg(&damaged));
+                match ended.status.code() {
+                    Some(0) => assert!(ended.stdout.contains("cut short"), "{ended:?}"),
+                    _ => ended.assert_refused(2, &["damaged.data"]),
+                }
+            }
+            fs::write(&damaged, &whole[..200]).unwrap();
+            for words in [
+                &["report"][..],
+                &["live"],
+                &["export", "json"],
+                &["annotate", "x"],
+                &["diff", "--against", "+0..+1s", "--since", "+1s"],
+            ] {
+                let ended = Ended::of(ccsd(words).arg(&damaged));
+                ended.assert_refused(2, &["damaged.data is a recording of perf (perf.data), and cannot be read"]);
+            }
         })
         .run()
 }

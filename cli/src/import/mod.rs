@@ -1,63 +1,58 @@
-//! `ccsd import`: profiles from files of `perf record`, and from the text of `perf script`.
+//! Profiles from files of `perf record`, and from the text of `perf script`: `ccsd import`, and all commands that read one.
 
+mod kind;
 mod script;
 
-use std::io::{BufReader, IsTerminal, Read, Seek, Write, stdin, stdout};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, IsTerminal, Read, Seek, Write, stdin, stdout};
 use std::panic;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use ccsd_collector::import::{self, ImportError, Recording};
 use ccsd_daemon::OutputFile;
-use ccsd_profile::Profile;
+use ccsd_profile::{Encoder, Profile, Session, Update};
 
 use crate::args::ImportArgs;
 use crate::exit::{Exit, Failure};
 use crate::report::{self, file::open};
 use crate::style::{ColorChoice, Layout};
 
-/// First bytes of what `perf record` writes, in either byte order.
-const MAGIC: [&[u8]; 2] = [b"PERFILE2", b"2ELIFREP"];
-const MAGIC_BYTES: u64 = 8;
-
-fn is_magic(start: &[u8]) -> bool {
-    MAGIC.contains(&start)
-}
+use kind::{Kind, START_BYTES, describe};
 
 /// Runs the command.
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     OutputFile::check_creatable(&args.output).map_err(Failure::bad_request)?;
-    let now = |at: SystemTime| at.duration_since(UNIX_EPOCH).ok().and_then(|it| u64::try_from(it.as_nanos()).ok());
+    let name = args.file.display().to_string();
+    let mut output = Output::new(Some(&args.output));
     let profile = if args.file.as_os_str() == "-" {
         if stdin().is_terminal() {
             return Err(Failure::bad_request(anyhow!("standard input is a terminal: pipe `perf script` into this")));
         }
-        let mut start = Vec::with_capacity(MAGIC_BYTES as usize);
-        stdin()
-            .lock()
-            .take(MAGIC_BYTES)
-            .read_to_end(&mut start)
-            .context("cannot read")
-            .map_err(Failure::at_run_time)?;
-        let is_perf_data = is_magic(&start);
+        let start = start(stdin().lock(), &name)?;
         let mut input = start.as_slice().chain(stdin().lock());
-        if is_perf_data {
-            perf_data(args, Recording::Pipe(&mut input))?
-        } else {
-            script::import(args, BufReader::new(input), now(SystemTime::now()).unwrap_or(0))?
+        match Kind::of(&start) {
+            Kind::PerfData => perf_data(Recording::Pipe(&mut input), &name, args.event.as_deref(), &mut output)?,
+            Kind::Text => script::import(
+                BufReader::new(input),
+                nanoseconds(SystemTime::now()),
+                args.event.as_deref(),
+                &mut output,
+            )?
+            .ok_or_else(|| not_importable(&name, &start))?,
+            Kind::Profile | Kind::Other => return Err(not_importable(&name, &start)),
         }
     } else {
-        let mut file = open(&args.file)?;
-        let mut start = Vec::with_capacity(MAGIC_BYTES as usize);
-        let is_perf_data = (&file).take(MAGIC_BYTES).read_to_end(&mut start).is_ok() && is_magic(&start);
-        file.rewind().context("cannot read").map_err(Failure::at_run_time)?;
-        let modified = file.metadata().and_then(|meta| meta.modified()).ok();
-        if is_perf_data {
-            perf_data(args, Recording::File(file))?
-        } else {
-            script::import(args, BufReader::with_capacity(1 << 18, file), modified.and_then(now).unwrap_or(0))?
+        let file = open(&args.file)?;
+        let start = start(&file, &name)?;
+        match Kind::of(&start) {
+            Kind::Profile | Kind::Other => return Err(not_importable(&name, &start)),
+            kind => of_file(file, kind, &name, args.event.as_deref(), &mut output)?
+                .ok_or_else(|| not_importable(&name, &start))?,
         }
     };
+    output.finish()?;
     let layout = Layout::of(&stdout(), colour);
     let mut out = stdout().lock();
     let size = args.output.metadata().map(|meta| meta.len()).ok();
@@ -67,32 +62,182 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Imports a file of `perf record`.
-fn perf_data(args: &ImportArgs, recording: Recording<'_>) -> Result<Profile, Failure> {
-    let name = args.file.display();
-    let mut output: Option<Result<OutputFile, _>> = None;
+/// A profile that is open for reading.
+pub struct Opened {
+    /// The profile: the file that was named or, for a recording of perf, one without a name that was made of it.
+    pub file: File,
+    /// Size of the recording, where the profile was made of one.
+    pub recording_bytes: Option<u64>,
+}
+
+/// Opens a file as a profile: a profile of ccsd as it is, what `ccsd import` takes after importing it.
+///
+/// # Errors
+/// What the file is, if it is neither.
+pub fn open_profile(path: &Path) -> Result<Opened, Failure> {
+    let file = open(path)?;
+    let name = path.display().to_string();
+    let start = start(&file, &name)?;
+    rewind(&file, &name)?;
+    let not_readable = || {
+        Failure::bad_request(anyhow!(
+            "{name} is not a ccsd profile, nor a recording of perf: it is {}",
+            describe(&start)
+        ))
+    };
+    match Kind::of(&start) {
+        Kind::Profile => return Ok(Opened { file, recording_bytes: None }),
+        Kind::Other => return Err(not_readable()),
+        Kind::PerfData | Kind::Text => {}
+    }
+    let bytes = file.metadata().map(|meta| meta.len()).ok();
+    let mut output = Output::new(None);
+    of_file(file, Kind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
+    match output.finish()? {
+        Some(file) => Ok(Opened { file, recording_bytes: bytes }),
+        None => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
+    }
+}
+
+fn not_importable(name: &str, start: &[u8]) -> Failure {
+    let what = match Kind::of(start) {
+        Kind::Profile if start.is_empty() => "is empty".to_owned(),
+        Kind::Profile => "is a profile of ccsd already: `ccsd report` reads it".to_owned(),
+        _ => format!("is no perf.data file, nor text of `perf script`: it is {}", describe(start)),
+    };
+    Failure::bad_request(anyhow!("{name} {what}"))
+}
+
+/// The first bytes of a file.
+fn start(input: impl Read, name: &str) -> Result<Vec<u8>, Failure> {
+    let mut start = Vec::with_capacity(START_BYTES as usize);
+    let read = input.take(START_BYTES).read_to_end(&mut start);
+    read.with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
+    Ok(start)
+}
+
+fn rewind(mut file: &File, name: &str) -> Result<(), Failure> {
+    file.rewind().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)
+}
+
+/// Nanoseconds since 1970.
+fn nanoseconds(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(0)
+}
+
+/// Imports a file of this kind; `None` if it is text and has no sample.
+fn of_file(
+    file: File,
+    kind: Kind,
+    name: &str,
+    event: Option<&str>,
+    output: &mut Output<'_>,
+) -> Result<Option<Profile>, Failure> {
+    rewind(&file, name)?;
+    if kind == Kind::PerfData {
+        return perf_data(Recording::File(file), name, event, output).map(Some);
+    }
+    let modified = file.metadata().and_then(|meta| meta.modified()).map_or(0, nanoseconds);
+    script::import(BufReader::with_capacity(1 << 18, file), modified, event, output)
+}
+
+/// Imports a recording of perf.
+fn perf_data(
+    recording: Recording<'_>,
+    name: &str,
+    event: Option<&str>,
+    output: &mut Output<'_>,
+) -> Result<Profile, Failure> {
     // What goes wrong with it is told once, as an error.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     // Written as it comes; nothing is replaced before there is something.
-    let imported = import::perf_data(recording, args.event.as_deref(), &mut |session, update| {
-        if let Ok(output) = output.get_or_insert_with(|| OutputFile::replace(&args.output, session)) {
-            output.write(update);
-        }
+    let imported = import::perf_data(recording, event, &mut |session, update| {
+        output.begin(session);
+        output.write(update);
     });
     panic::set_hook(hook);
-    let failed = |error: ImportError| Failure::bad_request(anyhow!("{name}: {error}"));
-    match (imported, output) {
-        (Ok(profile), Some(Ok(mut output))) => {
-            output.finish();
-            if let Some(error) = output.error() {
-                return Err(Failure::at_run_time(anyhow!("{error}")));
-            }
-            Ok(profile)
+    // Dropped unfinished, nothing is left of what is no profile.
+    let profile = imported.map_err(|error: ImportError| {
+        Failure::bad_request(anyhow!("{name} is a recording of perf (perf.data), and cannot be read: {error}"))
+    })?;
+    // It has no update if nothing was ever charged.
+    output.begin(profile.session());
+    Ok(profile)
+}
+
+/// Where an imported profile is written. The first error is kept for the end.
+struct Output<'a> {
+    /// The file's name; `None` for a temporary file without one.
+    path: Option<&'a PathBuf>,
+    state: State,
+}
+
+enum State {
+    /// Nothing is written, or replaced, before there is something to write.
+    Waiting,
+    Named(OutputFile),
+    Unnamed(Encoder<BufWriter<File>>),
+    Failed(Failure),
+}
+
+impl<'a> Output<'a> {
+    fn new(path: Option<&'a PathBuf>) -> Output<'a> {
+        Output { path, state: State::Waiting }
+    }
+
+    /// Begins with the session, if it has not begun.
+    fn begin(&mut self, session: &Session) {
+        if !matches!(self.state, State::Waiting) {
+            return;
         }
-        (_, Some(Err(error))) => Err(Failure::at_run_time(error)),
-        // Dropped unfinished, nothing is left of what is no profile.
-        (Err(error), Some(Ok(_)) | None) => Err(failed(error)),
-        (Ok(_), None) => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
+        self.state = match self.path {
+            Some(path) => match OutputFile::replace(path, session) {
+                Ok(output) => State::Named(output),
+                Err(error) => State::Failed(Failure::at_run_time(error)),
+            },
+            None => {
+                let file = tempfile::tempfile().context("cannot make a temporary file").map_err(Failure::at_run_time);
+                let encoder = file.and_then(|file| {
+                    Encoder::new(BufWriter::with_capacity(1 << 18, file), session).map_err(Failure::at_run_time)
+                });
+                encoder.map_or_else(State::Failed, State::Unnamed)
+            }
+        };
+    }
+
+    fn write(&mut self, update: &Update) {
+        match &mut self.state {
+            State::Named(output) => output.write(update),
+            State::Unnamed(encoder) => {
+                if let Err(error) = encoder.write(update) {
+                    self.state = State::Failed(Failure::at_run_time(error));
+                }
+            }
+            State::Waiting | State::Failed(_) => {}
+        }
+    }
+
+    /// Ends the profile, and gives the file without a name, from its start.
+    fn finish(self) -> Result<Option<File>, Failure> {
+        match self.state {
+            State::Waiting => Ok(None),
+            State::Failed(failure) => Err(failure),
+            State::Named(mut output) => {
+                output.finish();
+                match output.error() {
+                    Some(error) => Err(Failure::at_run_time(anyhow!("{error}"))),
+                    None => Ok(None),
+                }
+            }
+            State::Unnamed(encoder) => {
+                let written = encoder.finish().map_err(Failure::at_run_time)?;
+                let file = written.into_inner().map_err(|error| error.into_error());
+                let mut file = file.context("cannot write a temporary file").map_err(Failure::at_run_time)?;
+                file.rewind().context("cannot read a temporary file").map_err(Failure::at_run_time)?;
+                Ok(Some(file))
+            }
+        }
     }
 }

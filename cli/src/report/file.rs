@@ -16,6 +16,7 @@ use crate::args::values::DEFAULT_FILE;
 use crate::args::watch::StoredArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
+use crate::import::{Opened, open_profile};
 use crate::service;
 use crate::stored::{self, About, Stored};
 use crate::times;
@@ -34,7 +35,7 @@ pub struct LoadedFile {
     pub finished: bool,
     /// Whole records.
     pub records: u64,
-    /// Bytes of the file.
+    /// Bytes of the file that was named.
     pub bytes: u64,
     /// What part of a watch it is, if it is none of a file.
     pub stored: Option<About>,
@@ -116,28 +117,22 @@ pub fn load_columns(
              what a watch has stored (--watch)"
         )));
     }
-    let (mut file, window) = open_part(path, stored.since.as_deref(), stored.until.as_deref())?;
+    let (mut opened, window) = open_part(path, stored.since.as_deref(), stored.until.as_deref())?;
     let mut list = Vec::new();
-    let (whole, intervals) = read_window_with(reader(&file), window, |from, to| list.push((from, to)))
+    let (whole, intervals) = read_window_with(reader(&opened.file), window, |from, to| list.push((from, to)))
         .map_err(|error| failure(path, error))?;
     if intervals.taken == 0 && !stored.is_part() {
-        let Loaded { profile, recovery, finished, records, bytes } = whole;
-        let (path, session, stored, intervals) = (path.to_owned(), None, None, None);
-        let file = LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals };
-        return Ok(LoadedColumns { file, columns: Vec::new() });
+        return Ok(LoadedColumns { file: LoadedFile::of(path, &opened, whole, None), columns: Vec::new() });
     }
-    rewind(&mut file, path)?;
+    rewind(&mut opened.file, path)?;
     none_of(path, &intervals)?;
     let (number, _) = crate::query::metric(&whole.profile, metric)?;
     let columns = columns(&list, whole.profile.charge_count(), most);
     drop(whole);
     let Columns { loaded, columns } =
-        read_columns(reader(&file), number, columns).map_err(|error| failure(path, error))?;
-    let Loaded { profile, recovery, finished, records, bytes } = loaded;
+        read_columns(reader(&opened.file), number, columns).map_err(|error| failure(path, error))?;
     let intervals = stored.is_part().then_some(intervals);
-    let (path, session, stored) = (path.to_owned(), None, None);
-    let file = LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals };
-    Ok(LoadedColumns { file, columns })
+    Ok(LoadedColumns { file: LoadedFile::of(path, &opened, loaded, intervals), columns })
 }
 
 fn reader(file: &File) -> BufReader<&File> {
@@ -150,14 +145,14 @@ fn rewind(file: &mut File, path: &Path) -> Result<(), Failure> {
 }
 
 /// Opens a file and finds out which window a time is in it.
-fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(File, Window), Failure> {
-    let mut file = open(path)?;
+fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(Opened, Window), Failure> {
+    let mut opened = open_profile(path)?;
     // How long it is, is in its last record.
-    let (whole, all) = read_window(reader(&file), Window::ALL).map_err(|error| failure(path, error))?;
+    let (whole, all) = read_window(reader(&opened.file), Window::ALL).map_err(|error| failure(path, error))?;
     let session = whole.profile.session();
     let window = times::window(since, until, (session.started_unix_ns, all.end_ns), &Zoned::now());
-    rewind(&mut file, path)?;
-    Ok((file, window.map_err(|error| Failure::bad_request(anyhow!(error)))?))
+    rewind(&mut opened.file, path)?;
+    Ok((opened, window.map_err(|error| Failure::bad_request(anyhow!(error)))?))
 }
 
 fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
@@ -178,12 +173,10 @@ fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
 /// # Errors
 /// As [`load`], and that there is nothing of the time asked for.
 pub fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
-    let (file, window) = open_part(path, since, until)?;
-    let (loaded, intervals) = read_window(reader(&file), window).map_err(|error| failure(path, error))?;
+    let (opened, window) = open_part(path, since, until)?;
+    let (loaded, intervals) = read_window(reader(&opened.file), window).map_err(|error| failure(path, error))?;
     none_of(path, &intervals)?;
-    let Loaded { profile, recovery, finished, records, bytes } = loaded;
-    let (path, session, stored) = (path.to_owned(), None, None);
-    Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals: Some(intervals) })
+    Ok(LoadedFile::of(path, &opened, loaded, Some(intervals)))
 }
 
 fn failure(path: &Path, error: DecodeError) -> Failure {
@@ -216,14 +209,12 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
 /// # Errors
 /// Whatever makes it no profile is a bad request; only failing to read an open file is not.
 pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
-    let file = open(path)?;
-    let loaded = read_profile(reader(&file)).map_err(|error| failure(path, error))?;
-    let Loaded { profile, recovery, finished, records, bytes } = loaded;
-    let (path, session, stored, intervals) = (path.to_owned(), None, None, None);
-    Ok(LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals })
+    let opened = open_profile(path)?;
+    let loaded = read_profile(reader(&opened.file)).map_err(|error| failure(path, error))?;
+    Ok(LoadedFile::of(path, &opened, loaded, None))
 }
 
-/// Opens what may be a profile.
+/// Opens a regular file.
 ///
 /// # Errors
 /// If it cannot be opened, or is no regular file.
@@ -244,6 +235,13 @@ pub fn open(path: &Path) -> Result<File, Failure> {
 }
 
 impl LoadedFile {
+    fn of(path: &Path, opened: &Opened, loaded: Loaded, intervals: Option<Intervals>) -> LoadedFile {
+        let Loaded { profile, recovery, finished, records, bytes } = loaded;
+        let bytes = opened.recording_bytes.unwrap_or(bytes);
+        let (path, session, stored) = (path.to_owned(), None, None);
+        LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals }
+    }
+
     /// Which time it is of, in a line, if not of all.
     pub fn time(&self) -> Option<String> {
         let Intervals { taken, all, from_ns, to_ns, end_ns, longest_ns } = self.intervals?;

@@ -15,7 +15,7 @@ use ccsd_profile::{Decoded, Decoder, Session, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::exit::Failure;
-use crate::report::file::open;
+use crate::import::open_profile;
 
 /// What comes from a source.
 pub enum Event {
@@ -133,10 +133,11 @@ pub fn of_watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
 
 /// A file, followed until its end record.
 pub fn of_file(path: &Path) -> Result<Receiver<Event>, Failure> {
-    let (name, path) = (path.display().to_string(), path.to_owned());
+    let name = path.display().to_string();
     // Whoever goes ends the waiting for more.
     let (alive, gone) = bounded::<()>(0);
-    let (file, len) = (open(&path)?, path);
+    let file = open_profile(path)?.file;
+    let len = file.try_clone().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
     let decoder = Decoder::new(Growing { file, gone }).map_err(|error| match error {
         ccsd_profile::DecodeError::Io(error) => Failure::at_run_time(anyhow!("cannot read {name}: {error}")),
         error => Failure::bad_request(anyhow!("{name}: {error}")),

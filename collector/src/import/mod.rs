@@ -157,7 +157,7 @@ fn read(
     if others > 0 {
         let events: Vec<String> = attributes.iter().map(|event| metric(event).1).collect();
         import.note(format!(
-            "{others} samples of other events than {} are left out; --event chooses one of {}",
+            "{others} samples of other events than {} are left out; `ccsd import` --event chooses one of {}",
             metric(first).1,
             events.join(", ")
         ));

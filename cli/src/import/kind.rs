@@ -1,0 +1,115 @@
+//! What a file is, by its first bytes.
+
+use ccsd_profile::codec::MAGIC;
+
+/// Bytes of a file that tell its kind.
+pub const START_BYTES: u64 = 512;
+
+/// First bytes of what `perf record` writes, in either byte order.
+const PERF_DATA: [&[u8]; 2] = [b"PERFILE2", b"2ELIFREP"];
+
+/// Formats that are neither profiles nor recordings: their first bytes, and what to say of them.
+const OTHERS: [(&[u8], &str); 18] = [
+    (b"\x7fELF", "a program, library or core dump (ELF)"),
+    (b"\x1f\x8b", "compressed with gzip, as pprof profiles are"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
+    (b"\xfd7zXZ", "compressed with xz"),
+    (b"BZh", "compressed with bzip2"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"!<arch>", "an archive of object files"),
+    (b"PERFFILE", "a recording of a perf older than 2.6.36"),
+    (b"gmon", "a profile of gprof (gmon.out)"),
+    (b"FLR\0", "a recording of Java Flight Recorder"),
+    (b"SQLite format 3\0", "an SQLite database"),
+    (b"\x89PNG", "a picture (PNG)"),
+    (b"# callgrind format", "a profile of callgrind"),
+    (b"<!doctype html", "a web page"),
+    (b"<html", "a web page"),
+    (b"<", "XML, as flame graphs (SVG) are"),
+    (b"{", "JSON"),
+    (b"#!", "a script"),
+];
+
+/// What a file can be read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A profile of ccsd, or what is left of one.
+    Profile,
+    /// What `perf record` has written.
+    PerfData,
+    /// Text, which may be that of `perf script`.
+    Text,
+    /// Something else.
+    Other,
+}
+
+impl Kind {
+    /// The kind of a file that starts so.
+    pub fn of(start: &[u8]) -> Kind {
+        if start.starts_with(&MAGIC) || MAGIC.starts_with(start) {
+            Kind::Profile
+        } else if PERF_DATA.iter().any(|magic| start.starts_with(magic)) {
+            Kind::PerfData
+        } else if is_text(start) {
+            Kind::Text
+        } else {
+            Kind::Other
+        }
+    }
+}
+
+/// A file that is none of those that can be read, in words.
+pub fn describe(start: &[u8]) -> &'static str {
+    let known = OTHERS
+        .iter()
+        .find(|(magic, _)| start.get(..magic.len()).is_some_and(|start| start.eq_ignore_ascii_case(magic)));
+    match known {
+        Some((_, what)) => what,
+        None if is_text(start) => "text without a sample of `perf script`",
+        None => "in no format that ccsd knows",
+    }
+}
+
+/// Names of commands and functions may have any bytes but these.
+fn is_text(start: &[u8]) -> bool {
+    !start.iter().any(|&byte| byte < 8)
+        && !OTHERS.iter().any(|(magic, _)| !magic.is_ascii() && start.starts_with(magic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds() {
+        for (start, kind) in [
+            (&b""[..], Kind::Profile),
+            (b"\x89ccs", Kind::Profile),
+            (b"\x89ccsd\r\n\x1a\x03\0\0\0", Kind::Profile),
+            (b"PERFILE2h\0", Kind::PerfData),
+            (b"2ELIFREP", Kind::PerfData),
+            (b"PERFIL", Kind::Text),
+            (b"prog 12 3.4: 1 cycles: \n", Kind::Text),
+            (b"caf\xe9 12 3.4: 1 cycles: \n", Kind::Text),
+            (b"\x7fELF\x02\x01\x01\0", Kind::Other),
+            (b"\x1f\x8b\x08\x08abcdef", Kind::Other),
+            (b"\x89PNG\r\n\x1a\n", Kind::Other),
+            (b"\x01\x02\x03\0", Kind::Other),
+        ] {
+            assert_eq!(Kind::of(start), kind, "{start:?}");
+        }
+    }
+
+    #[test]
+    fn descriptions() {
+        for (start, what) in [
+            (&b"\x7fELF\x02"[..], "a program, library or core dump (ELF)"),
+            (b"<!DOCTYPE html>", "a web page"),
+            (b"<svg>", "XML, as flame graphs (SVG) are"),
+            (b"hello\n", "text without a sample of `perf script`"),
+            (b"\x01\0", "in no format that ccsd knows"),
+        ] {
+            assert_eq!(describe(start), what, "{start:?}");
+        }
+    }
+}
