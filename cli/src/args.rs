@@ -272,6 +272,7 @@ Examples:
 
 #[cfg(test)]
 mod tests {
+    use super::values::Frequency;
     use super::*;
     use clap::CommandFactory;
 
@@ -289,7 +290,7 @@ mod tests {
         for line in ["ccsd record -F 99 -- ls -l --color", "ccsd record -F 99 ls -l --color"] {
             let Command::Record(args) = parse(line).unwrap().command else { panic!() };
             assert_eq!(args.program, ["ls", "-l", "--color"]);
-            assert_eq!(args.collect.frequency, "99");
+            assert_eq!(args.collect.frequency, Frequency::Hz(99));
         }
     }
 
@@ -303,9 +304,27 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_rate_is_a_rate() {
-        let Command::Record(args) = parse("ccsd record -F -5 -- ls").unwrap().command else { panic!() };
-        assert_eq!(args.collect.frequency, "-5");
+    fn a_value_that_is_none_is_answered_with_what_it_should_be() {
+        for (line, message) in [
+            ("ccsd record -F -5 -- ls", "a whole number of samples per second from 1 to"),
+            ("ccsd report -n abc", "-n takes a number of rows"),
+            ("ccsd report -n -1", "-n takes a number of rows"),
+            ("ccsd diff -n x a b", "-n takes a number of rows"),
+            ("ccsd live -n x a", "-n takes a number of rows"),
+            ("ccsd dump -n x 1", "not a number of lines"),
+            ("ccsd annotate --context x f", "not a number of lines"),
+            ("ccsd stop x", "not the number of a session"),
+            ("ccsd save x -o y", "not the number of a session"),
+            ("ccsd report --since soon", "is no time"),
+            ("ccsd report --until 10s", "is no time"),
+            ("ccsd diff --against x a", "is no time"),
+            ("ccsd diff --against ..x a", "is no time"),
+            ("ccsd report --hide /(/", "expression"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(message), "{line}: {error}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | done |
 //! | 1 | something failed while running |
-//! | 2 | the request cannot be met: wrong arguments, no such process, not a profile, not permitted |
+//! | 2 | the request cannot be met: wrong arguments, no such process, function or session, not a profile, not permitted |
 //! | 3 | `diff --fail-above`: something grew significantly by more |
 //! | 126, 127 | the program cannot be executed, is not found (as in a shell) |
 //! | 130, 143, 129 | left at the second SIGINT, SIGTERM, SIGHUP while the program still runs |
@@ -34,6 +34,8 @@ impl Exit {
     pub const SUCCESS: Exit = Exit::Status(0);
     /// Something failed while running.
     pub const FAILURE: Exit = Exit::Status(1);
+    /// Status where a program is not found.
+    pub const NOT_FOUND: i32 = 127;
     /// Something grew by more than `diff --fail-above` allows.
     pub const GREW: Exit = Exit::Status(3);
 
@@ -91,7 +93,7 @@ impl From<ccsd_collector::Error> for Failure {
     fn from(error: ccsd_collector::Error) -> Failure {
         use ccsd_collector::Error;
         let status = match &error {
-            Error::ProgramNotFound(_) => 127,
+            Error::ProgramNotFound(_) => Exit::NOT_FOUND,
             Error::ProgramNotExecutable { .. } => 126,
             error if error.is_bad_request() => 2,
             _ => 1,

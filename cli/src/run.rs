@@ -2,19 +2,19 @@
 
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use ccsd_collector::child::ChildEnd;
-use ccsd_collector::{Budget, EventChoice, Options, Overhead, Scope, check_rate, system};
+use ccsd_collector::{Budget, Options, Overhead, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use crossbeam_channel::{Receiver, select, unbounded};
 
 use crate::args::collect::{AttachArgs, CollectArgs, RecordArgs};
-use crate::args::values::DEFAULT_FILE;
+use crate::args::values::{DEFAULT_FILE, Frequency};
 use crate::dump;
 use crate::dump::crash::{self, Told};
 use crate::exit::{Exit, Failure};
@@ -53,7 +53,8 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let stops = job::can_lead().then(unbounded);
     request.stops = stops.as_ref().map(|(sender, _)| sender.clone());
     let asks = Asks { dump: stops.is_some(), quit: false, stops: stops.map(|(_, receiver)| receiver) };
-    let (mut outcome, signals, job) = collect(request, asks, &args.collect, layout)?;
+    let collected = collect(request, asks, &args.collect, layout);
+    let (mut outcome, signals, job) = collected.map_err(|failure| suggest_here(failure, &args.program))?;
     if outcome.child.is_some() {
         job.iter().for_each(|job| job.ended());
     }
@@ -72,6 +73,17 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         Some(Exit::SUCCESS) if !saved => Ok(Exit::FAILURE),
         Some(exit) => Ok(exit),
     }
+}
+
+/// Names the program of this folder that may have been meant, where none of the search path has its name.
+fn suggest_here(failure: Failure, program: &[OsString]) -> Failure {
+    let name = program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let is_here = failure.status == Exit::NOT_FOUND && !name.contains('/') && Path::new(name.as_ref()).is_file();
+    if !is_here {
+        return failure;
+    }
+    let Failure { status, error } = failure;
+    Failure { status, error: anyhow!("{error}; did you mean ./{}?", shell_word(&name)) }
 }
 
 /// Profiles processes that run already.
@@ -118,11 +130,13 @@ fn options(args: &CollectArgs) -> Result<Options, Failure> {
         (_, true) => Scope::User,
         _ => Scope::Auto,
     };
-    let event: EventChoice = args.event.parse()?;
     Ok(Options {
-        event,
+        event: args.event,
         scope,
-        rate_hz: rate(&args.frequency)?,
+        rate_hz: match args.frequency {
+            Frequency::Max => system::perf_max_sample_rate(),
+            Frequency::Hz(rate) => check_rate(rate)?,
+        },
         overhead: args.overhead.map(Overhead::percent).transpose()?,
         adapts: !args.no_adapt,
         inherit: !args.no_inherit,
@@ -156,21 +170,6 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
     }
     let by = service::by(&args.by);
     Ok(Request { target, options, output, duration: args.duration, by, stops: None })
-}
-
-/// Reads a rate.
-fn rate(text: &str) -> Result<u32, Failure> {
-    if text == "max" {
-        return Ok(system::perf_max_sample_rate());
-    }
-    match text.parse::<u64>() {
-        Ok(rate) => Ok(check_rate(rate)?),
-        Err(_) => Err(Failure::bad_request(anyhow!(
-            "a rate of {text:?} is not a whole number of samples per second from 1 to {}, the kernel's maximum \
-             (kernel.perf_event_max_sample_rate)",
-            system::perf_max_sample_rate()
-        ))),
-    }
 }
 
 /// How the user may ask for something while it collects.
@@ -312,22 +311,5 @@ fn wait(outcome: &Outcome, signals: &Signals, args: &RecordArgs) -> Result<Optio
             // Nobody catches signals: then none of them is of interest.
             Err(_) => Ok(ended.recv().ok()),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates() {
-        assert_eq!(rate("999").unwrap(), 999);
-        assert_eq!(rate("max").unwrap(), system::perf_max_sample_rate());
-        for text in ["0", "-5", "1.5", "", "x", "99999999999999999999", "4294967295"] {
-            let failure = rate(text).unwrap_err();
-            assert_eq!(failure.status, 2, "{text}");
-            let message = failure.error.to_string();
-            assert!(message.contains(&format!("1 to {}", system::perf_max_sample_rate())), "{message}");
-        }
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Times without an offset are local, with the days of 23 and 25 hours that the zone has.
 
+use std::ops::Deref;
+use std::str::FromStr;
+
 use ccsd_daemon::store::TimeRange;
 use ccsd_profile::Window;
 use jiff::civil::{Date, DateTime, Time};
@@ -15,6 +18,31 @@ const FILE_FORMS: &str = "of a file, a time is +10s from its start, -10s before 
 
 const FORMS: &str = "a time is 03:10, -1h, -2d, today, yesterday, 2026-11-21, 2026-11-21T03:10, with Z or +02:00 if it is not \
                      local, or @ and seconds since 1970";
+
+/// A time, or a range of two, that can be read. What it means depends on what it is of: see [`range`] and [`window`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct When(String);
+
+impl Deref for When {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<When, String> {
+        let now = Zoned::now();
+        let is_offset = |text: &str| text.strip_prefix(['+', '-']).is_some_and(|offset| offset_ns(offset).is_some());
+        for end in text.splitn(2, "..").filter_map(some).filter(|end| !is_offset(end)) {
+            point(end, &now).map_err(|_| format!("{end:?} is no time: {FORMS}; {FILE_FORMS}"))?;
+        }
+        Ok(When(text.to_owned()))
+    }
+}
 
 /// A point in time as it was typed.
 enum Point {

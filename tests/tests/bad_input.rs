@@ -112,6 +112,29 @@ fn programs(suite: Suite) -> Suite {
             }
             record("").assert_refused(127, &["not found"]);
         })
+        .test("program_of_this_folder", &[CC], || {
+            let dir = scratch();
+            fs::copy(build("weights.c", &["-O1"]), dir.path().join("slow")).unwrap();
+            let ended = Ended::of(ccsd(["record", "--no-output", "slow"]).current_dir(dir.path()));
+            ended.assert_refused(127, &["slow", "not found", "did you mean ./slow?"]);
+            let ended = Ended::of(ccsd(["record", "--no-output", "slower"]).current_dir(dir.path()));
+            ended.assert_refused(127, &["slower", "not found"]);
+            assert!(!ended.stderr.contains("did you mean"), "{}", ended.stderr);
+        })
+        .test("values_that_are_none", &[], || {
+            for (line, message) in [
+                ("report -n abc", "-n takes a number of rows"),
+                ("live -n abc x", "-n takes a number of rows"),
+                ("diff a b -n 1.5", "-n takes a number of rows"),
+                ("dump -n abc 1", "number of lines"),
+                ("record -e nothing -- true", "cpu-clock"),
+                ("report --since soon", "is no time"),
+                ("report --hide /(/", "expression"),
+                ("stop first", "number of a session"),
+            ] {
+                Ended::of(&mut ccsd(line.split(' '))).assert_refused(2, &[message]);
+            }
+        })
         .test("options_of_other_profilers", &[], || {
             for option in ["-p", "-p1", "--pid"] {
                 let ended = Ended::of(&mut ccsd(["record", option, "1"]));
@@ -227,6 +250,25 @@ fn files(suite: Suite) -> Suite {
         .test("views_that_exclude_each_other", &[CC], || {
             let ended = Ended::of(ccsd(["report", "--flat", "--graph"]).arg(&good().file));
             assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        })
+        .test("function_that_is_not_there", &[CC], || {
+            let file = good().file.to_str().unwrap();
+            for words in [
+                &["report", "--function", "quicksilver", file][..],
+                &["report", "--graph", "--function", "quicksilver", file],
+                &["report", "--view", "butterfly", "--function", "quicksilver", file],
+                &["report", "--view", "timeline", "--function", "quicksilver", file],
+                &["report", "--json", "--function", "quicksilver", file],
+                &["report", "--focus", "quicksilver", file],
+                &["report", "--hide", "quicksilver", file],
+                &["export", "folded", "--only", "quicksilver", file],
+                &["annotate", "quicksilver", file],
+                &["diff", "--function", "quicksilver", file, file],
+                &["diff", "--json", "--function", "quicksilver", file, file],
+                &["diff", "--focus", "quicksilver", file, file],
+            ] {
+                Ended::of(&mut ccsd(words)).assert_refused(2, &["quicksilver"]);
+            }
         })
         .test("metric_that_is_not_there", &[CC], || {
             let ended = Ended::of(ccsd(["report", "--metric", "joules"]).arg(&good().file));

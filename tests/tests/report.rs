@@ -242,9 +242,9 @@ fn main() -> ExitCode {
             let recorded = shared();
             for options in [&["--graph"][..], &["--lines"], &["--view", "butterfly"], &["--json"]] {
                 let ask = |name| Ended::of(ccsd(["report", "--function", name]).args(options).arg(&recorded.file));
-                ask("wieght_12").assert_refused(1, &["wieght_12", "did you mean weight_12 or"]);
+                ask("wieght_12").assert_refused(2, &["wieght_12", "did you mean weight_12 or"]);
                 let nothing = ask("quicksilver");
-                nothing.assert_refused(1, &["quicksilver"]);
+                nothing.assert_refused(2, &["quicksilver"]);
                 assert!(!nothing.stderr.contains("did you mean"), "{nothing:?}");
                 assert!(ask("eight_12").status.success());
             }

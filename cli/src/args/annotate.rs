@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::service::SocketArgs;
-use super::values::DEFAULT_FILE;
+use super::values::{DEFAULT_FILE, lines};
 use super::watch::StoredArgs;
 use crate::query::QueryArgs;
 
@@ -13,7 +14,7 @@ use crate::query::QueryArgs;
 #[derive(Debug, Args)]
 pub struct AnnotateArgs {
     /// The function, or a part of the names of several
-    #[arg(value_name = "FUNCTION")]
+    #[arg(value_name = "FUNCTION", value_parser = NonEmptyStringValueParser::new())]
     pub function: String,
     /// The profile: a file, or a session of a daemon by its number
     #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
@@ -25,7 +26,7 @@ pub struct AnnotateArgs {
     #[arg(long, value_name = "FROM=TO", value_parser = substitution)]
     pub substitute: Vec<(String, String)>,
     /// So many lines around each that cost something
-    #[arg(long, value_name = "LINES", default_value = "5")]
+    #[arg(long, value_name = "LINES", default_value = "5", value_parser = lines)]
     pub context: u32,
     /// Show the instructions, too, by objdump, grouped by the lines that they were made from
     ///

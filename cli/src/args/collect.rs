@@ -4,12 +4,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ccsd_collector::EventChoice;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::service::ByArgs;
-use super::values::{memory, overhead, pid};
+use super::values::{Frequency, frequency, memory, overhead, pid};
 use crate::duration;
+
+fn event() -> impl TypedValueParser<Value = EventChoice> {
+    PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock", "tick"])
+        .try_map(|text| text.parse::<EventChoice>())
+}
 
 /// How to collect.
 #[derive(Debug, Args)]
@@ -18,8 +24,8 @@ pub struct CollectArgs {
     ///
     /// Not a round number by default: a program that does something every millisecond would else be seen doing it always
     /// or never.
-    #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", allow_negative_numbers = true)]
-    pub frequency: String,
+    #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", value_parser = frequency, allow_negative_numbers = true)]
+    pub frequency: Frequency,
     /// What sampling may cost, in percent of the program's CPU time, instead of a rate: 0.01 to 25
     ///
     /// What a sample costs the program is measured beforehand, on a thread of ccsd's own, and what it costs ccsd as it
@@ -41,8 +47,8 @@ pub struct CollectArgs {
     /// that it costs the target next to nothing, where a timer costs 15 to 20 us a sample. What runs in step with it is
     /// seen always or never. It needs root, or CAP_PERFMON with CAP_SYSLOG and a readable tracefs.
     #[arg(short, long, value_name = "EVENT", hide_default_value = true, default_value = "auto",
-        value_parser = PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock", "tick"]))]
-    pub event: String,
+        value_parser = event())]
+    pub event: EventChoice,
     /// The profile file [default: profile.ccsd]
     ///
     /// An older profile of this name is replaced, any other file is not. The file is written as the program runs: if

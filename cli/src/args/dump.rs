@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::service::ByArgs;
-use super::values::pid;
+use super::values::{lines, pid};
 
 /// Arguments of `ccsd dump`.
 #[derive(Debug, Args)]
@@ -24,8 +24,8 @@ pub struct DumpArgs {
     #[arg(long)]
     pub stats: bool,
     /// At most this many lines of each stack; 0 for all [default: 100]
-    #[arg(short = 'n', long, value_name = "N", conflicts_with = "full")]
-    pub limit: Option<usize>,
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "full", value_parser = lines, allow_negative_numbers = true)]
+    pub limit: Option<u32>,
     /// Print JSON: one document, with every frame of every thread
     #[arg(long, conflicts_with_all = ["full", "limit", "stats"])]
     pub json: bool,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 
 use super::service::SocketArgs;
-use super::values::DEFAULT_FILE;
+use super::values::{DEFAULT_FILE, rows};
 use super::watch::StoredArgs;
 use crate::query::QueryArgs;
 
@@ -89,7 +89,7 @@ pub struct ReportArgs {
     #[arg(long)]
     pub json: bool,
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = rows, allow_negative_numbers = true)]
     pub limit: Option<usize>,
     /// Only functions of this name (with --flat, --graph, --lines, --view butterfly)
     ///

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
+use super::values::{id, rows};
 use crate::duration;
 
 /// Where the daemon is.
@@ -104,7 +105,7 @@ Examples:
 #[derive(Debug, Args)]
 pub struct StopArgs {
     /// Numbers of sessions, as `ccsd sessions` lists them, or processes that they are on
-    #[arg(required = true, value_name = "ID|PID")]
+    #[arg(required = true, value_name = "ID|PID", value_parser = id)]
     pub sessions: Vec<u32>,
     #[command(flatten)]
     pub socket: SocketArgs,
@@ -119,7 +120,7 @@ Examples:
 #[derive(Debug, Args)]
 pub struct SaveArgs {
     /// Number of the session, or a process that one is on
-    #[arg(value_name = "ID|PID")]
+    #[arg(value_name = "ID|PID", value_parser = id)]
     pub session: u32,
     /// The profile file; - for standard output
     ///
@@ -149,7 +150,7 @@ pub struct LiveArgs {
     #[arg(long)]
     pub attach: bool,
     /// Rows each time
-    #[arg(short = 'n', long, value_name = "N", default_value = "15")]
+    #[arg(short = 'n', long, value_name = "N", default_value = "15", value_parser = rows, allow_negative_numbers = true)]
     pub limit: usize,
     /// Of the last interval only, instead of everything up to now
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! Values that several commands take.
 
-use ccsd_collector::Budget;
+use ccsd_collector::{Budget, system};
 
 /// Where a profile goes, and where it is looked for, if no file is named.
 pub const DEFAULT_FILE: &str = "profile.ccsd";
@@ -39,6 +39,56 @@ pub fn overhead(text: &str) -> Result<f64, String> {
     Ok(percent)
 }
 
+/// A rate as it is asked for; whether the kernel allows it is known later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frequency {
+    /// The most that the kernel takes.
+    Max,
+    /// Samples per second of CPU time.
+    Hz(u64),
+}
+
+/// Reads a rate.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn frequency(text: &str) -> Result<Frequency, String> {
+    match text {
+        "max" => Ok(Frequency::Max),
+        _ => text.parse().map(Frequency::Hz).map_err(|_| {
+            format!(
+                "a rate is `max` or a whole number of samples per second from 1 to {}, the kernel's maximum \
+                 (kernel.perf_event_max_sample_rate)",
+                system::perf_max_sample_rate()
+            )
+        }),
+    }
+}
+
+/// Reads the number of rows that `-n` asks for; 0 for all.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn rows(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "-n takes a number of rows, as in -n 20; 0 shows all".to_owned())
+}
+
+/// Reads a number of lines.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn lines(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "not a number of lines, as in 20".to_owned())
+}
+
+/// Reads the number of a session or process.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "not the number of a session (`ccsd sessions` lists them) or of a process".to_owned())
+}
+
 /// Reads a process id.
 ///
 /// # Errors
@@ -62,6 +112,20 @@ mod tests {
         }
         for text in ["", "x", "-1", "MB", "1.5M", "5 apples", "99999999999999999999"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!((frequency("999"), frequency("max")), (Ok(Frequency::Hz(999)), Ok(Frequency::Max)));
+        for text in ["-5", "1.5", "", "x", "99999999999999999999"] {
+            let message = frequency(text).unwrap_err();
+            assert!(message.contains(&format!("1 to {}", system::perf_max_sample_rate())), "{message}");
+        }
+        assert_eq!((rows("20"), rows("0")), (Ok(20), Ok(0)));
+        for text in ["abc", "-1", "1.5", "", "99999999999999999999"] {
+            assert!(rows(text).unwrap_err().starts_with("-n takes a number of rows"), "{text}");
+            assert!(lines(text).is_err() && id(text).is_err(), "{text}");
         }
     }
 }

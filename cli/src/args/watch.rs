@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use crate::args::service::SocketArgs;
+use crate::args::values::rows;
 use crate::exit::Failure;
 use crate::query::{QueryArgs, percentage};
+use crate::times::When;
 
 /// Which time of a file, or of what a watch has stored.
 #[derive(Debug, Default, Args)]
@@ -22,10 +25,10 @@ pub struct StoredArgs {
     /// merges to longer ones: those count that have most of their time within the time asked for, and the report says which time
     /// that is.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
-    pub since: Option<String>,
+    pub since: Option<When>,
     /// Until this time
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
-    pub until: Option<String>,
+    pub until: Option<When>,
     /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
     #[arg(long, value_name = "DIR", requires = "watch", hide_short_help = true, help_heading = "Time")]
     pub state_dir: Option<PathBuf>,
@@ -69,7 +72,7 @@ pub struct DiffArgs {
     pub stored: StoredArgs,
     /// The time before to compare with, as in -25h..-24h or, of a file, +0..+10s
     #[arg(long, value_name = "TIME..TIME", allow_hyphen_values = true, help_heading = "Time")]
-    pub against: Option<String>,
+    pub against: Option<When>,
     /// As a tree of calls from the root down, the largest changes first
     #[arg(long, conflicts_with_all = ["function", "significant", "inherited"])]
     pub tree: bool,
@@ -101,13 +104,13 @@ pub struct DiffArgs {
     #[arg(long, value_name = "PERCENT", value_parser = percentage, conflicts_with = "svg")]
     pub fail_above: Option<f64>,
     /// Only functions of this name or, if there is none, whose names contain it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub function: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = rows, allow_negative_numbers = true)]
     pub limit: Option<usize>,
     #[command(flatten)]
     pub query: QueryArgs,

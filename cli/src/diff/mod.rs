@@ -21,7 +21,7 @@ use crate::report::Counts;
 use crate::stored::About;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table, wrap};
-use crate::warn;
+use crate::{near, warn};
 use ccsd_profile::json::to_text;
 
 use grew::Grew;
@@ -94,7 +94,16 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         view = DiffView::of_runs(&old, &new);
         if let Some(text) = &args.function {
             let exact = view.rows.iter().any(|row| &row.name == text);
-            view.rows.retain(|row| if exact { &row.name == text } else { row.name.contains(text.as_str()) });
+            let is_it = |name: &str| if exact { name == text } else { name.contains(text.as_str()) };
+            view.rows.retain(|row| is_it(&row.name));
+            if view.rows.is_empty() {
+                let near = after.runs.first().map_or_else(String::new, |run| near::question(text, &run.profile));
+                return Err(Failure::bad_request(anyhow!(
+                    "no {} of the profiles has a name like {:?}{near}",
+                    args.query.by.nouns().0,
+                    sanitise(text)
+                )));
+            }
         }
         grew = args.fail_above.map_or_else(Vec::new, |percent| grew::beyond(&view, percent, args.absolute));
     }

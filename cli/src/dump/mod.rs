@@ -35,7 +35,11 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         full: args.full,
         kernel: args.kernel,
         stats: args.stats,
-        limit: args.limit.unwrap_or(if args.full { 0 } else { text::LINES }),
+        limit: match args.limit {
+            Some(lines) => lines as usize,
+            None if args.full => 0,
+            None => text::LINES,
+        },
     };
     let by = service::by(&args.by);
     let (dumps, mut failures) = take(&args.pids, args.children, &by);

@@ -197,7 +197,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         && !Pattern::new(text, &loaded.profile).is_known(&loaded.profile)
     {
         let (name, near) = (sanitise(text), near::question(text, &loaded.profile));
-        return Err(Failure::at_run_time(anyhow!(
+        return Err(Failure::bad_request(anyhow!(
             "no {} of the profile has a name like {name:?}{near}",
             args.query.by.nouns().0
         )));
