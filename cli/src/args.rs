@@ -274,7 +274,7 @@ Examples:
 mod tests {
     use super::values::Frequency;
     use super::*;
-    use clap::CommandFactory;
+    use clap::{CommandFactory, ValueEnum};
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split(' '))
@@ -292,6 +292,34 @@ mod tests {
             assert_eq!(args.program, ["ls", "-l", "--color"]);
             assert_eq!(args.collect.frequency, Frequency::Hz(99));
         }
+    }
+
+    #[test]
+    fn every_view_has_a_flag() {
+        use super::report::View;
+        for view in View::value_variants() {
+            for line in [format!("ccsd report --{}", view.name()), format!("ccsd report --view {}", view.name())] {
+                let Command::Report(args) = parse(&line).unwrap().command else { panic!() };
+                assert_eq!(args.view.view, Some(*view), "{line}");
+            }
+        }
+        let Command::Report(args) = parse("ccsd report --callers").unwrap().command else { panic!() };
+        assert_eq!(args.view.view, Some(View::Butterfly));
+    }
+
+    #[test]
+    fn total_is_the_word_for_inherited() {
+        use ccsd_profile::view::Column;
+        for (line, sort, total) in [
+            ("ccsd report --sort total", Some(Column::Inherited), false),
+            ("ccsd report --sort inherited", Some(Column::Inherited), false),
+            ("ccsd report --total", None, true),
+            ("ccsd report --inherited", None, true),
+        ] {
+            let Command::Report(args) = parse(line).unwrap().command else { panic!() };
+            assert_eq!((args.query.sort, args.inherited), (sort, total), "{line}");
+        }
+        assert!(parse("ccsd diff --total a b").is_ok() && parse("ccsd export csv --sort total").is_ok());
     }
 
     #[test]
@@ -350,12 +378,14 @@ mod tests {
             "ccsd dump --json --full 1",
             "ccsd report --flat --graph",
             "ccsd report -n -1",
-            "ccsd report --stacks --function x",
             "ccsd report --flat --view graph",
             "ccsd report --min 101",
             "ccsd report --min -1",
             "ccsd report --sort nonsense",
             "ccsd report --inherited --sort self",
+            "ccsd report --total --sort self",
+            "ccsd report --tree --hot",
+            "ccsd report --tree --view hot",
             "ccsd report --watch x a.ccsd",
             "ccsd diff",
             "ccsd diff a b c",

@@ -51,13 +51,13 @@ pub struct QueryArgs {
     #[arg(long, value_name = "WHAT", default_value = "function", help_heading = "Selection",
         value_parser = by())]
     pub by: By,
-    /// Sum up as one what has less than this share of the weight, inherited, in percent
+    /// Sum up as one what has less than this share of the weight in total, in percent
     ///
     /// Functions (or what --by says) below it become one row, or one function of exported stacks, called `[other: ...]`;
     /// totals and all other rows stay as they are. Views of stacks, lines and threads sum up rows below it, too.
     #[arg(long, value_name = "PERCENT", help_heading = "Selection", value_parser = percentage, allow_hyphen_values = true)]
     pub min: Option<f64>,
-    /// Order rows by: self, inherited, child, samples, name, image or id
+    /// Order rows by: self, total (or inherited), child, samples, name, image or id
     ///
     /// Numbers from the largest on. Every view has some of these columns, and says which.
     #[arg(long, value_name = "COLUMN", help_heading = "Selection", value_parser = column())]
@@ -86,8 +86,12 @@ fn by() -> impl clap::builder::TypedValueParser<Value = By> {
 }
 
 fn column() -> impl clap::builder::TypedValueParser<Value = Column> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(Column::ALL.map(Column::name)).try_map(|text| text.parse::<Column>())
+    use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+    let value = |column: Column| match column.heading() == column.name() {
+        true => PossibleValue::new(column.name()),
+        false => PossibleValue::new(column.heading()).alias(column.name()),
+    };
+    PossibleValuesParser::new(Column::ALL.map(value)).try_map(|text| text.parse::<Column>())
 }
 
 /// Reads a share in percent.

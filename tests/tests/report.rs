@@ -360,7 +360,7 @@ fn main() -> ExitCode {
             let names = names["flat"]["rows"].as_array().unwrap();
             assert!(names.iter().map(|row| row["name"].as_str().unwrap()).is_sorted());
             let refused = Ended::of(ccsd(["report", "--sort", "id"]).arg(&recorded.file));
-            refused.assert_refused(2, &["flat", "no column id", "self, inherited"]);
+            refused.assert_refused(2, &["flat", "no column id", "self, total"]);
             let refused = Ended::of(ccsd(["report", "--stats", "--sort", "self"]).arg(&recorded.file));
             refused.assert_refused(2, &["stats", "order of its own"]);
         })

@@ -51,8 +51,8 @@ Examples:
   ccsd annotate parse
   ccsd annotate parse old.ccsd --source-root ~/src/parser-1.2
   ccsd annotate --substitute /build/parser=/home/me/parser --context 20 parse
-  ccsd annotate parse --asm                what its lines were made into, by objdump
-  ccsd annotate parse --json | jq '.functions[].files[].lines[] | select(.weight > 0)'";
+  ccsd annotate parse --asm                what its lines were made into
+  ccsd annotate parse --json | jq '.functions[].files[].lines[]'";
 
 /// Reads `FROM=TO`.
 ///

@@ -2,102 +2,126 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args};
+use clap::builder::{EnumValueParser, NonEmptyStringValueParser, PossibleValue};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
 use super::service::SocketArgs;
 use super::values::{DEFAULT_FILE, rows};
 use super::watch::StoredArgs;
 use crate::query::QueryArgs;
 
-/// What to show.
+/// What to show. Each has a flag of its name, too: see [`ViewArgs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum View {
-    /// Functions by the time they spent themselves
+    /// Functions by the time they spent themselves (default)
     Flat,
-    /// Functions, each between its callers and its callees
+    /// Functions, each between its callers and its callees, as gprof shows them
     Graph,
-    /// Cost-centre stacks
-    Stacks,
-    /// Source lines within functions
-    Lines,
-    /// Processes and their threads
-    Threads,
-    /// Cycles of mutual recursion
-    Cycles,
-    /// Size and cost of the profile itself
-    Stats,
     /// Calls from the root down
     Tree,
     /// From the functions that ran up to their callers
     BottomUp,
-    /// One function with its callers and callees, each as a tree
+    /// The callers and the callees of --function NAME, each as a tree
     #[value(alias = "callers")]
     Butterfly,
     /// The most expensive chains of calls
     Hot,
-    /// Functions over time
+    /// Source lines on which each function spent its time
+    Lines,
+    /// Processes and their threads
+    Threads,
+    /// What each function spent when
     Timeline,
+    /// Cost-centre stacks as `<leaf,...,root> weight`
+    Stacks,
+    /// Cycles of mutual recursion that really happened
+    Cycles,
+    /// Size and cost of the profile itself: contexts, depths, memory
+    Stats,
+}
+
+/// Which view: `--view graph`, or `--graph` for short.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ViewArgs {
+    /// The view, if one is named.
+    pub view: Option<View>,
+}
+
+const VIEW_HELP: &str = "Show a view by its name, as in --view graph; each has a flag of its own, too";
+
+const VIEW_LONG_HELP: &str = "\
+Show a view by its name, as in --view graph; each has a flag of its own, too
+
+graph: above a function stand its callers with the part of its time that they account for, below it its callees with the \
+part of theirs that it accounts for; `self` is what the callee of the arc spent itself, `child` what it spent in others. \
+Where functions call each other in circles, an arc may weigh differently from its two ends.
+
+hot: -n says how many chains; what they leave aside where they fork is shown beside them.
+
+timeline: with --sort total, what each function spent with what it called.
+
+In all of them a function in parentheses has been entered again, further in.";
+
+const VIEW_HEADING: &str = "View";
+const VIEW_GROUP: &str = "which view";
+
+impl Args for ViewArgs {
+    fn augment_args(command: Command) -> Command {
+        let view = Arg::new("view").long("view").value_name("VIEW").value_parser(EnumValueParser::<View>::new());
+        let view = view.hide_possible_values(true).help(VIEW_HELP).long_help(VIEW_LONG_HELP);
+        let flags = View::value_variants().iter().map(|view| {
+            let value = view.to_possible_value();
+            let help = value.as_ref().and_then(PossibleValue::get_help).cloned().unwrap_or_default();
+            let flag = Arg::new(view.name()).long(view.name()).action(ArgAction::SetTrue).help(help);
+            if *view == View::Butterfly { flag.alias("callers") } else { flag }
+        });
+        let arguments = flags.chain([view]).map(|argument| argument.group(VIEW_GROUP).help_heading(VIEW_HEADING));
+        command.group(ArgGroup::new(VIEW_GROUP)).args(arguments.collect::<Vec<_>>())
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        ViewArgs::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ViewArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ViewArgs, clap::Error> {
+        let flag = || View::value_variants().iter().find(|view| matches.get_flag(view.name()));
+        Ok(ViewArgs { view: matches.get_one("view").or_else(flag).copied() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = ViewArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("which view"))]
 pub struct ReportArgs {
     /// The profile, or the number of a daemon's session, or a process that one is on
     ///
-    /// A number is a file if there is one of that name, else a session, else a process.
+    /// A profile of ccsd, or what `perf record` has written, or what `perf script` has printed. A number is a file if there
+    /// is one of that name, else a session, else a process.
     #[arg(value_name = "FILE|ID|PID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
     pub file: PathBuf,
     #[command(flatten)]
+    pub view: ViewArgs,
+    #[command(flatten)]
     pub stored: StoredArgs,
-    /// Which view: flat, graph, stacks, lines, threads, cycles, stats, tree, bottom-up, butterfly, hot or timeline
-    ///
-    /// tree: calls from the root down; bottom-up: the functions that ran, each above its callers; butterfly: one --function, with its
-    /// callers and its callees as trees; hot: the most expensive chains of calls (-n: how many), and what they leave aside
-    /// where they fork; timeline: what each function spent when (--sort inherited: with what it called). A function in
-    /// parentheses has been entered again, further in.
-    #[arg(long = "view", value_name = "VIEW", group = "which view", hide_possible_values = true)]
-    pub view: Option<View>,
-    /// Functions by the time they spent themselves (default)
-    #[arg(long, group = "which view")]
-    pub flat: bool,
-    /// Functions, each between its callers and its callees
-    ///
-    /// In the form of gprof. Above a function stand its callers with the part of its time that they account for, below it
-    /// its callees with the part of theirs that it accounts for; `self` is what the callee of the arc spent itself, `child`
-    /// what it spent in others. Where functions call each other in circles, an arc may weigh differently from its two ends.
-    #[arg(long, group = "which view")]
-    pub graph: bool,
-    /// Cost-centre stacks as `<leaf,...,root> weight`
-    ///
-    /// Recursion is folded: a function in parentheses has been entered again since, further left.
-    #[arg(long, group = "which view")]
-    pub stacks: bool,
-    /// Source lines on which each function spent its time
-    #[arg(long, group = "which view")]
-    pub lines: bool,
-    /// Processes and their threads
-    #[arg(long, group = "which view")]
-    pub threads: bool,
-    /// Cycles of mutual recursion that really happened
-    #[arg(long, group = "which view")]
-    pub cycles: bool,
-    /// Size and cost of the profile itself: contexts, transitions, depths, memory
-    #[arg(long, group = "which view")]
-    pub stats: bool,
     /// Print JSON: one document with the accounting and the view
     #[arg(long)]
     pub json: bool,
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N", value_parser = rows, allow_negative_numbers = true)]
     pub limit: Option<usize>,
-    /// Only functions of this name (with --flat, --graph, --lines, --view butterfly)
+    /// Only functions of this name (of --flat, --graph, --lines, --butterfly, --timeline)
     ///
     /// If there is none of exactly this name, those whose names contain it.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["stacks", "threads", "cycles", "stats"])]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub function: Option<String>,
-    /// Order by inherited time instead of their own: --sort inherited
-    #[arg(long, conflicts_with_all = ["graph", "stacks", "lines", "threads", "cycles", "stats", "sort"])]
+    /// Order by total (inherited) time instead of self time: --sort total
+    #[arg(long, visible_alias = "total", conflicts_with = "sort")]
     pub inherited: bool,
     #[command(flatten)]
     pub socket: SocketArgs,
@@ -110,15 +134,16 @@ pub const REPORT_EXAMPLES: &str = "\
 Examples:
   ccsd report                              the flat profile of profile.ccsd
   ccsd report --graph --function parse     its callers and callees
-  ccsd report --view hot                   the most expensive chains of calls
-  ccsd report --view tree --min 2          calls from the root down, without what has less than 2%
-  ccsd report --view butterfly --function parse
-  ccsd report --view timeline --by module  what each module spent when
+  ccsd report --hot                        the most expensive chains of calls
+  ccsd report --tree --min 2               calls from the root down, 2% or more
+  ccsd report --butterfly --function parse
+  ccsd report --timeline --by module       what each module spent when
+  ccsd report perf.data                    what `perf record` has written
   ccsd report --stacks old.ccsd | grep malloc
   ccsd report --graph 3                    of the daemon's session 3, up to now
   ccsd report --watch nginx --since 03:10 --until 03:12
   ccsd report --hide module:libc.so.6      libc's time counts for its callers
-  ccsd report --focus parse --by file      where the time below parse goes, by source file
+  ccsd report --focus parse --by file      by source file, the time below parse
   ccsd report --since +10s --until +20s    what ran in the second ten seconds
-  ccsd report --min 1 --sort inherited     what has at least 1% of the time, and the rest as one
+  ccsd report --min 1 --sort total         what has at least 1%, the rest as one
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";

@@ -114,7 +114,7 @@ pub struct StopArgs {
 pub const STOP_EXAMPLES: &str = "\
 Examples:
   ccsd stop 3
-  ccsd report 3                            what it has collected is still there";
+  ccsd report 3                            what it has collected is there";
 
 /// Arguments of `ccsd save`.
 #[derive(Debug, Args)]
@@ -133,7 +133,7 @@ pub struct SaveArgs {
 
 pub const SAVE_EXAMPLES: &str = "\
 Examples:
-  ccsd save 3 -o now.ccsd                  the profile up to now; the session goes on
+  ccsd save 3 -o now.ccsd                  up to now; the session goes on
   ccsd report --graph now.ccsd
   ccsd save 3 -o - | ssh elsewhere 'cat > now.ccsd'";
 
@@ -189,4 +189,4 @@ pub const TOP_EXAMPLES: &str = "\
 Examples:
   ccsd top $(pgrep -o nginx)               until q; the key ? tells all others
   ccsd top 3                               a session of the daemon
-  ccsd top profile.ccsd                    a file, finished or still being written";
+  ccsd top profile.ccsd                    a file, also while it is being written";

@@ -85,8 +85,8 @@ pub struct DiffArgs {
     /// Overwrite a file that is no flame graph
     #[arg(long, requires = "svg")]
     pub force: bool,
-    /// Order by the change of inherited time instead of their own
-    #[arg(long)]
+    /// Order by the change of total (inherited) time instead of self time
+    #[arg(long, visible_alias = "total")]
     pub inherited: bool,
     /// Only changes that chance hardly explains
     ///
@@ -122,13 +122,13 @@ pub const DIFF_EXAMPLES: &str = "\
 Examples:
   ccsd diff before.ccsd after.ccsd
   ccsd diff --watch nginx --since -1h --against -25h..-24h     now and yesterday
-  ccsd diff --significant --inherited before.ccsd after.ccsd
+  ccsd diff --significant --total before.ccsd after.ccsd
   ccsd diff --tree --min 2 before.ccsd after.ccsd
-  ccsd diff --absolute --by module before.ccsd after.ccsd      of runs that did the same work
+  ccsd diff --absolute --by module before.ccsd after.ccsd      for the same work
   ccsd diff --svg diff.svg before.ccsd after.ccsd
-  ccsd diff --before a1.ccsd a2.ccsd a3.ccsd --after b1.ccsd b2.ccsd b3.ccsd     several runs of each
-  ccsd diff --fail-above 5% --before old/*.ccsd --after new/*.ccsd    for CI: status 3 if something grew by 5 points
-  ccsd diff --against +0..+10s --since +10s profile.ccsd       two times of one run";
+  ccsd diff --before a?.ccsd --after b?.ccsd                   several runs each
+  ccsd diff --fail-above 5% --before old/* --after new/*       for CI
+  ccsd diff --against +0..+10s --since +10s profile.ccsd       two times of a run";
 
 /// Arguments of `ccsd watches`.
 #[derive(Debug, Args)]

@@ -219,9 +219,9 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
         Some(By::Name) => view.rows.sort_by(|a, b| a.name.cmp(&b.name)),
         Some(By::Image) => view.rows.sort_by(|a, b| a.image.cmp(&b.image)),
         Some(column) => {
-            let column = column.name();
+            let column = column.heading();
             return Err(Failure::bad_request(anyhow!(
-                "a difference has no column {column} to sort by: it has self, inherited, samples, name, image"
+                "a difference has no column {column} to sort by: it has self, total, samples, name, image"
             )));
         }
     }
@@ -294,7 +294,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         return "no function to show\n".to_owned();
     }
     let scale = Scale::new(unit, view.before.weight.max(view.after.weight));
-    let which = if args.inherited { "inherited" } else { "self" };
+    let which = if args.inherited { "total" } else { "self" };
     let (one, _) = args.query.by.nouns();
     let mut table = Table::new(vec![
         Column::number(format!("{which} change {}", if args.absolute { scale.unit } else { "%" })),
@@ -303,9 +303,9 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         Column::number("%"),
         Column::number("-> self"),
         Column::number("%"),
-        Column::number("inherited"),
+        Column::number("total"),
         Column::number("%"),
-        Column::number("-> inherited"),
+        Column::number("-> total"),
         Column::number("%"),
         Column::text("image").at_most(IMAGE_WIDTH),
         Column::text(one),

@@ -17,9 +17,9 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
     let mut table = Table::new(vec![
         Column::number(if absolute { format!("change {}", scale.unit) } else { "change %".to_owned() }),
         Column::text(""),
-        Column::number(format!("inherited {}", scale.unit)),
+        Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
-        Column::number("-> inherited"),
+        Column::number("-> total"),
         Column::number("%"),
         Column::number("self"),
         Column::number("-> self"),

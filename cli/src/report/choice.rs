@@ -13,16 +13,7 @@ const BANDS: usize = 15;
 impl View {
     /// What is asked for.
     pub fn of(args: &ReportArgs) -> View {
-        let chosen = [
-            (args.graph, View::Graph),
-            (args.stacks, View::Stacks),
-            (args.lines, View::Lines),
-            (args.threads, View::Threads),
-            (args.cycles, View::Cycles),
-            (args.stats, View::Stats),
-        ];
-        let chosen = chosen.into_iter().find(|(given, _)| *given).map(|(_, view)| view);
-        args.view.or(chosen).unwrap_or(View::Flat)
+        args.view.view.unwrap_or(View::Flat)
     }
 
     /// Its name in JSON, and that of its option.

@@ -28,7 +28,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut table = Table::new(vec![
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
-        Column::number(format!("inherited {}", scale.unit)),
+        Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
         Column::number("95% interval").if_room(),
         Column::text("cycle"),

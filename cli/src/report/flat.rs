@@ -38,7 +38,7 @@ pub fn text(shown: &Shown<'_>) -> String {
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
         Column::number("95% interval").if_room(),
-        Column::number(format!("inherited {}", scale.unit)),
+        Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
     ];
     // Of a module, a thread, a group the image is itself, or none.

@@ -97,7 +97,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut text = String::new();
     for (number, path) in (1..).zip(&paths) {
         let mut table = Table::new(vec![
-            Column::number(format!("inherited {}", scale.unit)),
+            Column::number(format!("total {}", scale.unit)),
             Column::number("%"),
             Column::number(format!("self {}", scale.unit)),
             Column::number("%"),

@@ -163,8 +163,8 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let view = View::of(args);
     let sort = args.query.sort.or(args.inherited.then_some(Column::Inherited));
     if let Some(column) = sort.filter(|column| !view.columns().contains(column)) {
-        let columns: Vec<_> = view.columns().iter().map(|column| column.name()).collect();
-        let (view, column) = (view.name(), column.name());
+        let columns: Vec<_> = view.columns().iter().map(|column| column.heading()).collect();
+        let (view, column) = (view.name(), column.heading());
         let has = if columns.is_empty() {
             "has an order of its own".to_owned()
         } else {
@@ -242,7 +242,7 @@ fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str
         what.push(format!("by {}", shown.by.name()));
     }
     if let Some(column) = shown.sort.or_else(|| view.columns().first().copied()) {
-        what.push(format!("in order of {}", column.name()));
+        what.push(format!("in order of {}", column.heading()));
     }
     let mut text = format!("{}; weighed by {}", what.join(" "), shown.metric.name);
     let min = question.min_percent.unwrap_or(view.usual_min());

@@ -50,10 +50,10 @@ fn text(view: View) -> String {
 fn flat() {
     assert_eq!(
         text(View::Flat),
-        "self ms      %  95% interval  inherited ms       %  image   function\n\
-         \x20 60.00  66.67  56.42..75.55         60.00   66.67  [ccsd]  c\\u{1b}[31m\n\
-         \x20 20.00  22.22  14.87..31.85         90.00  100.00  [ccsd]  a\n\
-         \x20 10.00  11.11   6.15..19.26         60.00   66.67  [ccsd]  b\n"
+        "self ms      %  95% interval  total ms       %  image   function\n\
+         \x20 60.00  66.67  56.42..75.55     60.00   66.67  [ccsd]  c\\u{1b}[31m\n\
+         \x20 20.00  22.22  14.87..31.85     90.00  100.00  [ccsd]  a\n\
+         \x20 10.00  11.11   6.15..19.26     60.00   66.67  [ccsd]  b\n"
     );
 }
 
@@ -62,9 +62,7 @@ fn rows_left_out_are_summed_up() {
     let profile = example();
     let text = view_text(View::Flat, &Shown { limit: Some(1), ..shown(&profile) });
     assert!(
-        text.ends_with(
-            "  30.00  33.33  24.45..43.58                               [2 more functions; -n 0 shows all]\n"
-        ),
+        text.ends_with("  30.00  33.33  24.45..43.58                           [2 more functions; -n 0 shows all]\n"),
         "{text}"
     );
     let text = view_text(View::Stacks, &Shown { limit: Some(3), ..shown(&profile) });

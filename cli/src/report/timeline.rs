@@ -46,7 +46,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let other = view.other.as_deref().filter(|_| view.left_out > 0).map(heights);
     let most = |rows: &mut dyn Iterator<Item = &Vec<f64>>| rows.flatten().copied().fold(0.0, f64::max);
     let (most_all, most_band) = (most(&mut [&all].into_iter()), most(&mut bands.iter().chain(&other)));
-    let which = if view.inherited { "inherited" } else { "self" };
+    let which = if view.inherited { "total" } else { "self" };
     let mut head = format!(
         "# each band goes from +{} to +{} in {} of at most {}; a full block is {}, in the first row {}\n",
         nanoseconds(first.from_ns),

@@ -91,7 +91,7 @@ pub fn butterflies_text(shown: &Shown<'_>) -> String {
             text.push('\n');
         }
         let head = format!(
-            "{} ({}): inherited {} {} ({}%), self {} {} ({}%)",
+            "{} ({}): total {} {} ({}%), self {} {} ({}%)",
             sanitise(&row.name),
             sanitise(&row.image),
             scale.weight(row.inherited_weight),
@@ -102,8 +102,8 @@ pub fn butterflies_text(shown: &Shown<'_>) -> String {
             percent(row.self_share.fraction),
         );
         text.push_str(&shown.layout.paint(Tone::Strong, &head));
-        text.push_str("\n\ncallers: who its inherited time was for\n");
-        text.push_str(&one_weight(shown, &callers, "inherited"));
+        text.push_str("\n\ncallers: who its total time was for\n");
+        text.push_str(&one_weight(shown, &callers, "total"));
         text.push_str("\ncallees: where it went\n");
         text.push_str(&both_weights(shown, &callees));
     }
@@ -114,7 +114,7 @@ fn both_weights(shown: &Shown<'_>, view: &TreeView) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let share = |weight| percent(Share::of_weight(weight, &view.total).fraction);
     let mut table = Table::new(vec![
-        Column::number(format!("inherited {}", scale.unit)),
+        Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),

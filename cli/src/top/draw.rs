@@ -217,7 +217,7 @@ fn push_rows(
     if compares {
         titles.push_str(&format!("{:>8} ", "change"));
     }
-    titles.push_str(&format!("{:>6} {:>9}  ", "inher%", format!("self {}", scale.unit)));
+    titles.push_str(&format!("{:>6} {:>9}  ", "total%", format!("self {}", scale.unit)));
     if bars {
         titles.push_str(&" ".repeat(BAR + 1));
     }
@@ -403,7 +403,7 @@ mod tests {
                 "ccsd top  ./prog  200 ms  0 samples  0 lost",
                 "CPUs   0.50 \u{2588} 0.50",
                 " 1 flat  2 tree  3 callers  4 threads   by self",
-                " self% inher%   self ms  function",
+                " self% total%   self ms  function",
                 " 60.00  60.00     60.00  read  prog",
                 " 30.00  90.00     30.00  parse  prog",
                 " 10.00 100.00     10.00  main  prog",

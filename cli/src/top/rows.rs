@@ -71,7 +71,7 @@ impl Sort {
     pub fn name(self) -> &'static str {
         match self {
             Sort::Own => "self",
-            Sort::Inherited => "inherited",
+            Sort::Inherited => "total",
             Sort::Name => "name",
             Sort::Change => "change",
         }

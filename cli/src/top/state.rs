@@ -362,7 +362,7 @@ Enter             on a function: its callers and callees; on a thread or process
 F                 only stacks with the chosen function
 H                 hide the chosen function: its time counts for its callers
 Esc               back: take the last of these back
-o                 order by self, inherited, name, change
+o                 order by self, total, name, change
 p, space          pause: what comes meanwhile is shown afterwards
 i                 the last interval only, or everything so far
 f                 freeze: compare what comes from now on with what came before
@@ -373,7 +373,7 @@ Ctrl-L, Ctrl-Z    draw anew; go to the background
 q, Ctrl-C         end
 
 self              on top of the stack there: it was running
-inherited         it, or anything that it called
+total             it, or anything that it called
 (name)            not active any more: named because it called the next one
 change            in points of percent of self; * where chance hardly explains it
 line at the top   how many CPUs were busy, interval by interval";

@@ -30,7 +30,16 @@ impl Column {
     pub const ALL: [Column; 7] =
         [Column::Own, Column::Inherited, Column::Child, Column::Samples, Column::Name, Column::Image, Column::Id];
 
-    /// Its name.
+    /// Its name in tables and on the command line: the word that other profilers use.
+    #[must_use]
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Column::Inherited => "total",
+            other => other.name(),
+        }
+    }
+
+    /// Its name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +58,10 @@ impl FromStr for Column {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Column::ALL.map(Column::name).join(", ");
-        Column::ALL.into_iter().find(|it| it.name() == text).ok_or_else(|| format!("{text:?} is none of {}", names()))
+        let names = || Column::ALL.map(Column::heading).join(", ");
+        Column::ALL
+            .into_iter()
+            .find(|it| it.name() == text || it.heading() == text)
+            .ok_or_else(|| format!("{text:?} is none of {}", names()))
     }
 }

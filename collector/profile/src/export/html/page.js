@@ -133,7 +133,8 @@ class Page {
     const tab = document.querySelector(`nav [data-view="${CSS.escape(given.get("view") || "")}"]`);
     this.state.view = tab && !tab.hidden ? tab.dataset.view : "flame";
     if (this.timeline) this.timeline.text = given.get("time") || "";
-    this.state.sort = ["self", "inherited", "name", "image"].includes(given.get("sort")) ? given.get("sort") : "self";
+    const sort = given.get("sort") === "total" ? "inherited" : given.get("sort");
+    this.state.sort = ["self", "inherited", "name", "image"].includes(sort) ? sort : "self";
     this.state.up = given.get("up") === "1";
     const chosen = Number(given.get("function") ?? -1);
     this.state.function = Number.isInteger(chosen) && chosen >= 0 && chosen < this.model.functions.length ? chosen : -1;
