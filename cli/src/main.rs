@@ -18,6 +18,7 @@ mod leader;
 mod manual;
 mod near;
 mod output;
+mod processes;
 mod query;
 mod report;
 mod run;

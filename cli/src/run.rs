@@ -15,12 +15,14 @@ use crossbeam_channel::{Receiver, select, unbounded};
 
 use crate::args::collect::{AttachArgs, CollectArgs, RecordArgs};
 use crate::args::values::{DEFAULT_FILE, Frequency};
+use crate::doctor::Capabilities;
 use crate::dump;
 use crate::dump::crash::{self, Told};
 use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::job::{self, Job};
 use crate::leader::Leader;
+use crate::processes;
 use crate::report;
 use crate::service;
 use crate::signals::{Asking, Plan, Signals};
@@ -88,12 +90,7 @@ fn suggest_here(failure: Failure, program: &[OsString]) -> Failure {
 
 /// Profiles processes that run already.
 pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let mut pids = Vec::with_capacity(args.pids.len());
-    for pid in args.pids {
-        if !pids.contains(&pid) {
-            pids.push(pid);
-        }
-    }
+    let pids = processes::find(&args.processes, Capabilities::effective().perfmon)?;
     if args.detach {
         return detach(pids, &args.collect);
     }

@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
-use std::process::ExitCode;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::Collecting;
-use ccsd_tests::fixture::{Running, build};
+use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
-use ccsd_tests::suite::{CC, Suite};
+use ccsd_tests::suite::{CC, Need, Suite};
 
 const CPU_CLOCK: [&str; 2] = ["-F", "1999"];
 const FLAGS: [&str; 3] = ["-O1", "-pthread", "-ldl"];
@@ -73,6 +75,57 @@ fn main() -> ExitCode {
             let (all, counted) = (accounting.received as f64, accounting.expected.unwrap() as f64);
             assert!(counted > all * 0.97, "{accounting:?}");
             assert_eq!(recorded.processes().len(), 1);
+        })
+        .test("by_name", &[CC], || {
+            let dir = scratch();
+            // The kernel keeps 15 bytes of a name: the whole one is the file's.
+            let name = "called-like-nothing-else-here";
+            let program = dir.path().join(name);
+            copy_program(build("forever.c", &["-O1"]), &program);
+            let attach = |name: &str| Ended::of(&mut ccsd(["attach", "--no-output", "--duration", "0.3", name]));
+            attach(name).assert_refused(2, &["no process is called", name]);
+            let dump = |name: &str| Ended::of(&mut ccsd(["dump", name]));
+            dump(name).assert_refused(2, &["no process is called", name]);
+            let first = Running::start(&program, &["first", "a b"]);
+            let pid = first.pid().to_string();
+            for name in [name, &name[..15]] {
+                let ended = attach(name);
+                assert!(ended.status.success() && ended.stderr.contains(&format!("({pid})")), "{ended:?}");
+                let ended = dump(name);
+                assert!(ended.status.success() && ended.stdout.contains(&pid), "{ended:?}");
+            }
+            attach(&name[..14]).assert_refused(2, &["no process is called"]);
+            let second = Running::start(&program, &["second"]);
+            for ended in [attach(name), dump(name)] {
+                ended.assert_refused(2, &["several processes are called", name]);
+                let listed = |pid: u32, words: &str| {
+                    let pid = pid.to_string();
+                    let line = ended.stderr.lines().find(|line| line.split_whitespace().next() == Some(pid.as_str()));
+                    assert!(line.is_some_and(|line| line.ends_with(words)), "{}", ended.stderr);
+                };
+                listed(first.pid(), "first 'a b'");
+                listed(second.pid(), "second");
+            }
+        })
+        .test("names_of_other_users", &[CC, Need::Root], || {
+            let dir = scratch();
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            let name = "owned-by-others";
+            let program = dir.path().join(name);
+            copy_program(build("forever.c", &["-O1"]), &program);
+            let roots = Running::start(&program, &[]);
+            let attach = |user: u32| {
+                let mut command = ccsd(["attach", "--user", "--no-output", "--duration", "0.3", name]);
+                Ended::of(as_user(&mut command, user))
+            };
+            let ended = attach(NOBODY);
+            ended.assert_refused(2, &["no process that you may look at is called", name]);
+            assert!(ended.stderr.contains(&roots.pid().to_string()) && ended.stderr.contains("root"), "{ended:?}");
+            // One's own is meant, and the other is mentioned.
+            let own = Running::start_command(as_user(&mut Command::new(&program), NOBODY));
+            let ended = attach(NOBODY);
+            assert!(ended.status.success() && ended.stderr.contains(&format!("({})", own.pid())), "{ended:?}");
+            assert!(ended.stderr.contains(&format!("PID {} of user root", roots.pid())), "{ended:?}");
         })
         .test("library_loaded_afterwards", &[CC], || {
             let plugin = build("plugin.c", &["-O1", "-shared", "-fPIC"]);

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::service::ByArgs;
-use super::values::{Frequency, frequency, memory, overhead, pid};
+use super::values::{Frequency, ProcessName, frequency, memory, overhead, process};
 use crate::duration;
 
 fn event() -> impl TypedValueParser<Value = EventChoice> {
@@ -121,9 +121,12 @@ Then see more of it:
 pub struct AttachArgs {
     #[command(flatten)]
     pub collect: CollectArgs,
-    /// Process ids
-    #[arg(required = true, value_name = "PID", value_parser = pid)]
-    pub pids: Vec<u32>,
+    /// Process ids, or names of processes
+    ///
+    /// A name is that of the process (as `ps -o comm` shows it) or of its executable's file. It must be that of one process;
+    /// where several have it, they are listed.
+    #[arg(required = true, value_name = "PID|NAME", value_parser = process)]
+    pub processes: Vec<ProcessName>,
     /// Leave the session to a daemon, and print its number
     ///
     /// It goes on until its processes end, the duration is over, or `ccsd stop`.
@@ -134,7 +137,8 @@ pub struct AttachArgs {
 /// Examples of `ccsd attach --help`.
 pub const ATTACH_EXAMPLES: &str = "\
 Examples:
-  ccsd attach 1234                         until it ends or Ctrl-C is typed twice
+  ccsd attach 1234                         until it ends, or Ctrl-C twice
+  ccsd attach redis-server                 the one process of this name
   ccsd attach --duration 10 1234 1240
   ccsd attach --no-inherit $(pgrep -o nginx)
-  ccsd attach --detach 1234                a daemon goes on with it: see `ccsd live`, `ccsd report`";
+  ccsd attach --detach 1234                a daemon goes on with it";

@@ -3,14 +3,17 @@
 use clap::Args;
 
 use super::service::ByArgs;
-use super::values::{lines, pid};
+use super::values::{ProcessName, lines, process};
 
 /// Arguments of `ccsd dump`.
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// Process ids
-    #[arg(required = true, value_name = "PID", value_parser = pid)]
-    pub pids: Vec<u32>,
+    /// Process ids, or names of processes
+    ///
+    /// A name is that of the process (as `ps -o comm` shows it) or of its executable's file. It must be that of one process;
+    /// where several have it, they are listed.
+    #[arg(required = true, value_name = "PID|NAME", value_parser = process)]
+    pub processes: Vec<ProcessName>,
     /// Their descendants, too
     #[arg(short, long)]
     pub children: bool,
@@ -37,9 +40,11 @@ pub struct DumpArgs {
 pub const DUMP_EXAMPLES: &str = "\
 Examples:
   ccsd dump 1234
+  ccsd dump redis-server                   the one process of this name
   ccsd dump --children $(pgrep -o make)    with all that it has started
-  ccsd dump -n 5 $(pgrep -o java)          only the innermost and outermost frames
-  ccsd dump --json 1234 | jq -r '.processes[].threads[] | [.tid, .state, .frames[0].function] | @tsv'
+  ccsd dump -n 5 $(pgrep -o java)          the innermost and outermost frames
+  ccsd dump --json 1234 | jq '.processes[].threads[].frames[0].function'
 
-Exit status: 0 if there are stacks of all processes; 1 if some of them could not be looked at, or
-there was no stack to be had; 2 if none could be: no such process, or not permitted.";
+Exit status: 0 if there are stacks of all processes; 1 if some of them could not
+be looked at, or there was no stack to be had; 2 if none could be: no such
+process, or not permitted.";

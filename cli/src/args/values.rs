@@ -89,6 +89,27 @@ pub fn id(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not the number of a session (`ccsd sessions` lists them) or of a process".to_owned())
 }
 
+/// A process as it is named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessName {
+    /// By its number.
+    Pid(u32),
+    /// By its name.
+    Name(String),
+}
+
+/// Reads a process id, or else the name of a process.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn process(text: &str) -> Result<ProcessName, String> {
+    // Nobody who types a number means a name.
+    if text.is_empty() || text.parse::<f64>().is_ok() {
+        return pid(text).map(ProcessName::Pid);
+    }
+    Ok(ProcessName::Name(text.to_owned()))
+}
+
 /// Reads a process id.
 ///
 /// # Errors
@@ -123,6 +144,9 @@ mod tests {
             assert!(message.contains(&format!("1 to {}", system::perf_max_sample_rate())), "{message}");
         }
         assert_eq!((rows("20"), rows("0")), (Ok(20), Ok(0)));
+        assert_eq!(process("12"), Ok(ProcessName::Pid(12)));
+        assert_eq!(process("12a"), Ok(ProcessName::Name("12a".to_owned())));
+        assert!(["", "0", "-1", "1.5", "99999999999"].into_iter().all(|text| process(text).is_err()));
         for text in ["abc", "-1", "1.5", "", "99999999999999999999"] {
             assert!(rows(text).unwrap_err().starts_with("-n takes a number of rows"), "{text}");
             assert!(lines(text).is_err() && id(text).is_err(), "{text}");

@@ -284,14 +284,16 @@ fn is_virtual_machine() -> bool {
 
 /// What this process may do beyond what its user may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Capabilities {
-    perfmon: bool,
+pub struct Capabilities {
+    /// To sample what others run.
+    pub perfmon: bool,
     ptrace: bool,
     syslog: bool,
 }
 
 impl Capabilities {
-    fn effective() -> Capabilities {
+    /// Those of this process.
+    pub fn effective() -> Capabilities {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).map(Capabilities::of).unwrap_or_default()

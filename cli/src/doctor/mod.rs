@@ -17,6 +17,8 @@ use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::wrap;
 use ccsd_profile::json::to_text;
 
+pub use checks::Capabilities;
+
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -18,6 +18,7 @@ use crossbeam_channel::Receiver;
 
 use crate::args::dump::DumpArgs;
 use crate::exit::{Exit, Failure};
+use crate::processes;
 use crate::service;
 use crate::signals::Asking;
 use crate::style::{ColorChoice, Layout};
@@ -42,7 +43,8 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         },
     };
     let by = service::by(&args.by);
-    let (dumps, mut failures) = take(&args.pids, args.children, &by);
+    let pids = processes::find(&args.processes, false)?;
+    let (dumps, mut failures) = take(&pids, args.children, &by);
     if dumps.is_empty()
         && let Some(failure) = failures.pop()
     {

@@ -171,6 +171,48 @@ pub fn comm(pid: u32, tid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
 }
 
+/// A process that was found by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its number.
+    pub pid: u32,
+    /// Whether this process may look at its memory, as `ptrace` would: its executable is readable then.
+    pub is_traceable: bool,
+}
+
+/// Bytes of a name that the kernel keeps: `TASK_COMM_LEN` without the final zero.
+const COMM_BYTES: usize = 15;
+
+/// The running processes whose name, or whose executable's file name, is `name`, by their numbers: no threads of the kernel,
+/// and not this process.
+pub fn named(name: &str) -> Vec<Named> {
+    let own = std::process::id();
+    let pids = numbers_in("/proc").unwrap_or_default().into_iter().filter(|&pid| pid != own);
+    let mut found: Vec<Named> = pids
+        .filter_map(|pid| {
+            let stat = stat(pid).ok().filter(|stat| !stat.kernel_thread && !stat.exiting)?;
+            let executable = fs::read_link(format!("/proc/{pid}/exe"));
+            let is_traceable = executable.is_ok();
+            let file = executable.ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+            // The command line tells a name that is longer than the kernel keeps, where the executable is not to be seen.
+            let is_beginning =
+                || name.len() > COMM_BYTES && name.as_bytes().get(..COMM_BYTES) == Some(stat.comm.as_bytes());
+            let is_it = stat.comm == name
+                || match file {
+                    Some(file) => file.strip_suffix(" (deleted)").unwrap_or(&file) == name,
+                    None => is_beginning() && command_line(pid).first().is_some_and(|word| file_name(word) == name),
+                };
+            is_it.then_some(Named { pid, is_traceable })
+        })
+        .collect();
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// The words of a process's command line; empty for a zombie.
 pub fn command_line(pid: u32) -> Vec<String> {
     words(&read(&format!("/proc/{pid}/cmdline")).unwrap_or_default())
@@ -306,6 +348,27 @@ mod tests {
         assert_eq!(parse_map(b"7f00-8000 r-xp 0 00:00 0   /\xff ").unwrap().path, b"/\xff ");
         assert_eq!(parse_map(b"garbage"), None);
         assert_eq!(parse_map(b""), None);
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        // Longer than the kernel keeps; then another name than the file's.
+        let program = dir.path().join("sleep-for-procfs-tests");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("100").spawn().unwrap();
+        let pid = child.id();
+        // Until it has executed the program it has this one's name.
+        while command_line(pid).get(1).is_none_or(|word| word != "100") {
+            std::thread::yield_now();
+        }
+        let process = Named { pid, is_traceable: true };
+        assert_eq!(named("sleep-for-procfs-tests"), std::slice::from_ref(&process));
+        assert_eq!(named("sleep-for-procf"), std::slice::from_ref(&process));
+        assert!(named("sleep-for-proc").is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(named("sleep-for-procfs-tests").is_empty());
     }
 
     #[test]
