@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::style::ColorChoice;
 
@@ -32,7 +32,7 @@ use watch::{DIFF_EXAMPLES, DiffArgs, WATCHES_EXAMPLES, WatchesArgs};
 /// ccsd samples the call stacks of native programs and charges every sample to its cost-centre stack, in which recursion
 /// is folded away. It needs no rebuild, never stops the program, and counts whatever it loses.
 #[derive(Debug, Parser)]
-#[command(name = "ccsd", version, max_term_width = 100, after_long_help = EXAMPLES)]
+#[command(name = "ccsd", version, max_term_width = 80, after_long_help = EXAMPLES)]
 pub struct Cli {
     /// When to use colour
     #[arg(long, value_name = "WHEN", global = true, default_value = "auto", hide_short_help = true)]
@@ -42,17 +42,59 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The commands by what they are for, as `ccsd --help` lists them.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Collect", &["record", "attach", "dump"]),
+    ("Look", &["report", "top", "annotate", "diff", "export", "import"]),
+    ("Service", &["daemon", "sessions", "live", "stop", "save", "watches", "metrics"]),
+    ("Help", &["doctor", "completions", "man", "help"]),
+];
+
+impl Cli {
+    /// The arguments of this process. Ends it where they are wrong, or ask for help.
+    pub fn parse_grouped() -> Cli {
+        Cli::from_arg_matches(&Cli::grouped().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The definition, whose help lists commands by groups.
+    pub fn grouped() -> clap::Command {
+        let command = Cli::command();
+        let groups: String = GROUPS.iter().map(|(title, names)| group_text(&command, title, names)).collect();
+        command.help_template(format!(
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{}\n{{options}}{{after-help}}",
+            heading("Options")
+        ))
+    }
+}
+
+/// A heading as clap prints them; on what is no terminal without its style.
+fn heading(title: &str) -> String {
+    format!("\x1b[1m\x1b[4m{title}:\x1b[0m")
+}
+
+fn group_text(command: &clap::Command, title: &str, names: &[&str]) -> String {
+    let about = |name: &str| {
+        let about = command.find_subcommand(name).and_then(clap::Command::get_about).map(ToString::to_string);
+        // clap makes this one.
+        about.unwrap_or_else(|| "Show the help of a command".to_owned())
+    };
+    let lines = names.iter().map(|name| format!("  \x1b[1m{name:<11}\x1b[0m  {}\n", about(name)));
+    format!("{}\n{}\n", heading(title), lines.collect::<String>())
+}
+
 const EXAMPLES: &str = "\
 Examples:
-  ccsd record -- xz -k big.tar       run a program and see where its time goes
-  ccsd attach $(pgrep -o postgres)   the same for one that runs; Ctrl-C twice ends it
-  ccsd dump $(pgrep -o postgres)     what each of its threads is doing now
+  ccsd record -- xz -k big.tar       run a program; see where its time goes
+  ccsd attach redis-server           profile what runs; Ctrl-C twice ends it
+  ccsd dump redis-server             what each of its threads is doing now
   ccsd report --graph                callers and callees, from profile.ccsd
-  ccsd doctor                        what can be sampled here, and how to allow more
+  ccsd doctor                        what can be sampled, and how to allow more
 
-Exit status: that of the program for `record` (and the same signal, if one killed
-it); else 0 if all went well, 1 if something failed on the way, 2 if the request
-cannot be met, 3 if something grew by more than `diff --fail-above` allows. 126: the program cannot be executed. 127: it is not found.";
+Exit status: that of the program for `record` (and the same signal, if one
+killed it); else 0 if all went well, 1 if something failed on the way, 2 if the
+request cannot be met (no such process, function or session, no profile), 3 if
+something grew by more than `diff --fail-above` allows. 126: the program cannot
+be executed. 127: it is not found.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -222,12 +264,13 @@ pub struct ImportArgs {
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
-  ccsd import                              perf.data, as from perf record --call-graph dwarf -- ./prog
+  ccsd import                              perf.data of this folder
   ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd
   perf record -g -o - ./prog | ccsd import -
   ccsd import -e cycles                    of several events this one
-  ccsd import script.txt                   what was printed on another machine, as here:
-  perf script --header --no-inline --max-stack 65535 -F comm,pid,tid,time,event,period,ip,sym,dso | ccsd import -";
+  ccsd import script.txt                   what perf printed elsewhere, as here:
+  perf script --header --no-inline --max-stack 65535 \\
+    -F comm,pid,tid,time,event,period,ip,sym,dso > script.txt";
 
 /// Arguments of `ccsd doctor`.
 #[derive(Debug, Args)]
@@ -274,7 +317,7 @@ Examples:
 mod tests {
     use super::values::Frequency;
     use super::*;
-    use clap::{CommandFactory, ValueEnum};
+    use clap::ValueEnum;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split(' '))
@@ -283,6 +326,38 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let mut command = Cli::grouped();
+        command.build();
+        let mut names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        (names.sort_unstable(), grouped.sort_unstable());
+        assert_eq!(names, grouped);
+    }
+
+    #[test]
+    fn every_help_fits_80_columns_and_has_examples() {
+        let mut command = Cli::grouped();
+        command.build();
+        let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().to_owned()).collect();
+        let mut wide = Vec::new();
+        for name in names.iter().filter(|name| *name != "help") {
+            let sub = command.find_subcommand_mut(name).unwrap();
+            let long = sub.render_long_help().to_string();
+            assert!(long.contains("Examples:\n  ccsd "), "{name} has no example");
+            for text in [long, sub.render_help().to_string()] {
+                wide.extend(
+                    text.lines().filter(|line| line.chars().count() > 80).map(|line| format!("{name}: {line}")),
+                );
+            }
+        }
+        for text in [command.render_long_help().to_string(), command.render_help().to_string()] {
+            wide.extend(text.lines().filter(|line| line.chars().count() > 80).map(str::to_owned));
+        }
+        assert!(wide.is_empty(), "{}", wide.join("\n"));
     }
 
     #[test]

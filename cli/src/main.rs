@@ -34,8 +34,6 @@ mod top;
 use std::fmt;
 use std::io::{Write, stderr};
 
-use clap::Parser;
-
 use args::{Cli, Command};
 use exit::{Exit, Failure};
 
@@ -44,7 +42,7 @@ fn main() {
     if std::env::args_os().nth(1).is_some_and(|word| word == service::worker::ARGUMENT) {
         service::worker::serve().leave();
     }
-    let cli = Cli::parse();
+    let cli = Cli::parse_grouped();
     let exit = run(cli).unwrap_or_else(|failure| {
         warn(format_args!("{failure}"));
         Exit::Status(failure.status)

@@ -5,7 +5,7 @@ use std::io::{self, Write, stdout};
 
 use anyhow::Context;
 use ccsd_daemon::destination;
-use clap::CommandFactory;
+use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
@@ -14,14 +14,28 @@ use crate::exit::{Exit, Failure};
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "ccsd", &mut script);
+    clap_complete::generate(args.shell, &mut Cli::grouped(), "ccsd", &mut script);
+    if args.shell == Shell::Bash {
+        script = values_first(&String::from_utf8_lossy(&script)).into_bytes();
+    }
     print(&script)
+}
+
+/// A script for bash that offers values, as formats are, before options: it offers them in the order of its lists.
+fn values_first(script: &str) -> String {
+    let lines = script.lines().map(|line| {
+        let list = line.split_once("opts=\"").and_then(|(start, rest)| Some((start, rest.strip_suffix('"')?)));
+        let Some((start, words)) = list else { return format!("{line}\n") };
+        let (options, values): (Vec<&str>, Vec<&str>) = words.split(' ').partition(|word| word.starts_with('-'));
+        format!("{start}opts=\"{}\"\n", [values, options].concat().join(" "))
+    });
+    lines.collect()
 }
 
 /// Prints the manual page of ccsd, or writes all pages.
 pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
     // `ccsd help` needs no page.
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = Cli::grouped().disable_help_subcommand(true);
     command.build();
     let Some(directory) = &args.directory else {
         return print(&page(&command)?);
@@ -88,12 +102,18 @@ mod tests {
 
     #[test]
     fn pages_have_their_examples_line_by_line() {
-        let mut command = Cli::command();
+        let mut command = Cli::grouped();
         command.build();
         for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
             let page = String::from_utf8(page(command).unwrap()).unwrap();
             assert!(page.contains(".nf\n  ccsd "), "{}", command.get_name());
         }
+    }
+
+    #[test]
+    fn values_come_before_options() {
+        let script = "a\n  opts=\"-o --output html svg -h\"\n  opts=\"\"\nb";
+        assert_eq!(values_first(script), "a\n  opts=\"html svg -o --output -h\"\n  opts=\"\"\nb\n");
     }
 
     #[test]
