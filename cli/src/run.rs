@@ -139,6 +139,7 @@ fn options(args: &CollectArgs) -> Result<Options, Failure> {
         inherit: !args.no_inherit,
         per_cpu: args.per_cpu,
         budget: Budget::of(args.memory),
+        arguments: !args.no_args,
         ..Options::default()
     })
 }

@@ -48,5 +48,5 @@ pub use error::{Error, Result};
 pub use options::Options;
 pub use pace::Overhead;
 pub use perf::choice::{EventChoice, Scope, check_rate};
-pub use session::{Session, check_target};
+pub use session::{Session, check_target, without_arguments};
 pub use session_event::SessionEvent;

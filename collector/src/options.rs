@@ -40,6 +40,8 @@ pub struct Options {
     pub owner: Option<Owner>,
     /// What a process must fit: its samples are kept only while it does. `None` for all that is followed.
     pub filter: Option<Arc<dyn Filter>>,
+    /// Whether the target's arguments, which may hold secrets, are noted in the profile; its program is in any case.
+    pub arguments: bool,
     /// Time between two updates.
     pub interval: Duration,
     /// What it may have in memory.
@@ -61,6 +63,7 @@ impl Default for Options {
             own_process: true,
             owner: None,
             filter: None,
+            arguments: true,
             interval: Duration::from_secs(1),
             budget: Budget::default(),
         }

@@ -74,6 +74,7 @@ impl Session {
     pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<Session> {
         check_target(pid)?;
         let target = words.first().cloned().unwrap_or_default();
+        let words = if options.arguments { words } else { without_arguments(words) };
         let (mut choice, pace) = choose_with_pace(options)?;
         choice.spec.enable_on_exec = true;
         let layout = if options.per_cpu { per_cpu(&mut choice, options)? } else { Layout::Threads };
@@ -96,6 +97,7 @@ impl Session {
             .map(|&pid| format!("{} ({pid})", procfs::stat(pid).map(|stat| stat.comm).unwrap_or_default()))
             .collect();
         let words = pids.first().map(|&pid| procfs::command_line(pid)).unwrap_or_default();
+        let words = if options.arguments { words } else { without_title(without_arguments(words)) };
         let (session, ()) = Session::on_running(options, names.join(", "), words, pids, |sampler| {
             sampler.attach(pids, options.inherit)
         })?;
@@ -414,6 +416,18 @@ impl Prepared {
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
         Ok(Session { info, events, commands, wake, pulse, held, threads, own_process })
     }
+}
+
+/// The program of a command line.
+#[must_use]
+pub fn without_arguments(mut words: Vec<String>) -> Vec<String> {
+    words.truncate(1);
+    words
+}
+
+/// The first word of a title that a process has written over its command line, arguments included.
+fn without_title(words: Vec<String>) -> Vec<String> {
+    words.into_iter().map(|title| title.split_whitespace().next().unwrap_or_default().to_owned()).collect()
 }
 
 fn describe(choice: &Choice, target: String, command: Vec<String>, pids: Vec<u32>) -> SessionInfo {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
-use ccsd_collector::{Error, Options, Session, SessionEvent};
+use ccsd_collector::process::procfs;
+use ccsd_collector::{Error, Options, Session, SessionEvent, without_arguments};
 use ccsd_profile::{Accounting, Profile, Session as SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
@@ -328,19 +329,25 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Ve
     let words = |command: &[OsString]| command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let (asked, command) = match (&request.target, child) {
         (Target::Command(command), Some(child)) => {
-            let command: Vec<String> = words(command);
-            (message::Request::Adopt { pid: child.pid(), command: command.clone(), collect }, command)
+            let mut command: Vec<String> = words(command);
+            if !request.options.arguments {
+                command = without_arguments(command);
+            }
+            // The daemon needs no arguments, and may not be meant to know them.
+            let known = without_arguments(command.clone());
+            (message::Request::Adopt { pid: child.pid(), command: known, collect }, command)
         }
         (Target::Pids(pids), _) => {
             let attach = message::Request::Attach { pids: pids.clone(), collect, duration_ms: None, detach: false };
-            (attach, Vec::new())
+            let known = request.options.arguments.then(|| pids.first().map(|&pid| procfs::command_line(pid)));
+            (attach, known.flatten().unwrap_or_default())
         }
         (Target::Command(_), None) => return Err(Error::ProgramNotFound(String::new()).into()),
     };
     let mut passed_over = Vec::new();
     let mut none = None;
     for path in &request.by.daemons {
-        match RemoteSession::start(path, &asked) {
+        match RemoteSession::start(path, &asked, &command) {
             Ok(session) => return Ok((Source::Daemon(Box::new(session)), passed_over)),
             // Nobody could do that.
             Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::BadRequest => {

@@ -34,20 +34,22 @@ pub struct RemoteSession {
 }
 
 impl RemoteSession {
-    /// Makes a session and reads it from its beginning.
+    /// Makes a session and reads it from its beginning. The daemon may keep no arguments: `command` is the target's command
+    /// line as this process notes it, where it is not empty.
     ///
     /// # Errors
     /// All of [`ClientError`].
-    pub fn start(path: &Path, request: &Request) -> Result<RemoteSession, ClientError> {
+    pub fn start(path: &Path, request: &Request, command: &[String]) -> Result<RemoteSession, ClientError> {
         let mut control = Client::connect(path)?;
         let id = control.start(request)?;
         // Requests and the stream go their own ways.
         let stream = Client::connect(path)?.subscribe(id, true)?;
-        let info = stream.session().clone();
+        let info = with_command(stream.session(), command);
+        let command = command.to_vec();
         let (sender, events) = bounded(UPDATES);
         let reader = std::thread::Builder::new()
             .name("ccsd-stream".to_owned())
-            .spawn(move || read(stream, &sender))
+            .spawn(move || read(stream, &sender, &command))
             .map_err(|source| ClientError::Io { path: path.to_owned(), source })?;
         Ok(RemoteSession { control, id, info, events, reader: Some(reader) })
     }
@@ -100,9 +102,17 @@ impl Drop for RemoteSession {
     }
 }
 
+fn with_command(session: &SessionInfo, command: &[String]) -> SessionInfo {
+    let mut session = session.clone();
+    if !command.is_empty() {
+        session.command = command.to_vec();
+    }
+    session
+}
+
 /// Reads the stream to its end.
-fn read(mut stream: ProfileStream, events: &Sender<RemoteEvent>) {
-    let fresh = |session: &SessionInfo| Profile::new(session.clone(), Limits::reading());
+fn read(mut stream: ProfileStream, events: &Sender<RemoteEvent>, command: &[String]) {
+    let fresh = |session: &SessionInfo| Profile::new(with_command(session, command), Limits::reading());
     let mut profile = fresh(stream.session());
     let why = loop {
         let event = match stream.next_event() {

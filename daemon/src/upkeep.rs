@@ -201,7 +201,7 @@ impl Upkeep {
                 tracing::info!("the configuration was read anew: {} watches", config.watches.len());
                 config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
                 self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config.state_dir.0);
-                self.sessions.limit_users(config.sessions.memory_of_user.0);
+                self.sessions.configure(config.sessions.memory_of_user.0, config.sessions.arguments);
                 self.watches.configure(config.clone());
                 Some(config)
             }

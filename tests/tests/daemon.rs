@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         .test("record_through_the_daemon", &[CC], record_through_the_daemon)
         .test("record_keeps_status_and_streams", &[], record_keeps_status_and_streams)
         .test("attach_through_the_daemon", &[CC], attach_through_the_daemon)
+        .test("arguments_stay_out_of_the_daemon", &[CC], arguments)
         .test("a_detached_session_is_anybody_s", &[CC], a_detached_session)
         .test("a_client_that_vanishes_leaves_its_profile", &[CC], a_client_that_vanishes)
         .test("live_rows_of_files_and_processes", &[CC], live_rows)
@@ -102,6 +104,48 @@ fn attach_through_the_daemon() {
     // Beside it there is the end of the program, of which a busy machine may make much.
     assert!(forever > 0 && forever * 2 > recorded.total(), "{:?}", recorded.names());
     assert!(recorded.ended.stderr.contains("session 1"), "{:?}", recorded.ended);
+}
+
+/// A daemon keeps no arguments, unless it is told to; a file of the client has them, unless the client is told not to.
+fn arguments() {
+    const SECRET: &str = "--password=hunter2";
+    let dir = scratch();
+    let config = dir.path().join("ccsd.toml");
+    let program = build("forever.c", &["-O1"]);
+    let has = |path: &Path| {
+        let bytes = fs::read(path).unwrap();
+        bytes.windows(SECRET.len()).any(|bytes| bytes == SECRET.as_bytes())
+    };
+    for keeps in [false, true] {
+        fs::write(&config, format!("[sessions]\narguments = {keeps}\n")).unwrap();
+        let options = ["--config", config.to_str().unwrap()];
+        let daemon = Daemon::start(if keeps { &options } else { &[] });
+        let fixture = Running::start(&program, &[SECRET]);
+        for (options, kept) in [(&[][..], keeps), (&["--no-args"], false)] {
+            let id = daemon.detached(options, fixture.pid()).to_string();
+            let saved = dir.path().join("saved.ccsd");
+            let ended = Ended::of(daemon.ccsd(["save", &id, "-o"]).arg(&saved));
+            assert!(ended.status.success(), "{ended:?}");
+            let report = daemon.run(&["report", "--json", &id]);
+            assert_eq!((has(&saved), report.stdout.contains(SECRET)), (kept, kept), "{keeps} {options:?}");
+            let report: Value = serde_json::from_str(&report.stdout).unwrap();
+            assert_eq!(report["session"]["command"][0], program.to_str().unwrap());
+        }
+        for (options, kept) in [(&[][..], true), (&["--no-args"], false)] {
+            let file = dir.path().join("own.ccsd");
+            let pid = fixture.pid().to_string();
+            let mut attach = daemon.ccsd(["attach", "--daemon", "-q", "--duration", "0.3", "-o"]);
+            let ended = Ended::of(attach.arg(&file).args(options).arg(&pid));
+            assert!(ended.status.success(), "{ended:?}");
+            assert_eq!(has(&file), kept, "attach {options:?}");
+            let mut record = daemon.ccsd(["record", "--daemon", "-q", "-o"]);
+            let ended = Ended::of(record.arg(&file).args(options).args(["--", "sh", "-c", "exit 0", SECRET]));
+            assert!(ended.status.success(), "{ended:?}");
+            assert_eq!(has(&file), kept, "record {options:?}");
+            // The daemon that recorded it was not told.
+            assert!(!daemon.run(&["sessions", "--json"]).stdout.contains(SECRET));
+        }
+    }
 }
 
 /// Reads a session until it has samples.

@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 
 use ccsd_profile::view::ProcessRow;
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
-use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
 use ccsd_tests::suite::{CC, Suite};
@@ -62,6 +62,19 @@ fn main() -> ExitCode {
                 Ended::of(ccsd(command).current_dir(dir.path())).assert_refused(2, &["standard output", "-o ./-"]);
             }
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        })
+        .test("arguments_are_kept_unless_they_are_not_to_be", &[CC], || {
+            const SECRET: &str = "--password=hunter2";
+            for (options, kept) in [(&[][..], true), (&["--no-args"], false)] {
+                let recorded = Record::new("sh", &["-c", "exit 0", SECRET]).options(options).run();
+                let bytes = recorded.bytes();
+                assert_eq!(bytes.windows(SECRET.len()).any(|it| it == SECRET.as_bytes()), kept, "{options:?}");
+                assert_eq!(recorded.profile.session().command[0], "sh");
+                let fixture = Running::start(&build("forever.c", &["-O1"]), &[SECRET]);
+                let recorded = Collecting::attach(options, &[fixture.pid()]).stop();
+                let bytes = recorded.bytes();
+                assert_eq!(bytes.windows(SECRET.len()).any(|it| it == SECRET.as_bytes()), kept, "{options:?}");
+            }
         })
         .test("short_lived_children", &[CC], || {
             let recorded = record("processes.c", &["children"], &["-F", "1999"]);

@@ -81,6 +81,11 @@ pub struct CollectArgs {
     /// least 16MiB.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = memory)]
     pub memory: u64,
+    /// Keep the target's arguments out of the profile: they may hold secrets
+    ///
+    /// Only the program's name is stored.
+    #[arg(long)]
+    pub no_args: bool,
     /// Sample the kernel, too, or fail [default: if permitted]
     #[arg(long, conflicts_with = "user")]
     pub kernel: bool,

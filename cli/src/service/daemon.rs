@@ -108,7 +108,8 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
     };
     thread("ccsd-signals", Box::new(watch))?;
     let bytes_of_user = config.sessions.memory_of_user.0;
-    let limits = SessionLimits { grace: args.grace, bytes_of_user, ..SessionLimits::default() };
+    let arguments = config.sessions.arguments;
+    let limits = SessionLimits { grace: args.grace, bytes_of_user, arguments, ..SessionLimits::default() };
     let service = Service::new(socket, limits).map_err(Failure::at_run_time)?;
     let upkeep = Upkeep::start(&config, path, service.sessions().clone()).map_err(|error| match error {
         UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),

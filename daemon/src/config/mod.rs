@@ -76,6 +76,8 @@ pub struct Budget {
 pub struct ClientSessions {
     /// Memory of all sessions of one user who is neither root nor a member of the group.
     pub memory_of_user: MemoryBytes,
+    /// Whether profiles note the arguments of the programs that they are of. They may hold secrets.
+    pub arguments: bool,
 }
 
 /// A rule: which processes are profiled for as long as they run.
@@ -171,7 +173,7 @@ impl Default for Budget {
 
 impl Default for ClientSessions {
     fn default() -> Self {
-        ClientSessions { memory_of_user: MemoryBytes(256 << 20) }
+        ClientSessions { memory_of_user: MemoryBytes(256 << 20), arguments: false }
     }
 }
 

@@ -45,7 +45,7 @@ fn all_keys() -> BTreeSet<String> {
         Config::default();
     let Retention { age: _, bytes: _ } = retention;
     let Budget { cpu_percent: _, memory: _, window: _ } = budget;
-    let ClientSessions { memory_of_user: _ } = sessions;
+    let ClientSessions { memory_of_user: _, arguments: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
     let Watch {
         name: _,
@@ -70,6 +70,7 @@ fn all_keys() -> BTreeSet<String> {
         "budget.memory",
         "budget.window",
         "sessions.memory_of_user",
+        "sessions.arguments",
         "watch.name",
         "watch.unit",
         "watch.cgroup",

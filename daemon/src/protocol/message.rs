@@ -62,6 +62,9 @@ pub struct Collect {
     /// Bytes that it may have in memory. (The daemon may give less.)
     #[serde(default = "usual_memory")]
     pub memory: u64,
+    /// Whether the target's arguments are noted in the profile. (The daemon may leave them out.)
+    #[serde(default = "yes")]
+    pub arguments: bool,
 }
 
 fn auto() -> String {
@@ -112,6 +115,7 @@ impl Collect {
             per_cpu: options.per_cpu,
             interval_ms: u64::try_from(options.interval.as_millis()).unwrap_or(u64::MAX),
             memory: options.budget.memory,
+            arguments: options.arguments,
         }
     }
 
@@ -134,6 +138,7 @@ impl Collect {
             per_cpu: self.per_cpu,
             interval: Duration::from_millis(self.interval_ms.clamp(MIN_INTERVAL_MS, MAX_INTERVAL_MS)),
             budget: Budget::of(self.memory),
+            arguments: self.arguments,
             ..Options::default()
         })
     }

@@ -58,17 +58,20 @@ mod tests {
     fn collect() -> impl Strategy<Value = Collect> {
         let scope = prop::sample::select(vec![WhichCode::Auto, WhichCode::Kernel, WhichCode::User]);
         let rate = any::<(u32, Option<u32>, bool)>();
-        (".*", scope, rate, any::<(bool, bool)>(), any::<(u64, u64)>()).prop_map(
-            |(event, scope, (rate_hz, overhead_ppm, adapts), (inherit, per_cpu), (interval_ms, memory))| Collect {
-                event,
-                scope,
-                rate_hz,
-                overhead_ppm,
-                adapts,
-                inherit,
-                per_cpu,
-                interval_ms,
-                memory,
+        (".*", scope, rate, any::<(bool, bool, bool)>(), any::<(u64, u64)>()).prop_map(
+            |(event, scope, (rate_hz, overhead_ppm, adapts), (inherit, per_cpu, arguments), (interval_ms, memory))| {
+                Collect {
+                    event,
+                    scope,
+                    rate_hz,
+                    overhead_ppm,
+                    adapts,
+                    inherit,
+                    per_cpu,
+                    interval_ms,
+                    memory,
+                    arguments,
+                }
             },
         )
     }

@@ -32,6 +32,8 @@ pub struct SessionLimits {
     pub ended_of_user: usize,
     /// Bytes that all sessions of one such user may take: rings, profiles, names, what is kept for slow readers.
     pub bytes_of_user: u64,
+    /// Whether the arguments of targets are noted in profiles, where clients do not forbid it.
+    pub arguments: bool,
     /// Bytes of all profiles that are kept of sessions that have ended.
     pub ended_bytes: u64,
     /// Bytes of the rings of samples of all sessions that run, which are locked. The smallest, half a MiB for each CPU, are
@@ -51,6 +53,7 @@ impl Default for SessionLimits {
             ended: 32,
             ended_of_user: 8,
             bytes_of_user: 256 << 20,
+            arguments: false,
             ended_bytes: 256 << 20,
             ring_bytes: 256 << 20,
             grace: Duration::from_secs(5),
@@ -127,9 +130,10 @@ impl Sessions {
         reader.recv().map_err(|_| worker::gone(id))
     }
 
-    /// Changes how much the sessions of one user may take; see [`SessionLimits::bytes_of_user`].
-    pub fn limit_users(&self, bytes: u64) {
-        let _ = self.asks.send(Ask::LimitUsers(bytes));
+    /// Changes how much the sessions of one user may take, and whether new ones note arguments; see
+    /// [`SessionLimits::bytes_of_user`] and [`SessionLimits::arguments`].
+    pub fn configure(&self, bytes_of_user: u64, arguments: bool) {
+        let _ = self.asks.send(Ask::Configure { bytes_of_user, arguments });
     }
 
     /// Says that a connection has ended, and with it soon the undetached sessions made by it.

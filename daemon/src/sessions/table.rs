@@ -32,7 +32,10 @@ pub enum Ask {
     },
     Forget(Authority, u32, Sender<Result<(), Refusal>>),
     Subscribe(Authority, u32, bool, Sender<Result<Receiver<Reader>, Refusal>>),
-    LimitUsers(u64),
+    Configure {
+        bytes_of_user: u64,
+        arguments: bool,
+    },
     ConnectionEnded(u64),
     ShutDown(Sender<()>),
 }
@@ -166,8 +169,8 @@ impl Table {
                 let told = self.tell(viewer, id, Command::Subscribe(follow, sender));
                 let _ = reply.send(told.map(|()| receiver));
             }
-            Ask::LimitUsers(bytes) => {
-                self.limits.bytes_of_user = bytes;
+            Ask::Configure { bytes_of_user, arguments } => {
+                (self.limits.bytes_of_user, self.limits.arguments) = (bytes_of_user, arguments);
                 let users: BTreeSet<u32> = self.untrusted().map(|(_, entry)| entry.owner.uid).collect();
                 users.into_iter().for_each(|uid| self.bound(uid));
             }
@@ -214,7 +217,8 @@ impl Table {
         let channels = Channels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
         let failed = reply.clone();
         let profile_bytes = (!new.owner.trusted).then_some(self.limits.bytes_of_user);
-        let run = move || worker::run(Grant { id, ring_bytes, profile_bytes }, new, channels, reply);
+        let arguments = self.limits.arguments;
+        let run = move || worker::run(Grant { id, ring_bytes, profile_bytes, arguments }, new, channels, reply);
         match std::thread::Builder::new().name(format!("ccsd-session-{id}")).spawn(run) {
             Ok(_) => {
                 self.next_id = self.next_id.saturating_add(1);

@@ -55,6 +55,8 @@ pub struct Grant {
     pub ring_bytes: usize,
     /// What all sessions of its owner may take, if that is limited, bytes: one alone must not take all at once.
     pub profile_bytes: Option<u64>,
+    /// Whether its target's arguments may be noted.
+    pub arguments: bool,
 }
 
 /// What a session is told.
@@ -118,13 +120,14 @@ pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Resu
 
 /// Opens the events, within what the owner may do.
 fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard), Refusal> {
-    let Grant { ring_bytes, profile_bytes, .. } = grant;
+    let Grant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
     if let Some(bytes) = profile_bytes {
         options.budget = Budget::of(options.budget.memory.min(bytes));
         bound(&mut options.budget.profile, usize::try_from(bytes).unwrap_or(usize::MAX));
     }
     options.budget.rings = ring_bytes;
+    options.arguments &= arguments;
     restrict(&mut options, &new.owner)?;
     let pids = match &new.target {
         Target::Pids(pids) => pids.as_slice(),
