@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ccsd_tests::ccsd::{Collecting, Ended, Record, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, Need, PERF, Suite};
 use tempfile::TempDir;
 
 const TMUX: Need = Need::Program("tmux", "tmux");
@@ -117,6 +117,19 @@ fn main() -> ExitCode {
             tmux.until_shown("stacks of all threads, now");
             tmux.keys(&["q", "d"]);
             tmux.until_shown("runs here any more");
+            tmux.keys(&["q"]);
+            tmux.until_shown("ended with 0");
+        })
+        .test("a_recording_of_perf", &[CC, TMUX, PERF], || {
+            let dir = scratch();
+            let data = dir.path().join("perf.data");
+            let mut perf = Command::new("perf");
+            perf.args(["record", "-q", "-e", "cpu-clock", "-g", "-o"]).arg(&data);
+            let ended = Ended::of(perf.arg("--").arg(build("weights.c", &["-O1", "-g"])).arg("1000"));
+            assert!(ended.status.success(), "{ended:?}");
+            let tmux = Tmux::start((80, 24), "", data.to_str().unwrap());
+            let flat = tmux.until_shown("weight_12");
+            assert!(flat.contains("self% total%"), "{flat}");
             tmux.keys(&["q"]);
             tmux.until_shown("ended with 0");
         })
