@@ -141,8 +141,10 @@ impl WaitingChild {
         let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
         let _ = wait(self.pid());
         let program = std::mem::take(&mut self.program);
-        // A script whose interpreter is missing is there, and ENOENT all the same.
-        if source.raw_os_error() == Some(libc::ENOENT) && !std::path::Path::new(&program).exists() {
+        // A script whose interpreter is missing is there, and ENOENT all the same. A name without a path is not looked for in
+        // this directory.
+        let is_there = program.contains('/') && std::path::Path::new(&program).exists();
+        if source.raw_os_error() == Some(libc::ENOENT) && !is_there {
             return Err(Error::ProgramNotFound(program));
         }
         Err(Error::ProgramNotExecutable { program, source })

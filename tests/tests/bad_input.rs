@@ -127,7 +127,7 @@ fn programs(suite: Suite) -> Suite {
                 ("live -n abc x", "-n takes a number of rows"),
                 ("diff a b -n 1.5", "-n takes a number of rows"),
                 ("dump -n abc 1", "number of lines"),
-                ("record -e nothing -- true", "cpu-clock"),
+                ("record -e nothing -- true", "nothing"),
                 ("report --since soon", "is no time"),
                 ("report --hide /(/", "expression"),
                 ("stop first", "number of a session"),

@@ -359,7 +359,7 @@ fn main() -> ExitCode {
             std::fs::write(&text, "dear diary\n").unwrap();
             let import =
                 |options: &[&str]| Ended::of(ccsd(["import"]).args(options).arg(&text).current_dir(dir.path()));
-            import(&[]).assert_refused(2, &["precious", "no sample"]);
+            import(&[]).assert_refused(2, &["precious", "without a sample"]);
             import(&["-o", "precious"]).assert_refused(2, &["not a ccsd profile"]);
             assert!(!dir.path().join("profile.ccsd").exists());
         })
