@@ -13,6 +13,9 @@ use serde::Serialize;
 use crate::exit::Failure;
 use crate::format::shell_word;
 
+/// The option that leaves out what no sample stands for.
+const OF_SAMPLED: &str = "--of-sampled";
+
 /// Largest file of patterns that is read; the library takes no more either.
 const SPECIFICATION_BYTES: u64 = 1 << 20;
 
@@ -62,6 +65,9 @@ pub struct QueryArgs {
     /// Numbers from the largest on. Every view has some of these columns, and says which.
     #[arg(long, value_name = "COLUMN", help_heading = "Selection", value_parser = column())]
     pub sort: Option<Column>,
+    /// Leave out [not sampled], the CPU time that no sample stands for: shares are of what was sampled
+    #[arg(long, help_heading = "Selection")]
+    pub of_sampled: bool,
     /// Weigh by this metric of the profile [default: its first]
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     pub metric: Option<String>,
@@ -177,9 +183,14 @@ pub fn ask(args: &QueryArgs, profile: Profile) -> Result<Asked, Failure> {
         let text = specification(path).with_context(|| format!("cannot read {name}")).map_err(Failure::bad_request)?;
         filter.add_specification(&text).map_err(|error| Failure::bad_request(anyhow!("{name}, {error}")))?;
     }
-    let selection = filter.select(&profile).map_err(Failure::bad_request)?.metric(index);
+    let mut selection = filter.select(&profile).map_err(Failure::bad_request)?.metric(index);
+    let mut asked = words(&filter);
+    if args.of_sampled {
+        asked.push(OF_SAMPLED.to_owned());
+        selection = selection.ignore(profile.not_sampled_cost_centre());
+    }
     let mut question = Question {
-        selection: words(&filter),
+        selection: asked,
         by: args.by.name(),
         min_percent: args.min.filter(|&min| min > 0.0),
         below_min: 0,
@@ -189,7 +200,8 @@ pub fn ask(args: &QueryArgs, profile: Profile) -> Result<Asked, Failure> {
         return Ok(Asked { profile, selection, metric, question, other: None });
     }
     // Functions are selected before they are no more.
-    let mut profile = if filter.is_empty() { profile } else { profile.selected(&selection) };
+    let whole = filter.is_empty() && !args.of_sampled;
+    let mut profile = if whole { profile } else { profile.selected(&selection) };
     if args.by != By::Function {
         profile = profile.by(args.by);
     }
@@ -209,6 +221,7 @@ pub fn words_of(args: &QueryArgs) -> String {
         PresetName::Libraries => "--preset libraries".to_owned(),
         PresetName::Phases => "--preset phases".to_owned(),
     }));
+    words.extend(args.of_sampled.then(|| OF_SAMPLED.to_owned()));
     words.extend(args.spec.as_ref().map(|path| format!("--spec {}", path.display())));
     if args.by != By::Function {
         words.push(format!("--by {}", args.by.name()));

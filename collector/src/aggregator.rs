@@ -4,6 +4,7 @@
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
 mod accounts;
+mod unseen;
 
 use ccsd_profile::{ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
 use ccsd_symbolizer::Door;
@@ -17,7 +18,7 @@ use crate::crash::{self, WholeStack};
 use crate::give_back::give_back;
 use crate::layers::{Common, Layers, Reserve};
 use crate::pace::Overhead;
-use crate::perf::attr::EventSpec;
+use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::pulse::{LOOK, Pulse, Watch};
@@ -25,7 +26,8 @@ use crate::rates::Rates;
 use crate::resolve::Resolver;
 use crate::session_event::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
-use crate::usage;
+use crate::{system, usage};
+use unseen::{TickTime, UnseenTime};
 
 /// One frame of a thread's last stack.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,8 @@ struct ThreadState {
     /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
     until: u64,
     generation: u32,
+    /// Of a thread that ticks sample, the time that samples stand for.
+    tick: TickTime,
 }
 
 impl ThreadState {
@@ -102,6 +106,10 @@ pub struct Aggregator {
     crashes_left_out: u64,
     /// Sum of the samples' first weights.
     weighed: u64,
+    /// What no sample stands for.
+    unseen: UnseenTime,
+    /// CPUs that are online: each has timers, or ticks, of its own.
+    cpus: u64,
     rates: Rates,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     /// As many as the profile can tell apart. Those that have ended stay: their children name them.
@@ -139,6 +147,8 @@ impl Aggregator {
             metrics,
             crashes_left_out: 0,
             weighed: 0,
+            unseen: UnseenTime::default(),
+            cpus: system::online_cpus().len() as u64,
             rates: Rates::new(spec.rate_hz, None),
             processes: HashMap::default(),
             threads: HashMap::default(),
@@ -297,6 +307,7 @@ impl Aggregator {
                         named: true,
                         until: u64::MAX,
                         generation: 0,
+                        tick: TickTime::default(),
                     };
                     self.threads.insert(key, state);
                 }
@@ -308,7 +319,11 @@ impl Aggregator {
                         self.profile.rename_thread(thread.id, &name);
                     }
                 }
-                Item::ThreadEnd(key) => drop(self.threads.remove(&key)),
+                Item::ThreadEnd(key) => {
+                    if let Some(thread) = self.threads.remove(&key) {
+                        self.charge_ended(thread.tick, thread.id);
+                    }
+                }
             }
         }
     }
@@ -330,6 +345,12 @@ impl Aggregator {
         }
         let Some(at) = self.follow(thread, time, stack, outside) else { return };
         let Outside { root, gap, .. } = outside;
+        let mut weights = *weights;
+        if matches!(self.spec.event, Event::Tick { .. })
+            && let Some(thread) = self.threads.get_mut(&thread)
+        {
+            weights[0] = thread.tick.weigh(weights[0], self.spec.period_ns());
+        }
         self.weighed = self.weighed.saturating_add(weights[0]);
         self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics]);
 

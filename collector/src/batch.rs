@@ -149,6 +149,16 @@ pub struct Counts {
     pub waits_its_turn: bool,
     /// Threads that have ended.
     pub ended_threads: u64,
+    /// Of these, those of which no sample was taken.
+    pub ended_unsampled: u64,
+    /// Threads that are alive.
+    pub live_threads: u64,
+    /// Threads that there ever were, or more.
+    pub threads: u64,
+    /// Processes that there ever were, or more.
+    pub processes: u64,
+    /// Samples that found the kernel at work.
+    pub in_kernel: u64,
     /// Samples of other programs, where whole CPUs are sampled, and [`Counts::filtered`].
     pub others: u64,
     /// Samples of processes that are followed and do not fit the session's filter.
@@ -189,6 +199,9 @@ pub struct Counts {
     pub sampler_cpu_ns: u64,
     /// Sum of the events' counters, where it has been read.
     pub counted: Option<Counted>,
+    /// CPU time of the target by the kernel's own clocks, or somewhat less, nanoseconds; `None` where they count more than the
+    /// target.
+    pub spent_ns: Option<u64>,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
     /// What a sample costs, where there is a budget for it.

@@ -38,6 +38,12 @@ impl Rates {
         }
     }
 
+    /// The longest time between two samples so far, nanoseconds.
+    pub fn longest_period_ns(&self) -> u64 {
+        let slowest = self.past.rates.iter().map(|span| span.rate_hz).chain([self.rate_hz]).min().unwrap_or(1);
+        1_000_000_000 / u64::from(slowest.max(1))
+    }
+
     /// All of them after `duration_ns`; nothing where there is one and no budget.
     pub fn pace(&self, duration_ns: u64, cost: Option<Cost>) -> Pace {
         let mut pace = self.past.clone();

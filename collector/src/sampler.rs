@@ -6,6 +6,7 @@
 //! names never are.
 
 mod attach;
+mod clocks;
 mod doubts;
 mod rate;
 mod records;
@@ -34,6 +35,7 @@ use crate::process::procfs;
 use crate::promptness::Urgency;
 use crate::pulse::Pulse;
 use crate::usage::thread_cpu_ns;
+use clocks::ProcessClocks;
 use rate::RateControl;
 use records::State;
 use sleep::Sleep;
@@ -115,6 +117,10 @@ pub struct Sampler {
     /// When images were last asked for that could not be read.
     asked_again: u64,
     rate: RateControl,
+    /// Of all processes that are followed.
+    clocks: ProcessClocks,
+    /// What a recorded program has spent with all that it waited for, once it has ended.
+    child_ns: u64,
     state: State,
 }
 
@@ -157,6 +163,8 @@ impl Sampler {
             hurry_until: 0,
             asked_again: 0,
             rate,
+            clocks: ProcessClocks::default(),
+            child_ns: 0,
             state,
         })
     }
@@ -180,6 +188,7 @@ impl Sampler {
         if self.events.open_thread(pid, false)? == Opened::Gone {
             return Err(Error::DiedDuringAttach(pid));
         }
+        self.clocks.begin_child(pid);
         self.state.waiting_child = Some(pid);
         self.state.enter(pid).map_err(|denied| refusal(denied, pid))?;
         self.state.table.add_thread(pid, pid, String::new());
@@ -213,6 +222,8 @@ impl Sampler {
             match command {
                 Some(Command::Stop { target_cpu_ns }) => {
                     self.state.user_share = target_cpu_ns.or(self.state.user_share);
+                    let child = target_cpu_ns.map_or(0, |(_, all)| all);
+                    self.child_ns = child.saturating_sub(self.clocks.before_exec());
                     break;
                 }
                 Some(Command::Add { pids, answer }) => {
@@ -260,6 +271,8 @@ impl Sampler {
     fn read_counters(&mut self) {
         self.state.counts.sampler_cpu_ns = thread_cpu_ns();
         let live = self.state.table.held_bytes() as u64;
+        self.state.counts.live_threads = self.state.table.live_threads();
+        (self.state.counts.threads, self.state.counts.processes) = self.state.table.ever();
         self.state.counts.held_bytes = self.state.unwinder.held_bytes().saturating_add(live);
         let told = self.events.told();
         self.state.counts.counted = told.counted;
@@ -279,6 +292,9 @@ impl Sampler {
             }
         }
         self.state.counts.user_share = self.state.user_share;
+        // Without inheritance, the time of what a process starts is not the session's.
+        let spent = self.state.inherits().then(|| self.clocks.read(&self.state.table.pids()));
+        self.state.counts.spent_ns = spent.map(|spent| spent.max(self.child_ns));
     }
 
     /// Handles every record of the rings that is older than `horizon`.

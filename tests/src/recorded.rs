@@ -53,7 +53,7 @@ impl Recorded {
     }
 
     /// Asserts that the file is whole, and the accounting adds up (I1): every sample received is charged, with a weight
-    /// of one period each where the event is a clock.
+    /// of one period each where the event is a clock, and what is not sampled, up to the target's CPU time (I13).
     ///
     /// # Panics
     /// If not.
@@ -70,7 +70,14 @@ impl Recorded {
             let periods: Vec<u64> = rates.map(|rate_hz| 1_000_000_000 / u64::from(rate_hz)).collect();
             let (least, most) = (periods.iter().min().unwrap(), periods.iter().max().unwrap());
             let weights = accounting.received * least..=accounting.received * most;
-            assert!(weights.contains(&total.weight), "{} is not in {weights:?}: {accounting:?}", total.weight);
+            let sampled = self.sampled().total.weight;
+            assert!(weights.contains(&sampled), "{sampled} is not in {weights:?}: {accounting:?}");
+        }
+        let not_sampled = total.weight - self.sampled().total.weight;
+        assert_eq!(not_sampled, accounting.not_sampled.map_or(0, |it| it.total()), "{accounting:?}");
+        if not_sampled > 0 {
+            let used = accounting.target_cpu_ns.unwrap();
+            assert!(total.weight <= used, "{} ns are charged of {used}", total.weight);
         }
         self
     }
@@ -103,6 +110,12 @@ impl Recorded {
         FlatView::new(&self.profile, &Selection::all())
     }
 
+    /// All functions without the CPU time that no sample stands for.
+    #[must_use]
+    pub fn sampled(&self) -> FlatView {
+        FlatView::new(&self.profile, &Selection::all().ignore(self.profile.not_sampled_cost_centre()))
+    }
+
     /// Callers and callees.
     #[must_use]
     pub fn graph(&self) -> GraphView {
@@ -118,7 +131,8 @@ impl Recorded {
     /// Processes and threads that have samples.
     #[must_use]
     pub fn processes(&self) -> Vec<ProcessRow> {
-        ThreadsView::new(&self.profile, &Selection::all()).processes
+        let sampled = Selection::all().ignore(self.profile.not_sampled_cost_centre());
+        ThreadsView::new(&self.profile, &sampled).processes
     }
 
     /// All samples.

@@ -38,6 +38,10 @@ pub fn text(
     if let Some(text) = limits(accounting) {
         lines.push(Line { label: "limits", text, tone: Tone::Warning });
     }
+    if let Some(text) = unseen(accounting) {
+        let tone = warn_if(is_unseen(accounting));
+        lines.insert(3, Line { label: "unseen", text, tone });
+    }
     if let Some(text) = rates(session, accounting) {
         lines.insert(2, Line { label: "rates", text, tone: Tone::Plain });
     }
@@ -161,6 +165,19 @@ fn samples(session: &Session, accounting: &Accounting) -> String {
     )
 }
 
+/// The CPU time that no sample stands for, by cause, if there is any.
+fn unseen(accounting: &Accounting) -> Option<String> {
+    let unseen = accounting.not_sampled.filter(|unseen| unseen.total() > 0)?;
+    let share = accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(unseen.total(), all)));
+    let causes: Vec<String> =
+        unseen.iter().map(|(cause, ns)| format!("{} {}", nanoseconds(ns), cause.text())).collect();
+    Some(format!(
+        "{} of CPU time{share} is in no sample and counts as [not sampled]: {}; --of-sampled leaves it out",
+        nanoseconds(unseen.total()),
+        causes.join(", ")
+    ))
+}
+
 fn stacks(accounting: &Accounting) -> String {
     let truncated = accounting.truncated_total();
     let complete = accounting.received.saturating_sub(truncated).saturating_sub(accounting.with_gap);
@@ -227,6 +244,11 @@ fn is_lossy(accounting: &Accounting) -> bool {
     missing > 1 && missing as f64 > NOTABLE * accounting.received.saturating_add(missing) as f64
 }
 
+fn is_unseen(accounting: &Accounting) -> bool {
+    let unseen = accounting.not_sampled.map_or(0, |unseen| unseen.total());
+    unseen as f64 > NOTABLE * accounting.target_cpu_ns.unwrap_or(0) as f64
+}
+
 fn is_doubtful(accounting: &Accounting) -> bool {
     let doubtful = accounting.truncated_total().max(accounting.elided);
     doubtful > 1 && doubtful as f64 > NOTABLE * accounting.received as f64
@@ -235,7 +257,7 @@ fn is_doubtful(accounting: &Accounting) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_profile::Limits;
+    use ccsd_profile::{Limits, NotSampled, Unseen};
 
     fn profile() -> Profile {
         let session = Session {
@@ -291,6 +313,24 @@ mod tests {
             "0.5% of the target's CPU time to spend; a sample costs the target 16.0 us and ccsd 8.0 us; \
              999 Hz for 2.00 s, 499 Hz for 1.50 s"
         );
+    }
+
+    #[test]
+    fn what_no_sample_stands_for_is_said_by_cause() {
+        let mut profile = profile();
+        profile.accounting_mut().not_sampled = Some(NotSampled::default());
+        assert_eq!(unseen(profile.accounting()), None);
+        let split = NotSampled::split(431_000_000, &[(Unseen::Ended, 400_000_000)]);
+        profile.accounting_mut().not_sampled = Some(split);
+        let said = text(&profile, None, Vec::new(), Layout::PLAIN);
+        assert!(
+            said.contains(
+                "undelivered\n# unseen   431 ms of CPU time (10.0%) is in no sample and counts as [not sampled]: 400 ms of \
+                 threads that ended before their first sample, 31.0 ms for no known cause; --of-sampled leaves it out\n# stacks "
+            ),
+            "{said}"
+        );
+        assert!(is_unseen(profile.accounting()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use ccsd_profile::view::{
     StacksView, StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
-    Accounting, ContextStats, CostCentreId, Intervals, Pace, Recovery, Session, ShedCounts, TruncationReason,
+    Accounting, ContextStats, CostCentreId, Intervals, NotSampled, Pace, Recovery, Session, ShedCounts, TruncationReason,
 };
 use serde::Serialize;
 
@@ -97,6 +97,8 @@ pub struct Counts {
     unsymbolised: u64,
     elided: u64,
     target_cpu_ns: Option<u64>,
+    /// What of that is charged to [not sampled], by cause; null where that is not known.
+    not_sampled_ns: Option<NotSampled>,
     own_cpu_ns: u64,
     own_peak_rss_bytes: u64,
     pushes: u64,
@@ -131,6 +133,7 @@ impl Counts {
             unsymbolised: accounting.unsymbolised,
             elided: accounting.elided,
             target_cpu_ns: accounting.target_cpu_ns,
+            not_sampled_ns: accounting.not_sampled,
             own_cpu_ns: accounting.own_cpu_ns,
             own_peak_rss_bytes: accounting.own_peak_rss_bytes,
             pushes: accounting.pushes,

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::context::ContextStats;
+use crate::not_sampled::NotSampled;
 use crate::pace::Pace;
 use crate::shed::{Shed, ShedCounts};
 
@@ -99,6 +100,9 @@ pub struct Accounting {
     pub elided: u64,
     /// CPU time of the target over the session, nanoseconds.
     pub target_cpu_ns: Option<u64>,
+    /// What of `target_cpu_ns` is in no sample and charged to `[not sampled]`, by cause. `None` where the target's CPU time
+    /// is not known as exactly as that takes.
+    pub not_sampled: Option<NotSampled>,
     /// CPU time of the profiler, nanoseconds.
     pub own_cpu_ns: u64,
     /// Largest resident set of the profiler, bytes.
@@ -170,6 +174,7 @@ impl Accounting {
             unsymbolised,
             elided,
             target_cpu_ns,
+            not_sampled,
             own_cpu_ns,
             own_peak_rss_bytes: _,
             pushes,
@@ -202,6 +207,11 @@ impl Accounting {
         less(&mut later.unsymbolised, unsymbolised);
         less(&mut later.elided, elided);
         less_known(&mut later.target_cpu_ns, target_cpu_ns);
+        if let (Some(later), Some(earlier)) = (&mut later.not_sampled, not_sampled) {
+            for (from, earlier) in later.numbers_mut().iter_mut().zip(earlier.numbers()) {
+                less(from, earlier);
+            }
+        }
         less(&mut later.own_cpu_ns, own_cpu_ns);
         less(&mut later.pushes, pushes);
         less(&mut later.frames, frames);
@@ -229,6 +239,7 @@ impl Accounting {
             unsymbolised,
             elided,
             target_cpu_ns,
+            not_sampled,
             own_cpu_ns,
             own_peak_rss_bytes,
             pushes,
@@ -263,6 +274,12 @@ impl Accounting {
         add(&mut self.unsymbolised, unsymbolised);
         add(&mut self.elided, elided);
         add_known(&mut self.target_cpu_ns, target_cpu_ns);
+        if let Some(more) = not_sampled {
+            let sum = self.not_sampled.get_or_insert_default();
+            for (to, more) in sum.numbers_mut().iter_mut().zip(more.numbers()) {
+                add(to, more);
+            }
+        }
         add(&mut self.own_cpu_ns, own_cpu_ns);
         self.own_peak_rss_bytes = self.own_peak_rss_bytes.max(*own_peak_rss_bytes);
         add(&mut self.pushes, pushes);

@@ -33,8 +33,8 @@ pub struct Charge<'a> {
 
 /// A profile in memory: the tables behind the ids, the contexts, what was charged, and the accounting.
 ///
-/// Invariant I1: for each metric, the sum of all charges is the weight of all samples charged, whatever the budgets are:
-/// what has no place of its own is charged to a coarser one.
+/// Invariant I1: for each metric, the sum of all charges is the weight of all samples charged and of what was charged to
+/// `[not sampled]`, whatever the budgets are: what has no place of its own is charged to a coarser one.
 #[derive(Debug)]
 pub struct Profile {
     pub(crate) session: Session,
@@ -260,6 +260,20 @@ impl Profile {
     /// `[gap: stack copy too small]`.
     pub fn gap_cost_centre(&mut self, reason: TruncationReason) -> CostCentreId {
         self.add_special(&format!("[gap: {reason}]"))
+    }
+
+    /// Charges CPU time that no sample stands for (I13): `[not sampled]` directly below the root of a thread, never below a
+    /// function. It counts as no sample. Missing weights count as 0.
+    pub fn charge_not_sampled(&mut self, thread: ThreadId, weights: &[u64]) {
+        let centre = self.add_special(NOT_SAMPLED);
+        let context = self.contexts.push(ContextId::ROOT, centre);
+        self.charge_many(thread, context, LineId::UNKNOWN, 0, weights);
+    }
+
+    /// The cost centre `[not sampled]`, if anything is charged to it.
+    #[must_use]
+    pub fn not_sampled_cost_centre(&self) -> Option<CostCentreId> {
+        self.find_cost_centre(ImageId::CCSD, Some(NOT_SAMPLED), None, None)
     }
 
     /// A cost centre of the profiler's own, such as `[truncated: ...]`. They are few, and what they say must not be lost: no
@@ -586,6 +600,9 @@ impl Profile {
             + self.threads.bytes()
     }
 }
+
+/// Name of the cost centre of CPU time that no sample stands for.
+const NOT_SAMPLED: &str = "[not sampled]";
 
 /// Callers of a sample without a row of its own that are looked at, innermost first. More are those of a recursion over
 /// many functions.

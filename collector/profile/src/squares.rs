@@ -9,10 +9,13 @@ use crate::limits::MAX_METRICS;
 pub type Squares = u128;
 
 /// The sum of squares of `samples` weights that add up to `weight`, if they are equal. It is never more than the true one.
+/// Where there is no sample ([not sampled]) it is 0: chance has no part in such a weight.
 #[must_use]
 pub const fn equal_squares(samples: u64, weight: u64) -> Squares {
     let square = weight as u128 * weight as u128;
-    if samples <= 1 {
+    if samples == 0 {
+        0
+    } else if samples == 1 {
         square
     } else if square >> 64 == 0 {
         // Division of 128 bits is slow.

@@ -6,7 +6,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::view::{FlatView, GraphView, Selection};
-use ccsd_profile::{ContextId, ContextTable, CostCentreId, History, Limits, Profile};
+use ccsd_profile::{ContextId, ContextTable, CostCentreId, History, Limits, NotSampled, Profile, Unseen};
 use common::{Maker, session};
 use proptest::prelude::*;
 
@@ -191,6 +191,67 @@ proptest! {
         for (own, inherited) in found.values() {
             prop_assert!(own <= inherited && *inherited <= total);
         }
+    }
+
+    /// I1 and I13: charges are the weights of the samples and what is not sampled, which is below the root of its thread and
+    /// nowhere else, counts as no sample, and is left out by the selection that leaves it out; in files and merged profiles,
+    /// too.
+    #[test]
+    fn i1_i13_what_is_not_sampled(
+        samples in samples(),
+        unseen in prop::collection::vec((0..3u32, 1..100_000u64), 0..5),
+        cut in 0..5usize,
+    ) {
+        let split = NotSampled::split(unseen.iter().map(|(_, ns)| ns).sum(), &[(Unseen::Ended, 1_000)]);
+        let mut maker = profile(&samples);
+        let mut first = Profile::new(session(), Limits::default());
+        let charge = |maker: &mut Maker, unseen: &[(u32, u64)]| {
+            for &(tid, ns) in unseen {
+                let thread = maker.thread(tid);
+                maker.profile.charge_not_sampled(thread, &[ns]);
+            }
+        };
+        let (before, after) = unseen.split_at(cut.min(unseen.len()));
+        charge(&mut maker, before);
+        first.apply(&maker.profile.take_update()).unwrap();
+        charge(&mut maker, after);
+        maker.profile.accounting_mut().not_sampled = Some(split);
+        let update = maker.profile.take_update();
+        first.apply(&update).unwrap();
+        let mut encoder = ccsd_profile::Encoder::new(Vec::new(), &session()).unwrap();
+        encoder.write(&maker.profile.snapshot()).unwrap();
+        let read = ccsd_profile::read_profile(&encoder.finish().unwrap()[..]).unwrap().profile;
+        let mut merged = profile(&samples).profile;
+        let mut rest = Maker::new();
+        charge(&mut rest, &unseen);
+        rest.profile.accounting_mut().not_sampled = Some(split);
+        merged.merge(&rest.profile).unwrap();
+
+        let sampled: u64 = samples.iter().map(|(_, weight)| weight).sum();
+        for profile in [&maker.profile, &first, &read, &merged] {
+            prop_assert_eq!(profile.accounting().not_sampled, Some(split));
+            let view = FlatView::new(profile, &Selection::all());
+            prop_assert_eq!(view.total.weight, sampled + split.total());
+            prop_assert_eq!(view.total.samples, samples.len() as u64);
+            let row = view.rows.iter().find(|row| row.name == "[not sampled]");
+            let sums = row.map(|row| (row.self_weight, row.inherited_weight, row.samples_inherited, row.inherited_squares));
+            prop_assert_eq!(sums, (split.total() > 0).then(|| (split.total(), split.total(), 0, 0)));
+            let graph = GraphView::new(profile, &Selection::all());
+            for node in graph.nodes.iter().filter(|node| node.name == "[not sampled]") {
+                prop_assert!(node.callers.is_empty() && node.callees.is_empty());
+                prop_assert_eq!(node.root_self_weight, split.total());
+            }
+            // Without it, everything is as if it were not there.
+            let of_sampled = Selection::all().ignore(profile.not_sampled_cost_centre());
+            let raw = self::profile(&samples);
+            prop_assert_eq!(own(profile, &of_sampled), own(&raw.profile, &Selection::all()));
+            let shares = |profile: &Profile, selection| {
+                let view = FlatView::new(profile, selection);
+                view.rows.into_iter().map(|row| (row.name, row.self_share.low.to_bits())).collect::<BTreeMap<_, _>>()
+            };
+            prop_assert_eq!(shares(profile, &of_sampled), shares(&raw.profile, &Selection::all()));
+        }
+        prop_assert_eq!(first.canonical(), maker.profile.canonical());
     }
 
     /// I6: hiding in the view is hiding in the raw stacks.

@@ -6,7 +6,7 @@ use super::Aggregator;
 use crate::batch::{Counts, part_of};
 use crate::perf::attr::Event;
 use crate::perf::layout::Layout;
-use crate::{system, usage};
+use crate::usage;
 
 impl Aggregator {
     /// Brings the accounting up to what has been counted. What went wrong is noted at the end.
@@ -54,13 +54,15 @@ impl Aggregator {
             accounting.expected = expected.map(|all| all.saturating_sub(filtered));
         }
         accounting.lost = lost_samples(counts, accounting.expected);
+        let charged = self.charge_unseen(counts, last);
         if last {
-            let unseen = match spec.event {
-                Event::Tick { .. } => between_ticks(accounting, self.weighed),
-                _ => {
-                    let cpus = system::online_cpus().len() as u64;
+            let accounting = self.profile.accounting();
+            let unseen = match (accounting.not_sampled, spec.event) {
+                (Some(_), _) => charged,
+                (None, Event::Tick { .. }) => None,
+                (None, _) => {
                     let sets = accounting.pace.changes.saturating_add(1);
-                    unseen(accounting, self.layout, threads.saturating_mul(cpus).saturating_mul(sets))
+                    unseen(accounting, self.layout, threads.saturating_mul(self.cpus).saturating_mul(sets))
                 }
             };
             let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
@@ -81,19 +83,6 @@ impl Aggregator {
             }
         }
     }
-}
-
-/// Of a target that was sampled by the tick, how much of its CPU time no sample has, if that is worth a word.
-fn between_ticks(accounting: &Accounting, weighed: u64) -> Option<String> {
-    let used = accounting.target_cpu_ns.filter(|&used| used > 0)?;
-    let missing = used.saturating_sub(weighed);
-    let percent = u128::from(missing) * 100 / u128::from(used);
-    (percent >= UNSEEN_PERCENT.into()).then(|| {
-        format!(
-            "{percent}% of the CPU time is in no sample: the threads that spent it ended, or went to another CPU, before \
-             the next tick; -e cpu-clock sees more"
-        )
-    })
 }
 
 /// Where samples were lost.

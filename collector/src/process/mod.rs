@@ -82,6 +82,8 @@ pub struct ProcessTable {
     threads: HashMap<u32, Thread>,
     next_process: u32,
     next_thread: u32,
+    /// Calls of `execve`: each makes a new process, and a new thread, of old ones.
+    execs: u32,
     /// Announced threads that are no more.
     ended: Vec<ThreadKey>,
     /// Processes that had ended at the last look, and had not been told to have.
@@ -114,6 +116,7 @@ impl ProcessTable {
             threads: HashMap::new(),
             next_process: 0,
             next_thread: 0,
+            execs: 0,
             ended: Vec::new(),
             ended_untold: HashSet::new(),
             newcomers_from: 0,
@@ -163,6 +166,23 @@ impl ProcessTable {
     /// Whether no process is alive.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()
+    }
+
+    /// Threads that are alive, with or without room for them.
+    pub fn live_threads(&self) -> u64 {
+        let unfollowed = |process: &Process| u64::from(process.unfollowed);
+        self.threads.len() as u64 + self.processes.values().map(unfollowed).sum::<u64>()
+    }
+
+    /// How many threads and processes there ever were, or more.
+    pub fn ever(&self) -> (u64, u64) {
+        let ever = |next: u32| u64::from(next.saturating_sub(self.execs));
+        (ever(self.next_thread).saturating_add(self.left_out.threads), ever(self.next_process))
+    }
+
+    /// Whether a thread is known and no sample of it has been taken.
+    pub fn is_unsampled(&self, tid: u32) -> bool {
+        self.threads.get(&tid).is_some_and(|thread| !thread.announced)
     }
 
     /// Live processes.
@@ -372,6 +392,7 @@ impl ProcessTable {
             None => (None, procfs::stat(pid).map_or(0, |stat| stat.start_time), 0),
         };
         self.remove_process(pid);
+        self.execs += u32::from(old.is_some());
         self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
         self.permit(pid, permitted_from);
         self.add_thread(pid, tid, name.to_owned());

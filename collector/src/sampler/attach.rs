@@ -134,6 +134,7 @@ impl Sampler {
                     if processes.insert(pid) {
                         let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
                         self.state.cpu_before.insert(pid, ticks);
+                        self.clocks.begin(pid);
                         unknown = true;
                     }
                     // Where it is looked again who it belongs to, nothing may be charged to it before that.

@@ -286,6 +286,7 @@ impl State {
             return;
         }
         self.counts.received += u64::from(fatal.is_none());
+        self.counts.in_kernel += u64::from(fatal.is_none() && !sample.kernel_chain.is_empty());
         let mut weights = [0; MAX_METRICS];
         thread.group_values.begin(self.generation);
         // Each thread has a counter of its own: what one of many has gained is not known.
@@ -375,6 +376,7 @@ impl State {
             }
             Change::Exit { pid, tid } => {
                 self.counts.ended_threads += 1;
+                self.counts.ended_unsampled += u64::from(self.table.is_unsampled(tid));
                 self.table.exit(pid, tid);
                 self.doubts.exit(tid);
                 if let Some(next) = &mut self.next {

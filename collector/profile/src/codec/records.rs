@@ -72,6 +72,8 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
 /// Where the rates stand among the numbers: the last of them, as there may be any number of rates. What lies between them
 /// and the others is for others to come.
 const PACE_AT: usize = 48;
+/// Where the CPU time that is in no sample stands among the numbers: 1 if it is known, then nanoseconds by cause.
+const NOT_SAMPLED_AT: usize = 36;
 
 /// Counted lists, so that each can grow: the truncated samples by reason, the numbers, those of the context table (there
 /// will always be nine) with how often each table had no room.
@@ -101,6 +103,12 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         a.held_bytes,
         a.memory_bytes,
     ];
+    let mut numbers = numbers.to_vec();
+    if let Some(not_sampled) = &a.not_sampled {
+        numbers.resize(NOT_SAMPLED_AT, 0);
+        numbers.push(1);
+        numbers.extend(not_sampled.numbers());
+    }
     let pace = a.pace.numbers();
     let reserved = if pace.is_empty() { 0 } else { PACE_AT.saturating_sub(numbers.len()) };
     put_option(out, a.expected);
@@ -150,6 +158,12 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
     ];
     for (field, &number) in fields.into_iter().zip(&numbers) {
         *field = number;
+    }
+    if numbers.get(NOT_SAMPLED_AT) == Some(&1) {
+        let sums = a.not_sampled.get_or_insert_default().numbers_mut().iter_mut();
+        for (sum, &number) in sums.zip(numbers.get(NOT_SAMPLED_AT + 1..PACE_AT.min(numbers.len())).unwrap_or_default()) {
+            *sum = number;
+        }
     }
     a.pace = Pace::from_numbers(numbers.get(PACE_AT..).unwrap_or_default());
     let tables = from.list(Cursor::get)?;

@@ -235,6 +235,10 @@ impl<'a> Export<'a> {
              call counts are not known"
                 .to_owned(),
         ];
+        if let Some(unseen) = accounting.not_sampled.filter(|unseen| unseen.total() > 0) {
+            let causes: Vec<String> = unseen.iter().map(|(cause, ns)| format!("{ns} ns {}", cause.text())).collect();
+            remarks.push(format!("CPU time that is in no sample counts as [not sampled]: {}", causes.join(", ")));
+        }
         let approximate = self.approximate_share();
         if approximate > 0.0 {
             remarks.push(format!(

@@ -195,7 +195,12 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut functions: HashMap<(CostCentreId, String), u64> = HashMap::new();
     let (thread_key, tid_key) = (strings.id("thread"), strings.id("tid"));
     let (process_key, pid_key) = (strings.id("process"), strings.id("pid"));
-    let total = walk(export, |stack| {
+    // Weight and number of the samples: [not sampled] has a weight alone.
+    let mut sampled = (0u64, 0u64);
+    walk(export, |stack| {
+        if stack.samples > 0 {
+            sampled = (sampled.0.saturating_add(stack.weight), sampled.1.saturating_add(stack.samples));
+        }
         let mut location_id = Vec::with_capacity(stack.functions.len());
         // Leaf first; only of the leaf is the line known.
         for (&function, line) in
@@ -248,7 +253,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     message.time_nanos = signed(session.started_unix_ns);
     message.duration_nanos = signed(profile.accounting().duration_ns);
     // What a sample stands for on average: the rate may have been lowered on the way.
-    if let (Unit::Nanoseconds, Some(period)) = (metric.unit, total.weight.checked_div(total.samples)) {
+    if let (Unit::Nanoseconds, Some(period)) = (metric.unit, sampled.0.checked_div(sampled.1)) {
         message.period_type = message.sample_type.get(1 + export.selection.metric_index()).copied();
         message.period = signed(period);
     }

@@ -98,6 +98,8 @@ impl Groups {
                 "[gap]"
             } else if name.starts_with("[truncated") {
                 "[truncated]"
+            } else if name == "[not sampled]" {
+                "[not sampled]"
             } else {
                 "[ccsd]"
             };

@@ -96,10 +96,10 @@ impl Share {
     #[must_use]
     pub fn of(part: Sums, total: &Total) -> Self {
         let all = total.sums();
+        let p = if all.weight == 0 { 0.0 } else { (part.weight as f64 / all.weight as f64).min(1.0) };
         if all.weight == 0 || all.samples == 0 {
-            return Self { fraction: 0.0, low: 0.0, high: if all.samples == 0 { 1.0 } else { 0.0 } };
+            return Self { fraction: p, low: 0.0, high: if all.samples == 0 { 1.0 } else { 0.0 } };
         }
-        let p = (part.weight as f64 / all.weight as f64).min(1.0);
         let rest = Sums {
             weight: all.weight.saturating_sub(part.weight),
             samples: all.samples.saturating_sub(part.samples),

@@ -1,0 +1,309 @@
+//! CPU time that no sample stands for (I13).
+//!
+//! The events count the target's CPU time, and the clocks of its processes what passes while the kernel switches threads, when
+//! events are off. What samples do not stand for is charged to `[not sampled]`, so that shares are of the CPU time and not
+//! of what was sampled by chance.
+//!
+//! - A timer's sample stands for one period. What each thread has run on each CPU since its last sample there is less than
+//!   a period, and no more than rounding: as long as all that is missing can be that, nothing is charged.
+//! - A tick's sample stands for what its thread has run since the last one, but not for more than ticks that come by chance
+//!   would let it: see [`TickTime`].
+//! - What is charged is never taken back, so while the session runs only what no later sample can stand for is charged.
+//! - Where the CPU time is not known exactly, nothing is charged: where whole CPUs are sampled, or user code alone, or other
+//!   processes are counted that do not fit a filter, and with cycles.
+
+use ccsd_profile::{NotSampled, Process, Thread, ThreadId, Unseen};
+
+use super::Aggregator;
+use crate::batch::{Counts, part_of};
+use crate::perf::attr::Event;
+use crate::perf::layout::Layout;
+
+/// Samples by whose chance a thread may have run ahead of its samples, or its samples ahead of it. With more, the noise of a
+/// short phase would be paid from the credit of a long one before it.
+const CHANCE: u64 = 16;
+/// Part of the target's CPU time, in percent, that may be in no sample without a word.
+const QUIET_PERCENT: u64 = 3;
+
+/// The CPU time of one thread that ticks sample.
+///
+/// A tick that finds the thread stands for one period, as ticks come once a period, but by chance there are a few more or
+/// less of them. So each sample weighs all that the thread has run and no sample stands for yet, up to a credit of a period
+/// for each sample and two standard deviations. What is left is held until later samples have credit for it. A thread
+/// that runs mostly where no tick sees it (in bursts that begin and end in step with timers, or in the kernel with
+/// interrupts off) holds more and more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TickTime {
+    samples: u64,
+    credit: u64,
+    held: u64,
+}
+
+impl TickTime {
+    /// The weight of a sample of a thread that has run for `gained` since the last one.
+    pub(super) fn weigh(&mut self, gained: u64, period: u64) -> u64 {
+        let before = chance(self.samples.min(CHANCE), period);
+        self.samples = self.samples.saturating_add(1);
+        let slack = chance(self.samples.min(CHANCE), period);
+        let credit = self.credit.saturating_add(period).saturating_add(slack - before);
+        self.held = self.held.saturating_add(gained);
+        let weight = self.held.min(credit);
+        self.held -= weight;
+        self.credit = (credit - weight).min(slack);
+        weight
+    }
+
+    /// Takes out what later samples cannot stand for but by more than chance.
+    fn take_excess(&mut self, period: u64) -> u64 {
+        let excess = self.held.saturating_sub(chance(self.samples, period).saturating_add(period));
+        self.held -= excess;
+        excess
+    }
+}
+
+/// Two standard deviations of so many samples.
+fn chance(samples: u64, period: u64) -> u64 {
+    (2.0 * (samples as f64).sqrt() * period as f64) as u64
+}
+
+/// What has been charged to `[not sampled]`.
+#[derive(Debug, Default)]
+pub(super) struct UnseenTime {
+    /// All of it, nanoseconds.
+    charged: u64,
+    /// CPU time of the target at the last update.
+    used_before: u64,
+}
+
+impl Aggregator {
+    /// Charges what a thread that has ended holds, but for what may be chance.
+    pub(super) fn charge_ended(&mut self, mut time: TickTime, thread: ThreadId) {
+        let excess = time.take_excess(self.spec.period_ns());
+        self.charge_unseen_time(thread, excess);
+    }
+
+    fn charge_unseen_time(&mut self, thread: ThreadId, ns: u64) {
+        if ns > 0 {
+            self.unseen.charged = self.unseen.charged.saturating_add(ns);
+            self.profile.charge_not_sampled(thread, &[ns]);
+        }
+    }
+
+    /// Charges what the target has used and no sample stands for, as far as that is known. Called at each update, after
+    /// `accounting` has been brought up to date. Returns what to note at the end.
+    pub(super) fn charge_unseen(&mut self, counts: &Counts, last: bool) -> Option<String> {
+        let mut excess = Vec::new();
+        for thread in self.threads.values_mut() {
+            excess.push((thread.id, thread.tick.take_excess(self.spec.period_ns())));
+        }
+        excess.retain(|&(_, ns)| ns > 0);
+        excess.into_iter().for_each(|(thread, ns)| self.charge_unseen_time(thread, ns));
+        let Some(used) = self.exact_cpu_ns(counts) else {
+            if self.unseen.charged > 0 {
+                // By the threads' own clocks.
+                let used = self.weighed.saturating_add(self.unseen.charged);
+                self.profile.accounting_mut().not_sampled = Some(self.split_unseen(counts, used));
+            }
+            return None;
+        };
+        let accounted = self.weighed.saturating_add(self.unseen.charged);
+        // Of each thread that was sampled, the rest of a period on each CPU.
+        let period = self.rates.longest_period_ns();
+        let sets = self.profile.accounting().pace.changes.saturating_add(1);
+        let timers = |threads: u64| threads.saturating_mul(self.cpus).saturating_mul(sets);
+        let rests = timers(self.profile.threads().len() as u64).min(counts.received).saturating_mul(period);
+        if last {
+            let rest = used.saturating_sub(accounted);
+            if rest > rests {
+                let held: Vec<_> = self.threads.values().map(|thread| (thread.id, thread.tick.held)).collect();
+                let mut rest = rest;
+                for (thread, held) in held {
+                    let held = held.min(rest);
+                    self.charge_unseen_time(thread, held);
+                    rest -= held;
+                }
+                self.charge_anyone(counts, rest);
+            }
+        } else {
+            // As of the last update: samples of the time since may still be on their way. Threads alive may be sampled yet.
+            let before = std::mem::replace(&mut self.unseen.used_before, used);
+            let later = timers(counts.live_threads).saturating_mul(period);
+            let sure = before.saturating_sub(accounted.saturating_add(rests).saturating_add(later));
+            if sure > before / 100 {
+                self.charge_anyone(counts, sure);
+            }
+        }
+        let split = self.split_unseen(counts, used);
+        let accounting = self.profile.accounting_mut();
+        accounting.target_cpu_ns = Some(used);
+        accounting.not_sampled = Some(split);
+        note(&split, used)
+    }
+
+    /// The CPU time that the samples should stand for, where it is known exactly: by the events or, where that is more, by
+    /// the clocks of the target's processes. Neither has more than was spent.
+    fn exact_cpu_ns(&self, counts: &Counts) -> Option<u64> {
+        let whole = !matches!(self.spec.event, Event::Cycles { .. })
+            && self.spec.kernel
+            && self.layout != Layout::Cpus
+            && counts.others == 0
+            && counts.withheld == 0;
+        counts.counted.filter(|_| whole).map(|counted| counted.used.max(counts.spent_ns.unwrap_or(0)))
+    }
+
+    /// Charges time of which only the process is known, if that: to the only thread, if there was no other, else to a thread
+    /// of its own.
+    fn charge_anyone(&mut self, counts: &Counts, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        let (threads, processes) = (self.profile.threads().len(), self.profile.processes().len());
+        let only = self.profile.threads().first().map(|thread| thread.process);
+        let thread = match only {
+            Some(_) if threads == 1 && counts.threads == 1 => ThreadId::new(0),
+            _ => {
+                let process = only.filter(|_| processes == 1 && counts.processes == 1).unwrap_or_else(|| {
+                    let (exec_generation, name) = (u32::MAX - 1, ANYONE.to_owned());
+                    self.profile.add_process(Process { pid: 0, start_time: 0, exec_generation, parent: None, name })
+                });
+                self.profile.add_thread(Thread { process, tid: 0, name: ANYONE.to_owned() })
+            }
+        };
+        self.charge_unseen_time(thread, ns);
+    }
+
+    /// What has been charged, by cause.
+    fn split_unseen(&self, counts: &Counts, used: u64) -> NotSampled {
+        let accounting = self.profile.accounting();
+        let due_milli = counts.counted.map_or(0, |counted| counted.due_milli);
+        let period = match u128::from(used).saturating_mul(1000).checked_div(due_milli.into()) {
+            Some(period) => u64::try_from(period).unwrap_or(u64::MAX),
+            None => self.spec.period_ns(),
+        };
+        let of_samples = |samples: u64| samples.saturating_mul(period);
+        let counted = counts.counted.map_or(used, |counted| counted.used);
+        let switching = used.saturating_sub(counted);
+        let in_kernel = counts.user_share.map_or(0, |(user, all)| {
+            let system = part_of(used, all.saturating_sub(user).into(), all.into());
+            system.saturating_sub(part_of(self.weighed, counts.in_kernel.into(), counts.received.into()))
+        });
+        NotSampled::split(
+            self.unseen.charged,
+            &[
+                (Unseen::Lost, of_samples(accounting.lost.saturating_add(accounting.dropped_by_us))),
+                (Unseen::Throttled, of_samples(accounting.throttled)),
+                (Unseen::Ended, of_samples(counts.ended_unsampled)),
+                (Unseen::Switching, switching),
+                (Unseen::Kernel, in_kernel.saturating_sub(switching)),
+            ],
+        )
+    }
+}
+
+/// Name of the thread, and of its process, that time is charged to of which it is not known who spent it.
+const ANYONE: &str = "[not sampled]";
+
+/// How much of the CPU time is in no sample and why, if that is worth a word.
+fn note(unseen: &NotSampled, used: u64) -> Option<String> {
+    let percent = |ns: u64| u128::from(ns) * 100 / u128::from(used.max(1));
+    let all = percent(unseen.total());
+    if all < QUIET_PERCENT.into() {
+        return None;
+    }
+    let why: Vec<String> = unseen
+        .iter()
+        .filter(|&(_, ns)| percent(ns) > 0)
+        .map(|(cause, ns)| format!("{}% {}{}", percent(ns), cause.text(), hint(cause)))
+        .collect();
+    Some(format!("{all}% of the CPU time is in no sample and counts as [not sampled]: {}", why.join(", ")))
+}
+
+/// What else is to be said of a cause.
+const fn hint(cause: Unseen) -> &'static str {
+    match cause {
+        Unseen::Ended => " (a higher rate, -F, or --per-cpu as root, sees more)",
+        Unseen::Unknown => {
+            " (timers that came late on a busy machine, or a virtual one whose host is busy; the kernel with interrupts off; \
+             threads that ran for less than a period)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 4_000_000;
+
+    /// Sums of the weights and of what is left, of a thread that runs for `gained` before each sample.
+    fn sums(time: &mut TickTime, gained: impl Iterator<Item = u64>) -> (u64, u64) {
+        let (mut weight, mut ran) = (0, 0);
+        for gained in gained {
+            ran += gained;
+            weight += time.weigh(gained, PERIOD);
+            assert_eq!(weight + time.held, ran);
+        }
+        (weight, ran)
+    }
+
+    /// A generator of numbers between 0 and 1, the same in each run.
+    fn chances() -> impl Iterator<Item = f64> {
+        let mut state = 7u64;
+        std::iter::repeat_with(move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        })
+    }
+
+    #[test]
+    fn a_thread_that_every_tick_finds_is_sampled_whole() {
+        let mut time = TickTime::default();
+        assert_eq!(sums(&mut time, std::iter::repeat_n(PERIOD, 500)), (500 * PERIOD, 500 * PERIOD));
+        assert_eq!((time.held, time.take_excess(PERIOD)), (0, 0));
+    }
+
+    #[test]
+    fn chance_is_no_time_that_was_not_sampled() {
+        // The thread shares its CPU with others: whether a tick finds it is chance.
+        for samples in [20, 100, 1_000, 10_000] {
+            let mut time = TickTime::default();
+            let (weight, ran) = sums(&mut time, gaps_of(samples));
+            assert!(weight <= ran && time.held <= ran / 20, "{} of {ran} after {samples}", time.held);
+        }
+    }
+
+    /// What a thread runs between two ticks that find it by chance.
+    fn gaps_of(samples: usize) -> impl Iterator<Item = u64> {
+        chances().map(|chance| (-chance.ln() * PERIOD as f64) as u64).take(samples)
+    }
+
+    #[test]
+    fn what_ticks_do_not_see_is_not_weighed_up_to_the_whole() {
+        // Three tenths of its time are where ticks see it.
+        let (mut time, samples) = (TickTime::default(), 300);
+        let (weight, ran) = sums(&mut time, gaps_of(samples).map(|gap| gap * 10 / 3));
+        let share = weight as f64 / ran as f64;
+        assert!((0.25..0.38).contains(&share), "{share}");
+        let held = time.held;
+        let excess = time.take_excess(PERIOD);
+        assert!(excess > ran / 2 && excess + time.held == held, "{excess} of {held}");
+    }
+
+    #[test]
+    fn a_short_phase_has_no_credit_of_a_long_one() {
+        let mut time = TickTime::default();
+        let _ = sums(&mut time, std::iter::repeat_n(PERIOD / 10, 100_000));
+        let (weight, ran) = sums(&mut time, std::iter::repeat_n(4 * PERIOD, 100));
+        assert!(weight <= ran / 4 + 10 * PERIOD, "{weight} of {ran}");
+    }
+
+    #[test]
+    fn the_note_says_why() {
+        assert_eq!(note(&NotSampled::split(29, &[]), 1_000), None);
+        let split = NotSampled::split(400, &[(Unseen::Lost, 5), (Unseen::Ended, 300)]);
+        let said = note(&split, 1_000).unwrap();
+        assert!(said.starts_with("40% of the CPU time is in no sample and counts as [not sampled]: 30% of threads"), "{said}");
+        assert!(said.contains(", 9% for no known cause (timers") && !said.contains("lost"), "{said}");
+    }
+}

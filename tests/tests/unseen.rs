@@ -1,0 +1,115 @@
+//! CPU time that no sample stands for (I13): it is charged to `[not sampled]`, and shares are of the CPU time.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use ccsd_profile::Unseen;
+use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::fixture::build;
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite};
+
+/// What the start and end of the program, and the difference of clocks, may come to: a part of the CPU time, and nanoseconds.
+const ALLOWANCE: f64 = 0.03;
+const START_NS: f64 = 10e6;
+/// Samples by which timers and ticks may be off where a function begins and ends, and where others use the CPU.
+const EDGES: f64 = 12.0;
+
+/// What the program says that it took, nanoseconds of CPU time.
+struct Truth {
+    spinning: f64,
+    short: f64,
+    all: f64,
+}
+
+impl Truth {
+    fn of(recorded: &Recorded) -> Truth {
+        let mut numbers = recorded.ended.stdout.split_whitespace().map(|number| number.parse::<f64>().unwrap());
+        let mut next = || numbers.next().unwrap();
+        Truth { spinning: next(), short: next(), all: next() }
+    }
+}
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("sleepers_by_timer", &[CC, Need::Root], || {
+            let recorded = record(&[], &["300", "8000", "0"]);
+            check_sleeper(&recorded);
+        })
+        .test("sleepers_by_tick", &[CC, Need::Root], || {
+            if !Path::new("/sys/kernel/tracing/events").exists() {
+                eprintln!("tracefs is not mounted: there is no tick to sample by");
+                return;
+            }
+            let recorded = record(&["-e", "tick"], &["300", "8000", "0"]);
+            check_sleeper(&recorded);
+        })
+        .test("threads_that_end_before_a_sample", &[CC, Need::Root], || {
+            let recorded = record(&["-F", "500"], &["100", "0", "1000"]);
+            let truth = Truth::of(&recorded);
+            check_whole(&recorded, &truth);
+            let accounting = recorded.profile.accounting();
+            let unseen = accounting.not_sampled.unwrap();
+            // 1000 threads with 0.3 ms each; one in a few is sampled by chance of what it takes besides.
+            let ending = truth.all - truth.spinning;
+            assert!(unseen.get(Unseen::Ended) as f64 >= 0.4 * ending, "{unseen:?} of {ending} ns");
+            let note = recorded.profile.session().notes.iter().find(|note| note.contains("counts as [not sampled]"));
+            assert!(note.is_some_and(|note| note.contains("threads that ended before their first sample")), "{note:?}");
+            // The report says so, and leaves it out where that is asked for.
+            let report = |options: &[&str]| {
+                let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+                assert!(ended.status.success(), "{ended:?}");
+                ended.stdout
+            };
+            assert!(report(&[]).contains("\"[not sampled]\""));
+            assert!(!report(&["--of-sampled"]).contains("\"name\": \"[not sampled]\""));
+        })
+        .test("nothing_is_invented", &[CC, Need::Root], || {
+            // Of user code alone it is not known how much there was, and of whole CPUs not whose.
+            for option in ["--user", "--per-cpu"] {
+                let recorded = record(&[option], &["50", "100", "10"]);
+                assert_eq!(recorded.profile.accounting().not_sampled, None, "{option}");
+                assert_eq!(recorded.profile.not_sampled_cost_centre(), None, "{option}");
+            }
+        })
+        .run()
+}
+
+fn record(options: &[&str], arguments: &[&str]) -> Recorded {
+    let recorded = Record::new(build("bursts.c", &["-O1", "-pthread"]), arguments).options(options).run();
+    recorded.assert_whole();
+    recorded
+}
+
+/// Asserts that all of the CPU time is charged (I1).
+fn check_whole(recorded: &Recorded, truth: &Truth) {
+    let period = 1e9 / recorded.rate_hz();
+    let whole = recorded.flat().total.weight as f64;
+    let allowed = truth.all * ALLOWANCE + START_NS + EDGES * period;
+    assert!((whole - truth.all).abs() <= allowed, "{whole} ns are charged of {}", truth.all);
+    let graph = recorded.graph();
+    for node in graph.nodes.iter().filter(|node| node.name == "[not sampled]") {
+        assert!(node.callers.is_empty() && node.callees.is_empty(), "{node:?}");
+    }
+}
+
+/// Asserts that functions have their parts of the CPU time.
+fn check_sleeper(recorded: &Recorded) {
+    let truth = Truth::of(recorded);
+    check_whole(recorded, &truth);
+    let period = 1e9 / recorded.rate_hz();
+    let flat = recorded.flat();
+    let weight = |name: &str| flat.rows.iter().find(|row| row.name == name).map_or(0.0, |row| row.inherited_weight as f64);
+    let spinning = weight("spinning_work");
+    let allowed = truth.spinning * ALLOWANCE + EDGES * period;
+    assert!((spinning - truth.spinning).abs() <= allowed, "{spinning} ns of {} in one piece", truth.spinning);
+    // Timers that come due in the kernel are seen where interrupts go on again, some of them in the next piece. But what
+    // they do not see is not added to it.
+    let unseen = weight("[not sampled]");
+    assert!(unseen > 0.0);
+    let pieces = weight("short_work");
+    let rest = truth.all - truth.spinning - truth.short;
+    assert!(pieces <= truth.short + rest - unseen + allowed + START_NS, "{pieces} ns of {} in pieces", truth.short);
+}
