@@ -119,6 +119,8 @@ pub struct Sampler {
     rate: RateControl,
     /// Of all processes that are followed.
     clocks: ProcessClocks,
+    /// How much the clocks were ahead of the events at the first look.
+    clock_lead: Option<u64>,
     /// What a recorded program has spent with all that it waited for, once it has ended.
     child_ns: u64,
     state: State,
@@ -164,6 +166,7 @@ impl Sampler {
             asked_again: 0,
             rate,
             clocks: ProcessClocks::default(),
+            clock_lead: None,
             child_ns: 0,
             state,
         })
@@ -244,6 +247,7 @@ impl Sampler {
                 // Intervals that were slept through are not made up for.
                 next_interval = now.saturating_add(interval);
                 self.read_counters();
+                self.read_clocks();
                 self.state.remembered = self.state.table.remembered_frames();
                 self.state.batch.mark = Mark::Interval;
             }
@@ -253,6 +257,8 @@ impl Sampler {
     }
 
     fn finish(mut self) {
+        // Not after the events have been stopped, while the target goes on.
+        self.read_clocks();
         self.events.stop();
         self.round(u64::MAX);
         self.read_counters();
@@ -292,9 +298,19 @@ impl Sampler {
             }
         }
         self.state.counts.user_share = self.state.user_share;
+    }
+
+    /// Reads the clocks of the target's processes. What they are ahead of the events at the first look is `execve` itself, or
+    /// was spent before the events were there.
+    fn read_clocks(&mut self) {
         // Without inheritance, the time of what a process starts is not the session's.
-        let spent = self.state.inherits().then(|| self.clocks.read(&self.state.table.pids()));
-        self.state.counts.spent_ns = spent.map(|spent| spent.max(self.child_ns));
+        if !self.state.inherits() {
+            return;
+        }
+        let spent = self.clocks.read(&self.state.table.pids()).max(self.child_ns);
+        let counted = self.state.counts.counted.map(|counted| spent.saturating_sub(counted.used));
+        self.clock_lead = self.clock_lead.or(counted);
+        self.state.counts.spent_ns = self.clock_lead.map(|lead| spent.saturating_sub(lead));
     }
 
     /// Handles every record of the rings that is older than `horizon`.

@@ -101,7 +101,8 @@ fn check_sleeper(recorded: &Recorded) {
     check_whole(recorded, &truth);
     let period = 1e9 / recorded.rate_hz();
     let flat = recorded.flat();
-    let weight = |name: &str| flat.rows.iter().find(|row| row.name == name).map_or(0.0, |row| row.inherited_weight as f64);
+    let weight =
+        |name: &str| flat.rows.iter().find(|row| row.name == name).map_or(0.0, |row| row.inherited_weight as f64);
     let spinning = weight("spinning_work");
     let allowed = truth.spinning * ALLOWANCE + EDGES * period;
     assert!((spinning - truth.spinning).abs() <= allowed, "{spinning} ns of {} in one piece", truth.spinning);

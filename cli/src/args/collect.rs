@@ -70,7 +70,7 @@ pub struct CollectArgs {
     /// Sample CPUs instead of threads, and keep what is the program's
     ///
     /// For programs whose threads or processes live for a millisecond, which a timer that runs with each thread rarely
-    /// meets. Needs root, CAP_PERFMON or kernel.perf_event_paranoid 0. What else runs meanwhile is sampled, too, and
+    /// meets. How much CPU time is in no sample is not known then. Needs root, CAP_PERFMON or kernel.perf_event_paranoid 0. What else runs meanwhile is sampled, too, and
     /// dropped, which costs it some 20 us each time.
     #[arg(long)]
     pub per_cpu: bool,

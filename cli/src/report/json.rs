@@ -8,7 +8,8 @@ use ccsd_profile::view::{
     StacksView, StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
-    Accounting, ContextStats, CostCentreId, Intervals, NotSampled, Pace, Recovery, Session, ShedCounts, TruncationReason,
+    Accounting, ContextStats, CostCentreId, Intervals, NotSampled, Pace, Recovery, Session, ShedCounts,
+    TruncationReason,
 };
 use serde::Serialize;
 

@@ -28,7 +28,7 @@ fn coverage(seed: u64, truth: f64, mut draw: impl FnMut(&mut Random, &mut dyn Fn
                 part.add(one);
             }
         });
-        let total = Total { weight: all.weight, samples: all.samples, squares: all.squares, ..Total::default() };
+        let total = Total::of_sums(all);
         let share = Share::of(part, &total);
         held += u32::from(share.low <= truth && truth <= share.high);
     }

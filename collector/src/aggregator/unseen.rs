@@ -303,7 +303,10 @@ mod tests {
         assert_eq!(note(&NotSampled::split(29, &[]), 1_000), None);
         let split = NotSampled::split(400, &[(Unseen::Lost, 5), (Unseen::Ended, 300)]);
         let said = note(&split, 1_000).unwrap();
-        assert!(said.starts_with("40% of the CPU time is in no sample and counts as [not sampled]: 30% of threads"), "{said}");
+        assert!(
+            said.starts_with("40% of the CPU time is in no sample and counts as [not sampled]: 30% of threads"),
+            "{said}"
+        );
         assert!(said.contains(", 9% for no known cause (timers") && !said.contains("lost"), "{said}");
     }
 }

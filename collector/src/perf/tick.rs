@@ -9,7 +9,8 @@
 //! - All timers pass by the tracepoint, so a filter in the kernel lets through only those that call the tick's function.
 //! - How often it comes is the kernel's choice (`CONFIG_HZ`, mostly 250 times a second), and where other threads want the
 //!   CPU it does not always find the same. So a sample weighs not a period but what the thread has run on that CPU since
-//!   its last one there: a clock of the thread's rides in the event's group and is read with each sample.
+//!   its last one there, as far as chance explains that (see `aggregator::unseen`): a clock of the thread's rides in the
+//!   event's group and is read with each sample.
 //! - The sample is taken in the interrupt. The kernel's part of its stack begins with the interrupt's own frames, which are
 //!   not the target's, up to the return address in the interrupt's entry. That is the last address of the kernel's
 //!   part where the interrupt came in user code, and [`find`] learns it from samples of ccsd itself in a loop.

@@ -161,7 +161,8 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
     }
     if numbers.get(NOT_SAMPLED_AT) == Some(&1) {
         let sums = a.not_sampled.get_or_insert_default().numbers_mut().iter_mut();
-        for (sum, &number) in sums.zip(numbers.get(NOT_SAMPLED_AT + 1..PACE_AT.min(numbers.len())).unwrap_or_default()) {
+        for (sum, &number) in sums.zip(numbers.get(NOT_SAMPLED_AT + 1..PACE_AT.min(numbers.len())).unwrap_or_default())
+        {
             *sum = number;
         }
     }

@@ -176,17 +176,24 @@ impl Side {
     /// All of it, weights of one run on average.
     pub(super) fn of_a_run(&self) -> Total {
         let Total { whole_weight, whole_samples, .. } = self.whole;
-        let Sums { weight, samples, squares } = self.totals.all;
+        let Sums { weight, samples, squares, unsampled } = self.totals.all;
         let runs = self.runs();
         // So that a weight of a run on average is of as many effective samples as all of them.
         let squares = squares / u128::from(runs) / u128::from(runs);
-        Total { weight: weight / runs, samples, squares, whole_weight: whole_weight / runs, whole_samples }
+        Total {
+            weight: weight / runs,
+            samples,
+            squares,
+            unsampled: unsampled / runs,
+            whole_weight: whole_weight / runs,
+            whole_samples,
+        }
     }
 
     /// The share of a part of all runs.
     pub(super) fn share(&self, part: Sums) -> Share {
-        let Sums { weight, samples, squares } = self.totals.all;
-        Share::of(part, &Total { weight, samples, squares, ..self.whole })
+        let Sums { weight, samples, squares, unsampled } = self.totals.all;
+        Share::of(part, &Total { weight, samples, squares, unsampled, ..self.whole })
     }
 
     fn row(&self, function: &OfRuns) -> DiffSide {

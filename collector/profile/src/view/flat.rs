@@ -42,12 +42,27 @@ pub struct FlatRow {
 impl FlatRow {
     /// All of the self weight.
     pub(super) const fn own(&self) -> Sums {
-        Sums { weight: self.self_weight, samples: self.samples_self, squares: self.self_squares }
+        Sums {
+            weight: self.self_weight,
+            samples: self.samples_self,
+            squares: self.self_squares,
+            unsampled: self.unsampled(self.self_weight),
+        }
     }
 
     /// All of the inherited weight.
     pub(super) const fn inherited(&self) -> Sums {
-        Sums { weight: self.inherited_weight, samples: self.samples_inherited, squares: self.inherited_squares }
+        Sums {
+            weight: self.inherited_weight,
+            samples: self.samples_inherited,
+            squares: self.inherited_squares,
+            unsampled: self.unsampled(self.inherited_weight),
+        }
+    }
+
+    /// What of a weight no sample stands for. Where there are samples as well it is not known here, and taken for none.
+    const fn unsampled(&self, weight: u64) -> u64 {
+        if self.samples_inherited == 0 { weight } else { 0 }
     }
 
     /// What the functions called by this one spent.
@@ -174,7 +189,9 @@ impl FlatView {
             }
             kept
         });
-        let sums = Sums { weight: other.self_weight, samples: other.samples_self, squares: other.self_squares };
+        let unsampled = if other.samples_self == 0 { other.self_weight } else { 0 };
+        let sums =
+            Sums { weight: other.self_weight, samples: other.samples_self, squares: other.self_squares, unsampled };
         other.self_share = Share::of(sums, &self.total);
         self.other = (other.functions > 0).then_some(other);
     }

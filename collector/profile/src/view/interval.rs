@@ -21,13 +21,16 @@ pub struct Sums {
     /// Sum of the squared weights of all samples: it tells how unequal weights are.
     #[serde(skip)]
     pub squares: Squares,
+    /// Part of the weight that no sample stands for. Chance has no part in it.
+    #[serde(skip)]
+    pub unsampled: u64,
 }
 
 impl Sums {
     /// Sums of samples that all have the same weight.
     #[must_use]
     pub const fn equal(weight: u64, samples: u64) -> Self {
-        Self { weight, samples, squares: equal_squares(samples, weight) }
+        Self { weight, samples, squares: equal_squares(samples, weight), unsampled: 0 }
     }
 
     /// Adds others.
@@ -35,6 +38,7 @@ impl Sums {
         self.weight = self.weight.saturating_add(other.weight);
         self.samples = self.samples.saturating_add(other.samples);
         self.squares = self.squares.saturating_add(other.squares);
+        self.unsampled = self.unsampled.saturating_add(other.unsampled);
     }
 
     /// Number of samples of equal weight that say as much about the whole: (sum w)^2 / sum w^2, never more than there are.
@@ -46,6 +50,11 @@ impl Sums {
         let weight = self.weight as f64;
         // At least one, whatever a damaged file says.
         (weight * weight / self.squares as f64).min(self.samples as f64).max(1.0)
+    }
+
+    /// What samples stand for.
+    const fn sampled(self) -> Self {
+        Self { weight: self.weight.saturating_sub(self.unsampled), unsampled: 0, ..self }
     }
 
     /// Weight and squares in units of the average sample of `total`, where both are the number of samples if weights are equal.
@@ -100,10 +109,22 @@ impl Share {
         if all.weight == 0 || all.samples == 0 {
             return Self { fraction: p, low: 0.0, high: if all.samples == 0 { 1.0 } else { 0.0 } };
         }
+        if all.unsampled > 0 {
+            // Of what is sampled the share is uncertain; the rest is known.
+            if part.samples == 0 && part.unsampled > 0 && part.unsampled >= part.weight {
+                return Self { fraction: p, low: p, high: p };
+            }
+            let sampled = all.sampled();
+            let of = Self::of(part.sampled(), &Total::of_sums(sampled));
+            let (whole, known) = (all.weight as f64, part.unsampled.min(part.weight) as f64);
+            let end = |of: f64| (known + of * sampled.weight as f64) / whole;
+            return Self { fraction: p, low: end(of.low).clamp(0.0, p), high: end(of.high).clamp(p, 1.0) };
+        }
         let rest = Sums {
             weight: all.weight.saturating_sub(part.weight),
             samples: all.samples.saturating_sub(part.samples),
             squares: all.squares.saturating_sub(part.squares),
+            unsampled: 0,
         };
         let effect = design_effect(heaviness(part.scaled(all), 1.0), heaviness(rest.scaled(all), 1.0), p);
         let n = (all.effective_samples() / effect).max(1e-6);
@@ -122,7 +143,7 @@ impl Share {
     #[must_use]
     pub fn of_weight(weight: u64, total: &Total) -> Self {
         let squares = total.squares as f64 * (weight as f64 / total.weight.max(1) as f64);
-        Self::of(Sums { weight, samples: 0, squares: squares as u128 }, total)
+        Self::of(Sums { weight, squares: squares as u128, ..Sums::default() }, total)
     }
 }
 
@@ -140,7 +161,7 @@ mod tests {
     use super::*;
 
     fn total(sums: Sums) -> Total {
-        Total { weight: sums.weight, samples: sums.samples, squares: sums.squares, ..Total::default() }
+        Total::of_sums(sums)
     }
 
     fn share(part: (u64, u64), of: (u64, u64)) -> Share {
@@ -183,11 +204,26 @@ mod tests {
     }
 
     #[test]
+    fn what_no_sample_stands_for_is_certain() {
+        // Half of it is not sampled, and a half of the other half is the function's.
+        let unseen = Sums { weight: 100, unsampled: 100, ..Sums::default() };
+        let mut all = Sums::equal(100, 10);
+        all.add(unseen);
+        let known = Share::of(unseen, &total(all));
+        assert_eq!(known, Share { fraction: 0.5, low: 0.5, high: 0.5 });
+        let (part, alone) = (Share::of(Sums::equal(50, 5), &total(all)), share((50, 5), (100, 10)));
+        assert!((part.fraction - 0.25).abs() < 1e-12, "{part:?}");
+        assert!((part.low - alone.low / 2.0).abs() < 1e-12 && (part.high - alone.high / 2.0).abs() < 1e-12, "{part:?}");
+    }
+
+    #[test]
     fn numbers_that_contradict_each_other_give_an_interval() {
-        let all = total(Sums { weight: 5, samples: 1, squares: u128::MAX });
-        for part in [Sums::default(), Sums { weight: u64::MAX, samples: 9, squares: 0 }, all.sums()] {
-            let share = Share::of(part, &all);
-            assert!(share.low <= share.fraction && share.fraction <= share.high, "{share:?}");
+        for unsampled in [0, 3, u64::MAX] {
+            let all = total(Sums { weight: 5, samples: 1, squares: u128::MAX, unsampled });
+            for part in [Sums::default(), Sums { weight: u64::MAX, samples: 9, squares: 0, unsampled }, all.sums()] {
+                let share = Share::of(part, &all);
+                assert!(share.low <= share.fraction && share.fraction <= share.high, "{share:?}");
+            }
         }
     }
 }

@@ -65,6 +65,9 @@ pub struct Total {
     /// Sum of the squared weights of its samples, see [`Sums`].
     #[serde(skip)]
     pub squares: Squares,
+    /// What of the weight no sample stands for, see [`Sums`].
+    #[serde(skip)]
+    pub unsampled: u64,
     /// Weight of the whole profile: more than `weight` where the selection leaves threads or stacks out.
     pub whole_weight: u64,
     /// Samples of the whole profile.
@@ -75,7 +78,14 @@ impl Total {
     /// Everything in the view.
     #[must_use]
     pub const fn sums(&self) -> Sums {
-        Sums { weight: self.weight, samples: self.samples, squares: self.squares }
+        Sums { weight: self.weight, samples: self.samples, squares: self.squares, unsampled: self.unsampled }
+    }
+
+    /// The total of a view that shows everything.
+    #[must_use]
+    pub fn of_sums(all: Sums) -> Total {
+        let Sums { weight, samples, squares, unsampled } = all;
+        Total { weight, samples, squares, unsampled, whole_weight: weight, whole_samples: samples }
     }
 
     /// What is selected of a profile.

@@ -103,6 +103,7 @@ fn effective_samples(totals: [&SideTotals; 2], parts: [Sums; 2]) -> [f64; 2] {
         weight: totals[side].all.weight.saturating_sub(parts[side].weight),
         samples: 0,
         squares: totals[side].all.squares.saturating_sub(parts[side].squares),
+        unsampled: 0,
     });
     let (part, rest) = (scaled(parts), scaled(rests));
     // A side that knows little of how heavy samples are learns from the other.

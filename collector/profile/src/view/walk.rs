@@ -73,7 +73,9 @@ pub(crate) const fn is_gap(entry: u32) -> bool {
 pub(super) fn sums_of(charge: &Charge<'_>, selection: &Selection) -> Sums {
     let metric = selection.metric_index();
     let weight = charge.weights.get(metric).copied().unwrap_or(0);
-    Sums { weight, samples: charge.samples, squares: charge.squares.get(metric).copied().unwrap_or(0) }
+    let squares = charge.squares.get(metric).copied().unwrap_or(0);
+    let unsampled = if charge.samples == 0 { weight } else { 0 };
+    Sums { weight, samples: charge.samples, squares, unsampled }
 }
 
 pub(super) const fn is_approximate(entry: u32) -> bool {
@@ -120,5 +122,5 @@ pub(crate) fn walk_contexts(
         }
         visit(id, &Visible { entries: &entries, sums });
     });
-    Total { weight: all.weight, samples: all.samples, squares: all.squares, ..total }
+    Total { weight: all.weight, samples: all.samples, squares: all.squares, unsampled: all.unsampled, ..total }
 }
