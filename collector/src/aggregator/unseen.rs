@@ -92,11 +92,9 @@ impl Aggregator {
     /// Charges what the target has used and no sample stands for, as far as that is known. Called at each update, after
     /// `accounting` has been brought up to date. Returns what to note at the end.
     pub(super) fn charge_unseen(&mut self, counts: &Counts, last: bool) -> Option<String> {
-        let mut excess = Vec::new();
-        for thread in self.threads.values_mut() {
-            excess.push((thread.id, thread.tick.take_excess(self.spec.period_ns())));
-        }
-        excess.retain(|&(_, ns)| ns > 0);
+        let period = self.spec.period_ns();
+        let threads = self.threads.values_mut().filter(|thread| thread.tick.held > period);
+        let excess: Vec<_> = threads.map(|thread| (thread.id, thread.tick.take_excess(period))).collect();
         excess.into_iter().for_each(|(thread, ns)| self.charge_unseen_time(thread, ns));
         let Some(used) = self.exact_cpu_ns(counts) else {
             if self.unseen.charged > 0 {
@@ -232,7 +230,16 @@ const fn hint(cause: Unseen) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use ccsd_profile::{Limits, Metric, Profile, Session, Unit};
+
     use super::*;
+    use crate::batch::{Batch, Item};
+    use crate::budget::Budget;
+    use crate::layers::Common;
+    use crate::perf::attr::EventSpec;
+    use crate::perf::told::Counted;
+    use crate::process::{ProcessKey, ThreadKey};
+    use crate::unwind::Root;
 
     const PERIOD: u64 = 4_000_000;
 
@@ -296,6 +303,109 @@ mod tests {
         let _ = sums(&mut time, std::iter::repeat_n(PERIOD / 10, 100_000));
         let (weight, ran) = sums(&mut time, std::iter::repeat_n(4 * PERIOD, 100));
         assert!(weight <= ran / 4 + 10 * PERIOD, "{weight} of {ran}");
+    }
+
+    /// A session of one process whose threads run for a period before each sample, and now and then without one.
+    struct Simulated {
+        aggregator: Aggregator,
+        counts: Counts,
+        used: u64,
+    }
+
+    impl Simulated {
+        fn new(threads: u32) -> Simulated {
+            let spec = EventSpec { kernel: true, ..EventSpec::CLOCK };
+            let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
+            let profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+            let aggregator = Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default());
+            let counts =
+                Counts { threads: threads.into(), processes: 1, live_threads: threads.into(), ..Counts::default() };
+            let mut simulated = Simulated { aggregator, counts, used: 0 };
+            let key = ProcessKey(0);
+            let process =
+                Item::Process { key, parent: None, pid: 7, start_time: 1, exec_generation: 0, name: "p".into() };
+            let thread =
+                |tid| Item::Thread { key: ThreadKey(tid), process: key, tid: 7 + tid, name: format!("thread {tid}") };
+            simulated.absorb(std::iter::once(process).chain((0..threads).map(thread)).collect());
+            simulated
+        }
+
+        fn absorb(&mut self, items: Vec<Item>) {
+            self.aggregator.absorb(&mut Batch { items, ..Batch::default() });
+        }
+
+        fn sample(&mut self, tid: u32) {
+            let weights = [EventSpec::CLOCK.period_ns(), 0];
+            self.used += weights[0];
+            self.counts.received += 1;
+            let (thread, root, common) = (ThreadKey(tid), Root::Complete, Common::default());
+            self.absorb(vec![Item::Sample { thread, time: self.used, frames: 0, common, gap: None, root, weights }]);
+        }
+
+        /// All that is charged after an update, and what of that is not sampled.
+        fn update(&mut self, last: bool) -> (u64, u64) {
+            self.counts.counted =
+                Some(Counted { used: self.used, ticks: 0, due_milli: self.used * 1000 / EventSpec::CLOCK.period_ns() });
+            self.aggregator.account(&self.counts, last);
+            let mut sum = 0;
+            self.aggregator.profile.for_each_charge(|charge| sum += charge.weights[0]);
+            let accounting = self.aggregator.profile.accounting();
+            assert_eq!(accounting.target_cpu_ns, Some(self.used));
+            let unseen = accounting.not_sampled.unwrap().total();
+            assert_eq!(sum, self.counts.received * EventSpec::CLOCK.period_ns() + unseen);
+            (sum, unseen)
+        }
+    }
+
+    #[test]
+    fn charges_are_the_cpu_time() {
+        let mut chances = chances();
+        for (threads, unseen_share) in [(1, 0.0), (1, 0.3), (5, 0.3), (40, 0.05)] {
+            let mut session = Simulated::new(threads);
+            let mut before = 0;
+            for _ in 0..30 {
+                for _ in 0..300 {
+                    let tid = (chances.next().unwrap() * f64::from(threads)) as u32;
+                    if chances.next().unwrap() < unseen_share {
+                        session.used += EventSpec::CLOCK.period_ns();
+                    } else {
+                        session.sample(tid);
+                    }
+                }
+                let (charged, unseen) = session.update(false);
+                assert!(charged <= session.used && unseen >= before, "{charged} of {}, {unseen}", session.used);
+                before = unseen;
+            }
+            let (charged, unseen) = session.update(true);
+            let rests = u64::from(threads) * session.aggregator.cpus * EventSpec::CLOCK.period_ns();
+            assert!(charged == session.used || session.used - charged <= rests && unseen_share < 0.1);
+            assert_eq!(unseen > 0, session.used - charged == 0 && unseen_share > 0.0, "{threads} {unseen_share}");
+            // Of one thread, all is its own.
+            assert_eq!(
+                session.aggregator.profile.threads().len() as u32,
+                threads + u32::from(threads > 1 && unseen > 0)
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_charged_where_the_cpu_time_is_not_known() {
+        let mut session = Simulated::new(1);
+        session.sample(0);
+        session.used *= 1_000;
+        session.counts.counted = Some(Counted { used: session.used, ticks: 0, due_milli: 1_000_000 });
+        for (others, kernel, layout) in
+            [(1, true, Layout::Threads), (0, false, Layout::Threads), (0, true, Layout::Cpus)]
+        {
+            session.counts.others = others;
+            session.aggregator.spec.kernel = kernel;
+            session.aggregator.layout = layout;
+            session.aggregator.account(&session.counts, true);
+            assert_eq!(session.aggregator.profile.accounting().not_sampled, None);
+            assert_eq!(session.aggregator.profile.not_sampled_cost_centre(), None);
+        }
+        (session.aggregator.spec.kernel, session.aggregator.layout) = (true, Layout::Threads);
+        assert_eq!(session.update(true), (session.used, session.used - EventSpec::CLOCK.period_ns()));
     }
 
     #[test]
