@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             assert_eq!(json["accounting"]["pace"]["rates"][1]["rate_hz"], 499);
             // Every sample weighs what it stood for: a period of the rate at which it was taken.
             assert!(accounting.lost > 0, "{accounting:?}");
-            let total = recorded.flat().total;
+            let total = recorded.sampled().total;
             assert_eq!(total.samples, accounting.received);
             if accounting.pace.changes == 1 {
                 let (before, after) = (1_000_000_000 / 999, 1_000_000_000 / 499);

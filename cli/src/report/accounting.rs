@@ -325,7 +325,7 @@ mod tests {
         let said = text(&profile, None, Vec::new(), Layout::PLAIN);
         assert!(
             said.contains(
-                "undelivered\n# unseen   431 ms of CPU time (10.0%) is in no sample and counts as [not sampled]: 400 ms of \
+                "undelivered\n# unseen   431 ms of CPU time (10.00%) is in no sample and counts as [not sampled]: 400 ms of \
                  threads that ended before their first sample, 31.0 ms for no known cause; --of-sampled leaves it out\n# stacks "
             ),
             "{said}"
