@@ -116,6 +116,12 @@ pub enum DestinationError {
         /// The path as the user named it.
         path: PathBuf,
     },
+    /// A file that is being written cannot be replaced: its name means another file by now, or is not its only one.
+    #[error("{} was moved or removed, has another owner, or other names (hard links)", path.display())]
+    Displaced {
+        /// Which.
+        path: PathBuf,
+    },
     /// Another ccsd is writing it.
     #[error("{} is being written by another ccsd; choose another name with -o", path.display())]
     Busy {
@@ -164,7 +170,7 @@ impl Opened {
     /// no name.
     ///
     /// # Errors
-    /// [`DestinationError::Changed`] if the file is not the caller's own, or not under its name alone: links would part.
+    /// [`DestinationError::Displaced`] if the file is not the caller's own, or not under its name alone: links would part.
     /// [`DestinationError::Open`], [`DestinationError::Busy`].
     pub fn successor(&self) -> Result<Option<Replacement>, DestinationError> {
         let Some(name) = &self.name else { return Ok(None) };
@@ -191,7 +197,7 @@ impl Opened {
 /// Opens a file to be written in place, and truncates it if `contents` allows its old contents to be overwritten.
 ///
 /// # Errors
-/// All of [`DestinationError`] but `Write`.
+/// All of [`DestinationError`] but `Write` and `Displaced`.
 pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError> {
     let name = match resolve(path)? {
         Place::Descriptor(file) => return Ok(Opened { file, name: None }),
@@ -225,7 +231,7 @@ pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError>
 /// be replaced. Devices, FIFOs and descriptors of the caller are written to directly.
 ///
 /// # Errors
-/// All of [`DestinationError`] but `Write`.
+/// All of [`DestinationError`] but `Write` and `Displaced`.
 pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, DestinationError> {
     let name = match resolve(path)? {
         Place::Descriptor(file) => return Ok(Replacement::none(file, path)),
@@ -244,7 +250,7 @@ pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, D
 /// Replaces the file at a path by one with these contents.
 ///
 /// # Errors
-/// All of [`DestinationError`].
+/// All of [`DestinationError`] but `Displaced`.
 pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<(), DestinationError> {
     let replacement = replace(path, contents)?;
     let written = (&replacement.file).write_all(bytes);
@@ -333,8 +339,7 @@ impl Replacement {
     /// Renames the temporary file to its final name.
     ///
     /// # Errors
-    /// [`DestinationError::Write`]; [`DestinationError::Changed`], also if it is a successor and the name means another file by
-    /// now.
+    /// [`DestinationError::Write`], [`DestinationError::Changed`]; [`DestinationError::Displaced`] of a successor.
     pub fn commit(mut self) -> Result<(), DestinationError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         let (directory, to) = (&pending.place.directory, pending.place.name.as_os_str());
@@ -420,7 +425,7 @@ impl Name {
         if is_here && meta.nlink() == 1 && meta.uid() == geteuid().as_raw() {
             Ok(meta)
         } else {
-            Err(DestinationError::Changed { path: self.path.clone() })
+            Err(DestinationError::Displaced { path: self.path.clone() })
         }
     }
 

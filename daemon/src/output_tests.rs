@@ -163,7 +163,9 @@ fn a_file_that_cannot_be_replaced_goes_on_growing() {
     fs::hard_link(&path, dir.path().join("y")).unwrap();
     recording.write(&mut output, MAX_INTERVALS + 100);
     assert_eq!(recording.check(&path), 612);
-    let Some((612, RewriteError::Destination(DestinationError::Changed { .. }))) = output.unmerged() else { panic!() };
+    let Some((612, RewriteError::Destination(DestinationError::Displaced { .. }))) = output.unmerged() else {
+        panic!()
+    };
     fs::remove_file(dir.path().join("y")).unwrap();
     // No name for another file, as little as a directory without permission gives.
     let taken = |number| dir.path().join(format!(".ccsd-{}-{number}", std::process::id()));
@@ -204,7 +206,7 @@ fn what_is_changed_while_it_is_coarsened_is_left_alone() {
     let successor = opened.successor().unwrap().unwrap();
     fs::rename(&path, dir.path().join("moved")).unwrap();
     fs::write(&path, "new").unwrap();
-    assert!(matches!(opened.give_way(successor), Err(DestinationError::Changed { .. })));
+    assert!(matches!(opened.give_way(successor), Err(DestinationError::Displaced { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"new");
     assert_eq!(names(dir.path()).len(), 2);
 }
