@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Reads ccsd profiles, written from collector/profile/docs/file-format.md alone.
+
+    ccsd_reader.py [--json] FILE    the flat profile and the stacks, as text; or with the accounting, as JSON
+"""
+import json
+import sys
+import zlib
+from collections import defaultdict
+
+MAGIC = b"\x89ccsd\r\n\x1a"
+SESSION, UPDATE, END, CRASH, FIRST_OPTIONAL = 1, 2, 3, 128, 128
+MAX_RECORD, MAX_TEXT, MAX_LIST, MAX_FILES, MAX_METRICS = 32 << 20, 65536, 131072, 1 << 20, 16
+ELIDED, ROOT = 0, 1
+MASK = (1 << 64) - 1
+REASONS = ["stack copy too small", "no unwind information", "bad unwind information", "stack unreadable", "too deep",
+           "unknown mapping", "not a user stack", "generated code without a map", "no user registers", "other reason"]
+NUMBERS = """duration_ns received lost throttled throttle_events unsymbolised elided own_cpu_ns own_peak_rss_bytes pushes
+    frames max_stack_depth dropped file_bytes with_gap read_late held_bytes memory_bytes""".split()
+PACE = "changes budget_ppm target_cost_ns own_cost_ns last_hz".split()
+PACE_AT = 48
+CONTEXT_NUMBERS = "transition_hits known_contexts new_contexts elided contexts transitions checkpoints bytes limit_bytes".split()
+TABLES = """contexts charges names functions lines images processes threads addresses generated_code debug_information
+    unwind_tables stacks queue unwind_rules live_threads mappings""".split()
+
+
+class Malformed(Exception): pass
+
+
+def check(condition, what, value=None):
+    if not condition:
+        raise Malformed(what)
+    return value
+
+
+class Payload:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def u8(self):
+        self.at += 1
+        return self.data[self.at - 1]  # an IndexError where it ends early
+
+    def n(self, bits=64):
+        value = shift = 0
+        while True:
+            byte = self.u8()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            check(not value >> bits and shift <= bits + 6, "number too large")
+            if byte < 0x80:
+                return value
+
+    def s(self):
+        value = self.n()
+        return (value >> 1) ^ -(value & 1)
+
+    def o(self):
+        value = self.n()
+        return None if value == 0 else value - 1
+
+    def bytes(self):
+        length = self.n()
+        self.at += check(length <= len(self.data) - self.at, "ends early", length)
+        return bytes(self.data[self.at - length:self.at])
+
+    def text(self):
+        data = self.bytes()
+        return check(len(data) <= MAX_TEXT, "text too long", data).decode("utf-8")
+
+    def list(self, item):
+        count = self.n()
+        return [item() for _ in range(check(count <= MAX_LIST, "list too long", count))]
+
+
+def records(data):
+    """Type and payload of every whole record, and the version."""
+    check(data[:8] == MAGIC, "not a ccsd profile")
+    version = int.from_bytes(data[8:12], "little")
+    check(1 <= version <= 3, f"format version {version}")
+    number, at = 0, 12
+    while at < len(data):
+        header = Payload(data[at + 1:at + 11])
+        try:
+            length = header.n()
+        except (Malformed, IndexError):
+            return
+        start = at + 1 + header.at
+        end = start + length
+        if length > MAX_RECORD or end + 4 > len(data):
+            return
+        covered = (data[:12] if number == 0 else b"") + number.to_bytes(4, "little") + data[at:end]
+        if zlib.crc32(covered) != int.from_bytes(data[end:end + 4], "little"):
+            return
+        yield version, data[at], Payload(data[start:end])
+        number, at = number + 1, end + 4
+
+
+class Profile:
+    def __init__(self):
+        self.metrics, self.notes, self.files, self.processes, self.threads = [], [], [], [], []
+        self.images, self.lines = ["[ccsd]"], [("", 0)]
+        self.functions = [(0, "[elided]", None), (0, "[root]", None)]  # image, name, start
+        self.contexts = [(None, None), (0, ELIDED)]  # parent, function
+        self.charges = {}  # by context: samples, and a weight for each metric
+        self.namings, self.accounting, self.finished = {}, {}, False
+
+    def read_session(self, p):
+        self.target, self.command, self.pids = p.text(), p.list(p.text), p.list(p.n)
+        self.event, self.rate, self.host, self.started = p.text(), p.n(), p.text(), p.n()
+        self.metrics = p.list(lambda: (p.text(), p.u8()))
+        check(len(self.metrics) <= MAX_METRICS, "too many metrics")
+        self.notes = p.list(p.text)
+        self.collector = p.text()
+
+    def read_update(self, p, version):
+        p.n(), p.s()  # from, length
+        tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.contexts]
+        check([p.n() for _ in tables] == [len(table) for table in tables], "an update is missing")
+        self.files += p.list(p.text)
+        check(len(self.files) <= MAX_FILES, "too many file names")
+        self.images += p.list(lambda: (p.text(), p.bytes())[0])
+        last_start = 0
+
+        def function():
+            nonlocal last_start
+            image, flags = p.n(), p.u8()
+            linkage = p.text() if flags & 1 else None
+            display = p.text() if flags & 2 else None
+            if flags & 4:
+                last_start = (last_start + p.s()) & MASK
+            flags & 8 and self.files[p.n()]
+            p.n()  # line
+            flags & 128 and p.bytes()
+            return image, linkage if display is None else display, last_start if flags & 4 else None
+
+        self.functions += p.list(function)
+        self.lines += p.list(lambda: (self.files[p.n()], p.n()))
+        self.processes += p.list(lambda: {"pid": p.n(), "start": p.n(), "execs": p.n(), "parent": p.o(), "name": p.text()})
+        self.threads += p.list(lambda: {"process": p.n(), "tid": p.n(), "name": p.text()})
+        for process, name in p.list(lambda: (p.n(), p.text())):
+            self.processes[process]["name"] = name
+        for thread, name in p.list(lambda: (p.n(), p.text())):
+            self.threads[thread]["name"] = name
+        for _ in range(p.n()):
+            parent = len(self.contexts) - p.s()
+            check(0 <= parent < len(self.contexts), "unknown context")
+            self.contexts.append((parent, p.n()))
+        unnamed = 0
+        for _ in range(p.n() if version >= 2 else 0):
+            unnamed += p.s()
+            self.namings[unnamed] = p.n()
+        self.read_charges(p, version)
+        self.notes += [note for note in p.list(p.text) if note not in self.notes]
+        self.read_accounting(p)
+
+    def read_charges(self, p, version):
+        usual = [p.n() for _ in self.metrics]
+        left = p.n()
+        while left > 0:
+            thread, run = p.n(), p.n()
+            left -= check(1 <= run <= left, "runs of charges do not add up", run)
+            context = line = 0
+            for _ in range(run):
+                context, line = context + p.s(), line + p.s()
+                k = p.n()
+                samples = k >> (2 if version >= 3 else 1)
+                weights = [samples * each & MASK for each in usual]
+                if not k & 1:
+                    weights = [weight + p.s() & MASK for weight in weights]
+                squares = [p.n(128) for _ in weights if version >= 3 and k & 2]  # here only passed over
+                check(0 <= context < len(self.contexts) and 0 <= line < len(self.lines), "unknown context or line")
+                check(thread < len(self.threads), "unknown thread")
+                add(self.charges.setdefault(context, [0] * (1 + len(usual))), [samples] + weights)
+
+    def read_accounting(self, p):
+        truncated = p.list(p.n)
+        expected, target_cpu = p.o(), p.o()
+        numbers, tables = p.list(p.n), p.list(p.n)
+        reasons = defaultdict(int)
+        for i, count in enumerate(truncated):
+            if count:
+                reasons[REASONS[min(i, len(REASONS) - 1)]] += count
+        fixed = numbers + [0] * (PACE_AT + 5 - len(numbers))
+        a = dict(zip(NUMBERS, fixed), expected=expected, target_cpu_ns=target_cpu, truncated_by_reason=dict(reasons))
+        rates = numbers[PACE_AT + 5:] + [0]
+        rates = [{"rate_hz": rate, "duration_ns": ns} for rate, ns in zip(rates[::2], rates[1::2])]
+        a["pace"] = dict(zip(PACE, fixed[PACE_AT:]), rates=rates)
+        tables += [0] * (len(CONTEXT_NUMBERS) + len(TABLES) - len(tables))
+        a["contexts"] = dict(zip(CONTEXT_NUMBERS, tables))
+        a["shed"] = {name: count for name, count in zip(TABLES, tables[len(CONTEXT_NUMBERS):]) if count}
+        self.accounting = a
+
+    def image(self, function):
+        path = self.images[self.functions[function][0]]
+        return path.rsplit("/", 1)[-1] or path
+
+    def name(self, function):
+        _, name, start = self.functions[function]
+        return self.image(function) + ("+?" if start is None else f"+{start:#x}") if name is None else name
+
+    def histories(self):
+        """Every context that was charged, with its history: a list of functions and marks."""
+        children = defaultdict(list)
+        for context in range(1, len(self.contexts)):
+            children[self.contexts[context][0]].append(context)
+        todo = [(0, [])]
+        while todo:
+            context, history = todo.pop()
+            if any(self.charges.get(context, ())):
+                yield context, history or [(ROOT, True)]
+            for child in children[context]:
+                function = self.contexts[child][1]
+                todo.append((child, push(history, self.namings.get(function, function))))
+
+
+def add(sums, values):
+    for i, value in enumerate(values):
+        sums[i] += value
+
+
+def push(before, function):
+    """A1 to A5."""
+    if before and before[-1][0] == function:
+        return before
+    h = [(f, marked and f != function) for f, marked in before] + [(function, True)]
+    for squeezed in (lambda i: i + 1 < len(h) and not (h[i - 1][1] or h[i][1] or h[i + 1][1]),
+                     lambda i: h[i - 1] == h[i] and not h[i][1]):
+        i = 1
+        while i < len(h):
+            if squeezed(i):
+                del h[i]
+            else:
+                i += 1
+    return h
+
+
+def gaps(history):
+    """Positions of the entries that the one before them may not have called."""
+    marked = [i for i, entry in enumerate(history) if entry[1]]
+    end = marked[-3] if len(marked) >= 3 else 0
+    return {i for i in range(1, end) if not history[i - 1][1] and not history[i][1]}
+
+
+def read(data):
+    profile, first = Profile(), True
+    try:
+        for version, kind, payload in records(data):
+            if profile.finished or first != (kind == SESSION):
+                break
+            if kind == SESSION:
+                profile.read_session(payload)
+            elif kind == UPDATE:
+                profile.read_update(payload, version)
+            elif kind == END:
+                profile.read_accounting(payload)
+                profile.finished = True
+            elif kind < FIRST_OPTIONAL:
+                break
+            check(kind >= FIRST_OPTIONAL or payload.at == len(payload.data), "bytes left over")
+            first = False
+    except (IndexError, UnicodeDecodeError, Malformed):
+        if first:
+            raise
+    return profile
+
+
+def document(profile):
+    """By the first metric."""
+    flat, stacks = defaultdict(lambda: [0, 0, 0, 0]), defaultdict(lambda: [0, 0])
+    for context, history in profile.histories():
+        (samples, weight), gap = (profile.charges[context] + [0])[:2], gaps(history)
+        stack = tuple((f, marked, i in gap) for i, (f, marked) in enumerate(history))
+        add(stacks[stack], [weight, samples])
+        add(flat[history[-1][0]], [weight, 0, samples, 0])
+        for function, marked in history:
+            add(flat[function], [0, weight, 0, samples] if marked else [])
+    name, image = profile.name, profile.image
+    return {
+        "flat": sorted([name(f), image(f)] + sums for f, sums in flat.items()),
+        "stacks": sorted([[[name(f), m, g] for f, m, g in stack], w, n] for stack, (w, n) in stacks.items()),
+        "notes": profile.notes, "accounting": profile.accounting, "finished": profile.finished,
+    }
+
+
+def main():
+    with open(sys.argv[-1], "rb") as file:
+        doc = document(read(file.read()))
+    if "--json" in sys.argv:
+        return json.dump(doc, sys.stdout)
+    print("self inherited function")
+    for name, image, own, inherited, _, _ in sorted(doc["flat"], key=lambda row: -row[2]):
+        print(own, inherited, ascii(f"{name} ({image})"))
+    print("\nweight stack")
+    for stack, weight, _ in sorted(doc["stacks"], key=lambda row: -row[1]):
+        words = [("[...] " if gap else "") + (name if marked else f"({name})") for name, marked, gap in stack]
+        print(weight, ascii(" ".join(words)))
+
+
+main()
