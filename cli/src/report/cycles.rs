@@ -20,7 +20,7 @@ pub fn view(shown: &Shown<'_>) -> CyclesView {
 /// As text.
 pub fn text(shown: &Shown<'_>) -> String {
     let view = view(shown);
-    if view.cycles.is_empty() {
+    if view.cycles.is_empty() && view.left_out == 0 {
         return "no cycles: no sample was taken while a function was active that had been entered again through another\n"
             .to_owned();
     }
@@ -58,7 +58,12 @@ pub fn text(shown: &Shown<'_>) -> String {
             Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
         ]);
     }
-    table.render(shown.layout)
+    let mut text = table.render(shown.layout);
+    if view.left_out > 0 {
+        let more = counted(view.left_out as u64, "more cycle is", "more cycles are");
+        text.push_str(&format!("# {more} too long to be listed\n"));
+    }
+    text
 }
 
 /// On a terminal each name is cut, so that all can be told apart.

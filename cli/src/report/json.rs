@@ -243,6 +243,8 @@ struct Node {
 struct Cycles {
     /// Each once.
     cycles: Vec<Cycle>,
+    /// How many are too long to be listed beside these.
+    cycles_left_out: usize,
     /// The histories that end by closing one.
     #[serde(flatten)]
     stacks: Stacks,
@@ -284,7 +286,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
         View::Stacks => {
             let mut view = stacks::view(shown);
             let left_out = stacks::cut_rows(shown, &mut view);
-            let StacksView { total, rows, names } = view;
+            let StacksView { total, rows, other, names } = view;
             let row = |StackRow { entries, weight, samples, share, approximate }| Row {
                 cycle: None,
                 stack: entries,
@@ -293,12 +295,13 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
                 share,
                 approximate,
             };
-            let other_weight = left_out.iter().map(|row| row.weight).fold(0, u64::saturating_add);
+            let other_weight = left_out.iter().map(|row| row.weight).fold(other.weight, u64::saturating_add);
+            let left_out = left_out.len() + other.stacks;
             let rows = rows.into_iter().map(row).collect();
-            Data::Stacks(Stacks { total, rows, left_out: left_out.len(), other_weight: Some(other_weight), names })
+            Data::Stacks(Stacks { total, rows, left_out, other_weight: Some(other_weight), names })
         }
         View::Cycles => {
-            let CyclesView { total, cycles, mut rows, names } = cycles::view(shown);
+            let CyclesView { total, cycles, left_out: cycles_left_out, mut rows, names } = cycles::view(shown);
             let left_out = cut(&mut rows, shown);
             let row = |CycleRow { entries, cycle, weight, samples, share, approximate }| Row {
                 cycle: Some(cycle),
@@ -309,7 +312,11 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
                 approximate,
             };
             let rows = rows.into_iter().map(row).collect();
-            Data::Cycles(Cycles { cycles, stacks: Stacks { total, rows, left_out, other_weight: None, names } })
+            Data::Cycles(Cycles {
+                cycles,
+                cycles_left_out,
+                stacks: Stacks { total, rows, left_out, other_weight: None, names },
+            })
         }
         View::Lines => {
             let mut view = lines::view(shown);

@@ -27,7 +27,7 @@ pub fn cut_rows(shown: &Shown<'_>, view: &mut StacksView) -> Vec<StackRow> {
 pub fn text(shown: &Shown<'_>) -> String {
     let mut view = view(shown);
     let rest = cut_rows(shown, &mut view);
-    if view.rows.is_empty() && rest.is_empty() {
+    if view.rows.is_empty() && rest.is_empty() && view.other.stacks == 0 {
         return shown.nothing();
     }
     let head = format!("<leaf,...,root> weight in {} of {}", unit_name(shown.metric.unit), shown.metric.name);
@@ -46,6 +46,10 @@ pub fn text(shown: &Shown<'_>) -> String {
         let weight = rest.iter().map(|row| row.weight).fold(0, u64::saturating_add);
         let more = counted(rest.len() as u64, "more stack", "more stacks");
         text.push_str(&format!("<[{more}{}]> {weight}\n", shown.hint()));
+    }
+    if view.other.stacks > 0 {
+        let more = counted(view.other.stacks as u64, "more stack", "more stacks");
+        text.push_str(&format!("<[{more}: too long to be listed]> {}\n", view.other.weight));
     }
     text
 }

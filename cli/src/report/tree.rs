@@ -5,12 +5,14 @@ use ccsd_profile::{CostCentreId, sanitise};
 use serde::Serialize;
 
 use super::Shown;
-use crate::format::{Scale, indent, percent};
+use crate::format::{Scale, counted, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
 /// Functions that a butterfly shows on a terminal.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
+/// Functions that it shows at all: each takes a walk over the whole profile.
+const MOST_FUNCTIONS: usize = 50;
 
 /// From the root down.
 pub fn top_down(shown: &Shown<'_>) -> TreeView {
@@ -49,6 +51,8 @@ pub struct Butterfly {
 pub struct Butterflies {
     total: Total,
     functions: Vec<Butterfly>,
+    /// How many more functions are asked for.
+    left_out: usize,
 }
 
 /// The functions that are asked for.
@@ -61,9 +65,11 @@ pub fn butterflies(shown: &Shown<'_>) -> Butterflies {
         let callees = finish(shown, TreeView::callees(shown.profile, &shown.selection, of, shown.min));
         Butterfly { row, callers, callees }
     };
-    let most = if shown.layout.is_terminal() { FUNCTIONS_ON_TERMINAL } else { usize::MAX };
-    let rows = flat.rows.into_iter().filter(|row| shown.wants(&row.name)).take(most);
-    Butterflies { total: flat.total, functions: rows.map(butterfly).collect() }
+    let most = if shown.layout.is_terminal() { FUNCTIONS_ON_TERMINAL } else { MOST_FUNCTIONS };
+    let mut rows: Vec<FlatRow> = flat.rows.into_iter().filter(|row| shown.wants(&row.name)).collect();
+    let left_out = rows.len().saturating_sub(most);
+    rows.truncate(most);
+    Butterflies { total: flat.total, functions: rows.into_iter().map(butterfly).collect(), left_out }
 }
 
 /// A tree from the root down as text.
@@ -80,7 +86,7 @@ pub fn bottom_up_text(shown: &Shown<'_>) -> String {
 
 /// Butterflies as text.
 pub fn butterflies_text(shown: &Shown<'_>) -> String {
-    let Butterflies { total, functions } = butterflies(shown);
+    let Butterflies { total, functions, left_out } = butterflies(shown);
     if functions.is_empty() {
         return shown.nothing();
     }
@@ -106,6 +112,10 @@ pub fn butterflies_text(shown: &Shown<'_>) -> String {
         text.push_str(&one_weight(shown, &callers, "total"));
         text.push_str("\ncallees: where it went\n");
         text.push_str(&both_weights(shown, &callees));
+    }
+    if left_out > 0 {
+        let more = counted(left_out as u64, "more function has", "more functions have");
+        text.push_str(&format!("\n# {more} such a name\n"));
     }
     text
 }

@@ -77,6 +77,9 @@ pub enum EncodeError {
     /// A session record too large to be read again: a command line of tens of megabytes.
     #[error("a record of {0} bytes is larger than a record may be")]
     TooLarge(usize),
+    /// More names of source files than a stream may have.
+    #[error("the profile has more source files than a file can name")]
+    TooManyFiles,
 }
 
 /// Why a file or stream is no profile, or cannot be read any further.

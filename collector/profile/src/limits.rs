@@ -12,6 +12,14 @@ pub const MAX_METRICS: usize = 16;
 /// Longest string kept, in bytes; longer ones are cut. Mangled C++ names of several kilobytes are real, 64 KiB are not.
 pub const MAX_STRING_BYTES: usize = 64 * 1024;
 
+/// Names of source files in one stream. The kernel has some 60,000.
+pub(crate) const MAX_FILES: usize = 1 << 20;
+
+/// Notes of one profile, and bytes of one: each is a line about a fallback, of which there are dozens. What is noted beyond
+/// them is left out, and the last one says so.
+pub(crate) const MAX_NOTES: usize = 256;
+pub(crate) const MAX_NOTE_BYTES: usize = 4096;
+
 /// Longest record that is written or read, in bytes. Updates are cut before (at 65,536 definitions, 4 MiB of names, about a
 /// million numbers in charges, of at most 10 bytes each), so none of ours is refused. A reader of a hostile stream
 /// allocates as data arrives, never from a length found in it, and in all a few times this.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::error::MergeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
@@ -52,11 +52,8 @@ impl Profile {
         // Charging counted what went to `[elided]`, of which the other's own count is a part.
         let elided = self.accounting.elided.max(elided_apart);
         let (mine, theirs) = (&mut self.session, &other.session);
-        for pid in &theirs.pids {
-            if !mine.pids.contains(pid) {
-                mine.pids.push(*pid);
-            }
-        }
+        let mut known: HashSet<u32> = mine.pids.iter().copied().collect();
+        mine.pids.extend(theirs.pids.iter().filter(|pid| known.insert(**pid)));
         mine.started_unix_ns = match (mine.started_unix_ns, theirs.started_unix_ns) {
             (0, started) | (started, 0) => started,
             (a, b) => a.min(b),
@@ -169,10 +166,9 @@ impl Profile {
                 self.add_thread(crate::model::Thread { process, ..thread.clone() })
             })
             .collect();
-        // A context is the same under whatever parent, as long as no two functions become one.
         let contexts = other.contexts.replay(ContextId::ROOT, ContextId::ELIDED, |_, parent, leaf| {
             let leaf = functions.get(leaf.index()).copied().unwrap_or(CostCentreId::ELIDED);
-            self.contexts.push(parent, leaf)
+            self.contexts.graft(parent, leaf)
         });
         other.for_each_charge(|charge| {
             let thread = threads.get(charge.thread.index()).copied().unwrap_or(ThreadId(u32::MAX));

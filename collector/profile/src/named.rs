@@ -72,13 +72,12 @@ impl Profile {
             let shows = visible.as_ref().is_none_or(|visible| visible.get(real.index()).copied().unwrap_or(false));
             shows.then_some(real)
         };
-        // The budget held for the contexts as they are; there cannot be more of them with fewer functions. (Twice, because
-        // the order in which they come decides how much is stored in full.)
+        // The budget held for the contexts as they are; there cannot be more of them with fewer functions.
         let mut table = ContextTable::new(self.limits.context_bytes.saturating_mul(2));
         let elided = Place { context: ContextId::ELIDED, leaf: true };
         let root = Place { context: ContextId::ROOT, leaf: true };
         let places = self.contexts.replay(root, elided, |_, parent, leaf| match function(leaf) {
-            Some(leaf) => Place { context: table.push(parent.context, leaf), leaf: true },
+            Some(leaf) => Place { context: table.graft(parent.context, leaf), leaf: true },
             None => Place { leaf: false, ..parent },
         });
         let place = |id: ContextId| places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context);
@@ -114,7 +113,7 @@ impl Shown<'_> {
     /// Makes these contexts in a profile, every function as `function` says; returns what each is there.
     pub(crate) fn remade(&self, new: &mut Profile, function: impl Fn(CostCentreId) -> CostCentreId) -> Vec<ContextId> {
         let contexts = new.contexts_mut();
-        let push = |_, parent, leaf| contexts.push(parent, function(leaf));
+        let push = |_, parent, leaf| contexts.graft(parent, function(leaf));
         let places = self.contexts().replay(ContextId::ROOT, ContextId::ELIDED, push);
         let place = |id: ContextId| places.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
         new.uncertain =

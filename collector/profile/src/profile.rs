@@ -5,7 +5,7 @@ use crate::charges::{Charges, Room};
 use crate::context::ContextTable;
 use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
-use crate::limits::{Limits, MAX_METRICS};
+use crate::limits::{Limits, MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::naming::Namings;
 use crate::shed::Shed;
@@ -76,7 +76,8 @@ impl Profile {
     }
 
     /// The same however many metrics there are; it cannot be written.
-    pub(crate) fn with_all_metrics(session: Session, limits: Limits) -> Self {
+    pub(crate) fn with_all_metrics(mut session: Session, limits: Limits) -> Self {
+        session.notes.truncate(MAX_NOTES);
         let mut profile = Self {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
@@ -124,11 +125,16 @@ impl Profile {
         &mut self.session
     }
 
-    /// Adds a line about a fallback taken, if it is not there yet.
+    /// Adds a line about a fallback taken, if it is not there yet. Of very many the first are kept.
     pub fn add_note(&mut self, note: &str) {
-        let note = clip(note);
-        if !self.session.notes.iter().any(|known| known == note) {
-            self.session.notes.push(note.to_owned());
+        let notes = &mut self.session.notes;
+        if notes.len() >= MAX_NOTES {
+            return;
+        }
+        let note = if notes.len() + 1 == MAX_NOTES { "more notes are left out" } else { note };
+        let note = &note[..note.floor_char_boundary(MAX_NOTE_BYTES)];
+        if !notes.iter().any(|known| known == note) {
+            notes.push(note.to_owned());
         }
     }
 

@@ -157,11 +157,15 @@ impl Profile {
         }
         for (id, name) in &update.renamed_processes {
             if let Some(process) = self.processes.get_mut(id.0) {
+                // The new name takes the place of the one before.
+                self.string_bytes = self.string_bytes.saturating_sub(process.name.len());
                 clip(name).clone_into(&mut process.name);
             }
         }
         for (id, name) in &update.renamed_threads {
             if let Some(thread) = self.threads.get_mut(id.0) {
+                // The new name takes the place of the one before.
+                self.string_bytes = self.string_bytes.saturating_sub(thread.name.len());
                 clip(name).clone_into(&mut thread.name);
             }
         }
@@ -290,6 +294,8 @@ fn string_bytes_of(update: &Update, mut file: impl FnMut(&str) -> usize) -> usiz
         + update.cost_centres.iter().map(string_bytes).sum::<usize>()
         + update.processes.iter().map(|process| process.name.len()).sum::<usize>()
         + update.threads.iter().map(|thread| thread.name.len()).sum::<usize>()
+        + update.renamed_processes.iter().map(|(_, name)| name.len()).sum::<usize>()
+        + update.renamed_threads.iter().map(|(_, name)| name.len()).sum::<usize>()
 }
 
 /// Number of things after an update.

@@ -14,8 +14,8 @@ use crate::accounting::Accounting;
 use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
-use crate::limits::{Limits, MAX_RECORD_BYTES, MAX_STRING_BYTES};
-use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
+use crate::limits::{Limits, MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES};
+use crate::model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
 use crate::profile::Profile;
 use crate::squares::{Squares, equal_squares};
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
@@ -29,12 +29,29 @@ pub enum Decoded {
     End(Box<Accounting>),
 }
 
+/// What the records so far have brought.
+#[derive(Debug, Default)]
+struct Known {
+    files: Vec<Arc<str>>,
+    /// Functions that have flags or fields that this version does not know.
+    strange_functions: u64,
+    /// Records of types that it does not know.
+    strange_records: u64,
+}
+
+impl Known {
+    fn file(&self, from: &mut Cursor<'_>) -> Result<Arc<str>, Wrong> {
+        let i = from.get_u32()?;
+        self.files.get(i as usize).cloned().ok_or("unknown file name")
+    }
+}
+
 /// Reads a session record by record, from a file or a socket.
 #[derive(Debug)]
 pub struct Decoder<R> {
     input: Counting<BufReader<R>>,
     session: Session,
-    files: Vec<Arc<str>>,
+    known: Known,
     version: u32,
     records: u64,
     bytes: u64,
@@ -54,7 +71,7 @@ impl<R: Read> Decoder<R> {
         let mut decoder = Self {
             input: Counting { input: BufReader::new(input), read: 0 },
             session: Session::default(),
-            files: Vec::new(),
+            known: Known::default(),
             version: VERSION,
             records: 0,
             bytes: 0,
@@ -88,6 +105,28 @@ impl<R: Read> Decoder<R> {
         self.ended
     }
 
+    /// What was skipped so far because this version does not know what it means, a line for each kind.
+    #[must_use]
+    pub fn skipped(&self) -> Vec<String> {
+        let unknown = |metric: &&Metric| metric.unit == Unit::Unknown;
+        let mut lines: Vec<String> = self
+            .session
+            .metrics
+            .iter()
+            .filter(unknown)
+            .map(|metric| format!("{}: unknown unit, shown as plain numbers", metric.name))
+            .collect();
+        for (count, what) in [
+            (self.known.strange_functions, "functions have properties"),
+            (self.known.strange_records, "records are of a kind"),
+        ] {
+            if count > 0 {
+                lines.push(format!("{count} {what} that this version does not know: skipped"));
+            }
+        }
+        lines
+    }
+
     /// Number of whole records read, the session record among them.
     #[must_use]
     pub const fn whole_records(&self) -> u64 {
@@ -118,12 +157,8 @@ impl<R: Read> Decoder<R> {
             let decoded = match kind {
                 TYPE_UPDATE => {
                     let metrics = self.session.metrics.len();
-                    let known = self.files.len();
                     let version = self.version;
-                    let update = self.parse(|from, files| update(from, files, version, metrics));
-                    if update.is_err() {
-                        self.files.truncate(known);
-                    }
+                    let update = self.parse(|from, known| update(from, known, version, metrics));
                     let update = Update { crashes: std::mem::take(&mut self.crashes), ..update? };
                     Some(Decoded::Update(Box::new(update)))
                 }
@@ -147,7 +182,10 @@ impl<R: Read> Decoder<R> {
                     self.crashes.push(crash);
                     None
                 }
-                kind if kind >= TYPE_OPTIONAL => None,
+                kind if kind >= TYPE_OPTIONAL => {
+                    self.known.strange_records += 1;
+                    None
+                }
                 _ => return Err(DecodeError::Malformed { record: self.records, what: "unknown type" }),
             };
             self.accept();
@@ -168,10 +206,10 @@ impl<R: Read> Decoder<R> {
     /// Parses the whole payload.
     fn parse<T>(
         &mut self,
-        parse: impl FnOnce(&mut Cursor<'_>, &mut Vec<Arc<str>>) -> Result<T, Wrong>,
+        parse: impl FnOnce(&mut Cursor<'_>, &mut Known) -> Result<T, Wrong>,
     ) -> Result<T, DecodeError> {
         let mut cursor = Cursor::new(&self.payload);
-        let parsed = match parse(&mut cursor, &mut self.files) {
+        let parsed = match parse(&mut cursor, &mut self.known) {
             Ok(parsed) if cursor.is_at_end() => Ok(parsed),
             Ok(_) => Err("bytes left over"),
             Err(what) => Err(what),
@@ -285,7 +323,7 @@ fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, version: u32, metrics: usize) -> Result<Update, Wrong> {
+fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize) -> Result<Update, Wrong> {
     let from_ns = from.get()?;
     let to_ns = from_ns.wrapping_add(from.signed()? as u64);
     let base = Counts {
@@ -296,11 +334,15 @@ fn update(from: &mut Cursor<'_>, files: &mut Vec<Arc<str>>, version: u32, metric
         threads: from.get_u32()?,
         contexts: from.get_u32()?,
     };
-    files.extend(from.list(|from| Ok(Arc::from(short(from.str()?)?)))?);
+    let files = from.list(|from| Ok(Arc::from(short(from.str()?)?)))?;
+    if known.files.len() + files.len() > MAX_FILES {
+        return Err("more file names than a stream may have");
+    }
+    known.files.extend(files);
     let images = from.list(|from| Ok(Image { name: from.string()?, build_id: from.bytes()?.to_vec() }))?;
     let mut start = 0;
-    let cost_centres = from.list(|from| cost_centre(from, files, &mut start))?;
-    let lines = from.list(|from| Ok(Line { file: file(from, files)?, line: from.get_u32()? }))?;
+    let cost_centres = from.list(|from| cost_centre(from, known, &mut start))?;
+    let lines = from.list(|from| Ok(Line { file: known.file(from)?, line: from.get_u32()? }))?;
     let processes = from.list(|from| {
         Ok(Process {
             pid: from.get_u32()?,
@@ -358,12 +400,7 @@ fn short(text: &str) -> Result<&str, Wrong> {
     if text.len() > MAX_STRING_BYTES { Err("text too long") } else { Ok(text) }
 }
 
-fn file(from: &mut Cursor<'_>, files: &[Arc<str>]) -> Result<Arc<str>, Wrong> {
-    let i = from.get_u32()?;
-    files.get(i as usize).cloned().ok_or("unknown file name")
-}
-
-fn cost_centre(from: &mut Cursor<'_>, files: &[Arc<str>], start_before: &mut u64) -> Result<CostCentre, Wrong> {
+fn cost_centre(from: &mut Cursor<'_>, known: &mut Known, start_before: &mut u64) -> Result<CostCentre, Wrong> {
     let image = ImageId(from.get_u32()?);
     let flags = from.byte()?;
     let has = |flag: u8| flags & flag != 0;
@@ -372,11 +409,12 @@ fn cost_centre(from: &mut Cursor<'_>, files: &[Arc<str>], start_before: &mut u64
     let start =
         has(flag::START).then(|| from.signed()).transpose()?.map(|delta| start_before.wrapping_add(delta as u64));
     *start_before = start.unwrap_or(*start_before);
-    let file = has(flag::FILE).then(|| file(from, files)).transpose()?.map(|file| file.to_string());
+    let file = has(flag::FILE).then(|| known.file(from)).transpose()?.map(|file| file.to_string());
     let line = from.get_u32()?;
     if has(flag::MORE) {
         from.bytes()?;
     }
+    known.strange_functions += u64::from(flags & !flag::KNOWN != 0);
     Ok(CostCentre { image, linkage_name, display_name, start, file, line, local: has(flag::LOCAL) })
 }
 
@@ -525,5 +563,12 @@ pub(super) fn read_profile_as<R: Read>(
         Recovery::Whole => bytes_used,
         Recovery::Cut { bytes_discarded, .. } => bytes_used + bytes_discarded,
     };
+    for line in decoder.skipped() {
+        profile.add_note(&line);
+    }
+    let shortened = profile.contexts.shortened();
+    if shortened > 0 {
+        profile.add_note(&format!("{shortened} stacks are too deep to be shown in full: their inner part is [elided]"));
+    }
     Ok(Loaded { profile, recovery, finished, records: whole_records, bytes })
 }

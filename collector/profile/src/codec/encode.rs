@@ -12,7 +12,7 @@ use super::wire::{put, put_bytes, put_delta, put_large, put_len, put_option, put
 use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag};
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
-use crate::limits::{MAX_METRICS, MAX_RECORD_BYTES};
+use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
 use crate::model::{CostCentre, Session};
 use crate::squares::{Squares, equal_squares};
 use crate::update::Update;
@@ -78,6 +78,9 @@ impl<W: Write> Encoder<W> {
             self.write_record(TYPE_CRASH)?;
         }
         self.put_update(update);
+        if self.files.len() > MAX_FILES {
+            return Err(EncodeError::TooManyFiles);
+        }
         self.write_record(TYPE_UPDATE)?;
         self.accounting = update.accounting.clone();
         Ok(())

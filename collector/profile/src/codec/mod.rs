@@ -1,4 +1,5 @@
-//! The file and stream format: a header and a sequence of records.
+//! The file and stream format: a header and a sequence of records. `docs/file-format.md` in this crate says all that a
+//! reader needs.
 //!
 //! ```text
 //! header   89 'c' 'c' 's' 'd' 0d 0a 1a | version, u32 little-endian
@@ -71,6 +72,8 @@ mod flag {
     /// Fields of a later version follow the line, preceded by their length in bytes. A reader passes over what it does not
     /// know of them. Flags not named here have no fields; a reader ignores them.
     pub(super) const MORE: u8 = 1 << 7;
+    /// All that this version knows the meaning of.
+    pub(super) const KNOWN: u8 = LINKAGE_NAME | DISPLAY_NAME | START | FILE | LOCAL;
 }
 
 /// The checksum of a record.

@@ -130,6 +130,8 @@ pub struct ContextTable {
     path: Vec<u32>,
     /// Entries of the longest history.
     longest: usize,
+    /// Contexts were grafted that `histories` does not hold.
+    unindexed: bool,
     seed: u64,
     limit: usize,
     hits: u64,
@@ -153,6 +155,7 @@ impl ContextTable {
             scratch: Marked::default(),
             path: Vec::new(),
             longest: 0,
+            unindexed: false,
             seed: random_seed(),
             limit: limit_bytes.max(MIN_CONTEXT_BYTES),
             hits: 0,
@@ -214,6 +217,9 @@ impl ContextTable {
     fn miss(&mut self, from: u32, f: u32, hash: u64, innermost: bool) -> ContextId {
         if f >= MARK || f == CostCentreId::ELIDED.0 || self.is_elided(ContextId(from)) {
             return self.push_elided(from, f, innermost);
+        }
+        if self.unindexed {
+            self.index_histories();
         }
         self.load(from);
         let undo = self.cached.history.push(f);
@@ -290,20 +296,71 @@ impl ContextTable {
         (entries.iter().fold(self.seed, |hash, &entry| mix(hash, u64::from(entry))) >> 32) as u32
     }
 
+    /// The context that a call of `function` in `from` makes, whatever other context has the same history: O(1), where
+    /// [`ContextTable::push`] takes as long as the history. For contexts that another table made, and for views, which add
+    /// equal histories up. When the budget is used up, and below `[elided]`, as `push`.
+    pub(crate) fn graft(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
+        let f = function.0;
+        match self.store.get(from.0) {
+            Some(node) if node.function == f && f != NONE => return from,
+            Some(_) => {}
+            None => return self.push_elided(ContextId::ROOT.0, f, true),
+        }
+        let hash = mix2(self.seed, from.0, f);
+        let store = &self.store;
+        if let Some(&id) = self.children.find(hash, |&id| store.is_child(id, from.0, f)) {
+            return ContextId(id);
+        }
+        let growth = self.store.growth() + table_growth(&self.children);
+        if f >= MARK || f == CostCentreId::ELIDED.0 || self.is_elided(from) || !self.has_room(growth, 1) {
+            return self.push_elided(from.0, f, true);
+        }
+        self.new += 1;
+        self.unindexed = true;
+        let id = self.store.append(from.0, f, 0);
+        let (store, seed) = (&self.store, self.seed);
+        self.children.insert_unique(hash, id, |&id| {
+            let node = store.node(id);
+            mix2(seed, node.parent(), node.function)
+        });
+        ContextId(id)
+    }
+
+    /// Finds out the histories of all contexts, for B2.
+    #[cold]
+    fn index_histories(&mut self) {
+        let mut hashes = Vec::new();
+        self.visit(|id, entries| {
+            if !self.is_elided(id) {
+                hashes.push((id.0, self.hash_history(entries)));
+            }
+        });
+        self.histories.clear();
+        for &(id, hash) in &hashes {
+            self.store.set_hash(id, hash);
+        }
+        let (store, seed) = (&self.store, self.seed);
+        for (id, hash) in hashes {
+            let rehash = |&id: &u32| mix(seed, u64::from(store.node(id).hash));
+            self.histories.insert_unique(mix(seed, u64::from(hash)), id, rehash);
+        }
+        self.unindexed = false;
+    }
+
     /// Adds the context (`parent`, `function`) under the next id, as another table made it. `None`, with nothing
-    /// changed, if no table makes it: it exists already, under whatever parent, or is no push that makes a context, or
-    /// the budget is used up.
+    /// changed, if no table makes it: it exists already or is no push that makes a context, or the budget is used up.
+    /// (Whether another context has the same history is not asked: that would take as long as the history.)
     pub(crate) fn append(&mut self, parent: ContextId, function: CostCentreId) -> Option<ContextId> {
-        let before = (self.store.len(), self.hits, self.known, self.new, self.elided_pushes);
+        let before = (self.store.len(), self.new, self.elided_pushes);
         if parent.index() >= before.0 {
             return None;
         }
-        let id = self.push(parent, function);
-        (self.hits, self.known, self.elided_pushes) = (before.1, before.2, before.4);
+        let id = self.graft(parent, function);
+        self.elided_pushes = before.2;
         let expected = id.index() == before.0 && self.parent(id) == Some(parent) && self.leaf(id) == Some(function);
         if !expected {
             self.truncate(before.0);
-            self.new = before.3;
+            self.new = before.1;
         }
         expected.then_some(id)
     }
@@ -405,6 +462,11 @@ impl ContextTable {
                 visit(id, entries);
             }
         });
+    }
+
+    /// How many contexts [`ContextTable::visit`] shows with a part of their history.
+    pub(crate) fn shortened(&self) -> u64 {
+        self.store.visit(|_| {})
     }
 
     /// The same, with each call that made a context and with the end of its descendants.

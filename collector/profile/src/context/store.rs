@@ -9,6 +9,7 @@
 use hashbrown::HashMap;
 
 use crate::ids::{ContextId, CostCentreId};
+use crate::limits::MAX_HISTORY_ENTRIES;
 use crate::marked::{MARK, Marked, Undo};
 
 /// No function, no context, unknown distance.
@@ -28,6 +29,17 @@ pub(super) const POINTER_BYTES: usize = size_of::<Box<[Node; BLOCK]>>();
 pub(super) const fn blocks(contexts: usize) -> usize {
     contexts.div_ceil(BLOCK)
 }
+
+/// Entries of all histories together that are shown in full: so many, and so many for each context. `cc1 -O2` has 15,702
+/// contexts of 24 entries on average.
+const FREE_ENTRIES: usize = 1 << 24;
+const ENTRIES_PER_CONTEXT: usize = 128;
+
+/// Entries that are shown of a history when those are spent.
+const SHORT: usize = 128;
+
+/// `[elided]` and a function below it: what ends the history of an elided path.
+const ELIDED_ENTRIES: usize = 2;
 
 /// Top bit of a stored parent: this context's history is stored. Contexts are numbered below it.
 const CHECKPOINT: u32 = 1 << 31;
@@ -230,10 +242,22 @@ impl Store {
         base
     }
 
+    /// Keeps the hash of a context's history.
+    pub(super) fn set_hash(&mut self, id: u32, hash: u32) {
+        let index = id as usize;
+        if let Some(block) = self.blocks.get_mut(index / BLOCK) {
+            block[index % BLOCK].hash = hash;
+        }
+    }
+
     /// Calls `visit` with every context and its history, parents before children: one walk over the tree of contexts
     /// that pushes on the way down and takes the push back on the way up, so every context costs one push and not the
     /// whole path from the root.
-    pub(super) fn visit(&self, mut visit: impl FnMut(Step<'_>)) {
+    ///
+    /// Whoever looks at the histories takes as long as they are, in all, so that is limited in proportion to the number of
+    /// contexts: what goes beyond is shown with its outermost [`SHORT`] entries and `[elided]`. Returns how many
+    /// contexts that were.
+    pub(super) fn visit(&self, mut visit: impl FnMut(Step<'_>)) -> u64 {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
         for id in (1..self.len).rev() {
@@ -243,6 +267,8 @@ impl Store {
             }
         }
         let link = |links: &[u32], id: u32| links.get(id as usize).copied().unwrap_or(NONE);
+        let mut room = FREE_ENTRIES.saturating_add(self.len.saturating_mul(ENTRIES_PER_CONTEXT));
+        let (mut short, mut shortened) = (Vec::new(), 0);
         let mut history = Marked::default();
         let mut undos: Vec<Undo> = Vec::new();
         let mut at = ContextId::ROOT.0;
@@ -250,17 +276,33 @@ impl Store {
         loop {
             let mut next = link(&first_child, at);
             while next == NONE {
-                let Some(undo) = undos.pop() else { return };
+                let Some(undo) = undos.pop() else { return shortened };
                 visit(Step::Leave(ContextId(at)));
                 history.undo(&undo);
                 next = link(&next_sibling, at);
                 at = self.node(at).parent();
             }
             at = next;
-            let function = self.node(at).function & !MARK;
+            let mut function = self.node(at).function & !MARK;
+            // No push makes a longer history, but a file may say that one has.
+            let is_too_long = history.len() >= MAX_HISTORY_ENTRIES && history.grows_by(function);
+            if is_too_long {
+                function = CostCentreId::ELIDED.0;
+            }
             visit(Step::Enter(ContextId(at), history.entries(), CostCentreId(function)));
             undos.push(history.push(function));
-            visit(Step::At(ContextId(at), history.entries()));
+            shortened += u64::from(is_too_long);
+            let entries = history.entries();
+            if entries.len() <= room || entries.len() <= SHORT + ELIDED_ENTRIES {
+                room = room.saturating_sub(entries.len());
+                visit(Step::At(ContextId(at), entries));
+            } else {
+                shortened += u64::from(!is_too_long);
+                short.clear();
+                short.extend(entries.iter().take(SHORT));
+                short.push(CostCentreId::ELIDED.0 | MARK);
+                visit(Step::At(ContextId(at), &short));
+            }
         }
     }
 }

@@ -247,6 +247,15 @@ impl<'a> Export<'a> {
                 100.0 * approximate
             ));
         }
+        let shortened = walk::shortened(self);
+        if shortened > 0 {
+            let total = crate::view::Total::of(self.profile, self.selection).weight.max(1);
+            remarks.push(format!(
+                "stacks with {:.1}% of the weight are too deep to be listed in full: where every stack is listed, their inner \
+                 part is [elided]",
+                100.0 * shortened as f64 / total as f64
+            ));
+        }
         if !self.question.is_empty() {
             remarks.push(format!("asked for: {}", sanitise(self.question)));
         }

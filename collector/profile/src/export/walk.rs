@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::profile::Profile;
 use crate::sanitise;
-use crate::view::{SQUEEZED_OUT, Total, function, is_gap, walk_contexts};
+use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_contexts};
 
 /// The frame that stands where recursion was squeezed out between two functions of which the one may not have called the
 /// other. No function has this number.
@@ -36,8 +36,79 @@ pub(super) struct Stack<'a> {
     pub(super) weights: &'a [u64],
 }
 
+/// Entries of all stacks together that are listed in full: so many, and so many for each row. A row of `cc1 -O2` has 24.
+const FREE_ENTRIES: usize = 1 << 23;
+const ENTRIES_PER_ROW: usize = 128;
+
+/// What is shown of a stack when that is spent: so many entries, of so many bytes of names.
+const SHORT_ENTRIES: usize = 128;
+const SHORT_BYTES: usize = 4096;
+
+/// What is left of the room for stacks.
+struct Room<'a> {
+    profile: &'a Profile,
+    entries: usize,
+    bytes: usize,
+    /// Length of each function's name, once it was needed.
+    lengths: Vec<Option<usize>>,
+}
+
+impl<'a> Room<'a> {
+    fn new(profile: &'a Profile, rows: usize) -> Self {
+        Self {
+            profile,
+            entries: FREE_ENTRIES + rows.saturating_mul(ENTRIES_PER_ROW),
+            bytes: room_for_names(profile).saturating_mul(4),
+            lengths: vec![None; profile.cost_centres().len() + 1],
+        }
+    }
+
+    fn length(&mut self, frame: CostCentreId) -> usize {
+        let profile = self.profile;
+        let known = self.lengths.get_mut(frame_index(profile, frame));
+        known.map_or(1, |known| *known.get_or_insert_with(|| profile.name(frame).len() + 1))
+    }
+
+    /// Takes room for a stack of so many bytes of names.
+    fn take(&mut self, entries: usize, bytes: usize) -> bool {
+        let fits = entries <= self.entries && bytes <= self.bytes;
+        if fits {
+            self.entries -= entries;
+            self.bytes -= bytes;
+        }
+        fits
+    }
+
+    /// The outer part of a stack, and `[elided]`.
+    fn shorten(&mut self, functions: &[CostCentreId]) -> Vec<CostCentreId> {
+        let mut bytes = 0;
+        let mut short = Vec::new();
+        for &function in functions.iter().take(SHORT_ENTRIES) {
+            bytes += self.length(function);
+            if bytes > SHORT_BYTES {
+                break;
+            }
+            short.push(function);
+        }
+        short.push(CostCentreId::ELIDED);
+        short
+    }
+}
+
 /// Calls `visit` for everything that was charged and is selected; in an order that depends on the profile alone.
-pub(super) fn walk(export: &Export<'_>, mut visit: impl FnMut(&Stack<'_>)) -> Total {
+///
+/// What this takes in all is limited in proportion to the number of rows: a row of a few bytes in a file can have a very
+/// deep stack. What goes beyond is shown with its outer callers and `[elided]`; see [`shortened`].
+pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
+    walk_rows(export, visit).0
+}
+
+/// The weight of stacks that [`walk`] shows only in part.
+pub(super) fn shortened(export: &Export<'_>) -> u64 {
+    walk_rows(export, |_| {}).1
+}
+
+fn walk_rows(export: &Export<'_>, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {
     let (profile, selection) = (export.profile, export.selection);
     let shown = profile.shown(selection);
     struct Row {
@@ -64,12 +135,16 @@ pub(super) fn walk(export: &Export<'_>, mut visit: impl FnMut(&Stack<'_>)) -> To
     });
     rows.sort_by_key(|row| (row.context, row.thread, row.line));
     let mut functions = Vec::new();
-    walk_contexts(profile, &shown, selection, |id, visible| {
+    let mut room = Room::new(profile, rows.len());
+    let mut shortened = 0u64;
+    let total = walk_contexts(profile, &shown, selection, |id, visible| {
         functions.clear();
         for &entry in visible.entries() {
             functions.extend(is_gap(entry).then_some(GAP_FRAME));
             functions.push(function(entry));
         }
+        let bytes = functions.iter().map(|&function| room.length(function)).sum();
+        let mut short = None;
         let first = rows.partition_point(|row| row.context < id.index());
         for row in rows.iter().skip(first).take_while(|row| row.context == id.index()) {
             let weights = weights.get(row.weights..row.weights + metrics).unwrap_or(&[]);
@@ -77,14 +152,15 @@ pub(super) fn walk(export: &Export<'_>, mut visit: impl FnMut(&Stack<'_>)) -> To
             if weight == 0 && row.samples == 0 {
                 continue;
             }
-            visit(&Stack {
-                thread: row.thread,
-                functions: &functions,
-                line: row.line,
-                samples: row.samples,
-                weight,
-                weights,
-            });
+            let is_short = functions.len() <= SHORT_ENTRIES && bytes <= SHORT_BYTES;
+            let functions = if is_short || room.take(functions.len(), bytes) {
+                &functions
+            } else {
+                shortened = shortened.saturating_add(weight);
+                &*short.get_or_insert_with(|| room.shorten(&functions))
+            };
+            visit(&Stack { thread: row.thread, functions, line: row.line, samples: row.samples, weight, weights });
         }
-    })
+    });
+    (total, shortened)
 }

@@ -1,5 +1,6 @@
 //! Patterns put together: what is asked of a profile, and the [`Selection`] of views that answers it.
 
+use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::pattern::{Pattern, PatternError, Subject};
@@ -177,13 +178,14 @@ fn phases(profile: &Profile) -> Result<Vec<CostCentreId>, QueryError> {
     // on whose stacks the others are.
     let tree = TreeView::new(profile, &Selection::all());
     let mut above = vec![false; tree.nodes.len()];
-    let mut outer: Vec<CostCentreId> = Vec::new();
-    let is_one = |function| mains.iter().any(|node| node.function == function);
+    let mut outer: HashSet<CostCentreId> = HashSet::new();
+    let functions: HashSet<CostCentreId> = mains.iter().map(|node| node.function).collect();
+    let is_one = |function| functions.contains(&function);
     // Callers come before callees; from the last on, each tells its caller whether another main is below.
     for (at, node) in tree.nodes.iter().enumerate().rev() {
         let below = above.get(at).copied().unwrap_or(false);
         if below && is_one(node.function) {
-            outer.push(node.function);
+            outer.insert(node.function);
         }
         if let Some(place) = node.parent.and_then(|parent| above.get_mut(parent)) {
             *place |= below || is_one(node.function);

@@ -118,20 +118,24 @@ impl Profile {
                 let elided = (ContextId::ELIDED, Groups::default());
                 let contexts = shown.contexts().replay(root, elided, |_, (parent, mut groups), leaf| {
                     let group = named(&mut new, groups.next(self, leaf));
-                    (new.contexts_mut().push(parent, group), groups)
+                    (new.contexts_mut().graft(parent, group), groups)
                 });
                 let mut uncertain = Uncertain::default();
                 let charged = shown.charged();
+                let mut recursive = vec![false; new.contexts().len()];
                 shown.contexts().visit(|id, entries| {
-                    let Some(&(place, _)) = contexts.get(id.index()) else { return };
-                    if !charged.get(id.index()).copied().unwrap_or(false) {
-                        return;
+                    if charged.get(id.index()).is_some_and(|is_charged| *is_charged)
+                        && entries.iter().any(|entry| entry & MARK == 0)
+                        && let Some(place) = contexts.get(id.index()).and_then(|(id, _)| recursive.get_mut(id.index()))
+                    {
+                        *place = true;
                     }
-                    if entries.iter().any(|entry| entry & MARK == 0) {
-                        new.contexts()
-                            .history(place)
-                            .active()
-                            .for_each(|group| uncertain.add(place, group, true, true));
+                });
+                new.contexts().visit(|id, entries| {
+                    if recursive.get(id.index()).copied().unwrap_or(false) {
+                        for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
+                            uncertain.add(id, CostCentreId(entry & !MARK), true, true);
+                        }
                     }
                 });
                 new.uncertain = uncertain;

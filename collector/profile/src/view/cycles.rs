@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::{function, is_marked, walk_contexts};
-use super::{Names, Selection, Share, StackEntry, Sums, Total, names, words};
+use super::{Names, Selection, Share, StackEntry, Sums, Total, listed, names, room_for_names, words};
 use crate::context::Step;
 use crate::ids::{ContextId, CostCentreId};
 use crate::marked::MARK;
@@ -63,6 +63,8 @@ pub struct CyclesView {
     pub total: Total,
     /// The cycles, each once, by inherited weight.
     pub cycles: Vec<Cycle>,
+    /// How many cycles are not listed, because all of them would be too long; the lightest, as far as they were looked at.
+    pub left_out: usize,
     /// The histories that end by closing one and show it: the running function also stands unmarked earlier.
     pub rows: Vec<CycleRow>,
     /// Names of the functions.
@@ -109,16 +111,25 @@ impl CyclesView {
         let mut known: HashMap<Vec<CostCentreId>, usize> = HashMap::new();
         let mut found: Vec<Found> = Vec::new();
         let mut closed: HashMap<ContextId, usize> = HashMap::new();
+        let mut latest = vec![0; profile.cost_centres().len()];
+        let room_for_names = room_for_names(profile) / 4;
+        let mut room = room_for_names;
+        let mut left_out = 0;
         table.steps(|step| match step {
             Step::Enter(id, before, called) if closes_one(id) => {
                 let sum = |sums: &[Sum]| sums.get(id.index()).copied().unwrap_or_default();
                 if sum(&all).is_none() {
                     return;
                 }
-                let functions = rotated(cycle(before, called));
+                let functions = rotated(cycle(before, called, &mut latest));
+                if functions.len() > room && !known.contains_key(&functions) {
+                    left_out += 1;
+                    return;
+                }
                 let next = found.len();
                 let at = *known.entry_ref(functions.as_slice()).or_insert(next);
                 if at == next {
+                    room -= functions.len();
                     found.push(Found { functions, ..Found::default() });
                 }
                 closed.insert(id, at);
@@ -174,7 +185,12 @@ impl CyclesView {
         let members = cycles.iter().flat_map(|cycle| cycle.functions.iter().copied());
         let names =
             names(profile, members.chain(rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function))));
-        Self { total, cycles, rows, names }
+        let fit = listed(profile, &names, room_for_names, cycles.iter().map(|cycle| cycle.functions.clone()));
+        left_out += cycles.len() - fit;
+        cycles.truncate(fit);
+        let functions = |row: &CycleRow| row.entries.iter().map(|entry| entry.function).collect::<Vec<_>>();
+        rows.truncate(listed(profile, &names, room_for_names, rows.iter().map(functions)));
+        Self { total, cycles, left_out, rows, names }
     }
 
     /// The history of a row as text, safe to print: oldest first, unmarked entries in parentheses.
@@ -218,15 +234,21 @@ fn closes(before: &[u32], called: CostCentreId) -> bool {
 }
 
 /// The cycle that a call closes: from the function's activation on to whom it called, from that one's last activation on,
-/// and so forth, up to the caller. Next to a marked entry stands its true callee.
-fn cycle(before: &[u32], called: CostCentreId) -> Vec<CostCentreId> {
-    let latest: HashMap<CostCentreId, usize> =
-        before.iter().enumerate().filter(|(_, entry)| is_marked(**entry)).map(|(at, &it)| (function(it), at)).collect();
+/// and so forth, up to the caller. Next to a marked entry stands its true callee. `latest` has room for every function.
+fn cycle(before: &[u32], called: CostCentreId, latest: &mut [usize]) -> Vec<CostCentreId> {
+    for (at, &entry) in before.iter().enumerate().filter(|(_, entry)| is_marked(**entry)) {
+        if let Some(place) = latest.get_mut(function(entry).index()) {
+            *place = at;
+        }
+    }
+    // What is left of another history is no activation in this one.
+    let activation =
+        |of: CostCentreId| latest.get(of.index()).copied().filter(|&at| before.get(at) == Some(&(of.0 | MARK)));
     let mut functions = vec![called];
-    let mut at = latest.get(&called).copied();
+    let mut at = activation(called);
     while let Some(next) = at.and_then(|at| before.get(at + 1)).map(|&entry| function(entry)) {
         functions.push(next);
-        at = latest.get(&next).copied();
+        at = activation(next);
     }
     functions
 }

@@ -48,7 +48,7 @@ pub use interval::{Share, Sums};
 pub use lines::{FunctionLines, LineRow, LinesView};
 pub use selection::Selection;
 pub use significance::{LEVEL as SIGNIFICANCE_LEVEL, WORDS as SIGNIFICANCE};
-pub use stacks::{StackRow, StacksView};
+pub use stacks::{OtherStacks, StackRow, StacksView};
 pub use stats::StatsView;
 pub use threads::{ProcessRow, ThreadRow, ThreadsView};
 pub use timeline::{Band, TimelineView};
@@ -112,6 +112,33 @@ fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> Na
         .filter(|(_, mentioned)| *mentioned)
         .map(|(function, _)| (function, profile.name(function).into_owned()))
         .collect()
+}
+
+/// Bytes of names in a list of stacks: in proportion to what the profile itself holds, because names can be long, stacks
+/// deep, and a few bytes of a file one stack more. It is several times what stacks of 24 functions need.
+#[must_use]
+pub fn room_for_names(profile: &Profile) -> usize {
+    let places = profile.contexts().len() + profile.charge_count();
+    (4 << 20) + places.saturating_mul(256) + profile.name_bytes().saturating_mul(8)
+}
+
+/// How many of the lists of functions, from the first on, have together so many bytes of names.
+fn listed(profile: &Profile, names: &Names, mut room: usize, lists: impl Iterator<Item = Vec<CostCentreId>>) -> usize {
+    let mut lengths = vec![0; profile.cost_centres().len()];
+    for (function, name) in names {
+        if let Some(length) = lengths.get_mut(function.index()) {
+            *length = name.len();
+        }
+    }
+    lists
+        .take_while(|list| {
+            let length = |function: &CostCentreId| lengths.get(function.index()).copied().unwrap_or(0) + 2;
+            let bytes: usize = list.iter().map(length).sum();
+            let fits = bytes <= room;
+            room = room.saturating_sub(bytes);
+            fits
+        })
+        .count()
 }
 
 /// An entry of a history as a view shows it.

@@ -6,8 +6,9 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::walk;
-use super::{Column, Names, Selection, Share, StackEntry, Sums, Total, names, words};
+use super::{Column, Names, Selection, Share, StackEntry, Sums, Total, listed, names, room_for_names, words};
 use crate::profile::Profile;
+use crate::uncertain::APPROXIMATE;
 
 /// One stack: recursion is folded, see [`History`](crate::History).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,13 +25,26 @@ pub struct StackRow {
     pub approximate: bool,
 }
 
+/// Stacks that are not listed, so that totals survive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OtherStacks {
+    /// How many.
+    pub stacks: usize,
+    /// Their weight.
+    pub weight: u64,
+    /// Their samples.
+    pub samples: u64,
+}
+
 /// Every stack that was charged, the heaviest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StacksView {
-    /// All of it: the sum of all rows.
+    /// All of it: the sum of all rows and of `other`.
     pub total: Total,
     /// The stacks.
     pub rows: Vec<StackRow>,
+    /// The lightest stacks, where all of them are too long to be listed: see [`room_for_names`].
+    pub other: OtherStacks,
     /// Names of the functions.
     pub names: Names,
 }
@@ -39,25 +53,42 @@ impl StacksView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let row = |entries: &[u32], approximate| StackRow {
-            entries: entries.iter().map(|&entry| StackEntry::of(entry)).collect(),
-            weight: 0,
-            samples: 0,
-            share: Share::default(),
-            approximate,
-        };
-        let mut rows: Vec<(StackRow, Sums)> = Vec::new();
+        // Contexts may have one history, where functions are hidden or merged.
+        let mut known: HashMap<Vec<u32>, (Sums, Vec<u32>)> = HashMap::new();
+        let mut key = Vec::new();
         let total = walk(profile, selection, |context| {
-            rows.push((row(context.entries(), context.is_approximate()), context.sums));
+            key.clear();
+            key.extend(context.entries().iter().map(|entry| entry & !APPROXIMATE));
+            let (sums, flags) = known.entry_ref(key.as_slice()).or_insert_with(|| (Sums::default(), Vec::new()));
+            sums.add(context.sums);
+            if context.is_approximate() {
+                flags.resize(key.len(), 0);
+                flags.iter_mut().zip(context.entries()).for_each(|(flag, entry)| *flag |= entry & APPROXIMATE);
+            }
         });
-        let row = |(row, sums): (StackRow, Sums)| {
-            let share = Share::of(sums, &total);
-            StackRow { weight: sums.weight, samples: sums.samples, share, ..row }
+        let row = |(entries, (sums, flags)): (Vec<u32>, (Sums, Vec<u32>))| {
+            let approximate = !flags.is_empty();
+            let flags = flags.into_iter().chain(std::iter::repeat(0));
+            StackRow {
+                entries: entries.iter().zip(flags).map(|(entry, flag)| StackEntry::of(entry | flag)).collect(),
+                weight: sums.weight,
+                samples: sums.samples,
+                share: Share::of(sums, &total),
+                approximate,
+            }
         };
-        let mut rows: Vec<StackRow> = rows.into_iter().map(row).collect();
+        let mut rows: Vec<StackRow> = known.into_iter().map(row).collect();
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
         let names = names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
-        Self { total, rows, names }
+        let functions = |row: &StackRow| row.entries.iter().map(|entry| entry.function).collect::<Vec<_>>();
+        let fit = listed(profile, &names, room_for_names(profile), rows.iter().map(functions));
+        let mut other = OtherStacks::default();
+        for row in rows.drain(fit..) {
+            other.stacks += 1;
+            other.weight = other.weight.saturating_add(row.weight);
+            other.samples = other.samples.saturating_add(row.samples);
+        }
+        Self { total, rows, other, names }
     }
 
     /// What [`StacksView::sort`] can order by.

@@ -10,7 +10,7 @@ mod tables;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::Export;
 use super::walk::{frame_name, walk};
@@ -61,7 +61,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut threads: Vec<(ThreadId, Vec<Cell>)> = threads.into_iter().filter(|(_, cells)| !cells.is_empty()).collect();
     threads.sort_by_key(|(thread, cells)| (std::cmp::Reverse(total(cells)), *thread));
     let unit = export.metric().unit;
-    let mut processes = Vec::new();
+    let mut processes = HashSet::new();
     let threads: Vec<Thread> = threads
         .into_iter()
         .map(|(id, cells)| {
@@ -71,10 +71,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             let generation = process.map_or(0, |process| process.exec_generation);
             // Of each process the heaviest thread leads, as the first of them.
             let key = (pid, process.map(|process| process.start_time), generation);
-            let first = !processes.contains(&key);
-            if first {
-                processes.push(key);
-            }
+            let first = processes.insert(key);
             Thread {
                 process_type: "default",
                 process_startup_time: 0.0,

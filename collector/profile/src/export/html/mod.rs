@@ -130,20 +130,19 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
     }
     // What was left out stays within its caller.
     let mut pruned: HashMap<i64, u64> = HashMap::new();
-    let mut callers: HashMap<usize, i64> = HashMap::new();
+    // The nearest caller that is there, which for a node that is there is the node itself. Callers come before callees.
+    let mut callers: Vec<i64> = Vec::with_capacity(tree.nodes.len());
     let (mut left_out, mut left_out_weight) = (0u64, 0u64);
-    for (i, node) in tree.nodes.iter().enumerate().filter(|(i, _)| !place.contains_key(i)) {
-        left_out += 1;
-        left_out_weight = left_out_weight.saturating_add(node.self_weight);
-        // The nearest caller that is there.
-        let mut caller = Some(i);
-        while let Some(at) = caller.filter(|at| !place.contains_key(at)) {
-            caller = tree.nodes.get(at).and_then(|node| node.parent);
+    for (i, node) in tree.nodes.iter().enumerate() {
+        let caller = node.parent.and_then(|parent| callers.get(parent).copied()).unwrap_or(-1);
+        let here = place.get(&i).copied();
+        callers.push(here.unwrap_or(caller));
+        if here.is_none() {
+            left_out += 1;
+            left_out_weight = left_out_weight.saturating_add(node.self_weight);
+            let sum = pruned.entry(caller).or_default();
+            *sum = sum.saturating_add(node.self_weight);
         }
-        let caller = caller.and_then(|at| place.get(&at).copied()).unwrap_or(-1);
-        let sum = pruned.entry(caller).or_default();
-        *sum = sum.saturating_add(node.self_weight);
-        callers.insert(i, caller);
     }
     let mut pruned: Vec<(i64, u64)> = pruned.into_iter().filter(|(_, weight)| *weight > 0).collect();
     pruned.sort_unstable();
@@ -177,7 +176,7 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
     }
     let at = |node: usize| match place.get(&node) {
         Some(&at) => usize::try_from(at).ok(),
-        None => stands.get(callers.get(&node)?).copied(),
+        None => stands.get(callers.get(node)?).copied(),
     };
     let timeline = timeline.map(|timeline| timeline.packed(at));
     let seconds = profile.accounting().duration_ns as f64 / 1e9;
