@@ -1,0 +1,189 @@
+//! I10: files that are made to take far more than they hold. What is read and shown of them is in proportion to their size.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use ccsd_profile::export::{Export, Format};
+use ccsd_profile::view::{CyclesView, FlatView, Selection, StacksView};
+use ccsd_profile::*;
+use common::session;
+
+/// A profile of one thread, `functions` functions, and these calls, each with one sample if it is charged.
+fn file(functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
+    let mut profile = Profile::new(session(), Limits::reading());
+    let image = profile.add_image(Image { name: "demo".into(), build_id: Vec::new() });
+    let process =
+        profile.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "p".into() });
+    profile.add_thread(Thread { process, tid: 1, name: "t".into() });
+    for function in 0..functions {
+        profile.add_cost_centre(CostCentre {
+            image,
+            linkage_name: Some(format!("f{function}")),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+            local: false,
+        });
+    }
+    for line in 1..=lines {
+        profile.add_line("a.c", line);
+    }
+    let mut update = profile.take_update();
+    let contexts = calls.iter().map(|&(parent, function, _)| (ContextId::new(parent), CostCentreId::new(function)));
+    update.contexts = contexts.map(|(parent, function)| NewContext { parent, function }).collect();
+    for (context, (.., charged)) in (2..).zip(calls) {
+        let first = if lines > 0 { 1 } else { 0 };
+        for line in (first..=lines).filter(|_| *charged) {
+            let (thread, context, line) = (ThreadId::new(0), ContextId::new(context), LineId::new(line));
+            update.charges.push(ChargeDelta { thread, context, line, samples: 1 });
+            update.weights.push(1_000);
+        }
+    }
+    let mut encoder = Encoder::new(Vec::new(), &session()).unwrap();
+    encoder.write(&update).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Chains of calls, each so deep, and so many functions called by the innermost ones in turn.
+fn below(chains: u32, depth: u32, leaves: u32) -> (u32, Vec<(u32, u32, bool)>) {
+    let (mut calls, mut ends) = (Vec::new(), Vec::new());
+    for chain in 0..chains {
+        let mut at = 0;
+        for level in 0..depth {
+            calls.push((at, 2 + (level + chain) % depth, false));
+            at = calls.len() as u32 + 1;
+        }
+        ends.push(at);
+    }
+    calls.extend((0..leaves).map(|leaf| (ends[(leaf % chains) as usize], 2 + depth + leaf, true)));
+    (depth + leaves, calls)
+}
+
+/// Bytes of the views that list stacks and of an export of a file, by name; none of the weight is lost in any view.
+fn shown(file: &[u8], format: Format) -> Vec<(&'static str, usize)> {
+    let loaded = read_profile(file).unwrap();
+    assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
+    let (profile, all) = (&loaded.profile, Selection::all());
+    let flat = FlatView::new(profile, &all);
+    assert_eq!(flat.rows.iter().map(|row| row.self_weight).sum::<u64>(), flat.total.weight);
+    let stacks = StacksView::new(profile, &all);
+    let listed = stacks.rows.iter().map(|row| row.weight).sum::<u64>();
+    assert_eq!(listed + stacks.other.weight, flat.total.weight);
+    let cycles = CyclesView::new(profile, &all);
+    let functions = |lists: Vec<usize>| lists.into_iter().sum::<usize>() * 8;
+    let mut sizes = vec![
+        ("stacks", functions(stacks.rows.iter().map(|row| row.entries.len()).collect())),
+        ("cycles", functions(cycles.cycles.iter().map(|cycle| cycle.functions.len()).collect())),
+    ];
+    let mut out = Vec::new();
+    Export::new(profile, &all).write(format, &mut out).unwrap();
+    sizes.push((format.name(), out.len()));
+    sizes
+}
+
+/// Asserts that nothing that is shown of a file takes more than a fixed amount and so many times the file.
+fn assert_bounded(file: &[u8], format: Format, fixed: usize, times: usize) {
+    for (name, bytes) in shown(file, format) {
+        assert!(bytes <= fixed + times * file.len(), "{name}: {bytes} of {}", file.len());
+    }
+}
+
+#[test]
+fn many_contexts_below_a_deep_one() {
+    // What each has in full would be 9,500 * 2,040 entries.
+    let (functions, calls) = below(2, 2_040, 9_500);
+    let file = file(functions, &calls, 0);
+    assert_bounded(&file, Format::Folded, 64 << 20, 64);
+    let loaded = read_profile(&file[..]).unwrap();
+    let notes = &loaded.profile.session().notes;
+    assert!(notes.iter().any(|note| note.contains("too deep to be shown in full")), "{notes:?}");
+}
+
+#[test]
+fn histories_are_no_longer_than_a_profile_makes_them() {
+    // Longer than any collector's: the inner part is elided, and nothing is lost.
+    let (functions, calls) = below(1, 4_000, 3);
+    let loaded = read_profile(&file(functions, &calls, 0)[..]).unwrap();
+    let view = StacksView::new(&loaded.profile, &Selection::all());
+    assert_eq!((view.rows.len(), view.rows[0].samples), (1, 3));
+    assert_eq!(view.rows[0].entries.last().unwrap().function, CostCentreId::ELIDED);
+    assert!(view.rows[0].entries.len() <= MAX_HISTORY_ENTRIES + 1);
+}
+
+#[test]
+fn many_lines_of_a_deep_stack() {
+    let (functions, calls) = below(1, 2_000, 1);
+    assert_bounded(&file(functions, &calls, 6_000), Format::Json, 96 << 20, 512);
+}
+
+#[test]
+fn many_long_cycles() {
+    let (depth, leaves) = (500, 5_000);
+    let (functions, mut calls) = below(1, depth, leaves);
+    for leaf in 0..leaves {
+        calls.push((2 + depth + leaf, 2 + leaf % depth, true));
+    }
+    assert_bounded(&file(functions, &calls, 0), Format::Html, 64 << 20, 64);
+}
+
+#[test]
+fn notes_without_end() {
+    let mut profile = Profile::new(session(), Limits::reading());
+    let mut update = profile.take_update();
+    update.notes = (0..60_000).map(|note| format!("note {note}")).collect();
+    let mut encoder = Encoder::new(Vec::new(), &session()).unwrap();
+    encoder.write(&update).unwrap();
+    let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
+    let notes = &loaded.profile.session().notes;
+    assert_eq!((notes.len(), notes.last().unwrap().as_str()), (256, "more notes are left out"));
+}
+
+#[test]
+fn file_names_without_end() {
+    // An update of nothing but empty names of files.
+    let names = 100_000u32;
+    let mut payload = vec![0, 0, 1, 2, 1, 0, 0, 2];
+    payload.extend([names as u8 | 0x80, (names >> 7) as u8 | 0x80, (names >> 14) as u8]);
+    payload.resize(payload.len() + names as usize, 0);
+    // The other nine lists, usual weights, charges, notes, and an accounting of nothing.
+    let metrics = session().metrics.len();
+    payload.resize(payload.len() + 9 + metrics + 1 + 1 + 5, 0);
+    let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();
+    for number in 1..=20u32 {
+        let mut record = vec![2];
+        let mut length = payload.len();
+        while length >= 0x80 {
+            record.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        record.push(length as u8);
+        record.extend(&payload);
+        let crc = crc32fast::hash(&[&number.to_le_bytes()[..], &record].concat());
+        file.extend(record);
+        file.extend(crc.to_le_bytes());
+    }
+    let loaded = read_profile(&file[..]).unwrap();
+    let Recovery::Cut { whole_records, why, .. } = loaded.recovery else { unreachable!("all of it was read") };
+    assert_eq!(whole_records, 11);
+    assert!(why.to_string().contains("more file names than a stream may have"), "{why}");
+}
+
+#[test]
+fn renamed_threads_are_within_the_budget_of_names() {
+    let mut profile = Profile::new(session(), Limits { string_bytes: 1_100, ..Limits::default() });
+    let mut source = Profile::new(session(), Limits::default());
+    let process =
+        source.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "p".into() });
+    let thread = source.add_thread(Thread { process, tid: 1, name: "t".into() });
+    profile.apply(&source.take_update()).unwrap();
+    let others = profile.name_bytes() - 1;
+    // Each takes the place of the one before.
+    for name in ["a".repeat(900), "b".repeat(90), "c".repeat(800)] {
+        source.rename_thread(thread, &name);
+        profile.apply(&source.take_update()).unwrap();
+        assert_eq!(profile.name_bytes(), name.len() + others);
+    }
+    source.rename_thread(thread, &"d".repeat(1_001));
+    assert!(profile.apply(&source.take_update()).is_err());
+}
