@@ -55,6 +55,22 @@ fn what_is_opened_in_place() {
 }
 
 #[test]
+fn a_link_that_others_may_have_linked_there_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    symlink(dir.path().join("x"), dir.path().join("own")).unwrap();
+    fs::hard_link(dir.path().join("own"), shared.join("link")).unwrap();
+    for (mode, followed) in [(0o755, true), (0o775, false), (0o757, false), (0o1777, false)] {
+        fs::set_permissions(&shared, Permissions::from_mode(mode)).unwrap();
+        match open(&shared.join("link"), TEXT) {
+            Ok(_) => assert!(followed, "{mode:o}"),
+            Err(error) => assert!(!followed && matches!(error, DestinationError::Link { .. }), "{mode:o}: {error}"),
+        }
+    }
+}
+
+#[test]
 fn a_file_that_is_being_written_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
