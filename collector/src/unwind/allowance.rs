@@ -9,7 +9,8 @@ use nix::time::{ClockId, clock_gettime};
 const SHARE_OF_TIME: i64 = if cfg!(debug_assertions) { 1 } else { 4 };
 /// Nanoseconds that it may take at once, after a pause, and for one stack.
 const MAX_NS_AT_ONCE: i64 = if cfg!(debug_assertions) { 2_000_000_000 } else { 50_000_000 };
-/// Steps between two looks at the clock, which is a system call. A step takes from 0.1 us to some 10 us.
+/// Steps between two looks at the clock, which is a system call. A step takes from 0.1 us to some 10 us; longer where the
+/// beginning of a function without tables is looked for, among 8,000 instructions at most, once for each address.
 const STEPS: u32 = 32;
 /// Of stacks with fewer steps one in so many is measured, and counts for all of them: nearly every stack of a large program
 /// that is new to ccsd has one or two, and to look at the clock twice takes as long as those do.
