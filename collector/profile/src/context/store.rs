@@ -285,7 +285,7 @@ impl Store {
             at = next;
             let mut function = self.node(at).function & !MARK;
             // No push makes a longer history, but a file may say that one has.
-            let is_too_long = history.len() >= MAX_HISTORY_ENTRIES && history.grows_by(function);
+            let is_too_long = history.len() >= MAX_HISTORY_ENTRIES + ELIDED_ENTRIES && history.grows_by(function);
             if is_too_long {
                 function = CostCentreId::ELIDED.0;
             }
