@@ -72,7 +72,7 @@ impl Marked {
             return Undo::NOTHING;
         }
         // A3 has at most one marked entry to unmark.
-        let earlier = position(s, marked);
+        let earlier = s.iter().position(|&entry| entry == marked);
         s.push(marked); // A2
         let mut undo = Undo { pushed: true, ..Undo::NOTHING };
         if let Some(i) = earlier {
@@ -135,15 +135,6 @@ impl Marked {
     pub(crate) fn to_history(&self) -> History {
         to_history(&self.entries)
     }
-}
-
-/// Where an entry is, by blocks: most often it is nowhere, and comparing all of a block is faster than one by one.
-fn position(entries: &[u32], wanted: u32) -> Option<usize> {
-    const BLOCK: usize = 32;
-    let blocks = entries.chunks(BLOCK).enumerate();
-    blocks
-        .filter(|(_, block)| block.iter().fold(false, |any, &entry| any | (entry == wanted)))
-        .find_map(|(i, block)| block.iter().position(|&entry| entry == wanted).map(|at| i * BLOCK + at))
 }
 
 /// Positions of the entries that the entry before them may not have called: between the two, recursion was squeezed out.
