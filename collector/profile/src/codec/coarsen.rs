@@ -1,4 +1,5 @@
-//! Fewer, longer intervals for the older part of a stream, so that a file does not grow with the time recorded.
+//! Fewer, longer intervals for the older part of a stream, so that the number of intervals, and with it the size of a file,
+//! has a limit however long the recording is.
 
 use std::io::{Read, Write};
 

@@ -21,7 +21,7 @@
 //! A death by a signal is a record of its own (128), before that of the update that it belongs to. Type 129 is kept for the
 //! lines of call sites, for each frame of a context; nothing writes it yet.
 //!
-//! A file of a long recording does not grow with its time: from [`MAX_INTERVALS`] updates on, neighbouring ones are merged
+//! A file has at most so many updates however long the recording is: from [`MAX_INTERVALS`] on, neighbouring ones are merged
 //! ([`coarsen()`]), and the file is replaced by the shorter one. It decodes to the same profile; only when something
 //! happened is told less finely.
 
