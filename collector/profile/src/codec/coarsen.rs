@@ -178,7 +178,7 @@ mod tests {
         }
         // No length at all; times that go back, and leap.
         assert_eq!(of([0; 513]).merged(256).len(), 1);
-        let times = |at: u64| if at % 3 == 0 { u64::MAX } else { 513 - at };
+        let times = |at: u64| if at.is_multiple_of(3) { u64::MAX } else { 513 - at };
         let wild = (0..513).map(|at| Interval { from_ns: times(at), to_ns: times(at + 1), end: at });
         assert!(Written(wild.collect()).merged(256).len() <= 256);
         assert_eq!(Written::default().merged(0).len(), 0);
