@@ -334,7 +334,8 @@ mod tests {
         command.build();
         let mut names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
         let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-        (names.sort_unstable(), grouped.sort_unstable());
+        names.sort_unstable();
+        grouped.sort_unstable();
         assert_eq!(names, grouped);
     }
 

@@ -177,8 +177,8 @@ struct Output<'a> {
 enum State {
     /// Nothing is written, or replaced, before there is something to write.
     Waiting,
-    Named(OutputFile),
-    Unnamed(Encoder<BufWriter<File>>),
+    Named(Box<OutputFile>),
+    Unnamed(Box<Encoder<BufWriter<File>>>),
     Failed(Failure),
 }
 
@@ -194,7 +194,7 @@ impl<'a> Output<'a> {
         }
         self.state = match self.path {
             Some(path) => match OutputFile::replace(path, session) {
-                Ok(output) => State::Named(output),
+                Ok(output) => State::Named(Box::new(output)),
                 Err(error) => State::Failed(Failure::at_run_time(error)),
             },
             None => {
@@ -202,7 +202,7 @@ impl<'a> Output<'a> {
                 let encoder = file.and_then(|file| {
                     Encoder::new(BufWriter::with_capacity(1 << 18, file), session).map_err(Failure::at_run_time)
                 });
-                encoder.map_or_else(State::Failed, State::Unnamed)
+                encoder.map_or_else(State::Failed, |encoder| State::Unnamed(Box::new(encoder)))
             }
         };
     }
