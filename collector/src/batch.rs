@@ -199,9 +199,8 @@ pub struct Counts {
     pub sampler_cpu_ns: u64,
     /// Sum of the events' counters, where it has been read.
     pub counted: Option<Counted>,
-    /// CPU time of the target by the kernel's own clocks, or somewhat less, nanoseconds; `None` where they count more than the
-    /// target.
-    pub spent_ns: Option<u64>,
+    /// CPU time of the target that the events did not count, by the clocks of its processes, or somewhat less, nanoseconds.
+    pub uncounted_ns: u64,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
     /// What a sample costs, where there is a budget for it.

@@ -246,8 +246,7 @@ impl Sampler {
             if now >= next_interval || std::mem::take(&mut self.state.died) {
                 // Intervals that were slept through are not made up for.
                 next_interval = now.saturating_add(interval);
-                self.read_counters();
-                self.read_clocks();
+                self.read_counters_and_clocks();
                 self.state.remembered = self.state.table.remembered_frames();
                 self.state.batch.mark = Mark::Interval;
             }
@@ -257,8 +256,8 @@ impl Sampler {
     }
 
     fn finish(mut self) {
-        // Not after the events have been stopped, while the target goes on.
-        self.read_clocks();
+        // Clocks of a target that goes on cannot be compared with events that have been stopped.
+        self.read_counters_and_clocks();
         self.events.stop();
         self.round(u64::MAX);
         self.read_counters();
@@ -300,17 +299,34 @@ impl Sampler {
         self.state.counts.user_share = self.state.user_share;
     }
 
-    /// Reads the clocks of the target's processes. What they are ahead of the events at the first look is `execve` itself, or
-    /// was spent before the events were there.
-    fn read_clocks(&mut self) {
-        // Without inheritance, the time of what a process starts is not the session's.
-        if !self.state.inherits() {
-            return;
+    /// The same, and finds out what the target has spent beyond what the events counted, as far as the clocks of its
+    /// processes know. What these are ahead at the first look is `execve` itself, or was spent before the events were there.
+    fn read_counters_and_clocks(&mut self) {
+        // Before the events, so that the difference is not too large.
+        let spent = self.read_clocks();
+        self.read_counters();
+        let Some(used) = self.state.counts.counted.map(|counted| counted.used) else { return };
+        match self.clock_lead {
+            // After the events: what is left out here must not be less than it is.
+            None => {
+                let spent = self.read_clocks();
+                self.clock_lead = Some(spent.saturating_sub(used));
+            }
+            Some(lead) => {
+                let uncounted = spent.saturating_sub(lead).saturating_sub(used);
+                // What processes spent between the last look and their end is missing in `spent` alone.
+                self.state.counts.uncounted_ns = self.state.counts.uncounted_ns.max(uncounted);
+            }
         }
-        let spent = self.clocks.read(&self.state.table.pids()).max(self.child_ns);
-        let counted = self.state.counts.counted.map(|counted| spent.saturating_sub(counted.used));
-        self.clock_lead = self.clock_lead.or(counted);
-        self.state.counts.spent_ns = self.clock_lead.map(|lead| spent.saturating_sub(lead));
+    }
+
+    /// What the target has spent by the clocks of its processes, or somewhat less. Without inheritance, what a process starts
+    /// is not the session's, and nothing is known.
+    fn read_clocks(&mut self) -> u64 {
+        if !self.state.inherits() {
+            return 0;
+        }
+        self.clocks.read(&self.state.table.pids()).max(self.child_ns)
     }
 
     /// Handles every record of the rings that is older than `horizon`.

@@ -191,7 +191,7 @@ fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded
         let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.pid));
     }
     let accounting = recorded.profile.accounting();
-    let total = recorded.flat().total;
+    let total = recorded.sampled().total;
     let period = 1_000_000_000 / rate.parse::<u64>().unwrap();
     // Of deep stacks that are unwound anew each time most are lost: with so little memory the queue is soon full.
     assert!(accounting.received > 50, "{accounting:?}");

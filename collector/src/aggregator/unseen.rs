@@ -138,15 +138,15 @@ impl Aggregator {
         note(&split, used)
     }
 
-    /// The CPU time that the samples should stand for, where it is known exactly: by the events or, where that is more, by
-    /// the clocks of the target's processes. Neither has more than was spent.
+    /// The CPU time that the samples should stand for, where it is known exactly: by the events and,
+    /// as far as they did not count it, by the clocks of the target's processes.
     fn exact_cpu_ns(&self, counts: &Counts) -> Option<u64> {
         let whole = !matches!(self.spec.event, Event::Cycles { .. })
             && self.spec.kernel
             && self.layout != Layout::Cpus
             && counts.others == 0
             && counts.withheld == 0;
-        counts.counted.filter(|_| whole).map(|counted| counted.used.max(counts.spent_ns.unwrap_or(0)))
+        counts.counted.filter(|_| whole).map(|counted| counted.used.saturating_add(counts.uncounted_ns))
     }
 
     /// Charges time of which only the process is known, if that: to the only thread, if there was no other, else to a thread
@@ -173,14 +173,13 @@ impl Aggregator {
     /// What has been charged, by cause.
     fn split_unseen(&self, counts: &Counts, used: u64) -> NotSampled {
         let accounting = self.profile.accounting();
-        let due_milli = counts.counted.map_or(0, |counted| counted.due_milli);
-        let period = match u128::from(used).saturating_mul(1000).checked_div(due_milli.into()) {
+        let counted = counts.counted.unwrap_or_default();
+        let period = match u128::from(counted.used).saturating_mul(1000).checked_div(counted.due_milli.into()) {
             Some(period) => u64::try_from(period).unwrap_or(u64::MAX),
             None => self.spec.period_ns(),
         };
         let of_samples = |samples: u64| samples.saturating_mul(period);
-        let counted = counts.counted.map_or(used, |counted| counted.used);
-        let switching = used.saturating_sub(counted);
+        let switching = counts.uncounted_ns;
         let in_kernel = counts.user_share.map_or(0, |(user, all)| {
             let system = part_of(used, all.saturating_sub(user).into(), all.into());
             system.saturating_sub(part_of(self.weighed, counts.in_kernel.into(), counts.received.into()))
