@@ -136,7 +136,7 @@ fn main() -> ExitCode {
             let recorded = collecting.wait();
             recorded.assert_whole().assert_complete();
             let plugin = plugin.file_name().unwrap().to_string_lossy();
-            let flat = recorded.flat();
+            let flat = recorded.sampled();
             let row = flat.row(recorded.function("plugin_loop").unwrap()).unwrap();
             assert_eq!(row.image, plugin);
             recorded.assert_only_caller("plugin_work", "plugin_loop");
