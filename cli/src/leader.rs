@@ -42,6 +42,6 @@ impl Leader {
         let (function, samples) =
             named.into_iter().max_by_key(|&(function, samples)| (samples, std::cmp::Reverse(function)))?;
         let share = samples as f64 / self.samples.max(1) as f64;
-        Some(format!("{}% {}", percent(share), sanitise(&self.profile.name(function))))
+        Some(format!("{}% {}", percent(share), sanitise(&self.profile.labels().label(function))))
     }
 }

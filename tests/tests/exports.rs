@@ -456,18 +456,15 @@ fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     assert!(ended.status.success(), "{options:?}: {ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let mut weights = Weights::new();
-    let mut twice = Vec::new();
     for row in document["flat"]["rows"].as_array().unwrap() {
         let number = |field: &str| row[field].as_u64().unwrap();
-        let name = row["name"].as_str().unwrap().to_owned();
         // Every program has a `_start`, and so has the dynamic linker: readers that know functions by their names take them
-        // for one. Those of the program itself have names of their own.
-        if weights.insert(name.clone(), (number("self_weight"), number("inherited_weight"))).is_some() {
-            twice.push(name);
-        }
+        // for one unless something behind the name tells them apart.
+        let name = row["name"].as_str().unwrap();
+        let label = row["apart"].as_str().map_or_else(|| name.to_owned(), |apart| format!("{name} ({apart})"));
+        let known = weights.insert(label, (number("self_weight"), number("inherited_weight")));
+        assert_eq!(known, None, "{name} twice");
     }
-    weights.retain(|name, _| !twice.contains(name));
-    assert!(weights.len() > twice.len(), "{weights:?}");
     weights
 }
 

@@ -74,8 +74,12 @@ pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assemb
     let Some(symbol) = centre.linkage_name.as_deref() else {
         return Err(format!("the function has no symbol in {shown} that objdump could find it by"));
     };
-    let text = objdump(path, symbol)?;
-    let groups = parse(&text);
+    // Of local functions there may be several of the name: objdump would show the first.
+    let start = centre.start.filter(|_| centre.local);
+    let mut groups = parse(&objdump(path, symbol, start)?, start);
+    if groups.is_empty() && start.is_some() {
+        groups = parse(&objdump(path, symbol, None)?, None);
+    }
     if groups.is_empty() {
         let name = sanitise(symbol);
         return Err(format!(
@@ -113,12 +117,21 @@ fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// What objdump prints of a symbol.
-fn objdump(path: &Path, symbol: &str) -> Result<String, String> {
+/// Bytes of code that are shown at most of a function that is looked for by its address.
+const LONGEST: u64 = 64 << 10;
+
+/// What objdump prints of a symbol, or of the code from `start` on.
+fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, String> {
     let mut command = Command::new("objdump");
     command.args(["--disassemble", "--line-numbers", "--no-show-raw-insn", "--wide"]);
     // One argument each: neither is taken for an option.
-    command.arg(format!("--disassemble={symbol}")).arg("--").arg(path);
+    match start {
+        Some(start) => command
+            .arg(format!("--start-address={start:#x}"))
+            .arg(format!("--stop-address={:#x}", start.saturating_add(LONGEST))),
+        None => command.arg(format!("--disassemble={symbol}")),
+    };
+    command.arg("--").arg(path);
     // Nothing is fetched from anywhere.
     command
         .env("LC_ALL", "C")
@@ -149,8 +162,9 @@ fn objdump(path: &Path, symbol: &str) -> Result<String, String> {
     }
 }
 
-/// The groups of what objdump prints: a line of `FILE:LINE` before the instructions that were made from it.
-fn parse(text: &str) -> Vec<Group> {
+/// The groups of what objdump prints: a line of `FILE:LINE` before the instructions that were made from it. Of the symbol that
+/// begins at `start`, or of all.
+fn parse(text: &str, start: Option<u64>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut place = (String::new(), 0);
     let mut within = false;
@@ -163,8 +177,9 @@ fn parse(text: &str) -> Vec<Group> {
                 group.instructions.push(Instruction { address, text: sanitise(instruction).into_owned() });
             }
         } else if line.ends_with(">:") {
-            // A symbol begins.
-            (within, place) = (true, (String::new(), 0));
+            // A symbol begins: `0000000000001129 <hot>:`
+            let address = line.split_once(' ').and_then(|(address, _)| u64::from_str_radix(address, 16).ok());
+            (within, place) = (start.is_none() || address == start, (String::new(), 0));
         } else if line.starts_with("Disassembly of section") {
             within = false;
         } else if let Some(found) = location(line) {
@@ -285,10 +300,11 @@ mod tests {
     #[test]
     fn a_line_s_cost_stands_once() {
         let rows = [row("/w/t.c", 5, 70), row("t.c", 4, 20), row("/elsewhere/t.c", 2, 8), row("", 0, 2)];
-        let assembly = costed("t".into(), "hot", parse(PRINTED), &rows);
+        let assembly = costed("t".into(), "hot", parse(PRINTED, None), &rows);
         let groups: Vec<_> = assembly.groups.iter().map(|it| (it.line, it.weight, it.instructions.len())).collect();
         assert_eq!(groups, [(5, Some(70), 2), (4, Some(20), 1), (2, None, 1), (5, None, 1)]);
         assert_eq!(assembly.elsewhere, 10);
+        assert_eq!((parse(PRINTED, Some(0x1129)).len(), parse(PRINTED, Some(0x1130)).len()), (4, 0));
         let first = assembly.groups[0].instructions.first().map(|it| (it.address, it.text.as_str()));
         assert_eq!(first, Some((0x1129, "test   %edi,%edi")));
     }

@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use ccsd_profile::json::to_text;
 use ccsd_profile::query::By;
 use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Share, Total};
-use ccsd_profile::{Profile, sanitise};
+use ccsd_profile::{Definition, Labels, Profile, sanitise};
 use serde::Serialize;
 
 use crate::args::annotate::AnnotateArgs;
@@ -37,7 +37,12 @@ const NO_ADDRESSES: &str =
 #[derive(Serialize)]
 struct Annotated {
     name: String,
+    /// Its name as text shows it beside its image.
+    #[serde(skip)]
+    label: String,
     image: String,
+    #[serde(flatten)]
+    definition: Definition,
     self_weight: u64,
     samples: u64,
     share: Share,
@@ -88,8 +93,10 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let profile = &loaded.profile;
     let LinesView { total, functions } = LinesView::new(profile, &selection);
     let pattern = Pattern::new(&args.function, profile);
+    let labels = profile.labels();
     let layout = Layout::of(&stdout(), colour);
-    let mut wanted: Vec<&FunctionLines> = functions.iter().filter(|it| pattern.matches(&it.name)).collect();
+    let mut wanted: Vec<&FunctionLines> =
+        functions.iter().filter(|it| pattern.matches(&it.name, &labels.label(it.function))).collect();
     if wanted.is_empty() {
         let name = sanitise(&args.function);
         return Err(Failure::bad_request(anyhow!(
@@ -104,7 +111,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let taken_unix_ns = profile.session().started_unix_ns;
     let mut shown: Vec<Annotated> = Vec::new();
     for function in wanted {
-        let mut annotated = annotated(profile, function, total, &places, taken_unix_ns, args.context);
+        let mut annotated = annotated(&labels, profile, function, total, &places, taken_unix_ns, args.context);
         if args.asm {
             annotated.assembly = Some(disassembled(profile, function)?);
         }
@@ -161,6 +168,7 @@ struct Document<'a> {
 }
 
 fn annotated(
+    labels: &Labels<'_>,
     profile: &Profile,
     function: &FunctionLines,
     total: Total,
@@ -221,7 +229,9 @@ fn annotated(
     files.sort_by_key(|file| std::cmp::Reverse(file.weight));
     Annotated {
         name: function.name.clone(),
+        label: labels.label_beside_image(function.function).into_owned(),
         image: profile.image_name(function.function).to_owned(),
+        definition: function.definition.clone(),
         self_weight: function.self_weight,
         samples: function.samples,
         share: function.share,
@@ -244,7 +254,7 @@ fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly,
 fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layout) -> String {
     let head = format!(
         "{} ({}): self {} {} ({}%), {}",
-        sanitise(&function.name),
+        sanitise(&function.label),
         sanitise(&function.image),
         scale.weight(function.self_weight),
         scale.unit,

@@ -1,7 +1,7 @@
 //! `--fail-above`: what grew by more than is allowed.
 
 use ccsd_profile::sanitise;
-use ccsd_profile::view::{DiffRow, DiffSide, DiffView};
+use ccsd_profile::view::{DiffFunction, DiffRow, DiffSide, DiffView};
 use serde::Serialize;
 
 use crate::format::counted;
@@ -12,8 +12,10 @@ const NAMED: usize = 5;
 /// A function that grew significantly by more than is allowed.
 #[derive(Serialize)]
 pub struct Grew {
-    name: String,
-    image: String,
+    #[serde(flatten)]
+    function: DiffFunction,
+    #[serde(skip)]
+    label: String,
     /// By how many points of the total before (of self time or, where that is more, of inherited time).
     points: f64,
 }
@@ -40,7 +42,7 @@ pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
             .map(|(_, change)| change * 100.0)
             .fold(0.0, f64::max)
     };
-    let grew = |row: &DiffRow| Grew { name: row.name.clone(), image: row.image.clone(), points: points(row) };
+    let grew = |row: &DiffRow| Grew { function: row.function.clone(), label: row.label.clone(), points: points(row) };
     let mut rows: Vec<Grew> = view.rows.iter().map(grew).filter(|it| it.points > percent).collect();
     rows.sort_by(|a, b| b.points.total_cmp(&a.points));
     rows
@@ -48,7 +50,7 @@ pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
 
 /// What is said on standard error.
 pub fn message(grew: &[Grew], percent: f64) -> String {
-    let name = |it: &Grew| format!("{} ({}) +{:.2}", sanitise(&it.name), sanitise(&it.image), it.points);
+    let name = |it: &Grew| format!("{} ({}) +{:.2}", sanitise(&it.label), sanitise(&it.function.image), it.points);
     let mut names: Vec<String> = grew.iter().take(NAMED).map(name).collect();
     if grew.len() > NAMED {
         names.push(format!("{} more", grew.len() - NAMED));

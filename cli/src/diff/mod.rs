@@ -93,9 +93,9 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if !args.tree || args.fail_above.is_some() {
         view = DiffView::of_runs(&old, &new);
         if let Some(text) = &args.function {
-            let exact = view.rows.iter().any(|row| &row.name == text);
-            let is_it = |name: &str| if exact { name == text } else { name.contains(text.as_str()) };
-            view.rows.retain(|row| is_it(&row.name));
+            let is = |row: &DiffRow| row.function.name == *text || row.label == *text;
+            let exact = view.rows.iter().any(is);
+            view.rows.retain(|row| if exact { is(row) } else { row.label.contains(text.as_str()) });
             if view.rows.is_empty() {
                 let near = after.runs.first().map_or_else(String::new, |run| near::question(text, &run.profile));
                 return Err(Failure::bad_request(anyhow!(
@@ -216,8 +216,8 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
         Some(By::Own) => view.rows.sort_by_key(|row| Reverse(after(row).self_weight)),
         Some(By::Inherited) => view.rows.sort_by_key(|row| Reverse(after(row).inherited_weight)),
         Some(By::Samples) => view.rows.sort_by_key(|row| Reverse(after(row).samples_self)),
-        Some(By::Name) => view.rows.sort_by(|a, b| a.name.cmp(&b.name)),
-        Some(By::Image) => view.rows.sort_by(|a, b| a.image.cmp(&b.image)),
+        Some(By::Name) => view.rows.sort_by(|a, b| a.function.name.cmp(&b.function.name)),
+        Some(By::Image) => view.rows.sort_by(|a, b| a.function.image.cmp(&b.function.image)),
         Some(column) => {
             let column = column.heading();
             return Err(Failure::bad_request(anyhow!(
@@ -329,8 +329,8 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
             cells.extend(weights(&row.before, weight));
             cells.extend(weights(&row.after, weight));
         }
-        cells.push(Cell::toned(Tone::Faint, sanitise(&row.image)));
-        cells.push(sanitise(&row.name).into());
+        cells.push(Cell::toned(Tone::Faint, sanitise(&row.function.image)));
+        cells.push(sanitise(&row.label).into());
         table.row(cells);
     }
     if other.functions > 0 {

@@ -68,12 +68,11 @@ pub fn text(shown: &Shown<'_>) -> String {
 
 /// On a terminal each name is cut, so that all can be told apart.
 fn text_of(view: &CyclesView, cycle: &Cycle, layout: Layout) -> String {
-    let names: Vec<String> = cycle
-        .functions
+    let labels = view.labels(cycle);
+    let names: Vec<String> = labels
         .iter()
-        .chain(cycle.functions.first())
-        .map(|function| sanitise(view.names.get(function).map_or("[unknown]", String::as_str)))
-        .map(|name| cut(&name, if layout.is_terminal() { NAME_WIDTH } else { usize::MAX }))
+        .chain(labels.first())
+        .map(|label| cut(&sanitise(label), if layout.is_terminal() { NAME_WIDTH } else { usize::MAX }))
         .collect();
     let mark = if cycle.approximate { "~" } else { "" };
     format!("{mark}{}", names.join(" > "))

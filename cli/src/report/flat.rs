@@ -18,7 +18,7 @@ pub fn view(shown: &Shown<'_>) -> FlatView {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.rows.retain(|row| shown.wants(&row.name));
+    view.rows.retain(|row| shown.wants(row.function, &row.name));
     // What is too small to be shown comes last, whatever it adds up to.
     view.rows.sort_by_key(|row| Some(row.function) == shown.other);
     if let Some(limit) = shown.limit {
@@ -59,7 +59,9 @@ pub fn text(shown: &Shown<'_>) -> String {
         if with_image {
             cells.push(Cell::toned(Tone::Faint, sanitise(&row.image)));
         }
-        cells.push(sanitise(&row.name).into());
+        let labels = &shown.labels;
+        let label = if with_image { labels.label_beside_image(row.function) } else { labels.label(row.function) };
+        cells.push(sanitise(&label).into());
         table.row(cells);
     }
     if let Some(other) = view.other {

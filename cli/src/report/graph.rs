@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ccsd_profile::view::{GraphArc, GraphNode, GraphView};
-use ccsd_profile::{CostCentreId, sanitise};
+use ccsd_profile::{CostCentreId, Labels, sanitise};
 
 use super::Shown;
 use crate::format::{Scale, percent};
@@ -20,7 +20,7 @@ pub fn view(shown: &Shown<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.nodes.retain(|node| shown.wants(&node.name));
+    view.nodes.retain(|node| shown.wants(node.function, &node.name));
     (view, numbers)
 }
 
@@ -31,7 +31,8 @@ pub fn text(shown: &Shown<'_>) -> String {
         return shown.nothing();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let graph = Graph { scale, numbers, arcs: shown.layout.is_terminal().then_some(ARCS_ON_TERMINAL) };
+    let graph =
+        Graph { labels: &shown.labels, scale, numbers, arcs: shown.layout.is_terminal().then_some(ARCS_ON_TERMINAL) };
     let mut table = Table::new(vec![
         Column::text("index"),
         Column::number("%"),
@@ -52,14 +53,15 @@ pub fn text(shown: &Shown<'_>) -> String {
     text
 }
 
-struct Graph {
+struct Graph<'a> {
+    labels: &'a Labels<'a>,
     scale: Scale,
     numbers: HashMap<CostCentreId, usize>,
     /// Arcs to each side, if not all.
     arcs: Option<usize>,
 }
 
-impl Graph {
+impl Graph<'_> {
     fn block(&self, table: &mut Table, node: &GraphNode) {
         if node.root_self_weight > 0 || node.root_child_weight > 0 {
             let name = if node.root_approximate { "~<root>" } else { "<root>" };
@@ -73,7 +75,7 @@ impl Graph {
             strong(percent(node.share.fraction)),
             strong(self.scale.weight(node.self_weight)),
             strong(self.scale.weight(node.child_weight)),
-            strong(format!("{} [{number}]", sanitise(&node.name))),
+            strong(format!("{} [{number}]", sanitise(&self.labels.label(node.function)))),
         ]);
         self.side(table, &node.callees);
     }
@@ -83,7 +85,8 @@ impl Graph {
         for arc in arcs.iter().take(shown) {
             let number = self.numbers.get(&arc.function).copied().unwrap_or(0);
             let mark = if arc.approximate { "~" } else { "" };
-            self.line(table, arc.self_weight, arc.child_weight, &format!("{mark}{} [{number}]", sanitise(&arc.name)));
+            let label = self.labels.label(arc.function);
+            self.line(table, arc.self_weight, arc.child_weight, &format!("{mark}{} [{number}]", sanitise(&label)));
         }
         if let Some(rest @ [_, ..]) = arcs.get(shown..) {
             let sum = |weight: fn(&GraphArc) -> u64| rest.iter().map(weight).fold(0, u64::saturating_add);

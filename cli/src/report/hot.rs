@@ -1,7 +1,7 @@
 //! The most expensive chains of calls, and where they fork.
 
-use ccsd_profile::sanitise;
 use ccsd_profile::view::{Share, Total, TreeNode, TreeView};
+use ccsd_profile::{CostCentreId, Definition, sanitise};
 use serde::Serialize;
 
 use super::Shown;
@@ -29,7 +29,11 @@ struct Path {
 
 #[derive(Serialize)]
 struct Step {
+    /// As text shows it: with its marks, and what tells it from others of its name.
     name: String,
+    function: CostCentreId,
+    #[serde(flatten)]
+    definition: Definition,
     marked: bool,
     self_weight: u64,
     weight: u64,
@@ -63,6 +67,8 @@ pub fn view(shown: &Shown<'_>) -> Hot {
         let (more, more_weight) = others.fold((0, 0u64), |(n, sum), node| (n + 1, sum.saturating_add(node.weight)));
         Step {
             name: tree.label(node),
+            function: node.function,
+            definition: tree.definitions.get(&node.function).cloned().unwrap_or_default(),
             marked: node.marked,
             self_weight: node.self_weight,
             weight: node.weight,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
-    Column, Cycle, CycleRow, CyclesView, FlatView, GraphNode, GraphView, LinesView, Names, Share, StackEntry, StackRow,
-    StacksView, StatsView, ThreadsView, TimelineView, Total, TreeView,
+    Column, Cycle, CycleRow, CyclesView, Definitions, FlatView, GraphNode, GraphView, LinesView, Names, Share,
+    StackEntry, StackRow, StacksView, StatsView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
     Accounting, ContextStats, CostCentreId, Intervals, NotSampled, Pace, Recovery, Session, ShedCounts,
@@ -260,6 +260,8 @@ struct Stacks {
     other_weight: Option<u64>,
     /// Names by number of function.
     names: Names,
+    /// Where these are defined.
+    definitions: Definitions,
 }
 
 #[derive(Serialize)]
@@ -286,7 +288,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
         View::Stacks => {
             let mut view = stacks::view(shown);
             let left_out = stacks::cut_rows(shown, &mut view);
-            let StacksView { total, rows, other, names } = view;
+            let StacksView { total, rows, other, names, definitions } = view;
             let row = |StackRow { entries, weight, samples, share, approximate }| Row {
                 cycle: None,
                 stack: entries,
@@ -298,10 +300,11 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             let other_weight = left_out.iter().map(|row| row.weight).fold(other.weight, u64::saturating_add);
             let left_out = left_out.len() + other.stacks;
             let rows = rows.into_iter().map(row).collect();
-            Data::Stacks(Stacks { total, rows, left_out, other_weight: Some(other_weight), names })
+            Data::Stacks(Stacks { total, rows, left_out, other_weight: Some(other_weight), names, definitions })
         }
         View::Cycles => {
-            let CyclesView { total, cycles, left_out: cycles_left_out, mut rows, names } = cycles::view(shown);
+            let CyclesView { total, cycles, left_out: cycles_left_out, mut rows, names, definitions } =
+                cycles::view(shown);
             let left_out = cut(&mut rows, shown);
             let row = |CycleRow { entries, cycle, weight, samples, share, approximate }| Row {
                 cycle: Some(cycle),
@@ -315,7 +318,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             Data::Cycles(Cycles {
                 cycles,
                 cycles_left_out,
-                stacks: Stacks { total, rows, left_out, other_weight: None, names },
+                stacks: Stacks { total, rows, left_out, other_weight: None, names, definitions },
             })
         }
         View::Lines => {

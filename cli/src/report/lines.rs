@@ -18,7 +18,7 @@ pub fn view(shown: &Shown<'_>) -> LinesView {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.functions.retain(|function| shown.wants(&function.name));
+    view.functions.retain(|function| shown.wants(function.function, &function.name));
     view
 }
 
@@ -54,7 +54,13 @@ pub fn text(shown: &Shown<'_>) -> String {
         ]);
     };
     for function in &view.functions {
-        row(&mut table, function.self_weight, function.share, Tone::Strong, sanitise(&function.name).into_owned());
+        row(
+            &mut table,
+            function.self_weight,
+            function.share,
+            Tone::Strong,
+            sanitise(&shown.labels.label(function.function)).into_owned(),
+        );
         let most = if shown.layout.is_terminal() { LINES_ON_TERMINAL } else { usize::MAX };
         let (mut lines, mut rest): (Vec<_>, Vec<_>) =
             function.lines.iter().partition(|line| line.share.fraction >= shown.min);

@@ -24,7 +24,7 @@ use anyhow::anyhow;
 use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::query::By;
 use ccsd_profile::view::{Column, Selection, Total};
-use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
+use ccsd_profile::{CostCentreId, Labels, Profile, Unit, sanitise};
 
 use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
@@ -41,6 +41,7 @@ const SHORT_ROWS: usize = 15;
 /// What of a profile is shown, and how.
 struct Shown<'a> {
     profile: &'a Profile,
+    labels: Labels<'a>,
     selection: Selection,
     metric: Metric,
     layout: Layout,
@@ -66,7 +67,8 @@ struct Shown<'a> {
     columns: &'a [TimeColumn],
 }
 
-/// Which functions are asked for: those of this name or, if there is none, those whose name contains it.
+/// Which functions are asked for: those of this name or, if there is none, those whose name contains it. A name is as the
+/// program has it, or as text shows it with what tells it from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern<'a> {
     text: &'a str,
@@ -77,18 +79,19 @@ impl<'a> Pattern<'a> {
     /// What `text` means in a profile.
     pub fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
         let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
-        Pattern { text, exact: ids.any(|id| profile.name(id) == text) }
+        let labels = profile.labels();
+        Pattern { text, exact: ids.any(|id| profile.name(id) == text || labels.label(id) == text) }
     }
 
     /// Whether there is one.
-    fn is_known(&self, profile: &Profile) -> bool {
-        let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
-        self.exact || ids.any(|id| self.matches(&profile.name(id)))
+    fn is_known(&self, labels: &Labels<'_>, functions: usize) -> bool {
+        let mut ids = (0u32..).map(CostCentreId::new).take(functions);
+        self.exact || ids.any(|id| self.matches("", &labels.label(id)))
     }
 
-    /// Whether a function of this name is one.
-    pub fn matches(&self, name: &str) -> bool {
-        if self.exact { name == self.text } else { name.contains(self.text) }
+    /// Whether a function of this name, and with this label, is one.
+    pub fn matches(&self, name: &str, label: &str) -> bool {
+        if self.exact { name == self.text || label == self.text } else { label.contains(self.text) }
     }
 }
 
@@ -98,6 +101,7 @@ impl<'a> Shown<'a> {
         let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
         Shown {
             profile,
+            labels: profile.labels(),
             selection: Selection::all(),
             metric,
             layout,
@@ -130,8 +134,8 @@ impl<'a> Shown<'a> {
         (kept, beyond)
     }
     /// Whether a function is asked for.
-    fn wants(&self, name: &str) -> bool {
-        self.function.is_none_or(|pattern| pattern.matches(name))
+    fn wants(&self, function: CostCentreId, name: &str) -> bool {
+        self.function.is_none_or(|pattern| pattern.matches(name, &self.labels.label(function)))
     }
 
     /// How many rows to show out of `rows`.
@@ -194,7 +198,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let Asked { profile, selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     if let Some(text) = &args.function
-        && !Pattern::new(text, &loaded.profile).is_known(&loaded.profile)
+        && !Pattern::new(text, &loaded.profile).is_known(&loaded.profile.labels(), loaded.profile.cost_centres().len())
     {
         let (name, near) = (sanitise(text), near::question(text, &loaded.profile));
         return Err(Failure::bad_request(anyhow!(

@@ -120,9 +120,9 @@ fn stats() {
 fn an_exact_name_wins_over_a_part_of_one() {
     let profile = example();
     assert!(!Pattern::new("c", &profile).exact);
-    assert!(Pattern::new("c", &profile).matches("abc"));
+    assert!(Pattern::new("c", &profile).matches("abc", "abc"));
     assert!(Pattern::new("a", &profile).exact);
-    assert!(!Pattern::new("a", &profile).matches("abc"));
+    assert!(!Pattern::new("a", &profile).matches("abc", "abc"));
     let none = Shown { function: Some(Pattern::new("nosuch", &profile)), ..shown(&profile) };
     assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name contains \"nosuch\"\n");
 }

@@ -27,7 +27,9 @@ pub fn width(terminal: Option<usize>) -> usize {
 pub fn view(shown: &Shown<'_>) -> TimelineView {
     let inherited = shown.sort == Some(SortColumn::Inherited);
     let most = shown.limit.unwrap_or(usize::MAX);
-    TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(&row.name))
+    TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| {
+        shown.wants(row.function, &row.name)
+    })
 }
 
 /// As text.
@@ -75,7 +77,7 @@ pub fn text(shown: &Shown<'_>) -> String {
             scale.weight(band.weight).into(),
             percent(band.share.fraction).into(),
             blocks.draw(heights, most_band).into(),
-            sanitise(&band.name).into(),
+            sanitise(&shown.labels.label(band.function)).into(),
         ]);
     }
     let more = shown.counted(view.left_out, "more ");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use ccsd_profile::view::{DiffView, FlatView, GraphView, Selection, ThreadsView, Total, TreeView};
+use ccsd_profile::view::{DiffView, FlatView, GraphView, Matching, Selection, ThreadsView, Total, TreeView};
 use ccsd_profile::{CostCentreId, ThreadId, sanitise};
 
 use super::model::Model;
@@ -223,23 +223,28 @@ impl Question {
             Some(frozen) => {
                 let view = DiffView::new((&frozen.before, &selection), (&frozen.since, &selection));
                 let changes = view.rows.into_iter();
-                let changes = changes.map(|row| ((row.name, row.image), (row.self_change, row.self_significant)));
+                let changes = changes.map(|row| (row.function, (row.self_change, row.self_significant)));
                 (&frozen.since, changes.collect())
             }
         };
+        let matching = Matching::of(model.frozen().into_iter().flat_map(|frozen| [&frozen.before, &frozen.since]));
+        let labels = profile.labels();
         let view = FlatView::new(profile, &selection);
         let rows = view.rows.into_iter().map(|row| {
-            let change = changes.remove(&(row.name.clone(), row.image.clone()));
+            let change = changes.remove(&matching.function(profile, row.function));
+            let label = labels.label(row.function);
             let shown =
-                Row::new(Key::Function(row.function), row.self_weight, row.inherited_weight, &row.name, &row.image);
+                Row::new(Key::Function(row.function), row.self_weight, row.inherited_weight, &label, &row.image);
             Row { change, ..shown }
         });
         let mut rows: Vec<Row> = rows.collect();
         // Those that are seen no more.
         if let Some(frozen) = model.frozen().filter(|_| !changes.is_empty()) {
+            let labels_before = frozen.before.labels();
             rows.extend(FlatView::new(&frozen.before, &selection).rows.into_iter().filter_map(|row| {
-                let change = changes.remove(&(row.name.clone(), row.image.clone()))?;
-                let shown = Row::new(Key::Function(row.function), 0, 0, &row.name, &row.image);
+                let change = changes.remove(&matching.function(&frozen.before, row.function))?;
+                let label = labels_before.label(row.function);
+                let shown = Row::new(Key::Function(row.function), 0, 0, &label, &row.image);
                 Some(Row { change: Some(change), ..shown })
             }));
         }
@@ -264,15 +269,12 @@ impl Question {
     fn tree(&self, model: &Model) -> (Vec<Row>, Total) {
         let profile = model.shown();
         let view = TreeView::new(profile, &self.selection());
-        let name = |at: usize| {
-            let node = view.nodes.get(at);
-            node.and_then(|node| view.names.get(&node.function)).map_or("[unknown]", String::as_str)
-        };
+        let name = |at: usize| view.nodes.get(at).map_or("[unknown]".into(), |node| view.name(node));
         // Which chains lead to a name that is looked for.
         let mut leads = vec![self.filter.is_empty(); view.nodes.len()];
         if !self.filter.is_empty() {
             for (at, node) in view.nodes.iter().enumerate().rev() {
-                if leads.get(at).copied().unwrap_or(false) || self.matches(name(at)) {
+                if leads.get(at).copied().unwrap_or(false) || self.matches(&name(at)) {
                     if let Some(own) = leads.get_mut(at) {
                         *own = true;
                     }
@@ -317,6 +319,7 @@ impl Question {
         let Some(node) = node.or_else(|| view.nodes.first().filter(|_| function.is_none())) else {
             return (Vec::new(), view.total);
         };
+        let labels = profile.labels();
         let image = |function| profile.image_name(function);
         let arcs = |arcs: &[ccsd_profile::view::GraphArc], above| -> Vec<Row> {
             let row = |arc: &ccsd_profile::view::GraphArc| Row {
@@ -325,11 +328,12 @@ impl Question {
                     Key::Neighbour(arc.function, above),
                     arc.self_weight,
                     arc.self_weight.saturating_add(arc.child_weight),
-                    &if arc.approximate { format!("~{}", arc.name) } else { arc.name.clone() },
+                    &format!("{}{}", if arc.approximate { "~" } else { "" }, labels.label(arc.function)),
                     image(arc.function),
                 )
             };
-            let mut rows: Vec<Row> = arcs.iter().filter(|arc| self.matches(&arc.name)).map(row).collect();
+            let mut rows: Vec<Row> =
+                arcs.iter().filter(|arc| self.matches(&labels.label(arc.function))).map(row).collect();
             if self.sort == Sort::Name {
                 self.order(&mut rows);
             }
@@ -344,7 +348,7 @@ impl Question {
             Key::Function(node.function),
             node.self_weight,
             node.inherited_weight(),
-            &node.name,
+            &labels.label(node.function),
             image(node.function),
         );
         rows.push(Row { depth: 1, strong: true, ..own });

@@ -12,6 +12,7 @@ use crate::profile::Profile;
 use crate::squares::Squares;
 use crate::symbols::Identity;
 use crate::uncertain::Uncertain;
+use crate::view::Matching;
 
 impl Profile {
     /// Adds another profile of the same metrics. What it charged is pending then, for the next `take_update`.
@@ -100,15 +101,15 @@ impl Profile {
         grouped
     }
 
-    /// Whether several cost centres have one printed name and are of images of one file name: instances of a generic function,
-    /// functions of two builds of a library.
-    pub(crate) fn has_namesakes(&self) -> bool {
-        self.namesakes().iter().zip(0..).any(|(&first, id)| first != self.real(CostCentreId(id)))
+    /// Whether several cost centres are one to `matching`: instances of a generic function, functions of two builds of a
+    /// library.
+    pub(crate) fn has_namesakes(&self, matching: &Matching) -> bool {
+        self.namesakes(matching).iter().zip(0..).any(|(&first, id)| first != self.real(CostCentreId(id)))
     }
 
-    /// The profile with all cost centres of one printed name and image's file name as one: the first of them.
-    pub(crate) fn with_namesakes_as_one(&self) -> Self {
-        let first = self.namesakes();
+    /// The profile with all cost centres that are one to `matching` as one: the first of them.
+    pub(crate) fn with_namesakes_as_one(&self, matching: &Matching) -> Self {
+        let first = self.namesakes(matching);
         let mut new = Self::with_all_metrics(self.session.clone(), Limits::reading());
         let (functions, contexts) = new.add_charges(self, |profile, id, image, cost_centre| {
             let of_name = first.get(id.index()).and_then(|&first| self.cost_centre(first)).unwrap_or(cost_centre);
@@ -120,12 +121,12 @@ impl Profile {
         new
     }
 
-    /// Of each cost centre, the first one of its printed name and image's file name.
-    fn namesakes(&self) -> Vec<CostCentreId> {
+    /// Of each cost centre, the first one that is the same to `matching`.
+    fn namesakes(&self, matching: &Matching) -> Vec<CostCentreId> {
         let mut first = HashMap::new();
         (0..self.cost_centres().len() as u32)
             .map(|id| self.real(CostCentreId(id)))
-            .map(|id| *first.entry((self.name(id), self.image_name(id))).or_insert(id))
+            .map(|id| *first.entry(matching.function(self, id)).or_insert(id))
             .collect()
     }
 

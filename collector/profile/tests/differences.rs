@@ -129,19 +129,19 @@ proptest! {
                 .rows
                 .iter()
                 .filter_map(|row| Some((row, if side == 0 { row.before } else { row.after }?)))
-                .map(|(row, it)| (row.name.clone(), (it.self_weight, it.inherited_weight)))
+                .map(|(row, it)| (row.function.name.clone(), (it.self_weight, it.inherited_weight)))
                 .collect();
             prop_assert_eq!(&found, sums);
         }
         for row in &view.rows {
-            let share = |side: usize| sums[side].get(&row.name).map_or(0.0, |it| it.1 as f64 / totals[side] as f64);
+            let share = |side: usize| sums[side].get(&row.function.name).map_or(0.0, |it| it.1 as f64 / totals[side] as f64);
             prop_assert!((row.inherited_change - (share(1) - share(0))).abs() < 1e-9);
         }
         // The same profile three times is itself.
         let thrice = DiffView::of_runs(&[before; 3], &[after; 3]);
         prop_assert_eq!(thrice.rows.len(), view.rows.len());
         for row in &thrice.rows {
-            let once = view.rows.iter().find(|it| it.name == row.name).unwrap();
+            let once = view.rows.iter().find(|it| it.function.name == row.function.name).unwrap();
             let weights = |row: &DiffRow| [row.before, row.after].map(|it| it.map(|it| (it.self_weight, it.inherited_weight)));
             prop_assert_eq!(weights(row), weights(once));
         }
@@ -162,7 +162,7 @@ fn instances_of_one_name_inherit_each_sample_once() {
     let profile = made(&samples);
     let all = Selection::all();
     let view = DiffView::new((&profile, &all), (&profile, &all));
-    let row = view.rows.iter().find(|row| row.name == "f1").unwrap();
+    let row = view.rows.iter().find(|row| row.function.name == "f1").unwrap();
     assert_eq!(row.after.unwrap().inherited_weight, 748);
     assert!((row.after.unwrap().inherited_share.fraction - 0.748).abs() < 1e-9);
     assert_eq!(row.after.unwrap().self_weight, 748);
@@ -259,7 +259,7 @@ fn what_changed_is_found() {
     // The fourth function, of 9%, takes twice the time; the others' shares shrink by 8%.
     let mut grown = shares();
     grown[3] *= 2.0;
-    let found = |row: &DiffRow| row.self_significant && row.self_change > 0.0 && row.name == "f3";
+    let found = |row: &DiffRow| row.self_significant && row.self_change > 0.0 && row.function.name == "f3";
     // Found in 98%, 66%, 88% and 58%.
     for (seed, sides, spread, least) in [
         (10, [&[1_000][..], &[1_000][..]], 0.0, 95),
@@ -289,7 +289,7 @@ fn many_flags_have_few_false_ones() {
         let (old, new) = (drawn(&mut random, &same, 3_000), drawn(&mut random, &changed, 3_000));
         let view = DiffView::new((&old, &all), (&new, &all));
         let flagged = view.rows.iter().filter(|row| row.self_significant);
-        let is_true = |row: &&DiffRow| row.name[1..].parse::<usize>().is_ok_and(|i| i < 20 && i % 4 < 2);
+        let is_true = |row: &&DiffRow| row.function.name[1..].parse::<usize>().is_ok_and(|i| i < 20 && i % 4 < 2);
         let (right, wrong): (Vec<_>, Vec<_>) = flagged.partition(is_true);
         parts += wrong.len() as f64 / (right.len() + wrong.len()).max(1) as f64;
         true_ones += right.len() as u32;

@@ -175,7 +175,7 @@ proptest! {
         let flat: BTreeMap<String, u64> = FlatView::new(&one.profile, &all).rows.into_iter().map(|row| (row.name, row.self_weight)).collect();
         for row in DiffView::new((&sum.profile, &all), b).rows {
             let own = |side: Option<ccsd_profile::view::DiffSide>| side.map_or(0, |it| it.self_weight);
-            prop_assert_eq!(own(row.before) - own(row.after), flat.get(&row.name).copied().unwrap_or(0));
+            prop_assert_eq!(own(row.before) - own(row.after), flat.get(&row.function.name).copied().unwrap_or(0));
         }
     }
 
@@ -231,7 +231,7 @@ fn weights_that_differ_by_more_than_chance() {
             made(&samples)
         });
         let view = DiffView::new((&one.profile, &all), (&two.profile, &all));
-        view.rows.iter().find(|row| row.name == "f0").unwrap().self_absolutely_significant
+        view.rows.iter().find(|row| row.function.name == "f0").unwrap().self_absolutely_significant
     };
     // How a total is divided is chance: 1.96 standard deviations of the difference of two halves of 1,000 are 44.
     assert!(

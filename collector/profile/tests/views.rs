@@ -288,7 +288,7 @@ fn a_difference_that_matters_and_one_that_does_not() {
     before.charge("main old", 1);
     let all = Selection::all();
     let view = DiffView::new((&before.profile, &all), (&after.profile, &all));
-    let row = |name: &str| view.rows.iter().find(|row| row.name == name).unwrap();
+    let row = |name: &str| view.rows.iter().find(|row| row.function.name == name).unwrap();
     assert!(row("slow").self_significant && row("slow").self_change < -0.19);
     assert!(!row("noise").self_significant && row("noise").self_change > 0.0);
     assert!(row("old").after.is_none() && !row("old").self_significant);

@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 
 use super::{Export, unit_name};
 use crate::ids::CostCentreId;
+use crate::labels::Labels;
 use crate::sanitise;
 use crate::view::{GraphView, LineRow, LinesView};
 
@@ -36,7 +37,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "positions: line\nevent: {event} : {} in {}", sanitise(&metric.name), unit_name(metric.unit))?;
     writeln!(out, "events: {event}\nsummary: {}\n", graph.total.weight)?;
 
-    let mut names = Names { export, known: BTreeSet::new() };
+    let mut names = Names { labels: profile.labels(), known: BTreeSet::new() };
     for node in &graph.nodes {
         let declared = profile.cost_centre(node.function).map_or(0, |it| it.line);
         let file = names.file(node.function);
@@ -70,7 +71,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 
 /// Names, written out the first time and by number from then on.
 struct Names<'a> {
-    export: &'a Export<'a>,
+    labels: Labels<'a>,
     known: BTreeSet<(char, usize)>,
 }
 
@@ -81,12 +82,12 @@ impl Names<'_> {
     }
 
     fn function(&mut self, id: CostCentreId) -> String {
-        let profile = self.export.profile;
-        self.name('n', id.index(), || sanitise(&profile.name(id)).into_owned())
+        let name = sanitise(&self.labels.label(id)).into_owned();
+        self.name('n', id.index(), || name)
     }
 
     fn image(&mut self, id: CostCentreId) -> String {
-        let profile = self.export.profile;
+        let profile = self.labels.profile();
         let image = profile.cost_centre(id).map(|it| it.image).unwrap_or(crate::ImageId::CCSD);
         let name = || profile.image(image).map_or_else(|| "???".to_owned(), |it| sanitise(&it.name).into_owned());
         self.name('o', image.index(), name)
@@ -95,7 +96,7 @@ impl Names<'_> {
     /// The source file, else the image: readers take functions of one file and name for the same, and every program has
     /// a `_start`.
     fn file(&self, id: CostCentreId) -> String {
-        let profile = self.export.profile;
+        let profile = self.labels.profile();
         let file = profile.cost_centre(id).and_then(|it| it.file.as_deref());
         file.map_or_else(|| format!("[{}]", sanitise(profile.image_name(id))), |file| sanitise(file).into_owned())
     }

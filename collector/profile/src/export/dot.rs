@@ -15,6 +15,7 @@ const LEAST_ARC: f64 = 0.001;
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let graph = GraphView::new(export.profile, export.selection);
+    let labels = export.profile.labels();
     let total = graph.total.weight;
     let share = |weight: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
     let kept: HashSet<_> = graph
@@ -44,7 +45,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             out,
             "\tf{} [label=\"{}\\n{:.2}%\\n({:.2}%)\", tooltip=\"{} {} self, {} inherited\", fillcolor=\"{}\", fontcolor=\"{}\"];",
             node.function.index(),
-            escape(&sanitise(&node.name)),
+            escape(&sanitise(&labels.label(node.function))),
             100.0 * inherited,
             100.0 * share(node.self_weight),
             node.self_weight,

@@ -10,10 +10,11 @@ use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 pub(super) fn lines(export: &Export<'_>) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     let profile = export.profile;
+    let labels = profile.labels();
     let mut names: Vec<String> = (0..profile.cost_centres().len())
-        .map(|i| frame_name(profile, crate::CostCentreId::new(i as u32)).replace(';', ":"))
+        .map(|i| frame_name(&labels, crate::CostCentreId::new(i as u32)).replace(';', ":"))
         .collect();
-    names.push(frame_name(profile, GAP_FRAME).into_owned());
+    names.push(frame_name(&labels, GAP_FRAME).into_owned());
     walk(export, |stack| {
         let name = |&id: &_| names.get(frame_index(profile, id)).map_or("[unknown]", String::as_str);
         let names: Vec<&str> = stack.functions.iter().map(name).collect();

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 
 use super::Export;
 use crate::ids::CostCentreId;
+use crate::labels::Labels;
 use crate::model::Unit;
 use crate::sanitise;
 use crate::view::{FlatView, GraphArc, GraphNode, GraphView};
@@ -23,6 +24,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     };
     let in_unit = |weight: u64| weight as f64 / scale;
     let flat = FlatView::new(export.profile, export.selection);
+    let labels = export.profile.labels();
     let total = flat.total.weight;
     let share = |weight: u64| if total == 0 { 0.0 } else { 100.0 * weight as f64 / total as f64 };
 
@@ -38,14 +40,14 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             out,
             "{:6.2} {sum:9.2} {self_weight:8.2}                             {}",
             share(row.self_weight),
-            sanitise(&row.name)
+            sanitise(&labels.label(row.function))
         )?;
     }
 
     let graph = GraphView::new(export.profile, export.selection);
     let numbers: HashMap<CostCentreId, usize> = graph.nodes.iter().map(|node| node.function).zip(1..).collect();
     let cycles = Cycles::of(&graph);
-    let listing = Listing { graph: &graph, cycles: &cycles, numbers, scale };
+    let listing = Listing { graph: &graph, labels: &labels, cycles: &cycles, numbers, scale };
     writeln!(out, "\n\x0c\n\t\t     Call graph\n\n")?;
     writeln!(out, "granularity: each sample hit covers 1 byte(s) for 0.00% of {:.2} {name}\n", in_unit(total))?;
     writeln!(out, "the column `called` counts samples, of a callee's samples; calls are not known\n")?;
@@ -63,7 +65,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "\n\x0c\nIndex by function name\n")?;
     for node in &graph.nodes {
         let number = format!("[{}]", listing.number(node.function));
-        writeln!(out, "{number:>6} {}", sanitise(&node.name))?;
+        writeln!(out, "{number:>6} {}", sanitise(&labels.label(node.function)))?;
     }
     Ok(())
 }
@@ -71,6 +73,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 /// The second table.
 struct Listing<'a> {
     graph: &'a GraphView,
+    labels: &'a Labels<'a>,
     cycles: &'a Cycles,
     numbers: HashMap<CostCentreId, usize>,
     /// Weight of the unit in which it is printed.
@@ -92,15 +95,15 @@ impl Listing<'_> {
     }
 
     /// A name as gprof writes it: with the cycle that it belongs to, and its number.
-    fn name(&self, function: CostCentreId, name: &str) -> String {
+    fn name(&self, function: CostCentreId) -> String {
         let cycle = self.cycles.of.get(&function).map(|at| format!(" <cycle {}>", at + 1)).unwrap_or_default();
-        format!("{}{cycle} [{}]", sanitise(name), self.number(function))
+        format!("{}{cycle} [{}]", sanitise(&self.labels.label(function)), self.number(function))
     }
 
     /// An arc, and of how many samples of its callee.
     fn arc(&self, out: &mut dyn Write, arc: &GraphArc, of: u64) -> io::Result<()> {
         let (own, child) = (self.in_unit(arc.self_weight), self.in_unit(arc.child_weight));
-        let name = self.name(arc.function, &arc.name);
+        let name = self.name(arc.function);
         writeln!(out, "             {own:8.2} {child:8.2} {:>7}/{of:<11} {name}", arc.samples)
     }
 
@@ -113,7 +116,7 @@ impl Listing<'_> {
         }
         let (number, share) = (format!("[{}]", self.number(node.function)), self.share(node.inherited_weight()));
         let (own, child) = (self.in_unit(node.self_weight), self.in_unit(node.child_weight));
-        let name = self.name(node.function, &node.name);
+        let name = self.name(node.function);
         writeln!(out, "{number:<6} {share:5.1} {own:8.2} {child:8.2} {:>7}             {name}", node.samples)?;
         for callee in &node.callees {
             let node = self.number(callee.function).checked_sub(1).and_then(|at| self.graph.nodes.get(at));
@@ -139,7 +142,7 @@ impl Listing<'_> {
         writeln!(out, "{number:<6} {share:5.1} {own:8.2} {child:8.2} {samples:>7}+0           {name}")?;
         for node in &members {
             let (own, child) = (self.in_unit(node.self_weight), self.in_unit(node.child_weight));
-            let name = self.name(node.function, &node.name);
+            let name = self.name(node.function);
             writeln!(out, "             {own:8.2} {child:8.2} {:>7}             {name}", node.samples)?;
         }
         writeln!(out, "-----------------------------------------------")

@@ -43,6 +43,10 @@ struct Function {
     image: usize,
     file: Option<String>,
     line: u32,
+    /// Where it begins in its image (SVMA).
+    start: Option<u64>,
+    /// What tells it from other functions of its name, as text shows it behind the name.
+    apart: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -78,19 +82,24 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             weights: stack.weights.to_vec(),
         });
     });
+    let labels = profile.labels();
     let functions = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Function {
         name: profile.name(crate::CostCentreId::new(i)).into_owned(),
         linkage_name: centre.linkage_name.clone(),
         image: centre.image.index(),
         file: centre.file.clone(),
         line: centre.line,
+        start: centre.start,
+        apart: labels.apart(crate::CostCentreId::new(i)),
     });
     let gap = Function {
-        name: frame_name(profile, GAP_FRAME).into_owned(),
+        name: frame_name(&labels, GAP_FRAME).into_owned(),
         linkage_name: None,
         image: 0,
         file: None,
         line: 0,
+        start: None,
+        apart: None,
     };
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let document = Document {

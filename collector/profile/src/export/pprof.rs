@@ -195,6 +195,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut functions: HashMap<(CostCentreId, String), u64> = HashMap::new();
     let (thread_key, tid_key) = (strings.id("thread"), strings.id("tid"));
     let (process_key, pid_key) = (strings.id("process"), strings.id("pid"));
+    let labels = profile.labels();
     // Weight and number of the samples: [not sampled] has a weight alone.
     let mut sampled = (0u64, 0u64);
     walk(export, |stack| {
@@ -214,7 +215,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
                 let at = profile.line(line).filter(|it| it.line > 0 && !it.file.is_empty());
                 let file = at.map_or(declared, |it| &it.file);
                 let function_id = *functions.entry((function, file.to_owned())).or_insert_with(|| {
-                    let name = strings.id(&frame_name(profile, function));
+                    let name = strings.id(&frame_name(&labels, function));
                     let linkage_name = centre.and_then(|it| it.linkage_name.as_deref());
                     message.function.push(Function {
                         id: next_function,

@@ -94,9 +94,10 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             sampled.end_value = sampled.end_value.saturating_add(weight);
         }
     }
-    let gap = Frame { name: frame_name(profile, GAP_FRAME).into_owned(), file: None, line: None };
+    let labels = profile.labels();
+    let gap = Frame { name: frame_name(&labels, GAP_FRAME).into_owned(), file: None, line: None };
     let frames = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Frame {
-        name: frame_name(profile, crate::CostCentreId::new(i)).into_owned(),
+        name: frame_name(&labels, crate::CostCentreId::new(i)).into_owned(),
         file: centre.file.as_deref().map(|file| sanitise(file).into_owned()),
         line: (centre.line > 0).then_some(centre.line),
     });

@@ -4,6 +4,7 @@ use super::Export;
 use std::borrow::Cow;
 
 use crate::ids::{CostCentreId, LineId, ThreadId};
+use crate::labels::Labels;
 use crate::profile::Profile;
 use crate::sanitise;
 use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_contexts};
@@ -12,9 +13,9 @@ use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_co
 /// other. No function has this number.
 pub(super) const GAP_FRAME: CostCentreId = CostCentreId(u32::MAX);
 
-/// What to call a frame, safe to print.
-pub(super) fn frame_name(profile: &Profile, frame: CostCentreId) -> Cow<'static, str> {
-    if frame == GAP_FRAME { SQUEEZED_OUT.into() } else { sanitise(&profile.name(frame)).into_owned().into() }
+/// What to call a frame, safe to print. Most readers take frames of one text for one function.
+pub(super) fn frame_name(labels: &Labels<'_>, frame: CostCentreId) -> Cow<'static, str> {
+    if frame == GAP_FRAME { SQUEEZED_OUT.into() } else { sanitise(&labels.label(frame)).into_owned().into() }
 }
 
 /// The place of a frame in a list of all functions and, at its end, the gap.

@@ -124,10 +124,13 @@ impl Pattern {
         let ids = || (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
         match self.subject {
             Subject::Name => {
-                let exact: Vec<_> = ids().filter(|&id| self.is_match(&profile.name(id))).collect();
+                // A name as the profile has it or as text shows it, with what tells it from others.
+                let labels = profile.labels();
+                let matches = |id| self.is_match(&profile.name(id)) || self.is_match(&labels.label(id));
+                let exact: Vec<_> = ids().filter(|&id| matches(id)).collect();
                 match &self.matcher {
                     Matcher::Plain(text) if exact.is_empty() => {
-                        ids().filter(|&id| profile.name(id).contains(text)).collect()
+                        ids().filter(|&id| labels.label(id).contains(text)).collect()
                     }
                     _ => exact,
                 }

@@ -7,11 +7,15 @@
 //!
 //! Direct recursion is no cycle: A1 has folded it away.
 
+use std::borrow::Cow;
+
 use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::{function, is_marked, walk_contexts};
-use super::{Names, Selection, Share, StackEntry, Sums, Total, listed, names, room_for_names, words};
+use super::{
+    Definitions, Names, Selection, Share, StackEntry, Sums, Total, listed, named, names, room_for_names, words,
+};
 use crate::context::Step;
 use crate::ids::{ContextId, CostCentreId};
 use crate::marked::MARK;
@@ -69,6 +73,8 @@ pub struct CyclesView {
     pub rows: Vec<CycleRow>,
     /// Names of the functions.
     pub names: Names,
+    /// Where they are defined.
+    pub definitions: Definitions,
 }
 
 impl CyclesView {
@@ -183,20 +189,26 @@ impl CyclesView {
             weights(b).cmp(&weights(a)).then_with(|| a.functions.cmp(&b.functions))
         });
         let members = cycles.iter().flat_map(|cycle| cycle.functions.iter().copied());
-        let names =
+        let (names, definitions) =
             names(profile, members.chain(rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function))));
         let fit = listed(profile, &names, room_for_names, cycles.iter().map(|cycle| cycle.functions.clone()));
         left_out += cycles.len() - fit;
         cycles.truncate(fit);
         let functions = |row: &CycleRow| row.entries.iter().map(|entry| entry.function).collect::<Vec<_>>();
         rows.truncate(listed(profile, &names, room_for_names, rows.iter().map(functions)));
-        Self { total, cycles, left_out, rows, names }
+        Self { total, cycles, left_out, rows, names, definitions }
+    }
+
+    /// The functions of a cycle, each as text names it.
+    #[must_use]
+    pub fn labels(&self, cycle: &Cycle) -> Vec<Cow<'_, str>> {
+        cycle.functions.iter().map(|&function| named(function, &self.names, &self.definitions)).collect()
     }
 
     /// The history of a row as text, safe to print: oldest first, unmarked entries in parentheses.
     #[must_use]
     pub fn text(&self, row: &CycleRow) -> String {
-        words(&row.entries, &self.names).join(" ")
+        words(&row.entries, &self.names, &self.definitions).join(" ")
     }
 }
 

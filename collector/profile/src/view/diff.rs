@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::matching::labels;
 use super::significance::{SideTotals, Tested, significant, test};
-use super::{FlatView, Selection, Share, Sums, Total};
+use super::{DiffFunction, FlatView, Matching, Selection, Share, Sums, Total};
 use crate::profile::Profile;
 
 /// What the profiles of one side say of a function.
@@ -28,10 +29,12 @@ pub struct DiffSide {
 /// One function on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffRow {
-    /// Its name. Functions are matched by name and file name of their image: addresses and build ids differ between builds.
-    pub name: String,
-    /// File name of its image.
-    pub image: String,
+    /// The function.
+    #[serde(flatten)]
+    pub function: DiffFunction,
+    /// Its name as text shows it beside its image: with what tells it from others of that name.
+    #[serde(skip)]
+    pub label: String,
     /// Before; `None` if it was not seen.
     pub before: Option<DiffSide>,
     /// After; `None` if it was not seen.
@@ -74,24 +77,25 @@ impl DiffView {
 
     /// Compares several runs before with several after: how they differ among themselves is chance, too.
     ///
-    /// Functions of one printed name are one function, in every stack, so that what they inherit is counted once.
+    /// Functions that are one to [`Matching`] are one in every stack, so that what they inherit is counted once.
     #[must_use]
     pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>]) -> Self {
+        let matching = matching(before, after);
         let mut sides = [Side::default(), Side::default()];
-        let mut functions: BTreeMap<(String, String), [OfRuns; 2]> = BTreeMap::new();
+        let mut functions: BTreeMap<DiffFunction, [OfRuns; 2]> = BTreeMap::new();
         for (which, &(profile, selection)) in runs_of(before, after) {
-            let (view, threads) = with_one_of_a_name(profile, selection, |profile, selection| {
-                (FlatView::new(profile, selection), profile.threads().len())
-            });
             let Some(side) = sides.get_mut(which) else { continue };
-            for row in view.rows {
-                let (own, inherited) = (row.own(), row.inherited());
-                let both = functions.entry((row.name, row.image)).or_default();
-                if let Some(runs) = both.get_mut(which) {
-                    runs.put(side.totals.runs.len(), own, inherited);
+            let (total, threads) = with_one_of_a_name(profile, selection, &matching, |profile, selection| {
+                let view = FlatView::new(profile, selection);
+                for row in view.rows {
+                    let both = functions.entry(matching.function(profile, row.function)).or_default();
+                    if let Some(runs) = both.get_mut(which) {
+                        runs.put(side.totals.runs.len(), row.own(), row.inherited());
+                    }
                 }
-            }
-            side.add(view.total, threads);
+                (view.total, profile.threads().len())
+            });
+            side.add(total, threads);
         }
         let [before, after] = &sides;
         let totals = [&before.totals, &after.totals];
@@ -105,14 +109,16 @@ impl DiffView {
         let of_self = [tested(|it| &it.own, false), tested(|it| &it.own, true)];
         let of_inherited = [tested(|it| &it.inherited, false), tested(|it| &it.inherited, true)];
         let said = |list: &[bool], at: usize| list.get(at).copied().unwrap_or(false);
+        let labels = labels(&functions.keys().cloned().collect::<Vec<_>>(), false);
         let mut rows: Vec<DiffRow> = functions
             .into_iter()
+            .zip(labels)
             .enumerate()
-            .map(|(at, ((name, image), [was, is]))| {
+            .map(|(at, ((function, [was, is]), label))| {
                 let (b, a) = (before.row(&was), after.row(&is));
                 DiffRow {
-                    name,
-                    image,
+                    function,
+                    label,
                     self_change: a.self_share.fraction - b.self_share.fraction,
                     inherited_change: a.inherited_share.fraction - b.inherited_share.fraction,
                     before: was.seen().then_some(b),
@@ -126,7 +132,11 @@ impl DiffView {
             .collect();
         rows.sort_by(|a, b| {
             let size = |row: &DiffRow| (row.self_change.abs(), row.inherited_change.abs());
-            size(b).0.total_cmp(&size(a).0).then(size(b).1.total_cmp(&size(a).1)).then_with(|| a.name.cmp(&b.name))
+            size(b)
+                .0
+                .total_cmp(&size(a).0)
+                .then(size(b).1.total_cmp(&size(a).1))
+                .then_with(|| a.function.cmp(&b.function))
         });
         Self { before: before.of_a_run(), after: after.of_a_run(), rows }
     }
@@ -140,17 +150,23 @@ pub(super) fn runs_of<'a, 'b>(
     before.iter().map(|run| (0, run)).chain(after.iter().map(|run| (1, run)))
 }
 
-/// Calls `look` with a profile in which every printed name is one cost centre's, and a selection of all that was selected.
+/// How the functions of these runs are matched.
+pub(super) fn matching(before: &[Run<'_>], after: &[Run<'_>]) -> Matching {
+    Matching::of(runs_of(before, after).map(|(_, &(profile, _))| profile))
+}
+
+/// Calls `look` with a profile in which no two cost centres are one to `matching`, and a selection of all that was selected.
 pub(super) fn with_one_of_a_name<T>(
     profile: &Profile,
     selection: &Selection,
+    matching: &Matching,
     look: impl FnOnce(&Profile, &Selection) -> T,
 ) -> T {
-    if !profile.has_namesakes() {
+    if !profile.has_namesakes(matching) {
         return look(profile, selection);
     }
     // Functions are selected before they are one.
-    let named = profile.selected(selection).with_namesakes_as_one();
+    let named = profile.selected(selection).with_namesakes_as_one(matching);
     look(&named, &Selection::all().metric(selection.metric_index()))
 }
 

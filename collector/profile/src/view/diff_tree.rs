@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::diff::{Run, Side, runs_of, sum, with_one_of_a_name};
+use super::diff::{Run, Side, matching, runs_of, sum, with_one_of_a_name};
 use super::grow::{Amount, Chains, Forest, Grown, grow};
+use super::matching::{DiffFunction, labels};
 use super::significance::{significant, test};
 use super::walk::{function, is_gap, is_marked, walk};
 use super::{Sums, Total, label};
@@ -67,15 +68,6 @@ pub struct OtherDiff {
     pub after: u64,
 }
 
-/// A function of either profile.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct DiffFunction {
-    /// Its name.
-    pub name: String,
-    /// File name of its image.
-    pub image: String,
-}
-
 /// All chains of calls of two profiles.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DiffTree {
@@ -83,8 +75,11 @@ pub struct DiffTree {
     pub before: Total,
     /// All after.
     pub after: Total,
-    /// The functions. They are matched by name and file name of their image, as in the flat difference.
+    /// The functions, matched as in the flat difference.
     pub functions: Vec<DiffFunction>,
+    /// Their names as text shows them, with what tells apart those of one name.
+    #[serde(skip)]
+    pub labels: Vec<String>,
     /// The nodes, callers before callees.
     pub nodes: Vec<DiffNode>,
     /// Those without a caller, the largest change of share first.
@@ -120,6 +115,7 @@ impl DiffTree {
     /// Compares several runs before with several after, without what has less than `least` of the total on both sides.
     #[must_use]
     pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>], least: f64) -> Self {
+        let matching = matching(before, after);
         let mut functions: Vec<DiffFunction> = Vec::new();
         let mut known: HashMap<DiffFunction, u32> = HashMap::new();
         let mut chains = Chains::new();
@@ -127,16 +123,12 @@ impl DiffTree {
         for (which, &(profile, selection)) in runs_of(before, after) {
             let Some(side) = sides.get_mut(which) else { continue };
             let run = side.totals.runs.len();
-            let (total, threads) = with_one_of_a_name(profile, selection, |profile, selection| {
+            let (total, threads) = with_one_of_a_name(profile, selection, &matching, |profile, selection| {
                 let numbers: Vec<u32> = (0u32..)
                     .map(crate::CostCentreId::new)
                     .take(profile.cost_centres().len())
                     .map(|id| {
-                        let it = DiffFunction {
-                            name: profile.name(profile.real(id)).into_owned(),
-                            image: profile.image_name(profile.real(id)).to_owned(),
-                        };
-                        *known.entry(it).or_insert_with_key(|it| {
+                        *known.entry(matching.function(profile, id)).or_insert_with_key(|it| {
                             functions.push(it.clone());
                             functions.len() as u32 - 1
                         })
@@ -217,7 +209,15 @@ impl DiffTree {
         nodes.iter_mut().for_each(|node| sort(&mut node.children));
         sort(&mut roots);
         let other = other(rest.subtrees, &rest.amount);
-        Self { before: before.of_a_run(), after: after.of_a_run(), functions, nodes, roots, other }
+        Self {
+            before: before.of_a_run(),
+            after: after.of_a_run(),
+            labels: labels(&functions, true),
+            functions,
+            nodes,
+            roots,
+            other,
+        }
     }
 
     /// Orders callees by the change of weight instead of that of their share.
@@ -231,7 +231,7 @@ impl DiffTree {
     /// Name of a node's function; in parentheses where the function has been entered again since, further in.
     #[must_use]
     pub fn label(&self, node: &DiffNode) -> String {
-        let name = self.functions.get(node.function).map_or("[unknown]", |it| it.name.as_str());
+        let name = self.labels.get(node.function).map_or("[unknown]", String::as_str);
         label(name, node.marked, node.gap, node.approximate)
     }
 }

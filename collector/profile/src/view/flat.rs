@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::walk::walk;
 use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::CostCentreId;
+use crate::labels::Definition;
 use crate::profile::Profile;
 use crate::squares::Squares;
 
@@ -19,6 +20,9 @@ pub struct FlatRow {
     pub name: String,
     /// File name of its image.
     pub image: String,
+    /// Where it is defined.
+    #[serde(flatten)]
+    pub definition: Definition,
     /// Weight of the stacks that it is the leaf of.
     pub self_weight: u64,
     /// Weight of the stacks that it is on, each counted once.
@@ -115,6 +119,7 @@ impl FlatView {
                 own.add(context.sums);
             }
         });
+        let labels = profile.labels();
         let mut rows: Vec<FlatRow> = sums
             .iter()
             .enumerate()
@@ -125,6 +130,7 @@ impl FlatView {
                     function,
                     name: profile.name(function).into_owned(),
                     image: profile.image_name(function).to_owned(),
+                    definition: labels.definition(function),
                     self_weight: own.weight,
                     inherited_weight: inherited.weight,
                     samples_self: own.samples,

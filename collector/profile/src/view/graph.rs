@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::walk::{function, is_approximate, is_marked, walk};
 use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::CostCentreId;
+use crate::labels::{Definition, Labels};
 use crate::profile::Profile;
 
 /// An arc to a caller or a callee, as seen from one function.
@@ -25,6 +26,9 @@ pub struct GraphArc {
     pub function: CostCentreId,
     /// Its name.
     pub name: String,
+    /// What tells it from other functions of that name, see [`Definition::apart`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub apart: Option<String>,
     /// Weight while the callee of the arc was running itself: `self1` of an arc to a callee, `self2` of one from a caller.
     pub self_weight: u64,
     /// Weight while the callee of the arc was waiting for others: `child1` or `child2`.
@@ -43,6 +47,9 @@ pub struct GraphNode {
     pub function: CostCentreId,
     /// Its name.
     pub name: String,
+    /// Where it is defined.
+    #[serde(flatten)]
+    pub definition: Definition,
     /// Weight of the stacks that it is the leaf of.
     pub self_weight: u64,
     /// Inherited weight less self weight.
@@ -148,10 +155,12 @@ impl GraphView {
                 before = Some(b);
             }
         });
+        let labels = profile.labels();
         for ((caller, callee), sums) in arcs {
             let arc = |function, part: Parts| GraphArc {
                 function,
                 name: profile.name(function).into_owned(),
+                apart: labels.apart(function),
                 self_weight: part.own,
                 child_weight: part.child,
                 samples: part.all.samples,
@@ -165,7 +174,7 @@ impl GraphView {
                 node.callees.push(arc(callee, sums.outgoing));
             }
         }
-        Self { total, nodes: finish(profile, total, nodes) }
+        Self { total, nodes: finish(&labels, total, nodes) }
     }
 
     /// What [`GraphView::sort`] can order by.
@@ -189,7 +198,7 @@ impl GraphView {
     }
 }
 
-fn finish(profile: &Profile, total: Total, sums: Vec<NodeSums>) -> Vec<GraphNode> {
+fn finish(labels: &Labels<'_>, total: Total, sums: Vec<NodeSums>) -> Vec<GraphNode> {
     let mut nodes: Vec<GraphNode> = sums
         .into_iter()
         .enumerate()
@@ -208,7 +217,8 @@ fn finish(profile: &Profile, total: Total, sums: Vec<NodeSums>) -> Vec<GraphNode
             let function = CostCentreId::new(i as u32);
             GraphNode {
                 function,
-                name: profile.name(function).into_owned(),
+                name: labels.name(function).into_owned(),
+                definition: labels.definition(function),
                 self_weight: node.all.own,
                 child_weight: node.all.child,
                 samples: node.all.all.samples,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::walk::{sums_of, walk_contexts};
 use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::{CostCentreId, LineId};
+use crate::labels::Definition;
 use crate::profile::Profile;
 
 /// One line of a function.
@@ -34,6 +35,9 @@ pub struct FunctionLines {
     pub function: CostCentreId,
     /// Its name.
     pub name: String,
+    /// Where it is defined.
+    #[serde(flatten)]
+    pub definition: Definition,
     /// Its self weight: the sum of its lines.
     pub self_weight: u64,
     /// Samples of that.
@@ -108,6 +112,7 @@ impl LinesView {
                 share: Share::of(sums, &total),
             });
         }
+        let labels = profile.labels();
         let mut functions: Vec<FunctionLines> = functions
             .into_iter()
             .map(|(function, (mut lines, all))| {
@@ -115,6 +120,7 @@ impl LinesView {
                 FunctionLines {
                     function,
                     name: profile.name(function).into_owned(),
+                    definition: labels.definition(function),
                     self_weight: all.weight,
                     samples: all.samples,
                     share: Share::of(all, &total),

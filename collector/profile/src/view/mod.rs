@@ -20,6 +20,7 @@ mod graph;
 mod grow;
 mod interval;
 mod lines;
+mod matching;
 mod selection;
 mod significance;
 mod special;
@@ -30,22 +31,25 @@ mod timeline;
 mod tree;
 mod walk;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::ids::CostCentreId;
+use crate::labels::{Definition, labelled};
 use crate::profile::Profile;
 use crate::squares::Squares;
 
 pub use column::Column;
 pub use cycles::{Cycle, CycleRow, CyclesView};
 pub use diff::{DiffRow, DiffSide, DiffView, Run};
-pub use diff_tree::{ChainSide, DiffFunction, DiffNode, DiffTree, OtherDiff};
+pub use diff_tree::{ChainSide, DiffNode, DiffTree, OtherDiff};
 pub use flat::{FlatRow, FlatView, OtherRows};
 pub use graph::{GraphArc, GraphNode, GraphView};
 pub use interval::{Share, Sums};
 pub use lines::{FunctionLines, LineRow, LinesView};
+pub use matching::{DiffFunction, Matching};
 pub use selection::Selection;
 pub use significance::{LEVEL as SIGNIFICANCE_LEVEL, WORDS as SIGNIFICANCE};
 pub use stacks::{OtherStacks, StackRow, StacksView};
@@ -95,10 +99,13 @@ impl Total {
     }
 }
 
-/// Names of the functions that a view mentions.
+/// Names of the functions that a view mentions. Several may have one: [`Definitions`] tell them apart.
 pub type Names = BTreeMap<CostCentreId, String>;
 
-fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> Names {
+/// Where the functions that a view mentions are defined.
+pub type Definitions = BTreeMap<CostCentreId, Definition>;
+
+fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> (Names, Definitions) {
     // Marked first and named once: a view of stacks mentions its functions a million times.
     let mut mentioned = vec![false; profile.cost_centres().len()];
     for function in functions {
@@ -106,12 +113,19 @@ fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> Na
             *mentioned = true;
         }
     }
+    let labels = profile.labels();
     (0u32..)
         .map(CostCentreId::new)
         .zip(mentioned)
         .filter(|(_, mentioned)| *mentioned)
-        .map(|(function, _)| (function, profile.name(function).into_owned()))
-        .collect()
+        .map(|(id, _)| ((id, profile.name(id).into_owned()), (id, labels.definition(id))))
+        .unzip()
+}
+
+/// The name of a function as text shows it, see [`Labels`](crate::Labels).
+fn named<'a>(function: CostCentreId, names: &'a Names, definitions: &Definitions) -> Cow<'a, str> {
+    let name = names.get(&function).map_or("[unknown]", String::as_str);
+    labelled(name.into(), definitions.get(&function).and_then(|it| it.apart.as_deref()))
 }
 
 /// Bytes of names in a list of stacks: in proportion to what the profile itself holds, because names can be long, stacks
@@ -172,14 +186,14 @@ pub const SQUEEZED_OUT: &str = "[...]";
 
 /// A history, oldest first, as words: unmarked entries in parentheses, gaps as [`SQUEEZED_OUT`], `~` where the call before is
 /// approximate.
-fn words(entries: &[StackEntry], names: &Names) -> Vec<String> {
+fn words(entries: &[StackEntry], names: &Names, definitions: &Definitions) -> Vec<String> {
     let mut words = Vec::with_capacity(entries.len());
     for entry in entries {
         if entry.gap {
             words.push(SQUEEZED_OUT.to_owned());
         }
-        let name = names.get(&entry.function).map_or("[unknown]", String::as_str);
-        words.push(label(&crate::sanitise(name), entry.marked, false, entry.approximate));
+        let name = named(entry.function, names, definitions);
+        words.push(label(&crate::sanitise(&name), entry.marked, false, entry.approximate));
     }
     words
 }

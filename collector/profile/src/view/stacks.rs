@@ -6,7 +6,9 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::walk::walk;
-use super::{Column, Names, Selection, Share, StackEntry, Sums, Total, listed, names, room_for_names, words};
+use super::{
+    Column, Definitions, Names, Selection, Share, StackEntry, Sums, Total, listed, names, room_for_names, words,
+};
 use crate::profile::Profile;
 use crate::uncertain::APPROXIMATE;
 
@@ -47,6 +49,8 @@ pub struct StacksView {
     pub other: OtherStacks,
     /// Names of the functions.
     pub names: Names,
+    /// Where they are defined.
+    pub definitions: Definitions,
 }
 
 impl StacksView {
@@ -79,7 +83,8 @@ impl StacksView {
         };
         let mut rows: Vec<StackRow> = known.into_iter().map(row).collect();
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
-        let names = names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
+        let (names, definitions) =
+            names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
         let functions = |row: &StackRow| row.entries.iter().map(|entry| entry.function).collect::<Vec<_>>();
         let fit = listed(profile, &names, room_for_names(profile), rows.iter().map(functions));
         let mut other = OtherStacks::default();
@@ -88,7 +93,7 @@ impl StacksView {
             other.weight = other.weight.saturating_add(row.weight);
             other.samples = other.samples.saturating_add(row.samples);
         }
-        Self { total, rows, other, names }
+        Self { total, rows, other, names, definitions }
     }
 
     /// What [`StacksView::sort`] can order by.
@@ -115,7 +120,7 @@ impl StacksView {
     /// A row as text, safe to print: `<leaf,...,root> weight`, unmarked entries in parentheses.
     #[must_use]
     pub fn text(&self, row: &StackRow) -> String {
-        let mut words = words(&row.entries, &self.names);
+        let mut words = words(&row.entries, &self.names, &self.definitions);
         words.reverse();
         format!("<{}> {}", words.join(","), row.weight)
     }

@@ -6,6 +6,7 @@ use super::walk::walk_contexts;
 use super::{Column, FlatRow, FlatView, Selection, Share, Total};
 use crate::codec::TimeColumn;
 use crate::ids::CostCentreId;
+use crate::labels::Definition;
 use crate::profile::Profile;
 
 /// One function over time.
@@ -17,6 +18,9 @@ pub struct Band {
     pub name: String,
     /// File name of its image.
     pub image: String,
+    /// Where it is defined.
+    #[serde(flatten)]
+    pub definition: Definition,
     /// Self weight, or inherited weight, in all.
     pub weight: u64,
     /// Share of that in the view's total.
@@ -75,6 +79,7 @@ impl TimelineView {
                 function: row.function,
                 name: row.name.clone(),
                 image: row.image.clone(),
+                definition: row.definition.clone(),
                 weight: weight(row),
                 share: if inherited { row.inherited_share } else { row.self_share },
                 weights: vec![0; columns.len()],

@@ -1,13 +1,14 @@
 //! The tree views: calls from the root down, joined where they begin alike; from the leaves up; and those of one function up
 //! and down. What flame graphs and hot paths are made of.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use serde::Serialize;
 
 use super::grow::{Amount, Chains, Forest, Grown, grow};
 use super::walk::{Visible, function, is_gap, is_marked, walk};
-use super::{Column, Names, Selection, Share, Sums, Total, label, names};
+use super::{Column, Definitions, Names, Selection, Share, Sums, Total, label, named, names};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
@@ -77,6 +78,8 @@ pub struct TreeView {
     pub other: OtherChains,
     /// Names of the functions.
     pub names: Names,
+    /// Where they are defined.
+    pub definitions: Definitions,
 }
 
 impl Amount for Sums {
@@ -162,8 +165,8 @@ impl TreeView {
             other: other(it.rest.subtrees, it.rest.amount),
         };
         let nodes: Vec<TreeNode> = nodes.into_iter().map(node).collect();
-        let names = names(profile, nodes.iter().map(|node| node.function));
-        Self { total, nodes, roots, other: other(rest.subtrees, rest.amount), names }
+        let (names, definitions) = names(profile, nodes.iter().map(|node| node.function));
+        Self { total, nodes, roots, other: other(rest.subtrees, rest.amount), names, definitions }
     }
 
     /// What [`TreeView::sort`] can order by.
@@ -228,14 +231,20 @@ impl TreeView {
         }
         let used: std::collections::HashSet<CostCentreId> = self.nodes.iter().map(|node| node.function).collect();
         self.names.retain(|function, _| used.contains(function));
+        self.definitions.retain(|function, _| used.contains(function));
     }
 
-    /// Name of a node's function; in parentheses where the function has been entered again since, further in, and after
+    /// Name of a node's function as text shows it.
+    #[must_use]
+    pub fn name(&self, node: &TreeNode) -> Cow<'_, str> {
+        named(node.function, &self.names, &self.definitions)
+    }
+
+    /// The same; in parentheses where the function has been entered again since, further in, and after
     /// `[...]` or `~` where the call is a gap or approximate.
     #[must_use]
     pub fn label(&self, node: &TreeNode) -> String {
-        let name = self.names.get(&node.function).map_or("[unknown]", String::as_str);
-        label(name, node.marked, node.gap, node.approximate)
+        label(&self.name(node), node.marked, node.gap, node.approximate)
     }
 
     /// The heaviest chain: from the heaviest root always on to the heaviest callee, as long as that is heavier than what

@@ -16,6 +16,7 @@ use super::Export;
 use super::walk::{frame_name, walk};
 use crate::codec::TimeColumn;
 use crate::ids::{CostCentreId, LineId, ThreadId};
+use crate::labels::Labels;
 use crate::model::{Image, Unit};
 use crate::sanitise;
 
@@ -179,7 +180,8 @@ fn samples(mut cells: Vec<Cell>, columns: &[TimeColumn], unit: Unit) -> Samples 
 }
 
 /// What the threads share, with the places of what is there already.
-struct Tables {
+struct Tables<'a> {
+    labels: Labels<'a>,
     shared: Shared,
     libs: Vec<Lib>,
     strings: HashMap<String, usize>,
@@ -189,12 +191,13 @@ struct Tables {
     stacks: HashMap<(Option<usize>, usize), usize>,
 }
 
-impl Tables {
+impl<'a> Tables<'a> {
     /// With all images.
-    fn new(export: &Export<'_>) -> Self {
+    fn new(export: &Export<'a>) -> Self {
         let mut tables = Self {
             shared: Shared::default(),
             libs: export.profile.images().iter().map(lib).collect(),
+            labels: export.profile.labels(),
             strings: HashMap::new(),
             functions: HashMap::new(),
             sources: HashMap::new(),
@@ -222,7 +225,7 @@ impl Tables {
             return number;
         }
         let profile = export.profile;
-        let name = self.string(&frame_name(profile, id));
+        let name = self.string(&frame_name(&self.labels, id));
         let centre = profile.cost_centre(id);
         let source = centre.and_then(|it| it.file.as_deref()).map(|file| {
             let file = sanitise(file);

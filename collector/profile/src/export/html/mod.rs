@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::{Export, unit_name};
 use crate::ids::CostCentreId;
+use crate::labels::Labels;
 use crate::sanitise;
 use crate::view::TreeView;
 
@@ -116,16 +117,17 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
     kept.sort_unstable();
     let place: HashMap<usize, i64> = kept.iter().copied().zip(0..).collect();
     let mut numbers = Numbers::default();
+    let labels = export.profile.labels();
     // They stand for something in the page, at these places.
-    numbers.function(export, CostCentreId::ELIDED);
-    numbers.function(export, CostCentreId::ROOT);
+    numbers.function(&labels, CostCentreId::ELIDED);
+    numbers.function(&labels, CostCentreId::ROOT);
     let (mut parents, mut entries, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let (mut gaps, mut unsure) = (Vec::new(), Vec::new());
     for node in kept.iter().filter_map(|&i| tree.nodes.get(i)) {
         gaps.extend(node.gap.then_some(parents.len()));
         unsure.extend(node.approximate.then_some(parents.len()));
         parents.push(node.parent.and_then(|parent| place.get(&parent).copied()).unwrap_or(-1));
-        entries.push(numbers.function(export, node.function) * 2 + u32::from(node.marked));
+        entries.push(numbers.function(&labels, node.function) * 2 + u32::from(node.marked));
         weights.push(node.self_weight);
     }
     // What was left out stays within its caller.
@@ -218,17 +220,17 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn function(&mut self, export: &Export<'_>, id: CostCentreId) -> u32 {
+    fn function(&mut self, labels: &Labels<'_>, id: CostCentreId) -> u32 {
         if let Some(&number) = self.known.get(&id) {
             return number;
         }
-        let profile = export.profile;
+        let profile = labels.profile();
         let image = self.image(&sanitise(profile.image_name(id)));
         let centre = profile.cost_centre(id);
         let file = centre.and_then(|it| it.file.as_deref()).map(|it| sanitise(it).into_owned());
         let line = centre.map_or(0, |it| it.line);
         let number = self.functions.len() as u32;
-        self.functions.push((sanitise(&profile.name(id)).into_owned(), image, file, line));
+        self.functions.push((sanitise(&labels.label(id)).into_owned(), image, file, line));
         self.known.insert(id, number);
         number
     }

@@ -1,0 +1,76 @@
+//! Which functions of several profiles are one.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::ids::CostCentreId;
+use crate::labels::{labelled, tell_apart};
+use crate::name::basename;
+use crate::profile::Profile;
+
+/// A function of several profiles.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct DiffFunction {
+    /// Its name.
+    pub name: String,
+    /// File name of its image.
+    pub image: String,
+    /// Of a local function, of whose name there may be others: the file name of its declaration; where that is not known and
+    /// all profiles are of one build, where it begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+}
+
+/// What functions of several profiles are matched by: their name and the file name of their image, because addresses, build
+/// ids and lines differ between builds; local functions also by the file that they are declared in.
+#[derive(Clone, Debug, Default)]
+pub struct Matching {
+    /// By file name of image, the build id that all profiles have of it; `None` where they have several or one has none.
+    builds: HashMap<String, Option<Vec<u8>>>,
+}
+
+impl Matching {
+    /// Of these profiles.
+    #[must_use]
+    pub fn of<'a>(profiles: impl IntoIterator<Item = &'a Profile>) -> Self {
+        let mut builds: HashMap<String, Option<Vec<u8>>> = HashMap::new();
+        for image in profiles.into_iter().flat_map(Profile::images) {
+            let build_id = Some(&image.build_id).filter(|build_id| !build_id.is_empty());
+            let known = builds.entry(basename(&image.name).to_owned()).or_insert_with(|| build_id.cloned());
+            if known.as_ref() != build_id {
+                *known = None;
+            }
+        }
+        Self { builds }
+    }
+
+    /// What a function is matched by.
+    #[must_use]
+    pub fn function(&self, profile: &Profile, id: CostCentreId) -> DiffFunction {
+        let id = profile.real(id);
+        let image = profile.image_name(id);
+        let of_one_build = self.builds.get(image).is_some_and(Option::is_some);
+        let local = profile.cost_centre(id).filter(|centre| centre.local);
+        let definition = local.and_then(|centre| match centre.file.as_deref() {
+            Some(file) => Some(basename(file).to_owned()),
+            None => centre.start.filter(|_| of_one_build).map(|start| format!("+{start:#x}")),
+        });
+        DiffFunction { name: profile.name(id).into_owned(), image: image.to_owned(), definition }
+    }
+}
+
+/// The names of these functions as text shows them, with what tells them apart where several have one name; beside a column
+/// with the image, the image does not.
+pub(super) fn labels(functions: &[DiffFunction], with_image: bool) -> Vec<String> {
+    let named = functions.iter().enumerate().map(|(at, function)| (function.name.as_str().into(), at));
+    let of = |at: usize| functions.get(at);
+    let image = |at| of(at).map(|it| it.image.clone());
+    let definition = |at| of(at).and_then(|it| it.definition.clone());
+    let apart = tell_apart(named, &[&image, &definition]);
+    let label = |(at, function): (usize, &DiffFunction)| {
+        let apart = apart.get(&at).and_then(|apart| apart.text(with_image));
+        labelled(function.name.as_str().into(), apart.as_deref()).into_owned()
+    };
+    functions.iter().enumerate().map(label).collect()
+}
