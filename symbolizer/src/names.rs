@@ -80,6 +80,20 @@ pub(crate) fn without_clone_suffix(name: &str) -> Option<&str> {
     without_suffix(name, &CLONE_SUFFIXES)
 }
 
+/// The name of a function without all that compilers append, in whatever unit it is: of user functions and of the kernel's.
+pub(crate) fn without_suffixes(mut name: &str) -> &str {
+    // Suffixes stack up: `foo.isra.0.constprop.1.cold`.
+    while let Some(shorter) = without_clone_suffix(name).or_else(|| without_suffix(name, &UNIT_SUFFIXES)) {
+        name = shorter;
+    }
+    name
+}
+
+/// A name without what glibc puts before those by which it calls its own functions: `__GI___libc_write` is `__libc_write`.
+pub(crate) fn without_internal_prefix(name: &str) -> &str {
+    name.strip_prefix("__GI_").filter(|rest| !rest.is_empty()).unwrap_or(name)
+}
+
 /// Whether a symbol's name says that other functions of that name may be in other compilation units.
 pub(crate) fn is_of_unit(symbol: &str) -> bool {
     without_suffix(without_clone_suffixes(symbol), &UNIT_SUFFIXES).is_some()
@@ -109,10 +123,7 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
         Some(at) if at > 0 => symbol.get(..at).unwrap_or(symbol),
         _ => symbol,
     };
-    // Suffixes stack up: `foo.isra.0.constprop.1.cold`.
-    while let Some(shorter) = without_clone_suffix(name).or_else(|| without_suffix(name, &UNIT_SUFFIXES)) {
-        name = shorter;
-    }
+    name = without_internal_prefix(without_suffixes(name));
     match file_local_path(name) {
         Some(path) => Cow::Owned(path),
         None => one_structor(name),
@@ -275,6 +286,10 @@ mod tests {
             ("@x", "@x"),
             ("", ""),
             ("foo@plt", "foo@plt"),
+            ("__GI_abort", "abort"),
+            ("__GI___libc_write", "__libc_write"),
+            ("__GI_abort.cold", "abort"),
+            ("__GI_", "__GI_"),
             ("_ZN3FooC2Ei", "_ZN3FooC1Ei"),
             ("_ZN3FooC1Ei", "_ZN3FooC1Ei"),
             ("_ZN3FooC4Ei", "_ZN3FooC1Ei"),

@@ -1,7 +1,8 @@
 //! Names of the stubs that call functions of other images (the procedure linkage table).
 //!
 //! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation says which function
-//! the slot is for (System V ABI for AMD64, "Procedure Linkage Table").
+//! the slot is for (System V ABI for AMD64, "Procedure Linkage Table"). Of a function whose code is chosen when the program
+//! starts (`STT_GNU_IFUNC`), it may say only where the function is that chooses (`R_X86_64_IRELATIVE`), as in static programs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,16 +20,31 @@ use crate::names;
 #[derive(Debug, Default)]
 pub(crate) struct Plt {
     sections: Vec<Range<u64>>,
-    /// Sorted by start: start, and where the function's name is in `strings`.
-    stubs: Vec<(u64, u32)>,
+    /// Sorted by start.
+    stubs: Vec<Stub>,
     strings: Arc<[u8]>,
-    /// Bytes of the longest stub.
-    stub_size: u64,
+    is_read: bool,
 }
 
-/// The sections stubs are in: the classic one, the one used with indirect branch tracking, and the one for
-/// functions whose addresses are also taken.
-const SECTIONS: [&[u8]; 3] = [b".plt", b".plt.sec", b".plt.got"];
+#[derive(Debug, Clone, Copy)]
+struct Stub {
+    start: u64,
+    size: u8,
+    callee: Callee,
+}
+
+/// The function that a stub leads to.
+#[derive(Debug, Clone, Copy)]
+enum Callee {
+    /// Where its name is in the image's string table.
+    Named(u32),
+    /// The function that chooses it, by address.
+    ChosenBy(u64),
+}
+
+/// The sections stubs are in: the classic one, the one used with indirect branch tracking, the one for
+/// functions whose addresses are also taken, and LLD's for functions that are chosen when the program starts.
+const SECTIONS: [&[u8]; 4] = [b".plt", b".plt.sec", b".plt.got", b".iplt"];
 
 impl Plt {
     /// Only looks where the stubs are; they are read by [`Plt::read_stubs`] when the first address falls there.
@@ -42,36 +58,44 @@ impl Plt {
     }
 
     pub(crate) fn is_read(&self) -> bool {
-        self.stub_size > 0
+        self.is_read
     }
 
     pub(crate) fn read_stubs(&mut self, image: &ElfFile) {
-        // 16 bytes on x86_64, 8 in `.plt.got` without branch tracking.
-        self.stub_size = 16;
+        self.is_read = true;
         let Some(slots) = read_slots(image) else { return };
         for name in SECTIONS {
             let Some(section) = image.section(name) else { continue };
             let Ok(code) = image.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
-            let size = if section.entry_size == 8 { 8 } else { 16 };
-            let stubs = code.chunks(size).zip((section.svma..).step_by(size));
+            // 16 bytes on x86_64, 8 in `.plt.got` and in the `.plt` of static programs without branch tracking.
+            let size: u8 = if section.entry_size == 8 { 8 } else { 16 };
+            let stubs = code.chunks(size.into()).zip((section.svma..).step_by(size.into()));
             self.stubs.extend(stubs.filter_map(|(code, start)| {
-                let name = match target_of(code, start)? {
-                    Target::Slot(slot) => slots.by_address.get(&slot)?,
-                    Target::Index(index) => slots.by_index.get(index)?,
+                let callee = match target_of(code, start)? {
+                    Target::Slot(slot) => *slots.by_address.get(&slot)?,
+                    Target::Index(index) => (*slots.by_index.get(index)?)?,
                 };
-                Some((start, *name))
+                Some(Stub { start, size, callee })
             }));
         }
-        self.stubs.sort_unstable_by_key(|&(start, _)| start);
+        self.stubs.sort_unstable_by_key(|stub| stub.start);
         self.strings = slots.strings;
     }
 
-    /// The stub at `svma`: its start and name.
-    pub(crate) fn lookup(&self, svma: u64) -> Option<(u64, String)> {
-        let after = self.stubs.partition_point(|&(start, _)| start <= svma);
-        let &(start, name) = self.stubs.get(after.checked_sub(1)?)?;
-        let name = std::str::from_utf8(string_at(&self.strings, name)).ok().filter(|name| !name.is_empty())?;
-        (svma - start < self.stub_size).then(|| (start, format!("{name}{}", names::PLT_SUFFIX)))
+    /// The stub at `svma`: its start and name. `chosen_by` names the function that the one at an address chooses.
+    pub(crate) fn lookup<'a>(
+        &'a self,
+        svma: u64,
+        chosen_by: impl FnOnce(u64) -> Option<&'a [u8]>,
+    ) -> Option<(u64, String)> {
+        let after = self.stubs.partition_point(|stub| stub.start <= svma);
+        let &Stub { start, size, callee } = self.stubs.get(after.checked_sub(1)?)?;
+        let name = match callee {
+            Callee::Named(name) => string_at(&self.strings, name),
+            Callee::ChosenBy(address) => chosen_by(address)?,
+        };
+        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+        (svma - start < size.into()).then(|| (start, format!("{name}{}", names::PLT_SUFFIX)))
     }
 }
 
@@ -104,35 +128,42 @@ fn target_of(code: &[u8], start: u64) -> Option<Target> {
 /// The functions slots are for.
 struct Slots {
     strings: Arc<[u8]>,
-    /// Offsets in `strings`.
-    by_address: HashMap<u64, u32>,
+    by_address: HashMap<u64, Callee>,
     /// The same in the order of `.rela.plt`.
-    by_index: Vec<u32>,
+    by_index: Vec<Option<Callee>>,
 }
 
 fn read_slots(image: &ElfFile) -> Option<Slots> {
-    let symbols = image.sections().iter().find(|section| section.kind == elf::SHT_DYNSYM)?;
-    let strings = image.sections().get(symbols.link as usize)?;
     let read = |section: &Section| image.section_data(section, limits::MAX_SECTION_BYTES).ok();
-    let (symbols, strings) = (read(symbols)?, read(strings)?);
+    // A static program has no dynamic symbols, and its slots name none.
+    let section = image.sections().iter().find(|section| section.kind == elf::SHT_DYNSYM);
+    let tables = section.and_then(|symbols| {
+        let strings = image.sections().get(symbols.link as usize)?;
+        Some((read(symbols)?, read(strings)?))
+    });
+    let (symbols, strings) = tables.unwrap_or_default();
     let count = symbols.len() / size_of::<elf::Sym64<LE>>();
     let (symbols, _) = pod::slice_from_bytes::<elf::Sym64<LE>>(&symbols, count).ok()?;
     let mut slots = Slots { strings, by_address: HashMap::new(), by_index: Vec::new() };
-    for name in [b".rela.plt".as_slice(), b".rela.dyn"] {
+    for name in [b".rela.plt".as_slice(), b".rela.iplt", b".rela.dyn"] {
         let Some(bytes) = image.section(name).and_then(read) else { continue };
         let count = bytes.len() / size_of::<elf::Rela64<LE>>();
         let Ok((relocations, _)) = pod::slice_from_bytes::<elf::Rela64<LE>>(&bytes, count) else { continue };
         for relocation in relocations.iter().take(limits::MAX_PLT_SLOTS) {
-            let kind = relocation.r_type(LE, false);
-            let named = kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT;
-            let symbol = symbols.get(relocation.r_sym(LE, false) as usize).filter(|_| named);
-            // The first name of every string table is empty.
-            let text = symbol.map_or(0, |symbol| symbol.st_name.get(LE));
+            let symbol = || symbols.get(relocation.r_sym(LE, false) as usize).map_or(0, |it| it.st_name.get(LE));
+            let callee = match relocation.r_type(LE, false) {
+                // The first name of every string table is empty.
+                elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => {
+                    Some(symbol()).filter(|&name| name != 0).map(Callee::Named)
+                }
+                elf::R_X86_64_IRELATIVE => u64::try_from(relocation.r_addend.get(LE)).ok().map(Callee::ChosenBy),
+                _ => None,
+            };
             if name == b".rela.plt" {
-                slots.by_index.push(text);
+                slots.by_index.push(callee);
             }
-            if text != 0 {
-                slots.by_address.insert(relocation.r_offset.get(LE), text);
+            if let Some(callee) = callee {
+                slots.by_address.insert(relocation.r_offset.get(LE), callee);
             }
         }
     }

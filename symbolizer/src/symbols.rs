@@ -146,7 +146,9 @@ impl Symbols {
         let outermost = self.frames.pop();
         for frame in self.frames.drain(..) {
             let Some(name) = &frame.name else { continue };
-            let name = match tables.symbols.chosen_for(name.as_bytes()).map(str::from_utf8) {
+            // A local alias such as `__GI___libc_write` is not among those of the function; what it is of may be.
+            let chosen = |name: &str| tables.symbols.chosen_for(name.as_bytes());
+            let name = match chosen(name).or_else(|| chosen(names::without_internal_prefix(name))).map(str::from_utf8) {
                 Some(Ok(chosen)) => chosen,
                 _ => name,
             };
@@ -302,7 +304,7 @@ impl Tables {
             if !self.plt.is_read() {
                 self.plt.read_stubs(image);
             }
-            if let Some((start, name)) = self.plt.lookup(svma) {
+            if let Some((start, name)) = self.plt.lookup(svma, |resolver| self.symbols.chosen_by(resolver)) {
                 return Called::new(Some(name), Some(start));
             }
         }

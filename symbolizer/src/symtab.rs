@@ -40,6 +40,8 @@ pub(crate) struct SymbolTable {
     aliases: HashMap<u64, Vec<Name>>,
     /// For visible, unmangled names among those: the name that was chosen instead.
     chosen: HashMap<Box<[u8]>, Name>,
+    /// The functions whose code is chosen when the program starts, by the address of the function that chooses.
+    chosen_at_start: HashMap<u64, Name>,
     /// Whether a limit cut the table.
     pub(crate) cut: bool,
 }
@@ -120,6 +122,8 @@ struct Candidate {
     name: Name,
     local: bool,
     weak: bool,
+    /// Its address is that of a function that chooses its code (STT_GNU_IFUNC).
+    chooses: bool,
     unit: u32,
 }
 
@@ -215,7 +219,11 @@ impl SymbolTable {
         let mut units: Vec<u32> = Vec::new();
         let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
         let mut chosen = HashMap::new();
+        let mut chosen_at_start = HashMap::new();
         for candidate in candidates {
+            if candidate.chooses {
+                chosen_at_start.entry(candidate.svma).or_insert(candidate.name);
+            }
             let size = u32::try_from(candidate.size).unwrap_or(u32::MAX);
             match symbols.last_mut() {
                 Some(last) if last.svma == candidate.svma => {
@@ -248,6 +256,7 @@ impl SymbolTable {
         self.symbols = symbols;
         self.aliases = aliases;
         self.chosen = chosen;
+        self.chosen_at_start = chosen_at_start;
         self.strings = strings;
     }
 
@@ -376,6 +385,12 @@ impl SymbolTable {
         self.chosen.get(name).map(|&name| self.text(name))
     }
 
+    /// The name of the function whose code the function at this address chooses when the program starts.
+    pub(crate) fn chosen_by(&self, svma: u64) -> Option<&[u8]> {
+        let known = self.chosen_at_start.get(&svma).map(|&name| self.text(name));
+        known.or_else(|| self.lookup(svma).filter(|found| found.start == svma).map(|found| found.name))
+    }
+
     /// How many bytes the table and its strings take.
     pub(crate) fn held_bytes(&self) -> u64 {
         let strings: usize = self.strings.iter().map(|strings| strings.len()).sum();
@@ -452,7 +467,8 @@ fn candidate(
     }
     let weak = symbol.st_bind() == elf::STB_WEAK;
     let unit = if local { local_unit } else { GLOBAL };
-    Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak, unit })
+    let chooses = symbol.st_type() == elf::STT_GNU_IFUNC;
+    Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak, chooses, unit })
 }
 
 #[cfg(test)]

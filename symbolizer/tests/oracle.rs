@@ -226,6 +226,99 @@ fn stubs_are_named_after_the_functions_they_call() {
     }
 }
 
+/// A program with a function whose code is chosen when it starts.
+const CHOSEN: &str = "static int one(int x) { return x + 1; }
+static int two(int x) { return x + 2; }
+static int (*pick(void))(int) { return __builtin_cpu_supports(\"avx2\") ? two : one; }
+int work(int) __attribute__((ifunc(\"pick\")));
+int main(int argc, char **argv) { (void)argv; return work(argc) + work(argc + 1); }
+";
+
+/// What `objdump` says of each stub is the slot that it jumps through; `readelf` knows where the function is that chooses what
+/// is put there, and `nm` what that is called.
+#[test]
+fn stubs_of_functions_chosen_at_the_start_are_named_after_them() {
+    if !have(&["cc", "objdump", "readelf", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let source = workshop.path("chosen.c");
+    std::fs::write(&source, CHOSEN).unwrap();
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    for (args, least) in [
+        ("-O1", 1),
+        ("-O1 -Wl,-z,now", 1),
+        ("-O1 -no-pie", 1),
+        ("-O1 -fcf-protection -Wl,-z,ibtplt", 1),
+        ("-O1 -static", 10),
+        ("-O1 -static-pie", 10),
+    ] {
+        let path = workshop.path("chosen");
+        run(Command::new("cc").args(args.split_whitespace()).arg("-o").arg(&path).arg(&source));
+        let names = nm(&path);
+        let relocations = run(Command::new("readelf").arg("-rW").arg(&path));
+        // By slot, the address of the function that chooses.
+        let slots: BTreeMap<u64, u64> = relocations
+            .lines()
+            .filter(|line| line.contains("R_X86_64_IRELATIV"))
+            .filter_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                Some((hex(words.first()?)?, hex(words.last()?)?))
+            })
+            .collect();
+        let mut symbols = symbols(&path);
+        let mut count = 0;
+        for section in [".plt", ".plt.sec", ".plt.got"] {
+            let listing = Command::new("objdump").args(["-d", "--no-show-raw-insn", "-j", section]).arg(&path).output();
+            let listing = String::from_utf8(listing.unwrap().stdout).unwrap();
+            for line in listing.lines().filter(|line| line.contains("jmp") && line.contains('#')) {
+                let (at, rest) = line.trim_start().split_once(':').unwrap();
+                let slot = rest.split_once("# ").unwrap().1.split_whitespace().next().unwrap();
+                let Some(chooser) = slots.get(&hex(slot).unwrap()) else { continue };
+                let found = resolve(&mut symbols, hex(at).unwrap());
+                let name =
+                    linkage(&found[0]).strip_suffix("@plt").unwrap_or_else(|| panic!("{args}: {line}: {found:?}"));
+                let is_it = |(start, _, symbol): &(u64, u64, String)| start == chooser && symbol == name;
+                assert!(names.iter().any(is_it), "{args}: {line}: {name} is not at {chooser:#x}");
+                count += 1;
+                // A function of its own name is what people call; that which chooses is not.
+                let of_program = names.iter().any(|(start, _, symbol)| start == chooser && symbol == "pick");
+                assert!(!of_program || name == "work", "{args}: {line}: {name}");
+            }
+        }
+        assert!(count >= least, "{args}: {count}");
+    }
+}
+
+/// The C library calls its own functions by names of its own.
+#[test]
+fn internal_names_of_the_c_library_are_the_public_ones() {
+    if !have(&["cc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let source = workshop.path("internal.c");
+    let text = "int sink;
+int __libc_send(int x) { sink += x; return sink; }
+extern __typeof(__libc_send) __send __attribute__((weak, alias(\"__libc_send\")));
+extern __typeof(__libc_send) send_it __attribute__((weak, alias(\"__libc_send\")));
+extern __typeof(__libc_send) __GI___libc_send __attribute__((visibility(\"hidden\"), alias(\"__libc_send\")));
+__attribute__((visibility(\"hidden\"), noinline)) int __GI_alone(int x) { return sink ^= x; }
+int main(int argc, char **argv) { (void)argv; return __GI___libc_send(argc) + __GI_alone(argc); }
+";
+    std::fs::write(&source, text).unwrap();
+    for args in ["-O1", "-O1 -g"] {
+        let path = workshop.path("internal");
+        run(Command::new("cc").args(args.split_whitespace()).arg("-o").arg(&path).arg(&source));
+        let mut symbols = symbols(&path);
+        let listed = nm(&path);
+        for (symbol, expected) in [("__GI___libc_send", "send_it"), ("__GI_alone", "alone")] {
+            let (start, ..) = listed.iter().find(|it| it.2 == symbol).unwrap();
+            assert_eq!(linkage(resolve(&mut symbols, *start).last().unwrap()), expected, "{args}");
+        }
+    }
+}
+
 #[test]
 fn addresses_outside_of_functions_have_no_answer() {
     if !have(&["cc", "readelf"]) {
