@@ -289,10 +289,10 @@ impl Resolver {
             }),
             display_name: None,
             // Where functions begin is not known without their names: each address stands for itself.
-            start: Some(function.as_ref().map_or(address, |function| function.start)),
+            start: Some(function.as_ref().map_or(address, |function| function.definition.unwrap_or(function.offset))),
             file: None,
             line: 0,
-            local: false,
+            local: function.as_ref().is_some_and(|function| function.definition.is_some()),
         }));
         (LineId::UNKNOWN, named)
     }

@@ -1,10 +1,13 @@
 //! Names of kernel functions, from `/proc/kallsyms` (proc(5)).
 
+mod namesakes;
 mod proper;
 
 use std::io::{self, Read};
+use std::sync::OnceLock;
 
-use crate::limits;
+use crate::{limits, names};
+use namesakes::Namesakes;
 
 /// Why kernel symbols are not available.
 #[derive(Debug, thiserror::Error)]
@@ -37,17 +40,23 @@ pub struct KernelSymbols {
     modules: bool,
     /// Where the text of the kernel proper ends (`_etext`); 0 if that is not known.
     proper_end: u64,
+    /// Functions of one name; worked out when the first function is looked up.
+    namesakes: OnceLock<Namesakes>,
 }
 
 /// A kernel function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelFunction<'a> {
-    /// Its name.
+    /// Its name, without the suffixes of clones and parts.
     pub name: &'a str,
     /// The module it belongs to; `None` for the kernel proper.
     pub module: Option<&'a str>,
     /// Its address.
     pub start: u64,
+    /// How far behind the first function of the kernel, or of its module, it begins: the same in every boot.
+    pub offset: u64,
+    /// Where other functions have its name: the offset of the function, or of the one that it is a part or clone of.
+    pub definition: Option<u64>,
 }
 
 impl KernelSymbols {
@@ -99,7 +108,7 @@ impl KernelSymbols {
         let mut symbols: Vec<(u64, u32)> = Vec::with_capacity(found.len());
         symbols.extend(found.into_iter().map(|(address, _, at)| (address, at)));
         text.shrink_to_fit();
-        Ok(KernelSymbols { symbols, text, modules: true, proper_end })
+        Ok(KernelSymbols { symbols, text, modules: true, proper_end, namesakes: OnceLock::new() })
     }
 
     /// The function that contains `address`: the nearest one before it, as the list has no sizes. `None` below the
@@ -112,7 +121,17 @@ impl KernelSymbols {
             return None;
         }
         let (name, module) = self.name_at(at)?;
-        Some(KernelFunction { name, module, start })
+        let namesakes = self.namesakes.get_or_init(|| Namesakes::of(self));
+        let first = self.symbols.first().map_or(0, |&(first, _)| first);
+        let base = module.and_then(|module| namesakes.module(module)).unwrap_or(first);
+        let offset = |start: u64| start.saturating_sub(base);
+        Some(KernelFunction {
+            name: names::without_suffixes(name),
+            module,
+            start,
+            offset: offset(start),
+            definition: namesakes.definition(start).map(offset),
+        })
     }
 
     /// The name and the module that begin there.
@@ -127,10 +146,10 @@ impl KernelSymbols {
         Some((name, (!module.is_empty()).then_some(module)))
     }
 
-    /// The function with the lowest address.
+    /// The function with the lowest address: that, and its name.
     #[must_use]
-    pub fn first(&self) -> Option<KernelFunction<'_>> {
-        self.symbols.first().and_then(|&(start, _)| self.lookup(start))
+    pub fn first(&self) -> Option<(u64, &str)> {
+        self.symbols.first().and_then(|&(start, at)| Some((start, self.name_at(at)?.0)))
     }
 
     /// How many functions are listed.

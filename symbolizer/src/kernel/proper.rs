@@ -7,6 +7,8 @@
 //! functions (4), their addresses (8 each), where their names begin (4 each), the names, each with a NUL behind it, and a
 //! CRC-32 of all before it (4).
 
+use std::sync::OnceLock;
+
 use super::{KernelSymbols, NO_FUNCTION};
 
 const MAGIC: &[u8] = b"ccsdksym\x01";
@@ -76,7 +78,7 @@ impl KernelSymbols {
         stored.drain(..names);
         stored.shrink_to_fit();
         // Names without modules.
-        let known = KernelSymbols { symbols, text: stored, proper_end, modules: false };
+        let known = KernelSymbols { symbols, text: stored, proper_end, modules: false, namesakes: OnceLock::new() };
         (!known.is_empty() && known.symbols.is_sorted()).then_some(known)
     }
 }
