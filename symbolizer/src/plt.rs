@@ -67,8 +67,10 @@ impl Plt {
         for name in SECTIONS {
             let Some(section) = image.section(name) else { continue };
             let Ok(code) = image.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
-            // 16 bytes on x86_64, 8 in `.plt.got` and in the `.plt` of static programs without branch tracking.
-            let size: u8 = if section.entry_size == 8 { 8 } else { 16 };
+            // 16 bytes on x86_64; 8 in `.plt.got` and, where linkers do not say so, in the `.plt` of static programs without
+            // branch tracking: there the second jump begins behind the first.
+            let is_short = section.entry_size == 8 || code.get(8..10).is_some_and(|second| second == [0xff, 0x25]);
+            let size: u8 = if is_short { 8 } else { 16 };
             let stubs = code.chunks(size.into()).zip((section.svma..).step_by(size.into()));
             self.stubs.extend(stubs.filter_map(|(code, start)| {
                 let callee = match target_of(code, start)? {
