@@ -210,7 +210,7 @@ fn text(recorded: &Recorded, flags: &[&str]) {
                 // Not `link_path_walk`, which is the kernel's.
                 let is_bare = |at: usize| {
                     !line[..at].ends_with(|c: char| c == '_' || c.is_alphanumeric())
-                        && !line[at + name.len()..].starts_with([' ', '_'])
+                        && ![" (", "_"].iter().any(|next| line[at + name.len()..].starts_with(next))
                 };
                 let bare = line.match_indices(name.as_str()).filter(|(at, _)| is_bare(*at));
                 assert_eq!(bare.count(), 0, "{view:?}: {line}");
