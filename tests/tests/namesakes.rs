@@ -232,7 +232,7 @@ fn exports(recorded: &Recorded) {
         for label in labels.values() {
             assert!(text.contains(label.as_str()), "{format}: no {label} in {text}");
         }
-        for bare in [";walk;", ";walk ", "\"walk\"", " walk\n"] {
+        for bare in [";walk;", "\"walk\"", " walk\n"] {
             assert!(!text.contains(bare), "{format}: {text}");
         }
     }
