@@ -17,8 +17,8 @@ REASONS = ["stack copy too small", "no unwind information", "bad unwind informat
            "unknown mapping", "not a user stack", "generated code without a map", "no user registers", "other reason"]
 NUMBERS = """duration_ns received lost throttled throttle_events unsymbolised elided own_cpu_ns own_peak_rss_bytes pushes
     frames max_stack_depth dropped file_bytes with_gap read_late held_bytes memory_bytes""".split()
-PACE = "changes budget_ppm target_cost_ns own_cost_ns last_hz".split()
-PACE_AT = 48
+PACE, PACE_AT = "changes budget_ppm target_cost_ns own_cost_ns last_hz".split(), 48
+UNSEEN, UNSEEN_AT = "lost throttled ended switching kernel unknown".split(), 36
 CONTEXT_NUMBERS = "transition_hits known_contexts new_contexts elided contexts transitions checkpoints bytes limit_bytes".split()
 TABLES = """contexts charges names functions lines images processes threads addresses generated_code debug_information
     unwind_tables stacks queue unwind_rules live_threads mappings""".split()
@@ -85,8 +85,7 @@ def records(data):
             length = header.n()
         except (Malformed, IndexError):
             return
-        start = at + 1 + header.at
-        end = start + length
+        start, end = at + 1 + header.at, at + 1 + header.at + length
         if length > MAX_RECORD or end + 4 > len(data):
             return
         covered = (data[:12] if number == 0 else b"") + number.to_bytes(4, "little") + data[at:end]
@@ -185,6 +184,7 @@ class Profile:
         a = dict(zip(NUMBERS, fixed), expected=expected, target_cpu_ns=target_cpu, truncated_by_reason=dict(reasons))
         rates = numbers[PACE_AT + 5:] + [0]
         rates = [{"rate_hz": rate, "duration_ns": ns} for rate, ns in zip(rates[::2], rates[1::2])]
+        a["not_sampled_ns"] = dict(zip(UNSEEN, fixed[UNSEEN_AT + 1:])) if fixed[UNSEEN_AT] == 1 else None
         a["pace"] = dict(zip(PACE, fixed[PACE_AT:]), rates=rates)
         tables += [0] * (len(CONTEXT_NUMBERS) + len(TABLES) - len(tables))
         a["contexts"] = dict(zip(CONTEXT_NUMBERS, tables))

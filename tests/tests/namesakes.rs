@@ -217,7 +217,7 @@ fn text(recorded: &Recorded, flags: &[&str]) {
             }
         }
         // The head of a butterfly has the image behind the name.
-        let is_main = |line: &&&str| line.contains("main (") && !line.contains("): inherited ");
+        let is_main = |line: &&&str| line.contains("main (") && !line.contains("): total ");
         assert_eq!(text.iter().find(is_main), None, "{text:#?}");
     }
 }

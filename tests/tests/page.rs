@@ -395,7 +395,9 @@ fn reported_of(file: &Path, options: &[&str]) -> Weights {
     let rows = document["flat"]["rows"].as_array().unwrap();
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
     unique(rows.iter().map(|row| {
-        (row["name"].as_str().unwrap().to_owned(), (number(row, "self_weight"), number(row, "inherited_weight")))
+        let name = row["name"].as_str().unwrap();
+        let label = row["apart"].as_str().map_or_else(|| name.to_owned(), |apart| format!("{name} ({apart})"));
+        (label, (number(row, "self_weight"), number(row, "inherited_weight")))
     }))
 }
 
