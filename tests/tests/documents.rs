@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// The documents, from the top folder.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "cli/docs/guide.md",
     "cli/docs/views.md",
@@ -24,6 +24,7 @@ const DOCUMENTS: [&str; 10] = [
     "collector/docs/numbers.md",
     "collector/docs/permissions.md",
     "collector/docs/memory.md",
+    "collector/profile/docs/file-format.md",
     "daemon/docs/service.md",
     "systemd/README.md",
     "benches/README.md",
