@@ -103,7 +103,7 @@ pub enum ProcessName {
 /// # Errors
 /// A sentence that says what is wrong.
 pub fn process(text: &str) -> Result<ProcessName, String> {
-    // Nobody who types a number means a name.
+    // A number is never meant as a name.
     if text.is_empty() || text.parse::<f64>().is_ok() {
         return pid(text).map(ProcessName::Pid);
     }

@@ -92,7 +92,7 @@ pub struct DiffArgs {
     ///
     /// Of these at most 5% on average are due to chance (false discovery rate, over all functions; separately for self and for
     /// inherited time). Chance is that of sampling (Fisher's exact test) and, where a side has several runs, how its runs
-    /// differ (Welch's t test). With one run a side nothing is known of how much two runs of the same program differ.
+    /// differ (Welch's t test). One run a side does not show how much two runs of the same program differ.
     #[arg(long)]
     pub significant: bool,
     /// Exit with status 3 if something grew significantly by more than PERCENT points

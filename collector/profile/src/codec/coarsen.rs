@@ -99,7 +99,7 @@ impl Written {
 /// where the new intervals do. Holds the names of source files and the updates of one new interval in memory at a time.
 ///
 /// # Errors
-/// [`CoarsenError`]; what was written to `out` is of no use then.
+/// [`CoarsenError`]; the contents of `out` are then unusable.
 pub fn coarsen<R: Read, W: Write>(
     input: R,
     out: W,

@@ -21,9 +21,9 @@
 //! A death by a signal is a record of its own (128), before that of the update that it belongs to. Type 129 is kept for the
 //! lines of call sites, for each frame of a context; nothing writes it yet.
 //!
-//! A file has at most so many updates however long the recording is: from [`MAX_INTERVALS`] on, neighbouring ones are merged
-//! ([`coarsen()`]), and the file is replaced by the shorter one. It decodes to the same profile; only when something
-//! happened is told less finely.
+//! The number of updates in a file is bounded, however long the recording is: from [`MAX_INTERVALS`] on, neighbouring updates
+//! are merged ([`coarsen()`]), and the shorter file replaces the longer one. It decodes to the same profile, with coarser
+//! times.
 
 mod coarsen;
 mod columns;

@@ -254,9 +254,9 @@ impl Store {
     /// that pushes on the way down and takes the push back on the way up, so every context costs one push and not the
     /// whole path from the root.
     ///
-    /// Whoever looks at the histories takes as long as they are, in all, so that is limited in proportion to the number of
-    /// contexts: what goes beyond is shown with its outermost [`SHORT`] entries and `[elided]`. Returns how many
-    /// contexts that were.
+    /// The time that callers take grows with the total length of the histories, which is therefore limited in proportion to the
+    /// number of contexts. Contexts beyond the limit get their outermost [`SHORT`] entries and `[elided]`. Returns the number
+    /// of such contexts.
     pub(super) fn visit(&self, mut visit: impl FnMut(Step<'_>)) -> u64 {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
