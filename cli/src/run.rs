@@ -276,7 +276,8 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     }
     let saved = file_error.is_none() && outcome.file_error.is_none();
     if !args.quiet {
-        let mut text = report::short(&outcome.profile, outcome.file.as_ref().map(|file| file.bytes()), layout);
+        let mut text =
+            report::short(&outcome.profile, outcome.file.as_ref().map(|file| file.bytes()), args.verbose, layout);
         if let Some(file) = outcome.file.as_ref().filter(|_| saved) {
             let mut command = "ccsd report --graph".to_owned();
             if file.path() != std::path::Path::new(DEFAULT_FILE) {

@@ -92,6 +92,9 @@ pub struct CollectArgs {
     /// Sample user code only
     #[arg(long)]
     pub user: bool,
+    /// Print the whole accounting: samples by what became of them, stacks, losses, cost, notes
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// Show neither status line nor report
     #[arg(short, long)]
     pub quiet: bool,

@@ -13,7 +13,9 @@ use crate::query::QueryArgs;
 /// What to show. Each has a flag of its name, too: see [`ViewArgs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum View {
-    /// Functions by the time they spent themselves (default)
+    /// The most expensive chain of calls, then the program's own functions, then all others (default)
+    Summary,
+    /// Functions by the time they spent themselves, with confidence intervals
     Flat,
     /// Functions, each between its callers and its callees, as gprof shows them
     Graph,
@@ -109,6 +111,9 @@ pub struct ReportArgs {
     pub view: ViewArgs,
     #[command(flatten)]
     pub stored: StoredArgs,
+    /// Print the whole accounting: samples by what became of them, stacks, losses, cost, notes
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Print JSON: one document with the accounting and the view
     #[arg(long)]
     pub json: bool,
@@ -132,7 +137,8 @@ pub struct ReportArgs {
 /// Examples of `ccsd report --help`.
 pub const REPORT_EXAMPLES: &str = "\
 Examples:
-  ccsd report                              the flat profile of profile.ccsd
+  ccsd report                              where the time of profile.ccsd went
+  ccsd report --flat                       all functions by their own time
   ccsd report --graph --function parse     its callers and callees
   ccsd report --hot                        the most expensive chains of calls
   ccsd report --tree --min 2               calls from the root down, 2% or more

@@ -56,7 +56,7 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = Layout::of(&stdout(), colour);
     let mut out = stdout().lock();
     let size = args.output.metadata().map(|meta| meta.len()).ok();
-    write!(out, "{}", report::short(&profile, size, layout))?;
+    write!(out, "{}", report::short(&profile, size, true, layout))?;
     writeln!(out, "\nsaved in {}; see more with `ccsd report --graph {0}`", args.output.display())?;
     out.flush().context("cannot write").map_err(Failure::at_run_time)?;
     Ok(Exit::SUCCESS)

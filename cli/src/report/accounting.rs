@@ -4,7 +4,7 @@ use ccsd_profile::{Accounting, Profile, Session, TruncationReason, sanitise};
 
 use super::file::LoadedFile;
 use crate::dump::crash;
-use crate::format::{bytes, count, moment, nanoseconds, ratio, shell_word};
+use crate::format::{bytes, count, counted, moment, nanoseconds, ratio, shell_word};
 use crate::style::{Layout, Tone};
 use crate::table::{cut, wrap};
 
@@ -12,6 +12,9 @@ use crate::table::{cut, wrap};
 const NOTABLE: f64 = 0.01;
 /// A command line longer than this says no more about what was profiled.
 const LONGEST_COMMAND: usize = 200;
+
+/// A target's CPU time of which a share of it says something, nanoseconds.
+const LONG_ENOUGH_NS: u64 = 1_000_000_000;
 
 struct Line {
     label: &'static str,
@@ -69,6 +72,57 @@ pub fn text(
         }
     }
     text
+}
+
+/// What a report of a file is of, where the accounting is one line: the target, the time, and what was asked.
+pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, String)>, layout: Layout) -> String {
+    let time = file.stored.as_ref().map(|about| about.line()).or_else(|| file.time());
+    let target = ("target", target(file.profile.session()));
+    let lines = [Some(target), time.map(|text| ("time", text))].into_iter().flatten().chain(question);
+    lines.map(|(label, text)| Line { label, text, tone: Tone::Plain }.render(layout)).collect()
+}
+
+/// The accounting in one line: samples, what is missing, what profiling has cost.
+pub fn line(profile: &Profile, layout: Layout) -> String {
+    let (session, accounting) = (profile.session(), profile.accounting());
+    let mut parts = vec![counted(accounting.received, "sample", "samples")];
+    if session.rate_hz > 0 {
+        parts[0].push_str(&format!(" at {} Hz", count(session.rate_hz.into())));
+    }
+    let missing = accounting.missing();
+    if accounting.expected.is_some() {
+        parts.push(if missing == 0 { "none missing".to_owned() } else { format!("{} missing", count(missing)) });
+    }
+    let cut = accounting.truncated_total().saturating_add(accounting.with_gap);
+    if cut > 0 {
+        parts.push(format!("{} with frames missing", counted(cut, "stack", "stacks")));
+    }
+    if let Some(unseen) = accounting.not_sampled.filter(|unseen| unseen.total() > 0) {
+        let share =
+            accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(unseen.total(), all)));
+        parts.push(format!("{}{share} not sampled", nanoseconds(unseen.total())));
+    }
+    if accounting.own_cpu_ns > 0 {
+        // Of a short run most is start-up, and a share says nothing.
+        let long = accounting.target_cpu_ns.filter(|&all| all >= LONG_ENOUGH_NS);
+        let share = long.map_or_else(String::new, |all| format!(" ({})", ratio(accounting.own_cpu_ns, all)));
+        parts.push(format!("ccsd used {} of CPU{share}", nanoseconds(accounting.own_cpu_ns)));
+    }
+    let text = format!("{}; -v shows all", parts.join(", "));
+    let lines = wrap(&text, layout.width.unwrap_or(usize::MAX));
+    lines.iter().map(|line| layout.paint(Tone::Faint, line) + "\n").collect()
+}
+
+/// Whether the accounting is to be shown in full, because something may move a share by more than a percent, or a limit was
+/// reached, or the rate changed, or a process crashed.
+pub fn is_notable(profile: &Profile) -> bool {
+    let accounting = profile.accounting();
+    is_lossy(accounting)
+        || is_unseen(accounting)
+        || is_doubtful(accounting)
+        || limits(accounting).is_some()
+        || accounting.pace.changes > 0
+        || !profile.crashes().is_empty()
 }
 
 fn warn_if(warn: bool) -> Tone {
@@ -238,9 +292,7 @@ fn limits(accounting: &Accounting) -> Option<String> {
 }
 
 fn is_lossy(accounting: &Accounting) -> bool {
-    let missing = [accounting.lost, accounting.throttled, accounting.dropped_by_us, accounting.undelivered()]
-        .into_iter()
-        .fold(0, u64::saturating_add);
+    let missing = accounting.missing();
     missing > 1 && missing as f64 > NOTABLE * accounting.received.saturating_add(missing) as f64
 }
 
@@ -250,7 +302,7 @@ fn is_unseen(accounting: &Accounting) -> bool {
 }
 
 fn is_doubtful(accounting: &Accounting) -> bool {
-    let doubtful = accounting.truncated_total().max(accounting.elided);
+    let doubtful = accounting.truncated_total().max(accounting.elided).max(accounting.with_gap);
     doubtful > 1 && doubtful as f64 > NOTABLE * accounting.received as f64
 }
 

@@ -1,5 +1,6 @@
 //! Which view is asked for.
 
+use ccsd_profile::query::By;
 use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TimelineView, TreeView};
 
 use crate::args::report::{ReportArgs, View};
@@ -7,18 +8,25 @@ use crate::args::report::{ReportArgs, View};
 /// Chains that the view of the most expensive ones shows, if nothing else is asked for, and at most.
 const HOT_CHAINS: usize = 3;
 const MOST_HOT_CHAINS: usize = 100;
+/// Rows of the program's own functions in the summary, if nothing else is asked for: with half as many of all others, the
+/// answer fits on a screen.
+pub const SUMMARY_ROWS: usize = 6;
 /// Bands of a timeline, if nothing else is asked for.
 const BANDS: usize = 15;
 
 impl View {
-    /// What is asked for.
+    /// What is asked for. Without a name it is the summary, or the flat profile where an option asks for a table.
     pub fn of(args: &ReportArgs) -> View {
-        args.view.view.unwrap_or(View::Flat)
+        let query = &args.query;
+        let table = args.json || args.inherited || args.function.is_some() || query.sort.is_some();
+        let usual = if table || query.by != By::Function { View::Flat } else { View::Summary };
+        args.view.view.unwrap_or(usual)
     }
 
     /// Its name in JSON, and that of its option.
     pub fn name(self) -> &'static str {
         match self {
+            View::Summary => "summary",
             View::Flat => "flat",
             View::Graph => "graph",
             View::Stacks => "stacks",
@@ -44,7 +52,7 @@ impl View {
             View::Threads => ThreadsView::COLUMNS,
             View::Tree | View::BottomUp | View::Butterfly => TreeView::COLUMNS,
             View::Timeline => TimelineView::COLUMNS,
-            View::Cycles | View::Stats | View::Hot => &[],
+            View::Summary | View::Cycles | View::Stats | View::Hot => &[],
         }
     }
 
@@ -72,6 +80,7 @@ impl View {
             (View::Hot, Some(0)) => Some(MOST_HOT_CHAINS),
             (View::Hot, Some(chains)) => Some(chains.min(MOST_HOT_CHAINS)),
             (View::Timeline, None) => Some(BANDS),
+            (View::Summary, None) => Some(SUMMARY_ROWS),
             (_, Some(0)) => None,
             (_, Some(limit)) => Some(limit),
             (_, None) => on_terminal.then(|| self.rows_on_terminal()),
@@ -85,6 +94,7 @@ impl View {
             View::Tree | View::BottomUp => 40,
             View::Butterfly => 15,
             View::Hot => HOT_CHAINS,
+            View::Summary => SUMMARY_ROWS,
             View::Timeline => BANDS,
             // Of these, each "row" is a block of lines.
             View::Graph | View::Lines => 15,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
     Column, Cycle, CycleRow, CyclesView, Definitions, FlatView, GraphNode, GraphView, LinesView, Names, Share,
-    StackEntry, StackRow, StacksView, StatsView, ThreadsView, TimelineView, Total, TreeView,
+    StackEntry, StackRow, StacksView, StatsView, SummaryView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
     Accounting, ContextStats, CostCentreId, Intervals, NotSampled, Pace, Recovery, Session, ShedCounts,
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::file::LoadedFile;
 use super::hot::Hot;
 use super::tree::Butterflies;
-use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, threads, timeline, tree};
+use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, summary, threads, timeline, tree};
 use crate::args::report::View;
 use crate::dump::crash;
 use crate::format::unit_name;
@@ -201,6 +201,7 @@ pub fn document(
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Data {
+    Summary(SummaryView),
     Flat(FlatView),
     Graph(Graph),
     Stacks(Stacks),
@@ -278,6 +279,7 @@ struct Row {
 
 fn data(view: View, shown: &Shown<'_>) -> Data {
     match view {
+        View::Summary => Data::Summary(summary::view(shown)),
         View::Flat => Data::Flat(flat::view(shown)),
         View::Graph => {
             let (GraphView { total, mut nodes }, numbers) = graph::view(shown);

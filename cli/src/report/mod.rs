@@ -1,7 +1,7 @@
 //! `ccsd report`, and the short report after a collection.
 //!
-//! Every text is the accounting, in lines that begin with `#`, an empty line, and the view. `grep -v '^#'` leaves the
-//! view alone.
+//! Every text is the accounting, in lines that begin with `#`, an empty line, and the view; of the summary the accounting comes
+//! last, in one line where nothing is wrong. `grep -v '^#'` leaves the view alone.
 
 pub mod accounting;
 pub mod choice;
@@ -9,11 +9,13 @@ mod cycles;
 pub mod file;
 mod flat;
 mod graph;
+mod hints;
 mod hot;
 mod json;
 mod lines;
 mod stacks;
 mod stats;
+mod summary;
 mod threads;
 mod timeline;
 mod tree;
@@ -34,9 +36,6 @@ use crate::style::{ColorChoice, Layout};
 use crate::{near, warn};
 
 pub use json::Counts;
-
-/// Rows of the report after a collection: what fits on a screen below the program's own last words.
-const SHORT_ROWS: usize = 15;
 
 /// What of a profile is shown, and how.
 struct Shown<'a> {
@@ -224,10 +223,20 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let text = if args.json {
         json::document(view, &shown, &loaded, &question).map_err(Failure::at_run_time)?
     } else {
-        let mut text = accounting::text(&loaded.profile, Some(&loaded), head(view, &shown, &question), layout);
-        text.push('\n');
-        text.push_str(&view_text(view, &shown));
-        text
+        let head = head(view, &shown, &question);
+        if view == View::Summary {
+            // The answer first.
+            let asked = head.iter().filter(|(label, _)| *label != "view").cloned();
+            let about = accounting::about(&loaded, asked, layout);
+            let accounting = match args.verbose || accounting::is_notable(&loaded.profile) {
+                true => accounting::text(&loaded.profile, Some(&loaded), head, layout),
+                false => accounting::line(&loaded.profile, layout),
+            };
+            format!("{about}\n{}\n{accounting}", summary::text(&shown))
+        } else {
+            let accounting = accounting::text(&loaded.profile, Some(&loaded), head, layout);
+            format!("{accounting}\n{}", view_text(view, &shown))
+        }
     };
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
@@ -278,10 +287,15 @@ fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str
     lines
 }
 
-/// The report after a collection.
-pub fn short(profile: &Profile, file_bytes: Option<u64>, layout: Layout) -> String {
-    let shown = Shown { limit: Some(SHORT_ROWS), short: true, file_bytes, ..Shown::new(profile, layout) };
-    format!("{}\n{}", accounting::text(profile, None, Vec::new(), layout), flat::text(&shown))
+/// The report after a collection: the summary, and the accounting in one line, or whole if `verbose` or something was lost.
+pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: Layout) -> String {
+    let limit = Some(choice::SUMMARY_ROWS);
+    let shown = Shown { limit, short: true, file_bytes, ..Shown::new(profile, layout) };
+    let accounting = match verbose || accounting::is_notable(profile) {
+        true => accounting::text(profile, None, Vec::new(), layout),
+        false => accounting::line(profile, layout),
+    };
+    format!("{}\n{accounting}", summary::text(&shown))
 }
 
 /// The first rows of the flat profile, for a profile that grows.
@@ -292,6 +306,7 @@ pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
 
 fn view_text(view: View, shown: &Shown<'_>) -> String {
     match view {
+        View::Summary => summary::text(shown),
         View::Flat => flat::text(shown),
         View::Graph => graph::text(shown),
         View::Stacks => stacks::text(shown),

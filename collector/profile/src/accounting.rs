@@ -138,6 +138,13 @@ impl Accounting {
         self.expected.map_or(0, |expected| expected.saturating_sub(known))
     }
 
+    /// Samples expected and not received, by all causes.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        let causes = [self.lost, self.throttled, self.dropped_by_us, self.undelivered()];
+        causes.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// Samples whose stack does not reach its root, whatever the reason.
     #[must_use]
     pub fn truncated_total(&self) -> u64 {

@@ -31,6 +31,7 @@ mod name;
 mod named;
 mod naming;
 mod not_sampled;
+pub mod origin;
 mod pace;
 mod profile;
 pub mod query;

@@ -1,0 +1,104 @@
+//! Where the answer lies elsewhere: what hides functions, and what CPU time cannot show.
+
+use ccsd_profile::origin::{is_generated, is_interpreter};
+use ccsd_profile::view::SummaryView;
+use ccsd_profile::{Profile, sanitise};
+
+/// A share of hidden time that is worth a line.
+const NOTABLE: f64 = 0.1;
+/// A target that is on the CPU for less than this part of the time mostly waits.
+const BUSY: f64 = 0.2;
+/// Shorter collections say nothing about waiting, nanoseconds.
+const LONG_ENOUGH_NS: u64 = 1_000_000_000;
+/// Fewer samples are few.
+const FEW: u64 = 100;
+/// The rate that a short program is worth.
+const HIGH_RATE_HZ: u32 = 9_999;
+
+/// The hints, each a sentence with a command. The names of an interpreter's own functions are not missed.
+pub fn hints(profile: &Profile, view: &SummaryView, is_interpreted: bool) -> Vec<String> {
+    let stripped = if is_interpreted { None } else { stripped(profile, view) };
+    [waiting(profile), stripped, few(profile)].into_iter().flatten().collect()
+}
+
+fn share(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
+}
+
+/// A program that mostly waits.
+fn waiting(profile: &Profile) -> Option<String> {
+    let accounting = profile.accounting();
+    let cpu = accounting.target_cpu_ns.filter(|_| accounting.duration_ns >= LONG_ENOUGH_NS)?;
+    let busy = cpu as f64 / accounting.duration_ns as f64;
+    let pid = profile.session().pids.first().map_or_else(|| "PID".to_owned(), u32::to_string);
+    (busy < BUSY).then(|| {
+        format!(
+            "hint: on the CPU for {} of the time; while it runs, `ccsd dump {pid}` shows where it waits",
+            share(busy)
+        )
+    })
+}
+
+/// An interpreter or virtual machine whose functions have no names here.
+pub fn interpreter(view: &SummaryView) -> Option<String> {
+    let rows = || view.own.iter().chain(&view.others);
+    let is_named = |image: &str, name: &str| is_generated(image) && !name.starts_with(image);
+    if rows().any(|row| is_named(&row.image, &row.name) && row.inherited_share.fraction >= NOTABLE) {
+        return None;
+    }
+    let runtime = rows().filter(|row| is_interpreter(&row.image)).max_by_key(|row| row.inherited_weight)?;
+    let fraction = runtime.inherited_share.fraction;
+    if fraction < NOTABLE {
+        return None;
+    }
+    let flag = match runtime.image.trim_start_matches("lib") {
+        name if name.starts_with("python") => "`python3 -X perf` (3.12 or later) names them",
+        name if name.starts_with("node") => "`node --perf-basic-prof --interpreted-frames-native-stack` names them",
+        name if name.starts_with("java") || name.starts_with("jvm") => {
+            "`java -XX:+PreserveFramePointer -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit` names them"
+        }
+        name if name.starts_with("dotnet") || name.starts_with("coreclr") => "`DOTNET_PerfMapEnabled=1` names them",
+        name if name.starts_with("luajit") => "build it with -DLUAJIT_USE_PERFTOOLS to name what it compiles",
+        name if name.starts_with("php") => "`opcache.jit_debug=16` names what its JIT compiles",
+        _ => "it does not tell their names",
+    };
+    Some(format!(
+        "{} of the time is in the interpreter {}, and the functions of its scripts have no names here: {flag}",
+        share(fraction),
+        sanitise(&runtime.image)
+    ))
+}
+
+/// An image without symbols that much of the time is in.
+fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
+    let mut by_image: Vec<(&str, f64)> = Vec::new();
+    for row in view.own.iter().chain(&view.others) {
+        let Some(centre) = profile.cost_centre(row.function) else { continue };
+        let image = profile.image(centre.image).map_or("", |image| image.name.as_str());
+        if centre.linkage_name.is_some() || image.starts_with('[') {
+            continue;
+        }
+        match by_image.iter_mut().find(|(name, _)| *name == image) {
+            Some((_, sum)) => *sum += row.self_share.fraction,
+            None => by_image.push((image, row.self_share.fraction)),
+        }
+    }
+    let (image, fraction) = by_image.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (fraction >= NOTABLE).then(|| {
+        format!(
+            "hint: {} is in functions of {} that have no names: install its debug symbols (on Debian, \
+             `find-dbgsym-packages` names the package), or build it without -s",
+            share(fraction),
+            sanitise(image)
+        )
+    })
+}
+
+/// Too few samples to tell much.
+fn few(profile: &Profile) -> Option<String> {
+    let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
+    (samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ).then(|| {
+        let factor = HIGH_RATE_HZ.div_ceil(rate);
+        format!("hint: these are few samples; `-F {HIGH_RATE_HZ}` takes {factor} times as many")
+    })
+}

@@ -1,0 +1,189 @@
+//! The summary: an answer in words, the most expensive chain of calls, and the functions.
+
+use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
+use ccsd_profile::{CostCentreId, sanitise};
+
+use super::{Shown, hints};
+use crate::format::{Scale, percent};
+use crate::style::Tone;
+use crate::table::{Cell, Column, Table, cut, wrap};
+
+/// Columns of the names of files and images on a terminal.
+const WHERE_WIDTH: usize = 20;
+/// Columns of a name in the headline.
+const NAME_WIDTH: usize = 48;
+/// Functions that the headline names one after the other.
+const NAMED: usize = 4;
+/// Steps of the chain.
+const STEPS: usize = 5;
+/// A call or a function with a smaller share is not worth the headline.
+const NOTABLE: f64 = 0.1;
+
+/// The view of what is asked for.
+pub fn view(shown: &Shown<'_>) -> SummaryView {
+    SummaryView::new(shown.profile, &shown.selection)
+}
+
+/// As text.
+pub fn text(shown: &Shown<'_>) -> String {
+    let view = view(shown);
+    if view.own.is_empty() && view.others.is_empty() {
+        return shown.nothing();
+    }
+    let layout = shown.layout;
+    let mut text = String::new();
+    let mut say = |tone, sentence: &str| {
+        for line in wrap(sentence, layout.width.unwrap_or(usize::MAX)) {
+            text.push_str(&layout.paint(tone, &line));
+            text.push('\n');
+        }
+    };
+    // What an interpreter does itself is no answer.
+    let interpreter = hints::interpreter(&view);
+    match &interpreter {
+        Some(hint) => say(Tone::Warning, hint),
+        None => say(Tone::Strong, &headline(&view)),
+    }
+    for hint in hints::hints(shown.profile, &view, interpreter.is_some()) {
+        say(Tone::Warning, &hint);
+    }
+    if view.chain.len() > 1 {
+        text.push('\n');
+        text.push_str(&chain(&view).render(layout));
+    }
+    text.push('\n');
+    text.push_str(&functions(shown, &view).render(layout));
+    text
+}
+
+/// The answer in a sentence.
+fn headline(view: &SummaryView) -> String {
+    let named = view.chain.get(..view.headline).unwrap_or_default();
+    // Of `main` alone everybody knows.
+    let named = match named {
+        [first, rest @ ..] if !rest.is_empty() && first.name == "main" => rest,
+        [only] if only.name == "main" => &[],
+        all => all,
+    };
+    let Some(last) = named.last() else { return largest(view) };
+    let left_out = named.len().saturating_sub(NAMED);
+    let mut path = String::new();
+    for (i, step) in named.iter().enumerate().skip(left_out) {
+        if i > left_out {
+            path.push_str(if step.folded > 0 || step.uncertain { " -> ... -> " } else { " -> " });
+        }
+        path.push_str(&cut(&sanitise(&step.name), NAME_WIDTH));
+        if let Some(place) = place(step).filter(|_| step.own) {
+            path.push_str(&format!(" ({place})"));
+        }
+    }
+    let own = Share::of_weight(last.self_weight, &view.total).fraction;
+    let next = view.chain.get(view.headline).filter(|next| next.share.fraction >= NOTABLE);
+    let detail = match next {
+        next if own >= next.map_or(NOTABLE, |next| next.share.fraction) => format!(", {} in itself", whole(own)),
+        Some(next) => {
+            format!(", which calls {}: {}", cut(&sanitise(&next.name), NAME_WIDTH), whole(next.share.fraction))
+        }
+        None => String::new(),
+    };
+    format!("{} of the time is in {path}{detail}", whole(last.share.fraction))
+}
+
+/// The same where no chain of calls has much of the time.
+fn largest(view: &SummaryView) -> String {
+    let by_self = |row: &&FlatRow| row.self_weight;
+    let Some(row) = view.own.iter().max_by_key(by_self).or(view.others.iter().max_by_key(by_self)) else {
+        return String::new();
+    };
+    let (own, all) = (row.self_share.fraction, row.inherited_share.fraction);
+    let name = cut(&sanitise(&row.name), NAME_WIDTH);
+    format!("No chain of calls dominates; most is in {name}: {} in itself, {} in total", whole(own), whole(all))
+}
+
+/// File name and line of a function's declaration.
+fn place(step: &ChainStep) -> Option<String> {
+    location(step.file.as_deref()?, step.line)
+}
+
+fn location(path: &str, line: u32) -> Option<String> {
+    let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
+    let name = sanitise(name);
+    Some(if line > 0 { format!("{name}:{line}") } else { name.into_owned() })
+}
+
+/// A share without decimals, for a sentence.
+fn whole(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
+}
+
+/// The most expensive chain. Of a long one the inner end is shown.
+fn chain(view: &SummaryView) -> Table {
+    let mut table = Table::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
+    let left_out = view.chain.len().saturating_sub(STEPS);
+    for (i, step) in view.chain.iter().enumerate().skip(left_out) {
+        let between = match (step.folded, step.uncertain, i == left_out && left_out > 0) {
+            (_, _, true) => format!("[{left_out} functions above] "),
+            _ if i == 0 => String::new(),
+            (0, false, _) => String::new(),
+            (0, true, _) => "~".to_owned(),
+            (folded, ..) => format!("[{folded} between] "),
+        };
+        let place = place(step).filter(|_| step.own).map_or_else(String::new, |place| format!("  {place}"));
+        let name = format!("{}{between}{}{place}", "  ".repeat(i - left_out), sanitise(&step.name));
+        let tone = if step.own { Tone::Plain } else { Tone::Faint };
+        table.row(vec![percent(step.share.fraction).into(), Cell::toned(tone, name)]);
+    }
+    table
+}
+
+/// The functions: the program's own, then all others.
+fn functions(shown: &Shown<'_>, view: &SummaryView) -> Table {
+    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let mut table = Table::new(vec![
+        Column::number(format!("total {}", scale.unit)),
+        Column::number("%"),
+        Column::number(format!("self {}", scale.unit)),
+        Column::number("%"),
+        Column::text("where").at_most(WHERE_WIDTH),
+        Column::text("function"),
+    ]);
+    let mut left_out = (0, 0u64);
+    for (part, own) in [(&view.own, true), (&view.others, false)] {
+        let most = shown.rows(part.len());
+        let (kept, rest) = part.split_at(if own || shown.limit.is_none() { most } else { most.div_ceil(2) });
+        if !own && !kept.is_empty() && !view.own.is_empty() {
+            table.rule();
+        }
+        for row in kept {
+            let file = row.definition.file.as_deref().filter(|_| own);
+            let place = file.and_then(|file| location(file, row.definition.line.unwrap_or(0)));
+            let place = place.unwrap_or_else(|| sanitise(&row.image).into_owned());
+            table.row(vec![
+                scale.weight(row.inherited_weight).into(),
+                percent(row.inherited_share.fraction).into(),
+                scale.weight(row.self_weight).into(),
+                percent(row.self_share.fraction).into(),
+                Cell::toned(Tone::Faint, place),
+                if row.function == CostCentreId::ROOT {
+                    "[runtime and start-up]".into()
+                } else {
+                    sanitise(&shown.labels.label_beside_image(row.function)).into()
+                },
+            ]);
+        }
+        left_out.0 += rest.len() as u64;
+        left_out.1 = rest.iter().map(|row| row.self_weight).fold(left_out.1, u64::saturating_add);
+    }
+    if left_out.0 > 0 {
+        let more = shown.counted(usize::try_from(left_out.0).unwrap_or(usize::MAX), "more ");
+        table.row(vec![
+            "".into(),
+            "".into(),
+            scale.weight(left_out.1).into(),
+            percent(Share::of_weight(left_out.1, &view.total).fraction).into(),
+            Cell::default(),
+            Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,288 @@
+//! Where functions come from: the program itself, libraries, an interpreter, what starts a program.
+//!
+//! The first screen shows a program's own functions first, because those are what its author can change.
+
+use crate::ids::{CostCentreId, ImageId};
+use crate::model::CostCentre;
+use crate::name::basename;
+use crate::profile::Profile;
+
+/// Where a function comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The program: defined in a file that is no library's, or, where no file is known, in an image that is no shared
+    /// library. Of generated code: a script that is no library's.
+    Own,
+    /// A library, the kernel, a language's runtime.
+    Library,
+    /// An interpreter or virtual machine. Where its scripts' functions have names in this profile, its own frames say nothing
+    /// more; where they have none, it counts as a library.
+    Interpreter,
+    /// What runs above `main`, or above the first function of a thread.
+    Startup,
+    /// `[truncated]`, `[not sampled]` and the like.
+    Special,
+}
+
+/// The origins of a profile's functions.
+#[derive(Debug)]
+pub struct Origins {
+    by_function: Vec<Origin>,
+}
+
+/// What begins a process or a thread: C libraries, Rust's and C++'s runtimes, Go's.
+const STARTUP: [&str; 29] = [
+    "_start",
+    "_start_c",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "libc_start_main_stage2",
+    "generic_start_main",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "execute_native_thread_routine",
+    "std::sys::backtrace::__rust_begin_short_backtrace",
+    "__rust_begin_short_backtrace",
+    "std::sys::thread::unix::Thread::new::thread_start",
+    "core::ops::function::FnOnce::call_once",
+    "<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once",
+    "core::ops::function::FnOnce::call_once{{vtable.shim}}",
+    "runtime.main",
+    "runtime.goexit",
+    "runtime.goexit.abi0",
+    "runtime.mstart",
+    "runtime.mstart0",
+    "runtime.mstart1",
+    "runtime.rt0_go",
+    "runtime.rt0_go.abi0",
+    "_rt0_amd64_linux",
+    "_rt0_amd64",
+];
+/// The same, with generic arguments and closures behind them.
+const STARTUP_STARTS: [&str; 14] = [
+    "std::rt::lang_start",
+    "std::panic::catch_unwind",
+    "std::panicking::try",
+    "std::panicking::catch_unwind",
+    "std::thread::Builder::spawn",
+    "std::thread::lifecycle::spawn",
+    "std::thread::thread_start",
+    "std::sys::pal::unix::thread::Thread::new",
+    "std::sys_common::backtrace::__rust_begin_short_backtrace",
+    "std::sys::backtrace::__rust_begin_short_backtrace::",
+    "<&dyn core::ops::function::Fn<(), Output = i32>",
+    "<std::rt::lang_start",
+    "<core::panic::unwind_safe::AssertUnwindSafe<",
+    "std::thread::_State_impl<",
+];
+/// Where the files of compilers, languages and packages lie.
+const LIBRARY_ROOTS: [&str; 10] = [
+    "/usr/include/",
+    "/usr/local/include/",
+    "/usr/lib/",
+    "/usr/local/lib/",
+    "/usr/share/",
+    "/usr/src/",
+    "/usr/local/go/",
+    "/rustc/",
+    "/rust/deps/",
+    "<",
+];
+/// The same, anywhere in a path.
+const LIBRARY_PARTS: [&str; 11] = [
+    "/.cargo/registry/",
+    "/.cargo/git/",
+    "/.rustup/",
+    "/node_modules/",
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "/lib/ruby/",
+    "/pkg/mod/",
+    "/include/c++/",
+    "/lib/rustlib/",
+];
+/// File names of interpreters and virtual machines, up to a version.
+const INTERPRETERS: [&str; 14] = [
+    "python",
+    "libpython",
+    "pypy",
+    "node",
+    "java",
+    "libjvm.so",
+    "ruby",
+    "libruby",
+    "php",
+    "luajit",
+    "libluajit",
+    "dotnet",
+    "libcoreclr.so",
+    "libmono",
+];
+
+impl Origins {
+    /// Of all functions of a profile. Takes time linear in their number.
+    #[must_use]
+    pub fn of(profile: &Profile) -> Origins {
+        let centres = profile.cost_centres();
+        let mut by_function: Vec<Origin> = centres.iter().map(|centre| origin(profile, centre)).collect();
+        let image = |centre: &CostCentre| profile.image(centre.image).map_or("", |image| image.name.as_str());
+        let mut own = centres.iter().zip(&by_function).filter(|(_, origin)| **origin == Origin::Own);
+        let has_scripts = own.any(|(centre, _)| is_generated(image(centre)));
+        let is_rust =
+            centres.iter().any(|centre| name(centre).is_some_and(|name| name.starts_with("std::rt::lang_start")));
+        for (centre, origin) in centres.iter().zip(&mut by_function) {
+            if *origin == Origin::Startup || *origin == Origin::Special {
+                continue;
+            }
+            if is_interpreter(basename(image(centre))) {
+                *origin = if has_scripts { Origin::Interpreter } else { Origin::Library };
+            } else if is_rust && centre.file.is_none() && name(centre) == Some("main") {
+                // The compiler makes it, to call `lang_start`.
+                *origin = Origin::Startup;
+            }
+        }
+        Origins { by_function }
+    }
+
+    /// Of one function.
+    #[must_use]
+    pub fn get(&self, function: CostCentreId) -> Origin {
+        self.by_function.get(function.index()).copied().unwrap_or(Origin::Library)
+    }
+
+    /// The functions of an origin.
+    pub fn all(&self, origin: Origin) -> impl Iterator<Item = CostCentreId> + '_ {
+        let ids = (0u32..).map(CostCentreId::new);
+        ids.zip(&self.by_function).filter(move |(_, it)| **it == origin).map(|(id, _)| id)
+    }
+}
+
+/// Whether an image is an interpreter or virtual machine, by its file name.
+#[must_use]
+pub fn is_interpreter(file_name: &str) -> bool {
+    INTERPRETERS.iter().any(|name| {
+        let rest = file_name.strip_prefix(name);
+        // `python3.13`, `libpython3.13.so.1.0`; but not `nodetool`.
+        rest.is_some_and(|rest| rest.chars().next().is_none_or(|c| !c.is_ascii_alphabetic() && c != '_'))
+    })
+}
+
+/// Whether an image is code that was generated at run time.
+#[must_use]
+pub fn is_generated(image: &str) -> bool {
+    matches!(image, "[jit]" | "[anon]")
+}
+
+fn name(centre: &CostCentre) -> Option<&str> {
+    centre.display_name.as_deref().or(centre.linkage_name.as_deref())
+}
+
+fn origin(profile: &Profile, centre: &CostCentre) -> Origin {
+    if centre.image == ImageId::CCSD {
+        return Origin::Special;
+    }
+    let name = name(centre);
+    let image = profile.image(centre.image).map_or("", |image| image.name.as_str());
+    if is_generated(image) {
+        return name.map_or(Origin::Library, of_script);
+    }
+    if image.starts_with('[') {
+        return Origin::Library;
+    }
+    let file_name = basename(image);
+    let shared = file_name.ends_with(".so") || file_name.contains(".so.");
+    // The dynamic linker has a `_start` of its own, where real work begins.
+    let is_linker = file_name.starts_with("ld-");
+    if let Some(name) = name.filter(|_| !is_linker)
+        && (STARTUP.contains(&name) || STARTUP_STARTS.iter().any(|start| name.starts_with(start)))
+    {
+        return Origin::Startup;
+    }
+    let installed = shared && (image.starts_with("/usr/") || image.starts_with("/lib"));
+    let stub = name.is_some_and(|name| name.ends_with("@plt"));
+    let own = match centre.file.as_deref() {
+        _ if installed || stub => false,
+        Some(file) => !is_library_file(file),
+        None => !shared,
+    };
+    if own { Origin::Own } else { Origin::Library }
+}
+
+fn is_library_file(path: &str) -> bool {
+    LIBRARY_ROOTS.iter().any(|root| path.starts_with(root)) || LIBRARY_PARTS.iter().any(|part| path.contains(part))
+}
+
+/// Of generated code, by the names that runtimes give it: `py::run:/srv/app.py` (Python), `JS:*run /srv/app.js:3:8` (Node),
+/// `Lcom/example/App;::run` or `com.example.App::run` (the JVM).
+fn of_script(name: &str) -> Origin {
+    let own = if let Some(python) = name.strip_prefix("py::") {
+        python.split_once(':').is_none_or(|(_, path)| !is_library_file(path))
+    } else if let Some((kind, rest)) = name.split_once(':').filter(|(kind, _)| SCRIPTS.contains(kind)) {
+        let path = rest.split_once(' ').map_or("", |(_, path)| path);
+        kind != "RegExp" && !path.is_empty() && !path.starts_with("node:") && !is_library_file(path)
+    } else {
+        let class = name.strip_prefix('L').unwrap_or(name);
+        let runtime = ["java", "javax", "jdk", "sun", "scala", "kotlin"];
+        let package = class.split(['/', '.']).next().unwrap_or(class);
+        (class.contains("::") || class.contains(";")) && !runtime.contains(&package)
+    };
+    if own { Origin::Own } else { Origin::Library }
+}
+
+/// With which names of generated JavaScript begin (V8).
+const SCRIPTS: [&str; 7] = ["JS", "LazyCompile", "Function", "Script", "Eval", "RegExp", "Callback"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_libraries() {
+        for path in [
+            "/usr/include/c++/12/bits/stl_vector.h",
+            "/rustc/0123/library/core/src/str/mod.rs",
+            "/home/me/.cargo/registry/src/index/serde-1.0/src/lib.rs",
+            "/srv/app/node_modules/lodash/lodash.js",
+            "/srv/venv/lib/python3.13/site-packages/x.py",
+            "<frozen importlib._bootstrap>",
+        ] {
+            assert!(is_library_file(path), "{path}");
+        }
+        for path in ["/home/me/src/main.cpp", "src/main.rs", "./pp_hot.c", "/srv/app/server.js"] {
+            assert!(!is_library_file(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn scripts() {
+        for name in ["py::f:/srv/app.py", "JS:*run /srv/app.js:3:8", "Lcom/example/App;::run", "com.example.App::run"] {
+            assert_eq!(of_script(name), Origin::Own, "{name}");
+        }
+        for name in [
+            "py::join:<frozen posixpath>",
+            "JS:^require node:internal/bootstrap:1:2",
+            "JS:~f /srv/node_modules/x/i.js:1:2",
+            "RegExp:\\s+",
+            "Ljava/util/HashMap;::get",
+            "java.util.HashMap::get",
+            "Interpreter",
+        ] {
+            assert_eq!(of_script(name), Origin::Library, "{name}");
+        }
+    }
+
+    #[test]
+    fn interpreters() {
+        for name in ["python3.13", "python", "libpython3.11.so.1.0", "node", "java", "libjvm.so", "ruby3.1"] {
+            assert!(is_interpreter(name), "{name}");
+        }
+        for name in ["nodetool", "javac", "my-python", "pythonize"] {
+            assert!(!is_interpreter(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The summary: where the time goes, for somebody who knows the program and not the profiler.
+//!
+//! Frames that say nothing about the program are hidden ([`Selection::hide`], so that what they spent counts for their
+//! callers): what starts a program, an interpreter whose functions have names, and the end of a context switch, where
+//! timers that expired meanwhile interrupt the thread.
+
+use std::cmp::Reverse;
+
+use serde::Serialize;
+
+use super::{FlatRow, FlatView, Selection, Share, Total, TreeNode, TreeView};
+use crate::ids::CostCentreId;
+use crate::origin::{Origin, Origins};
+use crate::profile::Profile;
+
+/// Steps of the hot chain with a smaller share are left out.
+const LEAST_STEP: f64 = 0.05;
+/// The share that makes a function worth the headline.
+const NOTABLE: f64 = 0.2;
+/// Calls with a smaller share are not looked at.
+const LEAST_CALL: f64 = 0.01;
+
+/// One function of the hot chain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChainStep {
+    /// The function.
+    pub function: CostCentreId,
+    /// Its name as text shows it, see [`TreeView::name`].
+    pub name: String,
+    /// File of its declaration, and line (0 if unknown).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// See `file`.
+    pub line: u32,
+    /// Whether it is the program's own.
+    pub own: bool,
+    /// Functions of libraries between the step before and this one.
+    pub folded: usize,
+    /// The call between the step before and this one, or one between the folded functions, is a gap or approximate (see
+    /// [`TreeNode`]).
+    pub uncertain: bool,
+    /// Weight of the chain up to here and all that goes on from it.
+    pub weight: u64,
+    /// Weight of the chain that ends here.
+    pub self_weight: u64,
+    /// Share of `weight` in the total.
+    pub share: Share,
+}
+
+/// The view.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SummaryView {
+    /// All of it.
+    pub total: Total,
+    /// The most expensive chain of calls, outermost first: the program's own functions, and the first function of a library
+    /// that each calls.
+    pub chain: Vec<ChainStep>,
+    /// How many steps of the chain the headline names: up to the last one that is the program's own and has a fifth of the
+    /// total. 0 where there is none.
+    pub headline: usize,
+    /// The program's own functions, by total.
+    pub own: Vec<FlatRow>,
+    /// All other functions, by total.
+    pub others: Vec<FlatRow>,
+}
+
+impl SummaryView {
+    /// Computes the view.
+    #[must_use]
+    pub fn new(profile: &Profile, selection: &Selection) -> SummaryView {
+        let origins = Origins::of(profile);
+        let switches = (0u32..).zip(profile.cost_centres()).filter(|(_, centre)| {
+            let name = centre.linkage_name.as_deref().unwrap_or("");
+            name == "finish_task_switch" && profile.image(centre.image).is_some_and(|it| it.name.starts_with("[kernel"))
+        });
+        let selection = selection
+            .clone()
+            .hide(origins.all(Origin::Startup))
+            .hide(origins.all(Origin::Interpreter))
+            .hide(switches.map(|(id, _)| CostCentreId::new(id)));
+        let mut flat = FlatView::new(profile, &selection);
+        let order = |row: &FlatRow| Reverse((row.inherited_weight, row.self_weight));
+        flat.rows.sort_by_key(order);
+        let is_own = |row: &FlatRow| origins.get(row.function) == Origin::Own;
+        let (own, others) = flat.rows.into_iter().partition(is_own);
+        let tree = TreeView::top_down(profile, &selection, LEAST_CALL);
+        let chain = chain(profile, &tree, &origins);
+        let headline = chain.iter().rposition(|step| step.own && step.share.fraction >= NOTABLE).map_or(0, |at| at + 1);
+        SummaryView { total: flat.total, chain, headline, own, others }
+    }
+}
+
+/// The steps of the most expensive chain that are shown.
+fn chain(profile: &Profile, tree: &TreeView, origins: &Origins) -> Vec<ChainStep> {
+    let path: Vec<&TreeNode> = tree.hot_path().into_iter().filter_map(|at| tree.nodes.get(at)).collect();
+    let is_own = |node: &TreeNode| origins.get(node.function) == Origin::Own;
+    // What comes before the program's first function is a runtime; without such a function, there is but libraries.
+    let folds = path.iter().any(|node| is_own(node));
+    let mut steps = Vec::new();
+    let (mut folded, mut uncertain, mut entering) = (0, false, false);
+    for node in path {
+        let own = is_own(node);
+        uncertain |= node.gap || node.approximate;
+        if folds && !own && !entering && origins.get(node.function) != Origin::Special {
+            folded += 1;
+            continue;
+        }
+        if node.share.fraction < LEAST_STEP {
+            break;
+        }
+        steps.push(step(profile, tree, node, own, (std::mem::take(&mut folded), std::mem::take(&mut uncertain))));
+        entering = own;
+    }
+    steps
+}
+
+fn step(
+    profile: &Profile,
+    tree: &TreeView,
+    node: &TreeNode,
+    own: bool,
+    (folded, uncertain): (usize, bool),
+) -> ChainStep {
+    let centre = profile.cost_centre(node.function);
+    ChainStep {
+        function: node.function,
+        name: tree.name(node).into_owned(),
+        file: centre.and_then(|centre| centre.file.clone()),
+        line: centre.map_or(0, |centre| centre.line),
+        own,
+        folded,
+        uncertain,
+        weight: node.weight,
+        self_weight: node.self_weight,
+        share: node.share,
+    }
+}
