@@ -119,7 +119,8 @@ fn whole(fraction: f64) -> String {
 /// The most expensive chain. Of a long one the inner end is shown.
 fn chain(view: &SummaryView) -> Table {
     let mut table = Table::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
-    let left_out = view.chain.len().saturating_sub(STEPS);
+    // A line that says that one is left out would take its place.
+    let left_out = Some(view.chain.len().saturating_sub(STEPS)).filter(|&steps| steps > 1).unwrap_or(0);
     for (i, step) in view.chain.iter().enumerate().skip(left_out) {
         let between = match (step.folded, step.uncertain, i == left_out && left_out > 0) {
             (_, _, true) => format!("[{left_out} functions above] "),

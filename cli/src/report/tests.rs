@@ -127,10 +127,68 @@ fn an_exact_name_wins_over_a_part_of_one() {
     assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name contains \"nosuch\"\n");
 }
 
+/// `main` calls `run`, which calls a library, and a thread; above them is what starts a program.
+fn program() -> Profile {
+    let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+    let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+    let mut image = |name: &str| profile.add_image(ccsd_profile::Image { name: name.to_owned(), build_id: Vec::new() });
+    let (app, libc) = (image("/srv/app"), image("/usr/lib/libc.so.6"));
+    let mut function = |image, name: &str, file: Option<&str>| {
+        profile.add_cost_centre(CostCentre {
+            image,
+            linkage_name: Some(name.to_owned()),
+            display_name: None,
+            start: None,
+            file: file.map(str::to_owned),
+            line: 7,
+            local: false,
+        })
+    };
+    let start = [function(app, "_start", None), function(libc, "__libc_start_main", Some("../csu/libc-start.c"))];
+    let main = function(app, "main", Some("/src/app.c"));
+    let run = function(app, "run", Some("/src/app.c"));
+    let copy = function(app, "std::copy", Some("/usr/include/c++/12/copy.h"));
+    let memcpy = function(libc, "memcpy", None);
+    let process =
+        profile.add_process(Process { pid: 7, start_time: 0, exec_generation: 1, parent: None, name: "p".to_owned() });
+    let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });
+    for (stack, samples) in [(&[main][..], 20), (&[main, run], 10), (&[main, run, copy, memcpy], 70)] {
+        let table = profile.contexts_mut();
+        let context =
+            start.iter().chain(stack).fold(ccsd_profile::ContextId::ROOT, |context, &f| table.push(context, f));
+        for _ in 0..samples {
+            profile.charge(thread, context, LineId::UNKNOWN, &[1_000_000]);
+        }
+    }
+    profile.accounting_mut().received = 100;
+    profile
+}
+
+#[test]
+fn the_summary_answers() {
+    let text = view_text(View::Summary, &shown(&program()));
+    assert_eq!(
+        text,
+        "80% of the time is in run (app.c:7), which calls std::copy: 70%\n\
+         \n\
+         total %  most expensive chain of calls\n\
+         \x20100.00  main  app.c:7\n\
+         \x20 80.00    run  app.c:7\n\
+         \x20 70.00      std::copy\n\
+         \n\
+         total ms       %  self ms      %  where      function\n\
+         \x20 100.00  100.00    20.00  20.00  app.c:7    main\n\
+         \x20  80.00   80.00    10.00  10.00  app.c:7    run\n\
+         ------------------------------------------------------\n\
+         \x20  70.00   70.00    70.00  70.00  libc.so.6  memcpy\n\
+         \x20  70.00   70.00     0.00   0.00  app        std::copy\n"
+    );
+}
+
 #[test]
 fn nothing_was_sampled() {
     let profile = Profile::new(Session::default(), Limits::default());
-    let text = short(&profile, None, Layout::PLAIN);
+    let text = short(&profile, None, false, Layout::PLAIN);
     assert!(text.contains("no samples"), "{text}");
 }
 
@@ -179,6 +237,10 @@ fn json_of_every_view_stands_under_its_name() {
         let data = &document[view.name()];
         assert!(data.is_object(), "{text}");
         match view {
+            View::Summary => {
+                assert_eq!((&data["chain"][0]["name"], &data["headline"]), (&"a".into(), &0.into()));
+                assert_eq!(data["others"].as_array().map(Vec::len), Some(3));
+            }
             View::Flat => {
                 assert_eq!(data["rows"][0]["name"], "c\x1b[31m");
                 assert_eq!(
