@@ -298,3 +298,36 @@ fn many_flags_have_few_false_ones() {
     assert!(part <= 0.05, "{part}");
     assert!(true_ones >= TRIALS * 6, "{true_ones}");
 }
+
+/// A profile of a program of this file name, with a function of it, and of other images.
+fn of_program(name: &str, others: &[&str]) -> Profile {
+    let session = ccsd_profile::Session { command: vec![format!("./{name}")], ..session() };
+    let mut maker = Maker::with(session, Limits::default());
+    let template = maker.function("template");
+    let thread = maker.thread(7);
+    for image in [&[name], others].concat() {
+        let image = maker.profile.add_image(Image { name: format!("/srv/{image}"), build_id: Vec::new() });
+        let template = maker.profile.cost_centres()[template.index()].clone();
+        let centre = CostCentre { image, linkage_name: Some("f".to_owned()), ..template };
+        let function = maker.profile.add_cost_centre(centre);
+        let context = maker.profile.contexts_mut().push(ContextId::ROOT, function);
+        maker.profile.charge(thread, context, LineId::UNKNOWN, &[1]);
+    }
+    maker.profile
+}
+
+/// Two builds of a program count as one image whatever their files are called, unless one ran beside the other.
+#[test]
+fn programs_of_other_file_names_are_compared() {
+    let all = Selection::all();
+    let images = |before: &Profile, after: &Profile| -> Vec<String> {
+        let view = DiffView::new((before, &all), (after, &all));
+        let mut images: Vec<String> = view.rows.iter().map(|row| row.function.image.clone()).collect();
+        images.sort();
+        images
+    };
+    let (before, after) = (of_program("prog1", &["libx.so"]), of_program("prog2", &["libx.so"]));
+    assert_eq!(images(&before, &after), ["libx.so", "prog2"]);
+    let beside = of_program("prog2", &["prog1"]);
+    assert_eq!(images(&of_program("prog1", &[]), &beside), ["prog1", "prog2"]);
+}

@@ -1,6 +1,6 @@
 //! Which functions of several profiles are one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -23,9 +23,12 @@ pub struct DiffFunction {
 }
 
 /// What functions of several profiles are matched by: their name and the file name of their image, because addresses, build
-/// ids and lines differ between builds; local functions also by the file that they are declared in.
+/// ids and lines differ between builds; local functions also by the file that they are declared in. The programs that were
+/// run count as one image, whatever their files are called.
 #[derive(Clone, Debug, Default)]
 pub struct Matching {
+    /// The file names of programs that count as one, and the last profile's, which they go by.
+    programs: Option<(HashSet<String>, String)>,
     /// By file name of image, the build id that all profiles have of it; `None` where they have several or one has none.
     builds: HashMap<String, Option<Vec<u8>>>,
 }
@@ -34,22 +37,32 @@ impl Matching {
     /// Of these profiles.
     #[must_use]
     pub fn of<'a>(profiles: impl IntoIterator<Item = &'a Profile>) -> Self {
-        let mut builds: HashMap<String, Option<Vec<u8>>> = HashMap::new();
+        let profiles: Vec<&Profile> = profiles.into_iter().collect();
+        let mut matching = Self { programs: programs(&profiles), builds: HashMap::new() };
         for image in profiles.into_iter().flat_map(Profile::images) {
             let build_id = Some(&image.build_id).filter(|build_id| !build_id.is_empty());
-            let known = builds.entry(basename(&image.name).to_owned()).or_insert_with(|| build_id.cloned());
+            let name = matching.image(basename(&image.name)).to_owned();
+            let known = matching.builds.entry(name).or_insert_with(|| build_id.cloned());
             if known.as_ref() != build_id {
                 *known = None;
             }
         }
-        Self { builds }
+        matching
+    }
+
+    /// What an image of this file name goes by.
+    fn image<'a>(&'a self, name: &'a str) -> &'a str {
+        match &self.programs {
+            Some((names, one)) if names.contains(name) => one,
+            _ => name,
+        }
     }
 
     /// What a function is matched by.
     #[must_use]
     pub fn function(&self, profile: &Profile, id: CostCentreId) -> DiffFunction {
         let id = profile.real(id);
-        let image = profile.image_name(id);
+        let image = self.image(profile.image_name(id));
         let of_one_build = self.builds.get(image).is_some_and(Option::is_some);
         let local = profile.cost_centre(id).filter(|centre| centre.local);
         let definition = local.and_then(|centre| match centre.file.as_deref() {
@@ -58,6 +71,28 @@ impl Matching {
         });
         DiffFunction { name: profile.name(id).into_owned(), image: image.to_owned(), definition }
     }
+}
+
+/// The file names of the programs that profiles are of, and the last one's, if they differ and no profile has the program of
+/// another as a second image.
+fn programs(profiles: &[&Profile]) -> Option<(HashSet<String>, String)> {
+    let own: Option<Vec<&str>> = profiles.iter().map(|profile| program(profile)).collect();
+    let own = own?;
+    let names: HashSet<String> = own.iter().map(|&name| name.to_owned()).collect();
+    let has_another = |(profile, own): (&&Profile, &&str)| {
+        profile.images().iter().map(|image| basename(&image.name)).any(|name| name != *own && names.contains(name))
+    };
+    if names.len() < 2 || profiles.iter().zip(&own).any(has_another) {
+        return None;
+    }
+    Some((names, (*own.last()?).to_owned()))
+}
+
+/// The file name of the program that was run or attached to, if it is an image of the profile.
+fn program(profile: &Profile) -> Option<&str> {
+    let session = profile.session();
+    let name = basename(session.command.first().unwrap_or(&session.target));
+    profile.images().iter().map(|image| basename(&image.name)).find(|image| *image == name)
 }
 
 /// The names of these functions as text shows them, with what tells them apart where several have one name; beside a column
