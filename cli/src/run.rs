@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use ccsd_collector::child::ChildEnd;
+use ccsd_collector::child::{ChildEnd, ExitStatus};
 use ccsd_collector::{Budget, Options, Overhead, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
+use ccsd_profile::CORE_SIGNALS;
 use crossbeam_channel::{Receiver, select, unbounded};
 
 use crate::args::collect::{AttachArgs, CollectArgs, RecordArgs};
@@ -276,8 +277,14 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     }
     let saved = file_error.is_none() && outcome.file_error.is_none();
     if !args.quiet {
-        let mut text =
-            report::short(&outcome.profile, outcome.file.as_ref().map(|file| file.bytes()), args.verbose, layout);
+        // Why a crash has no stack here stands in a note.
+        let signal = outcome.child.as_ref().and_then(|child| match child.status {
+            ExitStatus::Signal(signal) => Some(signal),
+            _ => None,
+        });
+        let verbose = args.verbose || signal.is_some_and(dumps_core);
+        let size = outcome.file.as_ref().map(|file| file.bytes());
+        let mut text = report::short(&outcome.profile, size, verbose, layout);
         if let Some(file) = outcome.file.as_ref().filter(|_| saved) {
             let mut command = "ccsd report --graph".to_owned();
             if file.path() != std::path::Path::new(DEFAULT_FILE) {
@@ -289,6 +296,11 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
         say(&text);
     }
     saved && !outcome.broke_off
+}
+
+/// Whether a signal is one whose default action is to dump core.
+fn dumps_core(signal: i32) -> bool {
+    u32::try_from(signal).is_ok_and(|signal| CORE_SIGNALS.iter().any(|(number, _)| *number == signal))
 }
 
 /// Waits for the program if it still runs. The error is the signal at which to leave it.

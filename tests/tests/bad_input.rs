@@ -490,7 +490,7 @@ fn record_to(file: &Path, user: Option<u32>) -> Ended {
 fn assert_shown_but_not_saved(ended: &Ended, name: &str) {
     ended.assert_refused(1, &[name]);
     let shown =
-        ended.stderr.contains("# samples") && ended.stderr.lines().filter(|line| line.contains('%')).count() > 0;
+        ended.stderr.contains(" samples ") && ended.stderr.lines().filter(|line| line.contains('%')).count() > 0;
     assert!(shown, "the profile is not shown: {}", ended.stderr);
     assert!(!ended.stderr.contains("saved in"), "{}", ended.stderr);
 }

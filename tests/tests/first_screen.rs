@@ -124,6 +124,6 @@ fn accounting() {
     assert!(report(&["--flat"]).contains("95% interval"));
     let short = report(&[]);
     // A share of 1% lost would be told in full; that much is lost on a busy machine only.
-    assert!(short.contains("; -v shows all\n") || short.contains("\n# samples "), "{short}");
+    assert!(short.contains("-v shows all\n") || short.contains("\n# samples "), "{short}");
     assert!(short.find("of the time is in") < short.find("samples at 999 Hz").or(short.find("# samples")), "{short}");
 }

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
                     .any(|note| note.starts_with("499 Hz instead of 999 Hz from ") && note.contains("were lost")),
                 "{notes:?}"
             );
-            let text = report(&recorded, &[]);
+            let text = report(&recorded, &["-v"]);
             assert!(text.contains("# rates    999 Hz for ") && text.contains(", 499 Hz for "), "{text}");
             let json: serde_json::Value = serde_json::from_str(&report(&recorded, &["--json"])).unwrap();
             assert_eq!(json["accounting"]["pace"]["rates"][1]["rate_hz"], 499);
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
             recorded.assert_whole();
             let accounting = recorded.profile.accounting();
             assert_eq!((accounting.pace.changes, accounting.pace.rates.len()), (0, 0), "{accounting:?}");
-            assert!(accounting.lost > 0 && !report(&recorded, &[]).contains("# rates"), "{accounting:?}");
+            assert!(accounting.lost > 0 && !report(&recorded, &["-v"]).contains("# rates"), "{accounting:?}");
             assert_time(&recorded, "later", took[2]);
         })
         .test("a_budget_chooses_the_rate", &[CC], || {
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
                 let spent = f64::from(session.rate_hz) * pace.target_cost_ns as f64 / 1e9;
                 assert!(spent <= percent / 100.0 || session.rate_hz == 1, "{session:?} {pace:?}");
                 assert_eq!(pace.rates[0].rate_hz, session.rate_hz);
-                let text = report(&recorded, &[]);
+                let text = report(&recorded, &["-v"]);
                 assert!(text.contains(&format!("# rates    {percent}% of the target's CPU time to spend; ")), "{text}");
                 session.rate_hz
             };

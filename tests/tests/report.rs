@@ -132,7 +132,7 @@ fn main() -> ExitCode {
                 text.lines().find(|line| line.starts_with(&format!("# {label:8} "))).unwrap_or_default().to_owned()
             };
             let samples = with_commas(recorded.profile.accounting().received);
-            let all = line(&[], "view");
+            let all = line(&["--flat"], "view");
             assert!(
                 all.contains("flat in order of self") && all.contains(&format!("% of all {samples} samples")),
                 "{all}"

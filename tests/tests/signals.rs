@@ -100,6 +100,6 @@ fn attach_until(signal: Signal) {
 
 fn assert_report(recorded: &Recorded) {
     let stderr = &recorded.ended.stderr;
-    assert!(stderr.contains("# samples") && stderr.contains("forever") && stderr.contains("saved in"), "{stderr}");
+    assert!(stderr.contains(" samples ") && stderr.contains("forever") && stderr.contains("saved in"), "{stderr}");
     assert!(recorded.ended.stdout.is_empty());
 }

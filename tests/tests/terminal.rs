@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// The beginning of the final report.
-const REPORT: &str = "# target";
+const REPORT: &str = " of the time is in ";
 /// Shown once a second while it collects.
 const STATUS: &str = "Ctrl-C: stacks; twice";
 

@@ -16,18 +16,26 @@ pub struct Grew {
     function: DiffFunction,
     #[serde(skip)]
     label: String,
-    /// By how many points of the total before (of self time or, where that is more, of inherited time).
+    /// By how much, in percentage points of share, or in percent of the total time before: of self time or, where that is more,
+    /// of inherited time.
     points: f64,
+    /// The same of self time, if that alone is more than allowed.
+    #[serde(skip)]
+    own: Option<f64>,
+    /// Inherited weight after.
+    #[serde(skip)]
+    inherited: u64,
 }
 
-/// What grew significantly by more than `percent` points, most first.
+/// What grew significantly by more than `percent`: first the functions whose self time did, most first; then those that call
+/// them, innermost first, as far as their inherited time tells.
 pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
     let total = view.before.weight.max(1) as f64;
     let by_weight = |row: &DiffRow, weight: fn(&DiffSide) -> u64| {
         let weight = |side: &Option<DiffSide>| side.as_ref().map_or(0, weight) as f64;
         (weight(&row.after) - weight(&row.before)) / total
     };
-    let points = |row: &DiffRow| {
+    let changes = |row: &DiffRow| {
         let changes = if absolute {
             [
                 (row.self_absolutely_significant, by_weight(row, |side| side.self_weight)),
@@ -36,25 +44,35 @@ pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
         } else {
             [(row.self_significant, row.self_change), (row.inherited_significant, row.inherited_change)]
         };
-        changes
-            .into_iter()
-            .filter(|(significant, _)| *significant)
-            .map(|(_, change)| change * 100.0)
-            .fold(0.0, f64::max)
+        changes.map(|(significant, change)| if significant { change * 100.0 } else { 0.0 })
     };
-    let grew = |row: &DiffRow| Grew { function: row.function.clone(), label: row.label.clone(), points: points(row) };
+    let grew = |row: &DiffRow| {
+        let [own, inherited] = changes(row);
+        Grew {
+            function: row.function.clone(),
+            label: row.label.clone(),
+            points: own.max(inherited),
+            own: Some(own).filter(|own| *own > percent),
+            inherited: row.after.as_ref().map_or(0, |side| side.inherited_weight),
+        }
+    };
     let mut rows: Vec<Grew> = view.rows.iter().map(grew).filter(|it| it.points > percent).collect();
-    rows.sort_by(|a, b| b.points.total_cmp(&a.points));
+    rows.sort_by(|a, b| match (a.own, b.own) {
+        (Some(a), Some(b)) => b.total_cmp(&a),
+        (None, None) => a.inherited.cmp(&b.inherited),
+        _ => b.own.is_some().cmp(&a.own.is_some()),
+    });
     rows
 }
 
 /// What is said on standard error.
-pub fn message(grew: &[Grew], percent: f64) -> String {
+pub fn message(grew: &[Grew], percent: f64, absolute: bool) -> String {
     let name = |it: &Grew| format!("{} ({}) +{:.2}", sanitise(&it.label), sanitise(&it.function.image), it.points);
     let mut names: Vec<String> = grew.iter().take(NAMED).map(name).collect();
     if grew.len() > NAMED {
         names.push(format!("{} more", grew.len() - NAMED));
     }
     let what = counted(grew.len() as u64, "row", "rows");
-    format!("{what} grew significantly by more than {percent} points: {}", names.join(", "))
+    let unit = if absolute { "% of the time before" } else { " percentage points" };
+    format!("{what} grew significantly by more than {percent}{unit}: {}", names.join(", "))
 }

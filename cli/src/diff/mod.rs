@@ -148,7 +148,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     let Some(percent) = args.fail_above.filter(|_| !grew.is_empty()) else { return Ok(Exit::SUCCESS) };
-    warn(format_args!("{}", grew::message(&grew, percent)));
+    warn(format_args!("{}", grew::message(&grew, percent, args.absolute)));
     Ok(Exit::GREW)
 }
 

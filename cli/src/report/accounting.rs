@@ -82,6 +82,15 @@ pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, St
     lines.map(|(label, text)| Line { label, text, tone: Tone::Plain }.render(layout)).collect()
 }
 
+/// Which processes were attached to; empty of a program that ccsd has started.
+pub fn attached(profile: &Profile, layout: Layout) -> String {
+    let session = profile.session();
+    if session.command.first() == Some(&session.target) || session.pids.is_empty() {
+        return String::new();
+    }
+    Line { label: "target", text: target(session), tone: Tone::Plain }.render(layout) + "\n"
+}
+
 /// The accounting in one line: samples, what is missing, what profiling has cost.
 pub fn line(profile: &Profile, layout: Layout) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
@@ -108,7 +117,11 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
         let share = long.map_or_else(String::new, |all| format!(" ({})", ratio(accounting.own_cpu_ns, all)));
         parts.push(format!("ccsd used {} of CPU{share}", nanoseconds(accounting.own_cpu_ns)));
     }
-    let text = format!("{}; -v shows all", parts.join(", "));
+    let notes = match session.notes.len() {
+        0 => String::new(),
+        some => format!("{}, ", counted(some as u64, "note", "notes")),
+    };
+    let text = format!("{}; {notes}-v shows all", parts.join(", "));
     let lines = wrap(&text, layout.width.unwrap_or(usize::MAX));
     lines.iter().map(|line| layout.paint(Tone::Faint, line) + "\n").collect()
 }

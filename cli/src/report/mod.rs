@@ -228,7 +228,8 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             // The answer first.
             let asked = head.iter().filter(|(label, _)| *label != "view").cloned();
             let about = accounting::about(&loaded, asked, layout);
-            let accounting = match args.verbose || accounting::is_notable(&loaded.profile) {
+            let notable = accounting::is_notable(&loaded.profile) || !loaded.messages().is_empty();
+            let accounting = match args.verbose || notable {
                 true => accounting::text(&loaded.profile, Some(&loaded), head, layout),
                 false => accounting::line(&loaded.profile, layout),
             };
@@ -295,7 +296,7 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: 
         true => accounting::text(profile, None, Vec::new(), layout),
         false => accounting::line(profile, layout),
     };
-    format!("{}\n{accounting}", summary::text(&shown))
+    format!("{}{}\n{accounting}", accounting::attached(profile, layout), summary::text(&shown))
 }
 
 /// The first rows of the flat profile, for a profile that grows.

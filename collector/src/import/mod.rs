@@ -22,7 +22,7 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Limits, Metric, Profile, Session, Unit, Update};
+use ccsd_profile::{Limits, Metric, Profile, Session, TruncationReason, Unit, Update};
 use linux_perf_event_reader::{EventRecord, PerfEventType, SampleRecord, SamplingPolicy, SoftwareCounterType};
 
 use crate::aggregator::Aggregator;
@@ -332,7 +332,7 @@ impl<'a> Import<'a> {
                 (found.root, found.common, found.gap)
             }
             _ => {
-                self.by_frame_pointers += 1;
+                self.by_frame_pointers += u64::from(!chain.is_alone);
                 // The next one has nothing in common with what the aggregator has seen last.
                 self.remembered = self.remembered.saturating_sub(thread.shadow.remembered());
                 thread.shadow = ShadowStack::default();
@@ -342,7 +342,11 @@ impl<'a> Import<'a> {
                     Some(mapping) => Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) },
                     None => Frame { image: ImageIndex::UNKNOWN, address },
                 }));
-                (Root::Complete, Common::default(), None)
+                let root = match chain.is_alone {
+                    true => Root::Truncated(TruncationReason::NoUserRegisters),
+                    false => Root::Complete,
+                };
+                (root, Common::default(), None)
             }
         };
         let items = &mut self.batch.items;
@@ -419,11 +423,13 @@ impl<'a> Import<'a> {
 struct Chain {
     kernel: Vec<u64>,
     user: Vec<u64>,
+    /// There is no call chain, only the address where the program was.
+    is_alone: bool,
 }
 
 impl Chain {
     fn of(sample: &SampleRecord<'_>) -> Chain {
-        let mut chain = Chain { kernel: Vec::new(), user: Vec::new() };
+        let mut chain = Chain { kernel: Vec::new(), user: Vec::new(), is_alone: false };
         let entries = sample.callchain.as_ref();
         let mut context = USER_CONTEXT;
         for entry in entries.into_iter().flat_map(|entries| (0..entries.len()).filter_map(|at| entries.get(at))) {
@@ -437,6 +443,7 @@ impl Chain {
         }
         if chain.kernel.is_empty() && chain.user.is_empty() {
             // Recorded without call chains: the function alone.
+            chain.is_alone = true;
             let in_kernel = |ip: &u64| *ip > i64::MAX as u64;
             match sample.ip.filter(in_kernel) {
                 Some(ip) => chain.kernel.push(ip),
