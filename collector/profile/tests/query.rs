@@ -277,3 +277,59 @@ fn a_lambda_counts_for_the_function_that_it_is_written_in() {
     assert_eq!(lexical[apply.1.unwrap()], (75, 75));
     assert_eq!(lexical.len(), 3, "{lexical:?}");
 }
+
+#[test]
+fn a_lambda_counts_for_the_function_of_its_file() {
+    let mut maker = Maker::new();
+    let image = maker.image;
+    let centre = |name: &str, file: Option<&str>, line: u32, start: u64| CostCentre {
+        image,
+        linkage_name: Some(name.into()),
+        display_name: None,
+        start: Some(start),
+        file: file.map(Into::into),
+        line,
+        local: true,
+    };
+    let charge = |maker: &mut Maker, stack: &[CostCentre], weight| {
+        let mut at = ContextId::ROOT;
+        for function in stack {
+            let function = maker.profile.add_cost_centre(function.clone());
+            at = maker.profile.contexts_mut().push(at, function);
+        }
+        let thread = maker.thread(7);
+        maker.profile.charge(thread, at, LineId::UNKNOWN, &[weight]);
+    };
+    let (a, b, c) = (Some("/src/a.cc"), Some("/src/b.cc"), Some("/src/c.cc"));
+    let lambda = "walk()::{lambda()#1}::operator()() const";
+    // Of one name: in a.cc and b.cc functions that were sampled, in c.cc one that was not.
+    charge(&mut maker, &[centre("walk()", a, 10, 0x10)], 1);
+    charge(&mut maker, &[centre("walk()", a, 10, 0x10), centre(lambda, a, 12, 0x20)], 2);
+    charge(&mut maker, &[centre("walk()", b, 10, 0x30)], 4);
+    charge(&mut maker, &[centre("walk()", b, 10, 0x30), centre(lambda, b, 12, 0x40)], 8);
+    charge(&mut maker, &[centre(lambda, c, 12, 0x50)], 16);
+    // Two in one file: the lambda is in the one before it.
+    charge(&mut maker, &[centre("turn(int)", a, 30, 0x60), centre("turn::{lambda#1}::operator()", a, 34, 0x70)], 32);
+    charge(&mut maker, &[centre("turn(char)", a, 40, 0x80), centre("turn::{lambda#1}::operator()", a, 44, 0x90)], 64);
+    // Without debug information nobody knows.
+    charge(&mut maker, &[centre("hop()", None, 0, 0xa0)], 128);
+    charge(&mut maker, &[centre("hop()", None, 0, 0xb0)], 256);
+    charge(&mut maker, &[centre("hop()::{lambda()#1}::operator()() const", None, 0, 0xc0)], 512);
+    let lexical = maker.profile.by(By::Lexical);
+    let labels = lexical.labels();
+    let rows = FlatView::new(&lexical, &Selection::all()).rows;
+    let mut found: Vec<_> = rows.iter().map(|row| (row.self_weight, labels.label(row.function).into_owned())).collect();
+    found.sort();
+    let expected = [
+        (3, "walk() (a.cc:10)"),
+        (12, "walk() (b.cc:10)"),
+        (16, "walk() (c.cc)"),
+        (32, "turn(int)"),
+        (64, "turn(char)"),
+        (128, "hop() (+0xa0)"),
+        (256, "hop() (+0xb0)"),
+        (512, "hop()::{lambda()#1}::operator()() const"),
+    ];
+    let found: Vec<_> = found.iter().map(|(weight, label)| (*weight, label.as_str())).collect();
+    assert_eq!(found, expected);
+}

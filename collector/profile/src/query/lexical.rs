@@ -6,39 +6,93 @@
 
 use hashbrown::HashMap;
 
-use crate::ids::{CostCentreId, ImageId};
+use crate::ids::ImageId;
+use crate::model::CostCentre;
 use crate::profile::Profile;
 
 /// With what the segment of a closure begins: Rust's by both manglings and with its kind of the debug information, the
 /// lambdas of GCC and clang, of which the debug information knows the number alone.
 const CLOSURES: [&str; 7] = ["{{closure}}", "{closure#", "{closure:", "{closure_env#", "{lambda", "$_", "'lambda"];
 
-/// The functions of a profile by image and name, and by the name without its parameters where only one has it.
-pub(super) struct Definers {
-    exact: HashMap<(ImageId, String), CostCentreId>,
-    short: HashMap<(ImageId, String), Option<CostCentreId>>,
+/// The functions of a profile by image and name, and by image and name without parameters.
+pub(super) struct Definers<'a> {
+    exact: HashMap<(ImageId, &'a str), Namesakes<'a>>,
+    short: HashMap<(ImageId, &'a str), Namesakes<'a>>,
 }
 
-impl Definers {
-    pub(super) fn of(profile: &Profile) -> Definers {
+/// Functions of one name and image, in order of file and line.
+#[derive(Default)]
+struct Namesakes<'a> {
+    all: Vec<&'a CostCentre>,
+    /// Those of which a closure of another file may be a part: they are not local, or their file is not known.
+    of_any_file: Vec<&'a CostCentre>,
+}
+
+/// The function that a closure is written in.
+#[derive(Clone, Copy)]
+pub(super) enum Definer<'a> {
+    /// One that was sampled itself.
+    Sampled(&'a CostCentre),
+    /// One that was not sampled itself.
+    Unsampled,
+    /// One of several of its name.
+    Ambiguous,
+}
+
+impl<'a> Definers<'a> {
+    pub(super) fn of(profile: &'a Profile) -> Definers<'a> {
         let mut definers = Definers { exact: HashMap::new(), short: HashMap::new() };
-        for (centre, id) in profile.cost_centres().iter().zip(0..) {
-            let id = CostCentreId(id);
+        for centre in profile.cost_centres() {
             let Some(name) = centre.display_name.as_deref().or(centre.linkage_name.as_deref()) else { continue };
-            definers.exact.entry((centre.image, name.to_owned())).or_insert(id);
+            definers.exact.entry((centre.image, name)).or_default().all.push(centre);
             // What is inside a function is not the function.
             if outer(name).is_none() {
-                let short = definers.short.entry((centre.image, without_parameters(name).to_owned()));
-                short.and_modify(|known| *known = None).or_insert(Some(id));
+                definers.short.entry((centre.image, without_parameters(name))).or_default().all.push(centre);
             }
+        }
+        for namesakes in definers.exact.values_mut().chain(definers.short.values_mut()) {
+            namesakes.all.sort_by_key(|centre| place(centre));
+            let of_any_file = namesakes.all.iter().filter(|centre| !centre.local || centre.file.is_none());
+            namesakes.of_any_file = of_any_file.copied().collect();
         }
         definers
     }
 
-    /// The function of this name in an image. Debug information may know it without parameters.
-    pub(super) fn find(&self, image: ImageId, name: &str) -> Option<CostCentreId> {
-        let key = (image, name.to_owned());
-        self.exact.get(&key).copied().or_else(|| self.short.get(&key).copied().flatten())
+    /// The function named `outer` that a closure is written in. Debug information may know the name without parameters.
+    pub(super) fn find(&self, closure: &CostCentre, outer: &str) -> Definer<'a> {
+        let key = (closure.image, outer);
+        let namesakes = self.exact.get(&key).or_else(|| self.short.get(&key));
+        namesakes.map_or(Definer::Unsampled, |namesakes| namesakes.find(closure))
+    }
+}
+
+impl<'a> Namesakes<'a> {
+    /// The function of the closure's file that is declared last before it. Those of other files are none of its.
+    fn find(&self, closure: &CostCentre) -> Definer<'a> {
+        let Some(file) = closure.file.as_deref() else { return only(&self.all) };
+        let from = self.all.partition_point(|centre| centre.file.as_deref() < Some(file));
+        let to = self.all.partition_point(|centre| centre.file.as_deref() <= Some(file));
+        let here = self.all.get(from..to).unwrap_or_default();
+        if here.is_empty() {
+            return only(&self.of_any_file);
+        }
+        let before = here.get(..here.partition_point(|centre| centre.line <= closure.line)).unwrap_or_default();
+        before.last().filter(|last| last.line > 0).map_or_else(|| only(here), |last| Definer::Sampled(last))
+    }
+}
+
+/// Where a function is declared.
+fn place(centre: &CostCentre) -> (Option<&str>, u32) {
+    (centre.file.as_deref(), centre.line)
+}
+
+/// The only one of these; or any one of them that are declared in one place, as instances of a generic function are.
+fn only<'a>(centres: &[&'a CostCentre]) -> Definer<'a> {
+    match centres {
+        [] => Definer::Unsampled,
+        [one] => Definer::Sampled(one),
+        [first, .., last] if first.file.is_some() && place(first) == place(last) => Definer::Sampled(first),
+        _ => Definer::Ambiguous,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::group::Groups;
-use super::lexical::{Definers, outer};
+use super::lexical::{Definer, Definers, outer};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::limits::Limits;
 use crate::marked::MARK;
@@ -230,14 +230,18 @@ fn named(new: &mut Profile, name: &str) -> CostCentreId {
     new.add_cost_centre(CostCentre { image, ..plain(name.to_owned()) })
 }
 
-/// The function that a function is written in.
-fn definer(profile: &Profile, definers: &Definers, id: CostCentreId, centre: &CostCentre) -> CostCentre {
+/// The function that a function is written in; itself where that is not known.
+fn definer(profile: &Profile, definers: &Definers<'_>, id: CostCentreId, centre: &CostCentre) -> CostCentre {
     let name = profile.name(id);
     let Some(outer) = outer(&name) else { return centre.clone() };
-    // Under its own identity, if it was sampled itself.
-    match definers.find(centre.image, outer).and_then(|id| profile.cost_centre(id)) {
-        Some(outer) => outer.clone(),
-        None => CostCentre { file: centre.file.clone(), ..plain(outer.to_owned()) },
+    match definers.find(centre, outer) {
+        // Under its own identity.
+        Definer::Sampled(outer) => outer.clone(),
+        Definer::Unsampled => {
+            // Another file may have a local function of the name.
+            CostCentre { file: centre.file.clone(), local: centre.local, ..plain(outer.to_owned()) }
+        }
+        Definer::Ambiguous => centre.clone(),
     }
 }
 
