@@ -1,5 +1,7 @@
 //! Names as people wrote them.
 
+mod members;
+
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, ParseOptions};
@@ -44,10 +46,16 @@ fn demangle_cpp(name: &str, print: DemangleOptions) -> Option<String> {
     if !name.starts_with("_Z") && !name.starts_with("___Z") {
         return None;
     }
+    let print = print.recursion_limit(CPP_RECURSION);
+    let rewritten = || parsed_cpp(&members::rewritten(name)?, print).map(members::as_members);
+    parsed_cpp(name, print).or_else(rewritten)
+}
+
+fn parsed_cpp(name: &str, print: DemangleOptions) -> Option<String> {
     let parse = ParseOptions::default().recursion_limit(CPP_RECURSION);
     let symbol = cpp_demangle::BorrowedSymbol::new_with_options(name.as_bytes(), &parse).ok()?;
     let mut out = Capped::default();
-    match symbol.structured_demangle(&mut out, &print.recursion_limit(CPP_RECURSION)) {
+    match symbol.structured_demangle(&mut out, &print) {
         Err(_) if !out.full => None,
         _ => Some(out.finish()),
     }
@@ -121,6 +129,26 @@ mod tests {
             ),
             ("_RNCNvCs1234_4test4main0B3_", Some("test::main::{closure#0}")),
             ("_RINvCs1234_4test4worklKj5_EB2_", Some("test::work::<i32, 5>")),
+            // Members of types, which GCC mangles in a form of its own: string ==, and one of GCC itself.
+            (
+                "_ZSteqIcEN9__gnu_cxx11__enable_ifIXsrSt9__is_charIT_E7__valueEbE6__typeERKNSt7__cxx1112basic_stringIS3_\
+                 St11char_traitsIS3_ESaIS3_EEESE_",
+                Some(
+                    "__gnu_cxx::__enable_if<std::__is_char<char>::__value, bool>::__type std::operator==<char>(\
+                     std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const&, \
+                     std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const&)",
+                ),
+            ),
+            (
+                "_ZN2wi3absISt4pairIP7rtx_def12machine_modeEEENS_13binary_traitsIT_S7_XsrNS_10int_traitsIS7_EE14precision_\
+                 typeEXsrS9_14precision_typeEE11result_typeERKS7_",
+                Some(
+                    "wi::binary_traits<std::pair<rtx_def*, machine_mode>, std::pair<rtx_def*, machine_mode>, \
+                     wi::int_traits<std::pair<rtx_def*, machine_mode> >::precision_type, \
+                     wi::int_traits<std::pair<rtx_def*, machine_mode> >::precision_type>::result_type \
+                     wi::abs<std::pair<rtx_def*, machine_mode> >(std::pair<rtx_def*, machine_mode> const&)",
+                ),
+            ),
             // Not mangled, or not well.
             ("_Z", None),
             ("_ZN", None),
@@ -154,6 +182,7 @@ mod tests {
             format!("_ZN1a{}C2Ev", "C2D0".repeat(1000)),
             format!("_RNv{}C1a1f", "INvC1a1bB2_".repeat(200)),
             format!("_R{}C1a1f", "Nv".repeat(7000)),
+            format!("_Z1fI{}i{}Evv", "XsrSt1aI".repeat(2000), "E1bE".repeat(2000)),
         ] {
             // Without an answer too it has done what is asked: it came back.
             assert!(demangle(&name).is_none_or(|display| display.len() <= limits::MAX_DISPLAY_NAME));
