@@ -68,6 +68,9 @@ pub struct QueryArgs {
     /// Leave out [not sampled], the CPU time that no sample stands for: shares are of what was sampled
     #[arg(long, help_heading = "Selection")]
     pub of_sampled: bool,
+    /// Show names of C++ and Rust with all parameters, template arguments and namespaces
+    #[arg(long, help_heading = "Selection")]
+    pub full_names: bool,
     /// Weigh by this metric of the profile [default: its first]
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     pub metric: Option<String>,
@@ -166,7 +169,8 @@ impl Question {
 ///
 /// # Errors
 /// What the profile does not have is a bad request, and so is a wrong specification.
-pub fn ask(args: &QueryArgs, profile: Profile) -> Result<Asked, Failure> {
+pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<Asked, Failure> {
+    profile.set_full_names(args.full_names);
     let (index, metric) = metric(&profile, args.metric.as_deref())?;
     let mut filter = Filter {
         only: args.only.clone(),
@@ -210,6 +214,7 @@ pub fn ask(args: &QueryArgs, profile: Profile) -> Result<Asked, Failure> {
         let pruned = profile.pruned(index, percent);
         Pruned { profile, other, functions: question.below_min } = pruned;
     }
+    profile.set_full_names(args.full_names);
     Ok(Asked { profile, selection: Selection::all().metric(index), metric, question, other })
 }
 

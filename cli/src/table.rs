@@ -1,5 +1,7 @@
 //! Tables: columns wide enough for what is in them, the last one cut to the terminal.
 
+use std::ops::Range;
+
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::style::{Layout, Tone};
@@ -9,7 +11,7 @@ const GAP: &str = "  ";
 /// A column that may be cut never gets narrower than this.
 const MIN_CUT: usize = 16;
 /// What the last column has before others may have room that they could do without.
-const ENOUGH: usize = 24;
+const ENOUGH: usize = 40;
 
 /// To which side a column leans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +144,7 @@ impl Table {
             let (Some(column), Some(&width)) = (self.columns.get(i), widths.get(i)) else { continue };
             let cell = cells.get(i).cloned().unwrap_or_default();
             let shown = match limit(i) {
+                Some(limit) if columns.last() == Some(&i) => cut_name(&cell.text, limit),
                 Some(limit) => cut(&cell.text, limit),
                 None => cell.text,
             };
@@ -206,6 +209,53 @@ pub fn cut(text: &str, width: usize) -> String {
     let head = taken(text.chars(), room - tail_room);
     let tail: String = taken(text.chars().rev(), tail_room).chars().rev().collect();
     format!("{head}\u{2026}{tail}")
+}
+
+/// The name of a function in at most `width` columns: template arguments go first, then the end of what the function is
+/// in, and only then the middle of its own name.
+pub fn cut_name(text: &str, width: usize) -> String {
+    let mut text = text.to_owned();
+    while text.width() > width
+        && let Some(group) = arguments(&text).into_iter().rfind(|group| group.len() > "\u{2026}".len())
+    {
+        text.replace_range(group, "\u{2026}");
+    }
+    if text.width() <= width {
+        return text;
+    }
+    // Behind the name there may be what tells it from others, as in `a::f (b.c:9)`.
+    let path = text.get(..text.rfind(" (").unwrap_or(text.len())).unwrap_or_default();
+    let (head, own) = text.split_at(path.rfind("::").unwrap_or(0));
+    match width.checked_sub(own.width() + 1) {
+        Some(room) if !own.is_empty() && !head.is_empty() => {
+            format!("{}\u{2026}{own}", taken(head.chars(), room).trim_end_matches(':'))
+        }
+        _ => cut(&text, width),
+    }
+}
+
+/// What stands in the outermost angle brackets of a name; empty where they do not match.
+fn arguments(name: &str) -> Vec<Range<usize>> {
+    let (mut groups, mut depth, mut start) = (Vec::new(), 0usize, 0);
+    for (at, c) in name.char_indices() {
+        let before = name.get(..at).unwrap_or_default().trim_end_matches('<');
+        match c {
+            '<' if !before.ends_with("operator") => {
+                if depth == 0 {
+                    start = at + 1;
+                }
+                depth += 1;
+            }
+            '>' if depth > 0 && !before.ends_with('-') => {
+                depth -= 1;
+                if depth == 0 {
+                    groups.push(start..at);
+                }
+            }
+            _ => {}
+        }
+    }
+    if depth == 0 { groups } else { Vec::new() }
 }
 
 /// `text` in lines of at most `width` columns, broken at blanks.
@@ -278,8 +328,8 @@ mod tests {
         ]);
         table.row(vec!["1.5".into(), "0.50..2.50".into(), "a_function_with_quite_a_long_name".into()]);
         let render = |width| table.render(Layout { width: Some(width), colour: false });
-        assert!(render(44).contains("0.50..2.50  a_function_w\u{2026}a_long_name\n"), "{}", render(44));
-        assert_eq!(render(43), "self  function\n 1.5  a_function_with_quite_a_long_name\n");
+        assert!(render(53).contains("0.50..2.50  a_function_with_quite_a_long_name\n"), "{}", render(53));
+        assert_eq!(render(52), "self  function\n 1.5  a_function_with_quite_a_long_name\n");
         assert!(table.render(Layout::PLAIN).contains("0.50..2.50"));
     }
 
@@ -289,6 +339,38 @@ mod tests {
         table.row(vec![Cell::toned(Tone::Bad, "5"), "x".into()]);
         let text = table.render(Layout { width: None, colour: true });
         assert_eq!(text, "\x1b[1mn\x1b[0m  \x1b[1mwhat\x1b[0m\n\x1b[31m5\x1b[0m  x\n");
+    }
+
+    #[test]
+    fn functions_keep_their_own_name() {
+        let name = "std::map<std::string, Widget>::find";
+        for (width, expected) in [
+            (35, name),
+            (34, "std::map<\u{2026}>::find"),
+            (17, "std::map<\u{2026}>::find"),
+            (16, "std::map<\u{2026}::find"),
+            (10, "std\u{2026}::find"),
+            (7, "\u{2026}::find"),
+            (6, "::f\u{2026}nd"),
+        ] {
+            let shown = cut_name(name, width);
+            assert!(shown.width() <= width, "{shown}");
+            if width != 6 {
+                assert_eq!(shown, expected, "{width}");
+            }
+        }
+        for (name, width, expected) in [
+            ("main", 3, "m\u{2026}n"),
+            ("shape::operator<<", 15, "sh\u{2026}::operator<<"),
+            ("<Vec<u8> as Drop>::drop", 9, "<\u{2026}>::drop"),
+            ("a::b::walk_of_trees (b.c:9)", 24, "\u{2026}::walk_of_trees (b.c:9)"),
+            ("f<int>::g<a->b>::h", 12, "f<int>\u{2026}::h"),
+            ("    outer::inner::f", 15, "    outer\u{2026}::f"),
+        ] {
+            let shown = cut_name(name, width);
+            assert!(shown.width() <= width, "{shown}");
+            assert_eq!(shown, expected);
+        }
     }
 
     #[test]

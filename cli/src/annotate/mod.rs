@@ -95,8 +95,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let pattern = Pattern::new(&args.function, profile);
     let labels = profile.labels();
     let layout = Layout::of(&stdout(), colour);
-    let mut wanted: Vec<&FunctionLines> =
-        functions.iter().filter(|it| pattern.matches(&it.name, &labels.label(it.function))).collect();
+    let mut wanted: Vec<&FunctionLines> = functions.iter().filter(|it| pattern.matches(&labels, it.function)).collect();
     if wanted.is_empty() {
         let name = sanitise(&args.function);
         return Err(Failure::bad_request(anyhow!(

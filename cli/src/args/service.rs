@@ -181,6 +181,9 @@ pub struct TopArgs {
     /// process that is attached to for as long as this runs. A name that is no file's is that of a watch of the service.
     #[arg(value_name = "ID|PID|FILE|WATCH")]
     pub what: PathBuf,
+    /// Show names of C++ and Rust with all parameters, template arguments and namespaces
+    #[arg(long)]
+    pub full_names: bool,
     #[command(flatten)]
     pub by: ByArgs,
 }

@@ -18,7 +18,7 @@ pub fn view(shown: &Shown<'_>) -> FlatView {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.rows.retain(|row| shown.wants(row.function, &row.name));
+    view.rows.retain(|row| shown.wants(row.function));
     // What is too small to be shown comes last, whatever it adds up to.
     view.rows.sort_by_key(|row| Some(row.function) == shown.other);
     if let Some(limit) = shown.limit {

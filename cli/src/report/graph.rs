@@ -20,7 +20,7 @@ pub fn view(shown: &Shown<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.nodes.retain(|node| shown.wants(node.function, &node.name));
+    view.nodes.retain(|node| shown.wants(node.function));
     (view, numbers)
 }
 

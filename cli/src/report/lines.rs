@@ -18,7 +18,7 @@ pub fn view(shown: &Shown<'_>) -> LinesView {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.functions.retain(|function| shown.wants(function.function, &function.name));
+    view.functions.retain(|function| shown.wants(function.function));
     view
 }
 

@@ -67,7 +67,7 @@ struct Shown<'a> {
 }
 
 /// Which functions are asked for: those of this name or, if there is none, those whose name contains it. A name is as the
-/// program has it, or as text shows it with what tells it from others.
+/// program has it, or a short one as text shows it, with or without what tells it from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern<'a> {
     text: &'a str,
@@ -79,18 +79,18 @@ impl<'a> Pattern<'a> {
     pub fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
         let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
         let labels = profile.labels();
-        Pattern { text, exact: ids.any(|id| profile.name(id) == text || labels.label(id) == text) }
+        Pattern { text, exact: ids.any(|id| labels.any(id, |name| name == text)) }
     }
 
     /// Whether there is one.
     fn is_known(&self, labels: &Labels<'_>, functions: usize) -> bool {
         let mut ids = (0u32..).map(CostCentreId::new).take(functions);
-        self.exact || ids.any(|id| self.matches("", &labels.label(id)))
+        self.exact || ids.any(|id| self.matches(labels, id))
     }
 
-    /// Whether a function of this name, and with this label, is one.
-    pub fn matches(&self, name: &str, label: &str) -> bool {
-        if self.exact { name == self.text || label == self.text } else { label.contains(self.text) }
+    /// Whether a function is one.
+    pub fn matches(&self, labels: &Labels<'_>, function: CostCentreId) -> bool {
+        labels.any(function, |name| if self.exact { name == self.text } else { name.contains(self.text) })
     }
 }
 
@@ -133,8 +133,8 @@ impl<'a> Shown<'a> {
         (kept, beyond)
     }
     /// Whether a function is asked for.
-    fn wants(&self, function: CostCentreId, name: &str) -> bool {
-        self.function.is_none_or(|pattern| pattern.matches(name, &self.labels.label(function)))
+    fn wants(&self, function: CostCentreId) -> bool {
+        self.function.is_none_or(|pattern| pattern.matches(&self.labels, function))
     }
 
     /// How many rows to show out of `rows`.

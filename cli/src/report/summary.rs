@@ -1,12 +1,12 @@
 //! The summary: an answer in words, the most expensive chain of calls, and the functions.
 
 use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
-use ccsd_profile::{CostCentreId, sanitise};
+use ccsd_profile::{CostCentreId, Labels, sanitise};
 
 use super::{Shown, hints};
 use crate::format::{Scale, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table, cut, wrap};
+use crate::table::{Cell, Column, Table, cut_name, wrap};
 
 /// Columns of the names of files and images on a terminal.
 const WHERE_WIDTH: usize = 20;
@@ -42,7 +42,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let interpreter = hints::interpreter(&view);
     match &interpreter {
         Some(hint) => say(Tone::Warning, hint),
-        None => say(Tone::Strong, &headline(&view)),
+        None => say(Tone::Strong, &headline(&view, &shown.labels)),
     }
     for hint in hints::hints(shown.profile, &view, interpreter.is_some()) {
         say(Tone::Warning, &hint);
@@ -57,7 +57,7 @@ pub fn text(shown: &Shown<'_>) -> String {
 }
 
 /// The answer in a sentence.
-fn headline(view: &SummaryView) -> String {
+fn headline(view: &SummaryView, labels: &Labels<'_>) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
     // Of `main` alone everybody knows.
     let named = match named {
@@ -65,14 +65,14 @@ fn headline(view: &SummaryView) -> String {
         [only] if only.name == "main" => &[],
         all => all,
     };
-    let Some(last) = named.last() else { return largest(view) };
+    let Some(last) = named.last() else { return largest(view, labels) };
     let left_out = named.len().saturating_sub(NAMED);
     let mut path = String::new();
     for (i, step) in named.iter().enumerate().skip(left_out) {
         if i > left_out {
             path.push_str(if step.folded > 0 || step.uncertain { " -> ... -> " } else { " -> " });
         }
-        path.push_str(&cut(&sanitise(&step.name), NAME_WIDTH));
+        path.push_str(&cut_name(&sanitise(&step.name), NAME_WIDTH));
         if let Some(place) = place(step).filter(|_| step.own) {
             path.push_str(&format!(" ({place})"));
         }
@@ -82,7 +82,7 @@ fn headline(view: &SummaryView) -> String {
     let detail = match next {
         next if own >= next.map_or(NOTABLE, |next| next.share.fraction) => format!(", {} in itself", whole(own)),
         Some(next) => {
-            format!(", which calls {}: {}", cut(&sanitise(&next.name), NAME_WIDTH), whole(next.share.fraction))
+            format!(", which calls {}: {}", cut_name(&sanitise(&next.name), NAME_WIDTH), whole(next.share.fraction))
         }
         None => String::new(),
     };
@@ -90,13 +90,13 @@ fn headline(view: &SummaryView) -> String {
 }
 
 /// The same where no chain of calls has much of the time.
-fn largest(view: &SummaryView) -> String {
+fn largest(view: &SummaryView, labels: &Labels<'_>) -> String {
     let by_self = |row: &&FlatRow| row.self_weight;
     let Some(row) = view.own.iter().max_by_key(by_self).or(view.others.iter().max_by_key(by_self)) else {
         return String::new();
     };
     let (own, all) = (row.self_share.fraction, row.inherited_share.fraction);
-    let name = cut(&sanitise(&row.name), NAME_WIDTH);
+    let name = cut_name(&sanitise(&labels.label(row.function)), NAME_WIDTH);
     format!("No chain of calls dominates; most is in {name}: {} in itself, {} in total", whole(own), whole(all))
 }
 

@@ -119,10 +119,14 @@ fn stats() {
 #[test]
 fn an_exact_name_wins_over_a_part_of_one() {
     let profile = example();
-    assert!(!Pattern::new("c", &profile).exact);
-    assert!(Pattern::new("c", &profile).matches("abc", "abc"));
-    assert!(Pattern::new("a", &profile).exact);
-    assert!(!Pattern::new("a", &profile).matches("abc", "abc"));
+    let labels = profile.labels();
+    let matches = |text: &str| -> Vec<String> {
+        let pattern = Pattern::new(text, &profile);
+        let ids = (2u32..).map(CostCentreId::new).take(profile.cost_centres().len() - 2);
+        ids.filter(|&id| pattern.matches(&labels, id)).map(|id| profile.name(id).into_owned()).collect()
+    };
+    assert_eq!(matches("a"), ["a"]);
+    assert_eq!(matches("[31m"), ["c\x1b[31m"]);
     let none = Shown { function: Some(Pattern::new("nosuch", &profile)), ..shown(&profile) };
     assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name contains \"nosuch\"\n");
 }

@@ -27,9 +27,7 @@ pub fn width(terminal: Option<usize>) -> usize {
 pub fn view(shown: &Shown<'_>) -> TimelineView {
     let inherited = shown.sort == Some(SortColumn::Inherited);
     let most = shown.limit.unwrap_or(usize::MAX);
-    TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| {
-        shown.wants(row.function, &row.name)
-    })
+    TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(row.function))
 }
 
 /// As text.

@@ -66,7 +66,7 @@ pub fn butterflies(shown: &Shown<'_>) -> Butterflies {
         Butterfly { row, callers, callees }
     };
     let most = if shown.layout.is_terminal() { FUNCTIONS_ON_TERMINAL } else { MOST_FUNCTIONS };
-    let mut rows: Vec<FlatRow> = flat.rows.into_iter().filter(|row| shown.wants(row.function, &row.name)).collect();
+    let mut rows: Vec<FlatRow> = flat.rows.into_iter().filter(|row| shown.wants(row.function)).collect();
     let left_out = rows.len().saturating_sub(most);
     rows.truncate(most);
     Butterflies { total: flat.total, functions: rows.into_iter().map(butterfly).collect(), left_out }

@@ -351,7 +351,7 @@ mod tests {
     }
 
     fn shown(source: &mut Source, update: u64) -> (State, Model) {
-        let (mut state, mut model) = (State::new(), Model::new());
+        let (mut state, mut model) = (State::new(), Model::new(false));
         model.begin(source.profile.session());
         model.update(&source.update(update)).unwrap();
         state.refresh(&model);

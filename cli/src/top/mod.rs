@@ -54,7 +54,7 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     let mut taken = Taken::take().map_err(unusable)?;
     let by = By { daemon_only: false, ..by(&args.by) };
-    let mut top = Top { model: Model::new(), state: State::new(), dumps: bounded(1), by };
+    let mut top = Top { model: Model::new(args.full_names), state: State::new(), dumps: bounded(1), by };
     top.state.message = notes;
     let mut from: Receiver<Event> = events.clone();
     let end = loop {

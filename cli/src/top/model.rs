@@ -51,24 +51,26 @@ struct Held {
     update: Option<Update>,
 }
 
-fn empty(session: &Session) -> Profile {
-    Profile::new(session.clone(), Limits::reading())
+fn empty(session: &Session, full_names: bool) -> Profile {
+    let mut profile = Profile::new(session.clone(), Limits::reading());
+    profile.set_full_names(full_names);
+    profile
 }
 
 /// The names of a profile without what was charged: what later updates refer to.
 fn names(profile: &Profile) -> Result<Profile, UpdateError> {
     let mut names = profile.snapshot();
     names.clear_charges();
-    let mut copy = empty(profile.session());
+    let mut copy = empty(profile.session(), profile.has_full_names());
     copy.apply(&names)?;
     Ok(copy)
 }
 
 impl Model {
-    /// Nothing yet.
-    pub fn new() -> Model {
+    /// Nothing yet; names will be shown as they are, or as text shows them.
+    pub fn new(full_names: bool) -> Model {
         Model {
-            profile: empty(&Session::default()),
+            profile: empty(&Session::default(), full_names),
             last: None,
             wants_last: false,
             frozen: None,
@@ -86,7 +88,7 @@ impl Model {
             *held = Held { begun: Some(session.clone()), update: None };
             return;
         }
-        self.profile = empty(session);
+        self.profile = empty(session, self.profile.has_full_names());
         (self.last, self.frozen, self.until) = (None, None, 0);
         self.points.clear();
         self.ended = false;
@@ -211,7 +213,7 @@ impl Model {
         if self.frozen.take().is_some() {
             return Ok(());
         }
-        let mut before = empty(self.profile.session());
+        let mut before = empty(self.profile.session(), self.profile.has_full_names());
         before.apply(&self.profile.snapshot())?;
         let at = self.profile.accounting().duration_ns;
         self.frozen = Some(Frozen { before, since: names(&self.profile)?, at });
@@ -236,7 +238,7 @@ pub mod tests {
         pub fn new() -> Source {
             let metric = Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds };
             let session = Session { target: "./prog".into(), metrics: vec![metric], ..Session::default() };
-            let mut profile = empty(&session);
+            let mut profile = empty(&session, false);
             let process = Process { pid: 10, start_time: 1, exec_generation: 0, parent: None, name: "prog".into() };
             let process = profile.add_process(process);
             let thread = profile.add_thread(Thread { process, tid: 10, name: "prog".into() });
@@ -279,7 +281,7 @@ pub mod tests {
     }
 
     fn model(source: &Source) -> Model {
-        let mut model = Model::new();
+        let mut model = Model::new(false);
         model.begin(source.profile.session());
         model
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ccsd_profile::view::{DiffView, FlatView, GraphView, Matching, Selection, ThreadsView, Total, TreeView};
-use ccsd_profile::{CostCentreId, ThreadId, sanitise};
+use ccsd_profile::{CostCentreId, Labels, ThreadId, sanitise};
 
 use super::model::Model;
 
@@ -230,7 +230,8 @@ impl Question {
         let matching = Matching::of(model.frozen().into_iter().flat_map(|frozen| [&frozen.before, &frozen.since]));
         let labels = profile.labels();
         let view = FlatView::new(profile, &selection);
-        let rows = view.rows.into_iter().map(|row| {
+        let wanted = |labels: &Labels<'_>, function| labels.any(function, |name| self.matches(name));
+        let rows = view.rows.into_iter().filter(|row| wanted(&labels, row.function)).map(|row| {
             let change = changes.remove(&matching.function(profile, row.function));
             let label = labels.label(row.function);
             let shown =
@@ -241,14 +242,14 @@ impl Question {
         // Those that are seen no more.
         if let Some(frozen) = model.frozen().filter(|_| !changes.is_empty()) {
             let labels_before = frozen.before.labels();
-            rows.extend(FlatView::new(&frozen.before, &selection).rows.into_iter().filter_map(|row| {
+            let before = FlatView::new(&frozen.before, &selection).rows.into_iter();
+            rows.extend(before.filter(|row| wanted(&labels_before, row.function)).filter_map(|row| {
                 let change = changes.remove(&matching.function(&frozen.before, row.function))?;
                 let label = labels_before.label(row.function);
                 let shown = Row::new(Key::Function(row.function), 0, 0, &label, &row.image);
                 Some(Row { change: Some(change), ..shown })
             }));
         }
-        rows.retain(|row| self.matches(&row.name));
         self.order(&mut rows);
         (rows, view.total)
     }
@@ -333,7 +334,7 @@ impl Question {
                 )
             };
             let mut rows: Vec<Row> =
-                arcs.iter().filter(|arc| self.matches(&labels.label(arc.function))).map(row).collect();
+                arcs.iter().filter(|arc| labels.any(arc.function, |name| self.matches(name))).map(row).collect();
             if self.sort == Sort::Name {
                 self.order(&mut rows);
             }

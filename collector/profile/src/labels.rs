@@ -11,12 +11,16 @@ use crate::ids::CostCentreId;
 use crate::model::CostCentre;
 use crate::name::basename;
 use crate::profile::Profile;
+use crate::readable;
 
-/// The names of a profile's functions as text shows them: a name that several functions of the profile have is followed by
-/// what tells each from the others, as in `walk (b.c:12)`; other names stay bare.
+/// The names of a profile's functions as text shows them: short ones of C++ and Rust (`std::map<std::string, int>::find`),
+/// no two of which are equal. A name that several functions of the profile have is followed by what tells each from the
+/// others, as in `walk (b.c:12)`; other names stay bare.
 #[derive(Debug)]
 pub struct Labels<'a> {
     profile: &'a Profile,
+    /// What is shown for names that are not shown as they are.
+    short: HashMap<&'a str, Cow<'a, str>>,
     apart: HashMap<CostCentreId, Apart>,
 }
 
@@ -53,12 +57,36 @@ pub struct Definition {
     /// What text shows behind its name, in parentheses; `None` where no other function has the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apart: Option<String>,
+    /// What text shows for its name; `None` where it shows the name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short_name: Option<String>,
 }
 
 impl Profile {
     /// The names of all functions, for text. Takes time linear in the number of functions.
     #[must_use]
     pub fn labels(&self) -> Labels<'_> {
+        let mut labels = self.full_labels();
+        if !self.full_names {
+            labels.short = readable::shown(self.cost_centres().iter().filter_map(CostCentre::name));
+        }
+        labels
+    }
+
+    /// Whether [`Profile::labels`], and with it all text, has names as they are.
+    pub const fn set_full_names(&mut self, full: bool) {
+        self.full_names = full;
+    }
+
+    /// Whether that was asked for.
+    #[must_use]
+    pub const fn has_full_names(&self) -> bool {
+        self.full_names
+    }
+
+    /// The names of all functions as they are, for other programs.
+    #[must_use]
+    pub(crate) fn full_labels(&self) -> Labels<'_> {
         let functions = (0u32..).map(CostCentreId::new).take(self.cost_centres().len());
         let named = functions.filter(|&id| self.real(id) == id).map(|id| (self.name(id), id));
         let of = |id, attribute: fn(&Profile, &CostCentre) -> Option<String>| {
@@ -76,12 +104,12 @@ impl Profile {
                 &|id| of(id, linkage),
             ],
         );
-        Labels { profile: self, apart }
+        Labels { profile: self, short: HashMap::new(), apart }
     }
 }
 
 impl<'a> Labels<'a> {
-    /// The name of a function, as [`Profile::name`] gives it, and what tells it from others of that name.
+    /// The name of a function, and what tells it from others of that name.
     #[must_use]
     pub fn label(&self, id: CostCentreId) -> Cow<'_, str> {
         self.with(id, true)
@@ -103,9 +131,24 @@ impl<'a> Labels<'a> {
         self.profile.name(id)
     }
 
+    /// Whether any of the names of a function is meant: the whole, a short one, or either with what tells it from others.
+    pub fn any(&self, id: CostCentreId, is_meant: impl Fn(&str) -> bool) -> bool {
+        let name = self.profile.name(id);
+        is_meant(&name)
+            || is_meant(&readable::short(&name))
+            || is_meant(&self.label(id))
+            || self.apart(id).is_some_and(|apart| is_meant(&labelled(name, Some(&apart))))
+    }
+
     fn with(&self, id: CostCentreId, with_image: bool) -> Cow<'_, str> {
         let apart = self.apart.get(&id).and_then(|apart| apart.text(with_image));
-        labelled(self.profile.name(id), apart.as_deref())
+        let name = self.profile.name(id);
+        labelled(self.short.get(&*name).cloned().unwrap_or(name), apart.as_deref())
+    }
+
+    /// What is shown for the name of a function; `None` where that is its name.
+    pub(crate) fn short_name(&self, id: CostCentreId) -> Option<String> {
+        self.short.get(&*self.profile.name(id)).map(|short| short.clone().into_owned())
     }
 
     /// What stands behind the name of a function, in parentheses; `None` where no other function has the name.
@@ -121,6 +164,7 @@ impl<'a> Labels<'a> {
             line: centre.map(|it| it.line).filter(|&line| line > 0),
             start: centre.and_then(|it| it.start),
             apart: self.apart(id),
+            short_name: self.short_name(id),
         }
     }
 }

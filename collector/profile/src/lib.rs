@@ -35,6 +35,7 @@ pub mod origin;
 mod pace;
 mod profile;
 pub mod query;
+mod readable;
 mod shed;
 mod squares;
 mod stream;

@@ -3,7 +3,15 @@
 use std::borrow::Cow;
 
 use crate::ids::CostCentreId;
+use crate::model::CostCentre;
 use crate::profile::Profile;
+
+impl CostCentre {
+    /// Its display name, else its linkage name.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.display_name.as_deref().or(self.linkage_name.as_deref())
+    }
+}
 
 impl Profile {
     /// What to call a function: its display name, else its linkage name, else `image+0x1234` with the file name of its
@@ -11,7 +19,7 @@ impl Profile {
     #[must_use]
     pub fn name(&self, id: CostCentreId) -> Cow<'_, str> {
         let Some(cost_centre) = self.cost_centre(id) else { return Cow::Borrowed("[unknown]") };
-        if let Some(name) = cost_centre.display_name.as_deref().or(cost_centre.linkage_name.as_deref()) {
+        if let Some(name) = cost_centre.name() {
             return Cow::Borrowed(name);
         }
         let image = self.image_name(id);

@@ -65,6 +65,8 @@ pub struct Profile {
     pub(crate) collecting: bool,
     /// Bytes of all names.
     pub(crate) string_bytes: usize,
+    /// Text shows names as they are.
+    pub(crate) full_names: bool,
 }
 
 impl Profile {
@@ -101,6 +103,7 @@ impl Profile {
             renamed_threads: Vec::new(),
             sent: Counts::default(),
             collecting: true,
+            full_names: false,
             string_bytes: 0,
         };
         // What every profile has, under the ids that the constants name.

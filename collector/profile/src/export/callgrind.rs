@@ -37,7 +37,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "positions: line\nevent: {event} : {} in {}", sanitise(&metric.name), unit_name(metric.unit))?;
     writeln!(out, "events: {event}\nsummary: {}\n", graph.total.weight)?;
 
-    let mut names = Names { labels: profile.labels(), known: BTreeSet::new() };
+    let mut names = Names { labels: profile.full_labels(), known: BTreeSet::new() };
     for node in &graph.nodes {
         let declared = profile.cost_centre(node.function).map_or(0, |it| it.line);
         let file = names.file(node.function);

@@ -15,7 +15,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     if let Some(column) = export.sort {
         view.sort(column);
     }
-    let labels = export.profile.labels();
+    let labels = export.profile.full_labels();
     for row in view.rows {
         let (name, image) = (labels.label_beside_image(row.function), sanitise(&row.image));
         let name = sanitise(&name);

@@ -15,7 +15,7 @@ const LEAST_ARC: f64 = 0.001;
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let graph = GraphView::new(export.profile, export.selection);
-    let labels = export.profile.labels();
+    let labels = export.profile.full_labels();
     let total = graph.total.weight;
     let share = |weight: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
     let kept: HashSet<_> = graph

@@ -10,7 +10,7 @@ use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 pub(super) fn lines(export: &Export<'_>) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     let profile = export.profile;
-    let labels = profile.labels();
+    let labels = profile.full_labels();
     let mut names: Vec<String> = (0..profile.cost_centres().len())
         .map(|i| frame_name(&labels, crate::CostCentreId::new(i as u32)).replace(';', ":"))
         .collect();

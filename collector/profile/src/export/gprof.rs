@@ -24,7 +24,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     };
     let in_unit = |weight: u64| weight as f64 / scale;
     let flat = FlatView::new(export.profile, export.selection);
-    let labels = export.profile.labels();
+    let labels = export.profile.full_labels();
     let total = flat.total.weight;
     let share = |weight: u64| if total == 0 { 0.0 } else { 100.0 * weight as f64 / total as f64 };
 

@@ -82,7 +82,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             weights: stack.weights.to_vec(),
         });
     });
-    let labels = profile.labels();
+    let labels = profile.full_labels();
     let functions = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Function {
         name: profile.name(crate::CostCentreId::new(i)).into_owned(),
         linkage_name: centre.linkage_name.clone(),

@@ -195,7 +195,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut functions: HashMap<(CostCentreId, String), u64> = HashMap::new();
     let (thread_key, tid_key) = (strings.id("thread"), strings.id("tid"));
     let (process_key, pid_key) = (strings.id("process"), strings.id("pid"));
-    let labels = profile.labels();
+    let labels = profile.full_labels();
     // Weight and number of the samples: [not sampled] has a weight alone.
     let mut sampled = (0u64, 0u64);
     walk(export, |stack| {

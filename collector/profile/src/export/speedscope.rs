@@ -94,7 +94,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             sampled.end_value = sampled.end_value.saturating_add(weight);
         }
     }
-    let labels = profile.labels();
+    let labels = profile.full_labels();
     let gap = Frame { name: frame_name(&labels, GAP_FRAME).into_owned(), file: None, line: None };
     let frames = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Frame {
         name: frame_name(&labels, crate::CostCentreId::new(i)).into_owned(),

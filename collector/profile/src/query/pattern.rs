@@ -126,11 +126,10 @@ impl Pattern {
             Subject::Name => {
                 // A name as the profile has it or as text shows it, with what tells it from others.
                 let labels = profile.labels();
-                let matches = |id| self.is_match(&profile.name(id)) || self.is_match(&labels.label(id));
-                let exact: Vec<_> = ids().filter(|&id| matches(id)).collect();
+                let exact: Vec<_> = ids().filter(|&id| labels.any(id, |name| self.is_match(name))).collect();
                 match &self.matcher {
                     Matcher::Plain(text) if exact.is_empty() => {
-                        ids().filter(|&id| labels.label(id).contains(text)).collect()
+                        ids().filter(|&id| labels.any(id, |name| name.contains(text))).collect()
                     }
                     _ => exact,
                 }

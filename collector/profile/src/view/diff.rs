@@ -109,7 +109,7 @@ impl DiffView {
         let of_self = [tested(|it| &it.own, false), tested(|it| &it.own, true)];
         let of_inherited = [tested(|it| &it.inherited, false), tested(|it| &it.inherited, true)];
         let said = |list: &[bool], at: usize| list.get(at).copied().unwrap_or(false);
-        let labels = labels(&functions.keys().cloned().collect::<Vec<_>>(), false);
+        let labels = labels(&functions.keys().cloned().collect::<Vec<_>>(), false, matching.full_names);
         let mut rows: Vec<DiffRow> = functions
             .into_iter()
             .zip(labels)

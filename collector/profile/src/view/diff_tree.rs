@@ -212,7 +212,7 @@ impl DiffTree {
         Self {
             before: before.of_a_run(),
             after: after.of_a_run(),
-            labels: labels(&functions, true),
+            labels: labels(&functions, true, matching.full_names),
             functions,
             nodes,
             roots,

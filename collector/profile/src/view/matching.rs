@@ -8,6 +8,7 @@ use crate::ids::CostCentreId;
 use crate::labels::{labelled, tell_apart};
 use crate::name::basename;
 use crate::profile::Profile;
+use crate::readable;
 
 /// A function of several profiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -31,6 +32,8 @@ pub struct Matching {
     programs: Option<(HashSet<String>, String)>,
     /// By file name of image, the build id that all profiles have of it; `None` where they have several or one has none.
     builds: HashMap<String, Option<Vec<u8>>>,
+    /// One of them shows names as they are.
+    pub(super) full_names: bool,
 }
 
 impl Matching {
@@ -38,7 +41,8 @@ impl Matching {
     #[must_use]
     pub fn of<'a>(profiles: impl IntoIterator<Item = &'a Profile>) -> Self {
         let profiles: Vec<&Profile> = profiles.into_iter().collect();
-        let mut matching = Self { programs: programs(&profiles), builds: HashMap::new() };
+        let full_names = profiles.iter().any(|profile| profile.full_names);
+        let mut matching = Self { programs: programs(&profiles), builds: HashMap::new(), full_names };
         for image in profiles.into_iter().flat_map(Profile::images) {
             let build_id = Some(&image.build_id).filter(|build_id| !build_id.is_empty());
             let name = matching.image(basename(&image.name)).to_owned();
@@ -96,8 +100,10 @@ fn program(profile: &Profile) -> Option<&str> {
 }
 
 /// The names of these functions as text shows them, with what tells them apart where several have one name; beside a column
-/// with the image, the image does not.
-pub(super) fn labels(functions: &[DiffFunction], with_image: bool) -> Vec<String> {
+/// with the image, the image does not. Names are as they are if that is asked for.
+pub(super) fn labels(functions: &[DiffFunction], with_image: bool, full_names: bool) -> Vec<String> {
+    let names = functions.iter().map(|function| function.name.as_str()).filter(|_| !full_names);
+    let short = readable::shown(names);
     let named = functions.iter().enumerate().map(|(at, function)| (function.name.as_str().into(), at));
     let of = |at: usize| functions.get(at);
     let image = |at| of(at).map(|it| it.image.clone());
@@ -105,7 +111,8 @@ pub(super) fn labels(functions: &[DiffFunction], with_image: bool) -> Vec<String
     let apart = tell_apart(named, &[&image, &definition]);
     let label = |(at, function): (usize, &DiffFunction)| {
         let apart = apart.get(&at).and_then(|apart| apart.text(with_image));
-        labelled(function.name.as_str().into(), apart.as_deref()).into_owned()
+        let name = short.get(function.name.as_str()).map_or(function.name.as_str(), |short| short);
+        labelled(name.into(), apart.as_deref()).into_owned()
     };
     functions.iter().enumerate().map(label).collect()
 }

@@ -125,9 +125,11 @@ fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> (N
 }
 
 /// The name of a function as text shows it, see [`Labels`](crate::Labels).
-fn named<'a>(function: CostCentreId, names: &'a Names, definitions: &Definitions) -> Cow<'a, str> {
-    let name = names.get(&function).map_or("[unknown]", String::as_str);
-    labelled(name.into(), definitions.get(&function).and_then(|it| it.apart.as_deref()))
+fn named<'a>(function: CostCentreId, names: &'a Names, definitions: &'a Definitions) -> Cow<'a, str> {
+    let definition = definitions.get(&function);
+    let short = definition.and_then(|it| it.short_name.as_ref());
+    let name = short.or_else(|| names.get(&function)).map_or("[unknown]", String::as_str);
+    labelled(name.into(), definition.and_then(|it| it.apart.as_deref()))
 }
 
 /// Bytes of names in a list of stacks: in proportion to what the profile itself holds, because names can be long, stacks

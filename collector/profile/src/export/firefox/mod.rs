@@ -197,7 +197,7 @@ impl<'a> Tables<'a> {
         let mut tables = Self {
             shared: Shared::default(),
             libs: export.profile.images().iter().map(lib).collect(),
-            labels: export.profile.labels(),
+            labels: export.profile.full_labels(),
             strings: HashMap::new(),
             functions: HashMap::new(),
             sources: HashMap::new(),

@@ -1,0 +1,116 @@
+//! Names of C++ and Rust functions as people write them.
+//!
+//! A demangled name is taken apart at its brackets ([`syntax`]), so that nothing is ever cut inside of them or inside the
+//! name of an operator. What does not look like such a name (Go, Java, JavaScript, names that a limit cut) stays as it is.
+
+mod shorten;
+mod syntax;
+mod types;
+
+use std::borrow::Cow;
+
+use hashbrown::hash_map::Entry;
+use hashbrown::{HashMap, HashSet};
+
+use shorten::{long_form, short_form};
+use syntax::parse;
+
+/// What demanglers put before a name.
+const SPECIAL: [&str; 6] = [
+    "non-virtual thunk to ",
+    "virtual thunk to ",
+    "covariant return thunk to ",
+    "guard variable for ",
+    "TLS init function for ",
+    "TLS wrapper function for ",
+];
+
+/// What demanglers put behind a name that compilers have appended something to.
+const CLONE: &str = " [clone ";
+
+/// How much of a name is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Without return type and parameters; long template arguments as `<...>`.
+    Short,
+    /// With parameters and all template arguments; without return type, default arguments and inline namespaces.
+    Long,
+    /// As it is.
+    Full,
+}
+
+impl Form {
+    const fn longer(self) -> Form {
+        match self {
+            Form::Short => Form::Long,
+            Form::Long | Form::Full => Form::Full,
+        }
+    }
+}
+
+/// The shortest form of a name: `std::map<std::string, int>::find`.
+pub(crate) fn short(name: &str) -> Cow<'_, str> {
+    form(name, Form::Short)
+}
+
+fn form(name: &str, form: Form) -> Cow<'_, str> {
+    // Every rule is about something in brackets.
+    if form == Form::Full || !name.contains(['<', '(', '{', '[']) {
+        return Cow::Borrowed(name);
+    }
+    let start = SPECIAL.iter().find(|prefix| name.starts_with(**prefix)).map_or(0, |prefix| prefix.len());
+    let (prefix, rest) = name.split_at(start);
+    let (own, clone) = rest.split_at(rest.find(CLONE).unwrap_or(rest.len()));
+    let form = if form == Form::Short { short_form } else { long_form };
+    match parse(own).and_then(form) {
+        Some(text) if text != own => Cow::Owned([prefix, &text, clone].concat()),
+        _ => Cow::Borrowed(name),
+    }
+}
+
+/// The names that are shown for these, without those that are shown as they are. No two that differ are shown as one: both
+/// get a longer form.
+pub(crate) fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'n, str>> {
+    /// Who has a form.
+    enum Owner<'n> {
+        One(&'n str, Form),
+        /// Two had it, and now have longer ones.
+        Nobody,
+    }
+    let mut known: HashSet<&str> = HashSet::new();
+    let mut owners: HashMap<Cow<'n, str>, Owner<'n>> = HashMap::new();
+    let mut next: Vec<(&str, Form)> = Vec::new();
+    for name in names {
+        next.extend(known.insert(name).then_some((name, Form::Short)));
+        // At most two forms of each name come after its first.
+        while let Some((name, at)) = next.pop() {
+            match owners.entry(form(name, at)) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(Owner::One(name, at));
+                }
+                Entry::Occupied(mut occupied) => {
+                    let before = occupied.insert(if at == Form::Full { Owner::One(name, at) } else { Owner::Nobody });
+                    match before {
+                        // Another name as it is keeps it.
+                        Owner::One(other, Form::Full) => {
+                            occupied.insert(Owner::One(other, Form::Full));
+                        }
+                        Owner::One(other, shorter) => next.push((other, shorter.longer())),
+                        Owner::Nobody => {}
+                    }
+                    if at != Form::Full {
+                        next.push((name, at.longer()));
+                    }
+                }
+            }
+        }
+    }
+    let shown = owners.into_iter().filter_map(|(text, owner)| match owner {
+        Owner::One(name, _) => Some((name, text)),
+        Owner::Nobody => None,
+    });
+    shown.filter(|(name, text)| text != name).collect()
+}
+
+#[cfg(test)]
+mod tests;
