@@ -1,7 +1,7 @@
 //! The processes that are named on the command line, by their numbers or by their names.
 
 use anyhow::anyhow;
-use ccsd_collector::process::procfs::{Named, command_line, named, owner_name};
+use ccsd_collector::procfs::{Named, command_line, named, owner_name};
 use ccsd_profile::sanitise;
 
 use crate::args::values::ProcessName;

@@ -9,7 +9,7 @@ use ccsd_profile::{
 use hashbrown::HashMap;
 
 use crate::batch::Death;
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::resolve::Resolver;
 use crate::unwind::{Frame, Root};
 

@@ -6,6 +6,8 @@
 //! told: no clock is read and nothing is opened. Threads that end before their first sample are no reason to go slower:
 //! fewer samples would see less of them.
 
+use crate::error::{Error, Result};
+
 /// Times that a rate is halved for want of room, here and by the budget of the service.
 pub const HALVINGS: u8 = 4;
 
@@ -68,11 +70,11 @@ impl Overhead {
     ///
     /// # Errors
     /// [`Error::Overhead`](crate::Error::Overhead) outside of [`Overhead::PERCENT`].
-    pub fn percent(percent: f64) -> crate::Result<Overhead> {
+    pub fn percent(percent: f64) -> Result<Overhead> {
         if Overhead::PERCENT.contains(&percent) {
             Ok(Overhead((percent * 1e4).round() as u32))
         } else {
-            Err(crate::Error::Overhead(percent))
+            Err(Error::Overhead(percent))
         }
     }
 
@@ -80,7 +82,7 @@ impl Overhead {
     ///
     /// # Errors
     /// The same.
-    pub fn ppm(ppm: u32) -> crate::Result<Overhead> {
+    pub fn ppm(ppm: u32) -> Result<Overhead> {
         Overhead::percent(f64::from(ppm) / 1e4)
     }
 

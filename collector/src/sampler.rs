@@ -22,16 +22,16 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use crate::batch::{Batch, Item, Mark};
 use crate::budget::Budget;
+use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::give_back::give_back;
 use crate::pace::Pace;
-use crate::perf::now_ns;
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::filter::Filter;
 use crate::process::jit_code::JitEvent;
 use crate::process::owner::{Denied, Owner};
-use crate::process::procfs;
+use crate::procfs;
 use crate::promptness::Urgency;
 use crate::pulse::Pulse;
 use crate::usage::thread_cpu_ns;

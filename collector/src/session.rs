@@ -22,7 +22,7 @@ use crate::perf::layout::Layout;
 use crate::perf::set::EventSet;
 use crate::perf::signals::Unwatched;
 use crate::perf::situation::{Situation, can_be_per_cpu};
-use crate::process::procfs;
+use crate::procfs;
 use crate::promptness::become_favoured;
 use crate::pulse::{LOOK, Pulse, Watch};
 use crate::sampler::{Channels, Command, Sampler};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::process::owner::{Denied, Owner};
-use ccsd_collector::process::procfs;
+use ccsd_collector::procfs;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Group, User, geteuid};
 

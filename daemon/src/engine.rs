@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
-use ccsd_collector::process::procfs;
+use ccsd_collector::procfs;
 use ccsd_collector::{Error, Options, Session, SessionEvent, without_arguments};
 use ccsd_profile::{Accounting, Profile, Session as SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};

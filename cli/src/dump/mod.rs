@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use ccsd_collector::Error;
 use ccsd_collector::dump::{Dump, dump};
-use ccsd_collector::process::procfs;
+use ccsd_collector::procfs;
 use ccsd_daemon::By;
 use ccsd_daemon::client::{Client, ClientError};
 use crossbeam_channel::Receiver;

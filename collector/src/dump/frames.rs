@@ -4,7 +4,7 @@ use ccsd_profile::{CostCentreId, Limits, Profile, Session};
 use hashbrown::HashMap;
 
 use crate::budget::Budget;
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::ProcessTable;

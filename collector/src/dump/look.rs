@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::process::procfs;
+use crate::procfs;
 
 use super::model::State;
 

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashSet;
 
+use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::perf::now_ns;
 use crate::process::owner::Owner;
-use crate::process::procfs;
+use crate::procfs;
 use crate::session::check_target;
 use crate::system;
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::perf::ring_buffer::PAGE;
 
 /// The first piece: more than most stacks hold. It takes some 10 us.

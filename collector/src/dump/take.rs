@@ -13,10 +13,10 @@ use nix::sys::prctl;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
+use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::perf::now_ns;
 use crate::perf::record::{OTHERS, UserRegs};
-use crate::process::procfs;
+use crate::procfs;
 use crate::promptness::become_urgent;
 
 use super::calls::{can_be_made_again, not_to_be_interrupted};

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::files::{GrowingFile, Grown};
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitSource;
 

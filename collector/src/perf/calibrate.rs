@@ -14,8 +14,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::attr::EventSpec;
 use super::event::{disable, enable, open};
-use super::now_ns;
 use super::ring_buffer::{PAGE, RingBuffer};
+use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::system;
 use crate::usage::thread_cpu_ns;

@@ -20,11 +20,3 @@ pub mod situation;
 pub mod sorter;
 pub mod tick;
 pub mod told;
-
-use nix::time::{ClockId, clock_gettime};
-
-/// Now, by the clock of all records: `CLOCK_MONOTONIC` in nanoseconds.
-pub fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |t| (t.tv_sec().unsigned_abs()) * 1_000_000_000 + t.tv_nsec().unsigned_abs())
-}

@@ -24,7 +24,7 @@ use super::sorter::EventSorter;
 use super::told::{Counted, Told, sum_of};
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
-use crate::process::procfs;
+use crate::procfs;
 use crate::system;
 
 pub use renew::Renewal;

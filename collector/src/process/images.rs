@@ -15,10 +15,10 @@ pub use super::image::{Image, ImageIndex};
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
-use super::procfs;
 use super::recent_files::RecentFiles;
 use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
+use crate::procfs;
 use crate::system;
 
 /// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500

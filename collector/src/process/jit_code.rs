@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use ccsd_symbolizer::{Door, FileRoot};
 
 use super::image::ImageIndex;
-use super::procfs;
+use crate::procfs;
 
 /// Processes that generate code and are alive, at most: each has a file or two open. Those beyond share one image, whose
 /// code goes without names.

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use nix::time::{ClockId, clock_gettime};
-
 use super::jit_code::JitCode;
 use super::mappings::Mappings;
-use crate::perf::now_ns;
+use crate::clock::{boot_ticks, now_ns};
 use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
@@ -18,9 +16,6 @@ pub struct ProcessKey(pub u32);
 /// One thread of a [`ProcessKey`] in this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadKey(pub u32);
-
-/// Clock ticks per second in /proc (`USER_HZ`), fixed at 100 on every architecture that Linux runs on today.
-pub(super) const TICK_NS: u64 = 10_000_000;
 
 /// A live process.
 #[derive(Clone, Debug)]
@@ -76,7 +71,7 @@ pub struct Thread {
 
 impl Thread {
     pub(super) fn new(key: ThreadKey, pid: u32, name: String, is_others: bool) -> Thread {
-        let known_since = start_time(now_ns());
+        let known_since = boot_ticks(now_ns());
         let (group_values, shadow) = (GroupValues::default(), ShadowStack::default());
         Thread { key, pid, name, announced: false, group_values, shadow, is_others, known_since }
     }
@@ -113,14 +108,4 @@ impl GroupValues {
         let before = self.last[ring].replace(value).unwrap_or(if self.unknown_start { value } else { 0 });
         value.saturating_sub(before)
     }
-}
-
-/// Clock ticks since boot, as /proc counts them, for a record's time. The one clock runs while the machine is suspended,
-/// the other does not.
-pub(super) fn start_time(monotonic_ns: u64) -> u64 {
-    let nanos = |clock| {
-        clock_gettime(clock).map_or(0, |t| t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs())
-    };
-    let suspended = nanos(ClockId::CLOCK_BOOTTIME).saturating_sub(nanos(ClockId::CLOCK_MONOTONIC));
-    monotonic_ns.saturating_add(suspended) / TICK_NS
 }

@@ -8,10 +8,10 @@ use super::images::{ImageIndex, Images};
 use super::jit_code::JitCode;
 use super::mapped_file::MappedFile;
 use super::mappings::{MAX_MAPPINGS, Mapping, Mappings};
-use super::procfs::{self, MapEntry};
 use super::{MAPPING_BYTES, ProcessTable};
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::perf::record::Mmap;
+use crate::procfs::{self, MapEntry};
 
 impl ProcessTable {
     /// How many more mappings there is room for.

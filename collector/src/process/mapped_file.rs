@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use ccsd_symbolizer::{Door, FileRoot};
 
-use super::procfs;
+use crate::procfs;
 
 /// Appended by the kernel to the path of a file that has no name any more.
 const DELETED: &[u8] = b" (deleted)";

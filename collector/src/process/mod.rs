@@ -13,17 +13,16 @@ mod mapped;
 pub mod mapped_file;
 pub mod mappings;
 pub mod owner;
-pub mod procfs;
 mod recent_files;
 mod unfollowed;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::perf::now_ns;
+use crate::clock::{boot_ticks, now_ns};
+use crate::procfs;
 use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use images::Images;
-use live::start_time;
 use mappings::{Mapping, Mappings};
 use unfollowed::{Unfollowed, UnfollowedThreads};
 
@@ -262,7 +261,7 @@ impl ProcessTable {
             None => {}
         }
         let Some(process) = self.processes.get_mut(&pid) else { return };
-        self.unfollowed.insert(tid, Unfollowed { pid, known_since: start_time(now_ns()) });
+        self.unfollowed.insert(tid, Unfollowed { pid, known_since: boot_ticks(now_ns()) });
         process.unfollowed += 1;
         self.left_out.threads += 1;
     }
@@ -367,7 +366,7 @@ impl ProcessTable {
                 }
                 None => Mappings::default(),
             };
-            self.add_process(pid, key, start_time(time), 0, name.clone(), mappings);
+            self.add_process(pid, key, boot_ticks(time), 0, name.clone(), mappings);
             self.permit(pid, permitted_from);
             if let Some(child) = self.processes.get_mut(&pid) {
                 child.jit = code;

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 
 use ccsd_symbolizer::{Door, ForUser};
 
-use super::procfs;
+use crate::procfs;
 
 /// A user who may observe his own processes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! Processes and threads as records tell of them. But for this process itself, the pids are such as none has.
 
-use super::live::TICK_NS;
 use super::*;
-use crate::perf::now_ns;
+use crate::clock::{TICK_NS, boot_ticks, now_ns};
 use crate::perf::record::Mmap;
 
 #[test]
@@ -102,7 +101,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     assert!(table.thread(pid, pid + 9, &mut images).unwrap().0.is_others);
     assert_eq!((table.left_out().threads, table.processes[&pid].unfollowed), (2, 2));
     assert!(table.knows_thread(pid + 8) && table.knows_thread(pid + 9) && !table.knows_thread(pid + 10));
-    assert!(!table.is_replaced_thread(pid + 9, start_time(now_ns())) && table.is_replaced_thread(pid + 9, NEVER - 1));
+    assert!(!table.is_replaced_thread(pid + 9, boot_ticks(now_ns())) && table.is_replaced_thread(pid + 9, NEVER - 1));
     // One whose number another process has by now was the first's.
     table.fork(pid + 100, pid + 100, pid, pid, 0);
     table.fork(pid + 100, pid + 9, pid + 100, pid + 100, 0);
@@ -252,7 +251,7 @@ fn another_with_the_same_number_is_told_by_its_start() {
     assert!(now > 0 && !table.is_replaced(own, now) && !table.is_replaced_thread(own, now));
     assert!(table.is_replaced(own, now + START_SLACK + 1));
     // A thread that was there when it was entered has started before.
-    let entered = start_time(now_ns());
+    let entered = boot_ticks(now_ns());
     assert!(!table.is_replaced_thread(own, entered));
     assert!(table.is_replaced_thread(own, entered + START_SLACK + 1));
     // A record tells of a fork a moment after it.

@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use super::*;
 use crate::budget::Budget;
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::process::images::Image;
 use crate::process::jit_code::JitSource;
 

@@ -5,13 +5,14 @@ use hashbrown::{HashMap, HashSet};
 use super::records::FORK_NS;
 use super::{BETWEEN_READS, Sampler, refusal};
 use crate::batch::Item;
+use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::perf::layout::Layout;
-use crate::perf::now_ns;
 use crate::perf::set::Opened;
 use crate::perf::sorter::MARGIN_NS;
+use crate::process::NEVER;
 use crate::process::owner::Denied;
-use crate::process::{NEVER, procfs};
+use crate::procfs;
 use crate::promptness::{become_ordinary, become_urgent};
 
 /// Rounds of looking for threads that came while the events were being opened. Each finds those that the one before

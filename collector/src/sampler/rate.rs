@@ -8,14 +8,15 @@ use super::doubts::Doubts;
 use super::records::{FORK_NS, Next};
 use super::{BETWEEN_READS, Sampler, close_elsewhere};
 use crate::batch::{Counts, Item};
+use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::pace::{Change, Cost, Pace, WINDOW_NS, Window};
 use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
-use crate::perf::now_ns;
 use crate::perf::set::{Opened, Renewal};
 use crate::perf::sorter::MARGIN_NS;
-use crate::process::{NEVER, procfs};
+use crate::process::NEVER;
+use crate::procfs;
 use crate::usage::thread_cpu_ns;
 
 /// Rounds of looking for threads that came meanwhile; see [`super::attach`].

@@ -17,10 +17,10 @@ use gimli::X86_64;
 use hashbrown::HashSet;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic};
 
-use super::careful::{Caller, Stuck, follow_frame_pointer};
 use super::path::{CALLER_SAVED, DWARF, Next, Path, Place, RBP, RSP, Text, Value};
-use super::plain::{self, Plain};
+use super::pointer_rule::{self, Plain};
 use super::registers::{CALLEE_SAVED, Registers};
+use super::step::{Caller, Stuck, follow_frame_pointer};
 
 /// Instructions followed for one address. `__gmpn_mul_basecase`, unrolled by hand, has 500; one of a compiler may have
 /// more, but its exits are not far apart. A thousand take some 50 us.
@@ -145,15 +145,15 @@ impl Row {
     /// The same by stack pointer and frame pointer alone, if it takes no more.
     pub fn plain(&self) -> Option<Plain> {
         let plain = |place: Place| match (place.register, place.stored) {
-            (RSP, None) => Some(plain::Place::Sp(place.offset)),
-            (RBP, None) => Some(plain::Place::Bp(place.offset)),
+            (RSP, None) => Some(pointer_rule::Place::Sp(place.offset)),
+            (RBP, None) => Some(pointer_rule::Place::Bp(place.offset)),
             _ => None,
         };
         let bp = CALLEE_SAVED.iter().position(|&number| number == usize::from(DWARF[RBP]));
         let bp = match bp.and_then(|at| self.saved.get(at)) {
-            Some(Value::Address(place)) => plain::Saved::Address(plain(*place)?),
-            Some(Value::Memory(place)) => plain::Saved::Memory(plain(*place)?),
-            _ => plain::Saved::Lost,
+            Some(Value::Address(place)) => pointer_rule::Saved::Address(plain(*place)?),
+            Some(Value::Memory(place)) => pointer_rule::Saved::Memory(plain(*place)?),
+            _ => pointer_rule::Saved::Lost,
         };
         Some(Plain { return_address: plain(self.return_address)?, bp })
     }

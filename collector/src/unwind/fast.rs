@@ -6,14 +6,15 @@ use ccsd_profile::TruncationReason;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
 
+use super::StackUnwinder;
+use super::frame::Frame;
 use super::loaded::DEBUG_FRAME_SPAN;
 use super::memory::UserStack;
 use super::outcome::{Found, Located, Pointers, Stop, locate};
-use super::plain::CallerPointers;
 use super::rule::FrameRule;
 use super::shadow::{Check, Known, ShadowStack, State};
+use super::step::CallerPointers;
 use super::tables::{Table, Way};
-use super::{Frame, StackUnwinder};
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
 

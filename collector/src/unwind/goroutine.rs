@@ -23,13 +23,14 @@
 use ccsd_profile::TruncationReason;
 use gimli::X86_64 as R;
 
+use super::StackUnwinder;
 use super::chain::FrameChain;
+use super::frame::{Frame, Root};
 use super::go::{Calls, GoCode, Noted};
 use super::memory::UserStack;
 use super::outcome::{Careful, Pointers, Stop};
 use super::registers::Registers;
 use super::roots::ImageRoots;
-use super::{Frame, Root, StackUnwinder};
 use crate::process::images::{ImageIndex, Images};
 
 /// A function that was called on a goroutine's stack and goes on on another.

@@ -3,10 +3,11 @@
 use ccsd_profile::TruncationReason;
 
 use super::chain::FrameChain;
+use super::frame::{Frame, Gap, Root, Unwound};
 use super::memory::UserStack;
 use super::outcome::{Stop, late_reason};
 use super::shadow::{Join, ShadowStack};
-use super::{Frame, Gap, Root, StackUnwinder, Target, Unwound, goroutine};
+use super::{StackUnwinder, Target, goroutine};
 use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::Images;

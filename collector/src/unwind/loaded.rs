@@ -9,7 +9,7 @@ use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
-use super::Root;
+use super::frame::Root;
 use super::outcome::Stop;
 use super::roots::{Covered, ImageRoots};
 use super::tables::Tables;

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::perf::ring_buffer::Bytes;
 use crate::unwind::pages::Pages;
 

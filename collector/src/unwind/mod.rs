@@ -21,6 +21,8 @@ mod chain;
 mod code;
 mod fast;
 mod fde_index;
+mod frame;
+mod generated;
 mod go;
 mod goroutine;
 pub mod goroutines;
@@ -31,7 +33,7 @@ pub mod memory;
 mod outcome;
 mod pages;
 mod path;
-mod plain;
+mod pointer_rule;
 mod prologue;
 mod realigned;
 #[cfg(test)]
@@ -42,6 +44,7 @@ mod roots;
 mod rule;
 pub mod shadow;
 mod slow;
+mod step;
 mod switch;
 mod tables;
 
@@ -59,43 +62,23 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use allowance::Allowance;
 use chain::FrameChain;
+use generated::GeneratedRules;
 use goroutines::{Goroutines, R14};
 use known_rules::KnownRules;
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
 use outcome::{Careful, Found, Pointers, Stop};
-use plain::GeneratedRules;
 use return_addresses::ReturnAddresses;
 use shadow::{Known, ShadowStack};
 use tables::RowContext;
 
-/// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
-/// make. More is taken for a loop.
-pub const MAX_FRAMES: usize = 1 << 19;
+pub use frame::{Frame, Gap, MAX_FRAMES, Root, Unwound};
+
 /// Times that a stack is begun anew for a frame that neither a rule nor framehop can leave. Signal frames and the like come one or two to a
 /// stack; where there are more, all that is left is unwound with every register.
 const MAX_PASSES: usize = 4;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
-
-/// Where one frame is executing: an address to look up in an image. For a return address this is the address before it,
-/// inside the call; nothing after this module subtracts one again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Frame {
-    /// The image.
-    pub image: ImageIndex,
-    /// SVMA in the image, or the address itself for `[kernel]`, `[anon]` and unknown memory.
-    pub address: u64,
-}
-
-/// Where a stack ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Root {
-    /// At the frame that nothing called.
-    Complete,
-    /// Somewhere else, and why.
-    Truncated(TruncationReason),
-}
 
 /// Unwinds samples. Owns the unwind information of all images, read when the first frame falls into them.
 pub struct StackUnwinder {
@@ -136,26 +119,6 @@ pub struct Target<'a> {
     pub goroutines: &'a mut Goroutines,
     /// All images.
     pub images: &'a Images,
-}
-
-/// Where frames may be missing in a stack, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// Frames that were found and are further out, beside those that are in common with the last stack.
-    pub outer: u32,
-    /// Why it is not known what comes in between.
-    pub reason: TruncationReason,
-}
-
-/// One stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unwound {
-    /// Where it ends.
-    pub root: Root,
-    /// What it has in common with the thread's last one, outside the frames that were found.
-    pub common: Common,
-    /// Where frames may be missing.
-    pub gap: Option<Gap>,
 }
 
 impl Default for StackUnwinder {

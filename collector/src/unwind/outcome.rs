@@ -5,9 +5,9 @@ use framehop::FrameAddress;
 use framehop::x86_64::UnwindRegsX86_64;
 use gimli::X86_64;
 
+use super::frame::{Frame, MAX_FRAMES, Root};
 use super::memory::BELOW_STACK;
 use super::registers::Registers;
-use super::{Frame, MAX_FRAMES, Root};
 use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::ImageIndex;

@@ -7,7 +7,7 @@
 
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression, X86_64};
 
-use super::plain::CallerPointers;
+use super::step::CallerPointers;
 use super::tables::{Table, Tables, expression, with_row};
 
 /// How such a frame is left.

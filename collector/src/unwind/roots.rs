@@ -16,14 +16,16 @@ use ccsd_symbolizer::{ElfFile, UnwindSections};
 use gimli::X86_64;
 use hashbrown::{HashMap, HashSet};
 
-use super::careful::{self, Caller, Stuck};
+use super::careful;
 use super::code::{self, Row};
 use super::go::{GoCode, GoFrame};
-use super::plain::{CallerPointers, Plain};
+use super::pointer_rule::Plain;
 use super::prologue::{self, Entered};
 use super::realigned::Realigned;
 use super::registers::Registers;
 use super::rule::FrameRule;
+use super::step::CallerPointers;
+use super::step::{Caller, Stuck};
 use super::switch;
 use super::tables::{self, RowContext, Table, Tables, Way};
 

@@ -6,7 +6,7 @@
 
 use gimli::{CfaRule, RegisterRule, UnwindTableRow, X86_64};
 
-use super::plain::CallerPointers;
+use super::step::CallerPointers;
 
 /// How a frame is left. The return address is always the last word below the frame's address (CFA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

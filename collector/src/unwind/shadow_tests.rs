@@ -2,7 +2,7 @@
 //! real, and what a sample copies is a slice of it.
 
 use super::*;
-use crate::perf::now_ns;
+use crate::clock::now_ns;
 use crate::perf::ring_buffer::Bytes;
 use crate::unwind::memory::Memory;
 

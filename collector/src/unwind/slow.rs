@@ -3,15 +3,17 @@
 use ccsd_profile::TruncationReason;
 use gimli::X86_64;
 
-use super::careful::{self, Caller, Stuck};
+use super::careful;
 use super::chain::FrameChain;
+use super::frame::{Frame, Root};
 use super::go::GoFrame;
 use super::goroutine::Switch;
 use super::memory::UserStack;
 use super::outcome::{Careful, Located, Pointers, Stop, locate};
 use super::registers::Registers;
 use super::roots::ImageRoots;
-use super::{Frame, Root, StackUnwinder, code, roots, switch};
+use super::step::{Caller, Stuck};
+use super::{StackUnwinder, code, roots, switch};
 use crate::perf::record::UserRegs;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;

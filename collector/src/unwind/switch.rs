@@ -8,8 +8,8 @@
 
 use gimli::X86_64 as R;
 
-use super::careful::Stuck;
 use super::registers::Registers;
+use super::step::Stuck;
 
 /// `mov $15, %eax; syscall` and the same with `%rax`: how a signal handler's return address gives the kernel its frame
 /// back (`rt_sigreturn`). C libraries describe the frame in tables, with exceptions; Go does not.

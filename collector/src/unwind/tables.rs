@@ -13,11 +13,11 @@ use gimli::{
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::careful::Stuck;
 use super::fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 use super::known_rules::FunctionRules;
 use super::registers::{CALLEE_SAVED, REGISTERS};
 use super::rule::FrameRule;
+use super::step::Stuck;
 
 /// Bytes of a table.
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -341,9 +341,10 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
 
 #[cfg(test)]
 pub mod tests {
-    use super::super::careful::{Caller, leave};
+    use super::super::careful::leave;
     use super::super::fde_index::tests::{push, push_cie, push_fde};
     use super::super::registers::Registers;
+    use super::super::step::Caller;
     use super::*;
     use ccsd_symbolizer::UnwindSection as Bytes;
 

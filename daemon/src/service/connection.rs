@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ccsd_collector::process::procfs;
+use ccsd_collector::procfs;
 use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::Sender;
 

@@ -91,7 +91,7 @@ impl Guard {
     fn check(&self, pid: u32, began: u64) -> Result<(), String> {
         match self.owner.check(pid) {
             Err(refusal) if refusal.kind == RefusalKind::NotPermitted => {
-                let other = ccsd_collector::process::procfs::stat(pid).is_ok_and(|stat| stat.start_time != began);
+                let other = ccsd_collector::procfs::stat(pid).is_ok_and(|stat| stat.start_time != began);
                 if other { Ok(()) } else { Err(format!("PID {pid} has become what may not be profiled: {refusal}")) }
             }
             _ => Ok(()),

@@ -14,11 +14,12 @@ use std::os::fd::OwnedFd;
 use hashbrown::HashMap;
 
 use super::{EventSet, LateEvents, Opened, open_sampler, revoked};
+use crate::clock::now_ns;
 use crate::error::{Result, doing};
 use crate::perf::attr::EventSpec;
+use crate::perf::event;
 use crate::perf::layout::Layout;
 use crate::perf::told::{Counted, sum_of};
-use crate::perf::{event, now_ns};
 
 /// What was counted at earlier rates.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::perf::now_ns;
+use crate::clock::now_ns;
+use crate::process::NEVER;
 use crate::process::filter::Filter;
 use crate::process::owner::Denied;
-use crate::process::{NEVER, procfs};
+use crate::procfs;
 
 /// Time between two looks at all processes for the filter, nanoseconds, at least: so long samples are kept of a process that
 /// has changed its user or control group.

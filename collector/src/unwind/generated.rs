@@ -21,6 +21,8 @@ use nix::errno::Errno;
 use rustc_hash::FxBuildHasher;
 
 use super::code::{self, Row};
+use super::pointer_rule::Plain;
+use super::step::CallerPointers;
 use crate::process::images::ImageIndex;
 
 /// Rules kept, 48 bytes each: one for each address of generated code that is met.
@@ -31,71 +33,6 @@ const MAX_INSTRUCTIONS: usize = 1024;
 const MAX_NEW: usize = 32;
 /// Nanoseconds after which a rule is made anew that was not believed, and neither was its successor.
 const PAUSE_NS: u64 = 250_000_000;
-
-/// One of the two registers, and a distance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// From the stack pointer.
-    Sp(i64),
-    /// From the frame pointer.
-    Bp(i64),
-}
-
-/// What a register of the caller holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saved {
-    /// Nobody knows.
-    Lost,
-    /// This address.
-    Address(Place),
-    /// What is stored there.
-    Memory(Place),
-}
-
-/// How a frame is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
-    /// Where the return address is; the caller's stack begins above it.
-    pub return_address: Place,
-    /// The caller's frame pointer.
-    pub bp: Saved,
-}
-
-/// The caller's registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallerPointers {
-    /// The return address.
-    pub ip: u64,
-    /// The stack pointer after the return.
-    pub sp: u64,
-    /// The frame pointer, 0 where it is lost.
-    pub bp: u64,
-}
-
-impl Plain {
-    /// By the frame pointer.
-    pub const FRAME_POINTER: Plain = Plain { return_address: Place::Bp(8), bp: Saved::Memory(Place::Bp(0)) };
-
-    /// The caller's registers, as far as the stack holds them and it goes outwards; else the address that was needed, if
-    /// it is that.
-    pub fn apply(self, sp: u64, bp: u64, read: &impl Fn(u64) -> Option<u64>) -> Result<CallerPointers, Option<u64>> {
-        let at = |place| match place {
-            Place::Sp(offset) => sp.wrapping_add_signed(offset),
-            Place::Bp(offset) => bp.wrapping_add_signed(offset),
-        };
-        let slot = at(self.return_address);
-        if slot < sp || slot > u64::MAX - 16 {
-            return Err(None);
-        }
-        let ip = read(slot).ok_or(Some(slot))?;
-        let bp = match self.bp {
-            Saved::Lost => 0,
-            Saved::Address(place) => at(place),
-            Saved::Memory(place) => read(at(place)).unwrap_or(0),
-        };
-        Ok(CallerPointers { ip, sp: slot + 8, bp })
-    }
-}
 
 /// What the instructions at an address said.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,57 @@
+//! Rules that leave a frame by the stack pointer and the frame pointer alone, where no unwind table covers it.
+
+use super::step::CallerPointers;
+
+/// One of the two registers, and a distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// From the stack pointer.
+    Sp(i64),
+    /// From the frame pointer.
+    Bp(i64),
+}
+
+/// What a register of the caller holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// Nobody knows.
+    Lost,
+    /// This address.
+    Address(Place),
+    /// What is stored there.
+    Memory(Place),
+}
+
+/// How a frame is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// Where the return address is; the caller's stack begins above it.
+    pub return_address: Place,
+    /// The caller's frame pointer.
+    pub bp: Saved,
+}
+
+impl Plain {
+    /// By the frame pointer.
+    pub const FRAME_POINTER: Plain = Plain { return_address: Place::Bp(8), bp: Saved::Memory(Place::Bp(0)) };
+
+    /// The caller's registers, as far as the stack holds them and it goes outwards; else the address that was needed, if
+    /// it is that.
+    pub fn apply(self, sp: u64, bp: u64, read: &impl Fn(u64) -> Option<u64>) -> Result<CallerPointers, Option<u64>> {
+        let at = |place| match place {
+            Place::Sp(offset) => sp.wrapping_add_signed(offset),
+            Place::Bp(offset) => bp.wrapping_add_signed(offset),
+        };
+        let slot = at(self.return_address);
+        if slot < sp || slot > u64::MAX - 16 {
+            return Err(None);
+        }
+        let ip = read(slot).ok_or(Some(slot))?;
+        let bp = match self.bp {
+            Saved::Lost => 0,
+            Saved::Address(place) => at(place),
+            Saved::Memory(place) => read(at(place)).unwrap_or(0),
+        };
+        Ok(CallerPointers { ip, sp: slot + 8, bp })
+    }
+}

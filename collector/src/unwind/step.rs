@@ -1,0 +1,61 @@
+//! What leaving one frame comes to, whatever says how the frame is left.
+
+use gimli::X86_64;
+
+use super::registers::Registers;
+
+/// What is known of the caller of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// The tables say that there is none.
+    None,
+    /// The registers are now the caller's; it waits for a call to return.
+    Called,
+    /// The registers are now those of code that was interrupted by a signal.
+    Interrupted,
+}
+
+/// Why a frame could not be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// No table covers the address.
+    NotCovered,
+    /// A value is needed from this address of the stack, which is not there.
+    Unreadable(u64),
+    /// The table makes no sense, or needs a register that is not known.
+    Bad,
+}
+
+/// The caller's registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerPointers {
+    /// The return address.
+    pub ip: u64,
+    /// The stack pointer after the return.
+    pub sp: u64,
+    /// The frame pointer, 0 where it is lost.
+    pub bp: u64,
+}
+
+/// Leaves a frame that no table covers, as code compiled with frame pointers is left: `rbp` points to the caller's `rbp`,
+/// and above it is the return address. A frame pointer of 0 ends the stack.
+///
+/// # Errors
+/// See [`Stuck`].
+pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Caller, Stuck> {
+    let bp = registers.get(X86_64::RBP).ok_or(Stuck::Bad)?;
+    if bp == 0 {
+        return Ok(Caller::None);
+    }
+    let sp = bp.checked_add(16).ok_or(Stuck::Bad)?;
+    if registers.get(X86_64::RSP).is_some_and(|old| sp <= old) {
+        return Err(Stuck::Bad);
+    }
+    let caller_bp = read(bp).ok_or(Stuck::Unreadable(bp))?;
+    let address = read(bp + 8).ok_or(Stuck::Unreadable(bp + 8))?;
+    *registers = Registers::default();
+    registers.set(X86_64::RBP, caller_bp);
+    registers.set(X86_64::RSP, sp);
+    registers.set(X86_64::RA, address);
+    Ok(if address == 0 { Caller::None } else { Caller::Called })
+}
