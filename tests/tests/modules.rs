@@ -1,0 +1,180 @@
+//! Modules import each other in one direction. This reads the `use` declarations and the paths of all sources.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// A module by its path in the crate: `["unwind", "step"]`; the root is empty.
+type Module = Vec<String>;
+type Imports = BTreeMap<Module, BTreeSet<Module>>;
+
+/// Crates, and how many of their modules still import themselves by way of others. Lower a number when you remove a
+/// circle; do not raise one.
+const CRATES: [(&str, usize); 6] = [
+    ("collector", COLLECTOR),
+    ("collector/profile", 56),
+    ("symbolizer", 13),
+    ("symbolizer/worker", 0),
+    ("daemon", 10),
+    ("cli", 34),
+];
+/// `sampler` with its parts, `perf::set`, `resolve`, `aggregator` and `import`, each with a part that extends its type.
+const COLLECTOR: usize = 13;
+
+/// The sources below `folder`, without the modules that are compiled for tests alone.
+fn read_sources(folder: &Path, module: &Module, sources: &mut BTreeMap<Module, String>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+        if path.is_dir() {
+            read_sources(&path, &[&module[..], &[name]].concat(), sources);
+        } else if let Some(stem) = name.strip_suffix(".rs") {
+            let own = match stem {
+                "lib" | "main" | "mod" => module.clone(),
+                stem => [&module[..], &[stem.to_owned()]].concat(),
+            };
+            sources.insert(own, code(&fs::read_to_string(path).unwrap()));
+        }
+    }
+}
+
+/// The code of a source without comments and without what is compiled for tests alone.
+fn code(source: &str) -> String {
+    let lines = source.lines().map(|line| line.find("//").map_or(line, |at| &line[..at]));
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let mut parts = text.split("#[cfg(test)]");
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // The item ends with its outermost brace, or with a semicolon before any.
+        let mut depth = 0;
+        let end = part.char_indices().find(|&(_, c)| {
+            depth += i32::from(c == '{') - i32::from(c == '}');
+            depth == 0 && (c == '}' || c == ';')
+        });
+        kept.push_str(end.map_or("", |(at, _)| &part[at + 1..]));
+    }
+    kept
+}
+
+/// The paths that a tree of a `use` declaration names.
+fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
+    let Some(open) = tree.find('{') else {
+        let tree = tree.trim();
+        return paths.push(format!("{prefix}{}", tree.split(" as ").next().unwrap_or(tree)));
+    };
+    let prefix = format!("{prefix}{}", tree[..open].trim());
+    let (mut depth, mut start) = (0, 0);
+    let close = tree.rfind('}').filter(|&close| close > open).unwrap_or(tree.len());
+    let body = tree[open + 1..close].to_owned() + ",";
+    for (at, c) in body.char_indices() {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        if c == ',' && depth == 0 {
+            if !body[start..at].trim().is_empty() {
+                expand(body[start..at].trim(), &prefix, paths);
+            }
+            start = at + 1;
+        }
+    }
+}
+
+fn imports(sources: &BTreeMap<Module, String>) -> Imports {
+    let mut all = Imports::new();
+    for (module, text) in sources {
+        let mut paths = Vec::new();
+        for (at, word) in text.match_indices("use ") {
+            let before = text[..at].rsplit('\n').next().unwrap_or_default().trim();
+            if before.is_empty() || before == "pub" || before.starts_with("pub(") {
+                expand(text[at + word.len()..].split(';').next().unwrap_or_default(), "", &mut paths);
+            }
+        }
+        let children = sources.keys().filter(|child| child.len() == module.len() + 1 && child.starts_with(module));
+        let starts = ["crate", "super", "self"].into_iter().chain(children.map(|child| child[module.len()].as_str()));
+        for start in starts.map(|name| format!("{name}::")) {
+            let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+            for (at, _) in text.match_indices(&start).filter(|&(at, _)| !text[..at].ends_with(is_name)) {
+                let written = text[at..].split(|c| !is_name(c)).next().unwrap_or_default();
+                // A tree of paths has been expanded.
+                if !written.ends_with("::") {
+                    paths.push(written.to_owned());
+                }
+            }
+        }
+        let found = all.entry(module.clone()).or_default();
+        for path in paths {
+            let mut names = path.split("::").map(str::trim).peekable();
+            let mut at = module.clone();
+            match names.peek().copied() {
+                Some("crate") => {
+                    at.clear();
+                    names.next();
+                }
+                Some("self") => _ = names.next(),
+                Some("super") => {
+                    while names.next_if_eq(&"super").is_some() {
+                        at.pop();
+                    }
+                }
+                _ => {}
+            }
+            let mut is_own = at != *module || path.starts_with("self");
+            for name in names {
+                let child = [&at[..], &[name.to_owned()]].concat();
+                if !sources.contains_key(&child) {
+                    break;
+                }
+                (at, is_own) = (child, true);
+            }
+            if is_own && at != *module && sources.contains_key(&at) {
+                found.insert(at);
+            }
+        }
+    }
+    all
+}
+
+/// The modules that import themselves by way of others.
+fn in_circles(imports: &Imports) -> Vec<&Module> {
+    let reaches_itself = |module: &&Module| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![*module]);
+        while let Some(at) = next.pop() {
+            next.extend(imports.get(at).into_iter().flatten().filter(|to| seen.insert(*to)));
+        }
+        seen.contains(*module)
+    };
+    imports.keys().filter(reaches_itself).collect()
+}
+
+fn circles_of(folder: &Path) -> Vec<String> {
+    let mut sources = BTreeMap::new();
+    read_sources(folder, &Module::new(), &mut sources);
+    sources.retain(|module, _| !module.last().is_some_and(|name| name == "tests" || name.ends_with("_tests")));
+    assert!(sources.len() > 5, "{}", folder.display());
+    in_circles(&imports(&sources)).into_iter().map(|module| format!("crate::{}", module.join("::"))).collect()
+}
+
+#[test]
+fn no_new_circle_of_modules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for (name, most) in CRATES {
+        let found = circles_of(&root.join(name).join("src"));
+        println!("{name}: {} modules in circles", found.len());
+        assert!(found.len() <= most, "{name}: {} modules are in circles, {most} were: {found:#?}", found.len());
+    }
+}
+
+#[test]
+fn a_circle_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\nmod e;\nfn f() { e::g() }\n"),
+        ("a.rs", "use crate::{b::{X, Y}, c};\n"),
+        ("b.rs", "use super::c::Z;\n"),
+        ("c.rs", "pub fn f() { super::a::g() }\n"),
+        ("d.rs", "use crate::a; // and crate::e\n#[cfg(test)]\nmod tests { use crate::e; }\n"),
+        ("e.rs", "use crate::d;\n"),
+    ] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    assert_eq!(circles_of(dir.path()), ["crate::a", "crate::b", "crate::c"]);
+}
