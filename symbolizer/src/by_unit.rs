@@ -11,7 +11,7 @@
 use gimli::{Reader as _, Section as _};
 use hashbrown::HashMap;
 
-use crate::dwarf::DwarfFrame;
+use crate::dwarf_frame::DwarfFrame;
 use crate::limits;
 use crate::lookup::{Lookup, Shared};
 use crate::sections::{self, Sections, damaged};

@@ -5,11 +5,10 @@
 //! off units. Where a list of addresses says which unit is about which, it is given one unit at a time; see
 //! [`by_unit`](crate::by_unit). Type units are not needed.
 
-use std::sync::Arc;
-
 use hashbrown::HashSet;
 
 use crate::by_unit::{ByUnit, Found};
+use crate::dwarf_frame::DwarfFrame;
 use crate::elf::ElfFile;
 use crate::limits;
 use crate::lookup::{Lookup, Shared};
@@ -33,27 +32,6 @@ enum Index {
     ByUnit(Box<ByUnit>),
     /// By a look at every unit.
     Whole(Box<Lookup>),
-}
-
-/// A function at an address, innermost first.
-#[derive(Debug, Default)]
-pub(crate) struct DwarfFrame {
-    /// The linkage name if there is one, else the name.
-    pub(crate) name: Option<String>,
-    /// Where the address is in the source; for an outer function the call inlined there.
-    pub(crate) file: Option<Arc<str>>,
-    pub(crate) line: u32,
-    pub(crate) declaration: Declaration,
-    /// Whether only its compilation unit sees the function, if that is known.
-    pub(crate) local: Option<bool>,
-}
-
-/// Where a function is declared.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Declaration {
-    pub(crate) file: Option<Arc<str>>,
-    /// 0 if unknown.
-    pub(crate) line: u32,
 }
 
 impl Dwarf {

@@ -21,6 +21,7 @@ mod debugfile;
 mod demangle;
 mod door;
 mod dwarf;
+mod dwarf_frame;
 mod elf;
 mod error;
 mod go;

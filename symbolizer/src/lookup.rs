@@ -6,7 +6,7 @@ use addr2line::{Context, Frame, LookupContinuation, LookupResult};
 use gimli::{AttributeValue, Reader, UnitRef};
 use hashbrown::{HashMap, HashSet};
 
-use crate::dwarf::{Declaration, DwarfFrame};
+use crate::dwarf_frame::{Declaration, DwarfFrame};
 use crate::limits;
 use crate::meter::Metered;
 use crate::names;

@@ -15,13 +15,13 @@ type Imports = BTreeMap<Module, BTreeSet<Module>>;
 const CRATES: [(&str, usize); 6] = [
     ("collector", COLLECTOR),
     ("collector/profile", 56),
-    ("symbolizer", 13),
+    ("symbolizer", 6),
     ("symbolizer/worker", 0),
     ("daemon", 10),
     ("cli", 34),
 ];
-/// `sampler` with its parts, `perf::set`, `resolve`, `aggregator` and `import`, each with a part that extends its type.
-const COLLECTOR: usize = 13;
+/// `sampler` with its parts, `resolve`, `aggregator` and `import`, each with a part that extends its type.
+const COLLECTOR: usize = 11;
 
 /// The sources below `folder`, without the modules that are compiled for tests alone.
 fn read_sources(folder: &Path, module: &Module, sources: &mut BTreeMap<Module, String>) {

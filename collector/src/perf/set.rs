@@ -5,7 +5,7 @@
 //! redirected to it. Events bound to a CPU are what `inherit` demands: the kernel gives no ring to an inherited event that
 //! may run on any.
 
-mod renew;
+pub mod renew;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +21,11 @@ use super::rings::Rings;
 use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::situation::{files_per_target, room};
 use super::sorter::EventSorter;
-use super::told::{Counted, Told, sum_of};
+use super::told::{Counted, Past, Told, sum_of};
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
 use crate::procfs;
 use crate::system;
-
-pub use renew::Renewal;
 
 /// Samples that a ring must hold at full size, so that the reader may be late by this many periods. A smaller ring makes
 /// the copy of the stack smaller instead.
@@ -58,7 +56,7 @@ pub struct EventSet {
     /// Whether there are threads whose time nothing counts.
     uncounted: bool,
     /// What was counted at other rates than the present one.
-    past: renew::Past,
+    past: Past,
 }
 
 /// Events on one CPU of a thread that may have inherited others on that CPU.
@@ -135,7 +133,7 @@ impl EventSet {
             counted: CountedFiles::default(),
             ring_bytes,
             uncounted: false,
-            past: renew::Past::default(),
+            past: Past::default(),
         };
         if layout == Layout::Cpus {
             set.open_cpus().map_err(|error| match error.raw_os_error() {
@@ -335,7 +333,7 @@ impl EventSet {
             }
         };
         let counted = if self.uncounted { None } else { self.past.with(counted, self.spec.period_ns()) };
-        Told { counted, lost: self.past.lost().saturating_add(lost) }
+        Told { counted, lost: self.past.lost.saturating_add(lost) }
     }
 
     /// What is counted where one event counts and another one samples.

@@ -40,3 +40,52 @@ pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -
     }
     told
 }
+
+/// What was counted at earlier rates.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Past {
+    /// By events that are closed.
+    pub closed: Counted,
+    /// What had been counted in all when the present rate began, and what was due then.
+    pub before: Counted,
+    /// Records that events which are closed had lost.
+    pub lost: u64,
+}
+
+impl Past {
+    /// With what the present events have counted since at a period of `period_ns`.
+    pub fn with(&self, present: Option<Counted>, period_ns: u64) -> Option<Counted> {
+        if present.is_none() && self.before == Counted::default() {
+            return None;
+        }
+        let Counted { used, ticks, .. } = present.unwrap_or_default();
+        let used = self.closed.used.saturating_add(used);
+        let since = used.saturating_sub(self.before.used);
+        let due = u128::from(since) * 1000 / u128::from(period_ns.max(1));
+        let due_milli = self.before.due_milli.saturating_add(u64::try_from(due).unwrap_or(u64::MAX));
+        Some(Counted { used, ticks: self.closed.ticks.saturating_add(ticks), due_milli })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_due_at_the_rate_of_its_time() {
+        let counted = |used| Some(Counted { used, ..Counted::default() });
+        let mut past = Past::default();
+        assert_eq!(past.with(None, 1_000), None);
+        assert_eq!(past.with(counted(10_500), 1_000).unwrap().due_milli, 10_500);
+        // Threads: the old events are closed, and the new ones begin at zero.
+        past.before = past.with(counted(10_500), 1_000).unwrap();
+        past.closed = past.before;
+        let total = past.with(counted(4_000), 2_000).unwrap();
+        assert_eq!((total.used, total.due_milli), (14_500, 12_500));
+        assert_eq!(past.with(None, 2_000), Some(past.before));
+        // CPUs: what counts goes on.
+        past.closed = Counted::default();
+        let total = past.with(counted(14_500), 2_000).unwrap();
+        assert_eq!((total.used, total.due_milli), (14_500, 12_500));
+    }
+}

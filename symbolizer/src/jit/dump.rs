@@ -6,8 +6,7 @@
 
 use hashbrown::HashMap;
 
-use super::CodeMap;
-use super::code_map::MAX_NAME_BYTES;
+use super::code_map::{CodeMap, MAX_NAME_BYTES};
 use super::parsed::{Entry, Parsed, Parser};
 
 /// "JiTD" as a little-endian number.
@@ -61,7 +60,7 @@ impl JitDump {
     /// Takes the next bytes of the file. Returns how many were used; those after come again with what follows them. It may
     /// be more than there are: the code itself is passed over.
     pub fn feed(&mut self, bytes: &[u8]) -> u64 {
-        self.apply(super::parse(self.parser, bytes))
+        self.apply(parse(self.parser, bytes))
     }
 
     /// What to parse the next bytes with.

@@ -14,5 +14,14 @@ mod perf_map;
 
 pub use code_map::{CodeMap, Found};
 pub use dump::JitDump;
-pub use parsed::{Parsed, Parser, parse};
+pub use parsed::{Parsed, Parser};
 pub use perf_map::PerfMap;
+
+/// Parses the next bytes of a file.
+#[must_use]
+pub fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
+    match parser {
+        Parser::PerfMap { skipping } => perf_map::parse(skipping, bytes),
+        Parser::DumpBegins | Parser::DumpRecords { .. } | Parser::DumpOver => dump::parse(parser, bytes),
+    }
+}

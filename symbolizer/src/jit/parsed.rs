@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{dump, perf_map};
-
 /// What is known of a file from what came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Parser {
@@ -51,14 +49,5 @@ pub(super) enum Entry {
 impl Parsed {
     pub(super) fn new(parser: Parser) -> Parsed {
         Parsed { parser, used: 0, entries: Vec::new(), bad: 0, latest: 0 }
-    }
-}
-
-/// Parses the next bytes of a file.
-#[must_use]
-pub fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
-    match parser {
-        Parser::PerfMap { skipping } => perf_map::parse(skipping, bytes),
-        Parser::DumpBegins | Parser::DumpRecords { .. } | Parser::DumpOver => dump::parse(parser, bytes),
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! There are no times: what comes later replaces what it overlaps.
 
-use super::CodeMap;
-use super::code_map::MAX_NAME_BYTES;
+use super::code_map::{CodeMap, MAX_NAME_BYTES};
 use super::parsed::{Entry, Parsed, Parser};
 
 /// Bytes of a line that are looked at: two numbers and the longest name that is kept, with room to spare.
@@ -22,7 +21,7 @@ impl PerfMap {
     /// Takes the next bytes of the file. Returns how many were used; those after are the beginning of a line and come
     /// again with what follows them.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
-        self.apply(super::parse(self.parser(), bytes)) as usize
+        self.apply(parse(self.skipping, bytes)) as usize
     }
 
     /// What to parse the next bytes with.

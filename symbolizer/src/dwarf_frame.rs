@@ -1,0 +1,24 @@
+//! A function as debug information describes it.
+
+use std::sync::Arc;
+
+/// A function at an address, innermost first.
+#[derive(Debug, Default)]
+pub(crate) struct DwarfFrame {
+    /// The linkage name if there is one, else the name.
+    pub(crate) name: Option<String>,
+    /// Where the address is in the source; for an outer function the call inlined there.
+    pub(crate) file: Option<Arc<str>>,
+    pub(crate) line: u32,
+    pub(crate) declaration: Declaration,
+    /// Whether only its compilation unit sees the function, if that is known.
+    pub(crate) local: Option<bool>,
+}
+
+/// Where a function is declared.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Declaration {
+    pub(crate) file: Option<Arc<str>>,
+    /// 0 if unknown.
+    pub(crate) line: u32,
+}
