@@ -188,7 +188,12 @@ impl Aggregator {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => break PANICKED,
             };
-            self.absorb(&mut batch);
+            let counts_at_end = batch.counts;
+            self.absorb_with(&mut batch, |aggregator, samples_left| {
+                if pulse.has_generations() && aggregator.is_full() {
+                    aggregator.begin_generation(&counts_at_end, samples_left, events);
+                }
+            });
             pulse.tell_cpu(usage::thread_cpu_ns());
             counts = batch.counts;
             if batch.mark != Mark::None {
@@ -219,6 +224,26 @@ impl Aggregator {
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
         self.finish(events);
+    }
+
+    /// Whether the next stack may find no room for its contexts or its charge.
+    fn is_full(&self) -> bool {
+        let depth = usize::try_from(self.profile.accounting().max_stack_depth).unwrap_or(usize::MAX);
+        self.profile.needs_generation(depth.saturating_mul(2).clamp(LEAST_CONTEXTS, MOST_CONTEXTS))
+    }
+
+    /// Hands on what there is, as of a batch with these counts at its end and so many samples still to come, and begins a
+    /// new generation. The threads' last stacks have contexts of the one before.
+    #[cold]
+    fn begin_generation(&mut self, counts: &Counts, samples_left: u64, events: &Sender<SessionEvent>) {
+        // The counters of events and clocks are of the last interval's end.
+        let accounting = self.profile.accounting_mut();
+        accounting.duration_ns = counts.duration_ns;
+        accounting.received = counts.received.saturating_sub(samples_left);
+        let update = self.profile.take_update();
+        let _ = events.send(SessionEvent::Update(Box::new(update)));
+        self.profile.begin_generation();
+        self.threads.values_mut().for_each(|thread| thread.until = 0);
     }
 
     /// Hands the profile over, and gives back the rest.
@@ -260,6 +285,12 @@ impl Aggregator {
 
     /// Takes a batch in.
     pub fn absorb(&mut self, batch: &mut Batch) {
+        self.absorb_with(batch, |_, _| {});
+    }
+
+    /// The same, with what is to be done before each sample, given how many are left.
+    fn absorb_with(&mut self, batch: &mut Batch, mut before_sample: impl FnMut(&mut Aggregator, u64)) {
+        let mut samples_left = batch.items.iter().filter(|item| matches!(item, Item::Sample { .. })).count() as u64;
         self.resolver.begin_batch(&mut self.profile, &batch.frames);
         let mut frames = batch.frames.as_slice();
         for item in batch.items.drain(..) {
@@ -267,6 +298,8 @@ impl Aggregator {
                 Item::Sample { thread, time, frames: count, common, gap, root, weights } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
+                    before_sample(self, samples_left);
+                    samples_left -= 1;
                     self.sample(thread, time, stack, Outside { root, common, gap }, &weights);
                 }
                 Item::Crash { death, thread, time, frames: count, common, gap, root } => {
@@ -468,6 +501,10 @@ impl Aggregator {
         Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })
     }
 }
+
+/// New contexts of one stack that there has to be room for: twice as many as the deepest so far had frames, within limits.
+const LEAST_CONTEXTS: usize = 64;
+const MOST_CONTEXTS: usize = 4096;
 
 /// Where the sampling thread has gone without a word.
 const PANICKED: &str = "the sampling thread failed: the profile ends early";

@@ -20,6 +20,7 @@ pub struct Pulse {
     beats: AtomicU64,
     end_asked: AtomicBool,
     given_up: AtomicBool,
+    generations: AtomicBool,
     /// CPU time of the aggregating thread, nanoseconds.
     aggregator_cpu_ns: AtomicU64,
 }
@@ -55,6 +56,16 @@ impl Pulse {
     /// Whether it is to come to its end.
     pub fn end_asked(&self) -> bool {
         self.end_asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether full tables of contexts and charges are begun anew from now on, because all updates are kept elsewhere.
+    pub fn set_generations(&self, generations: bool) {
+        self.generations.store(generations, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub fn has_generations(&self) -> bool {
+        self.generations.load(Ordering::Relaxed)
     }
 
     /// Nobody waits for it any more.

@@ -181,6 +181,14 @@ impl Session {
         self.held.bytes()
     }
 
+    /// Whether contexts and charges begin anew when they are full, instead of [`Shed::Contexts`]: for who keeps every update,
+    /// in a file. [`SessionEvent::Finished`] then has the last generation alone.
+    ///
+    /// [`Shed::Contexts`]: ccsd_profile::Shed::Contexts
+    pub fn set_generations(&self, generations: bool) {
+        self.pulse.set_generations(generations);
+    }
+
     /// Asks for the end. `child` is how the recorded program ended, if it did. The last update and
     /// [`SessionEvent::Finished`] follow.
     pub fn stop(&self, child: Option<&ChildEnd>) {

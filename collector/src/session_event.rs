@@ -10,7 +10,7 @@ use ccsd_profile::{Profile, Update};
 pub enum SessionEvent {
     /// What came since the last one. The first also describes the session.
     Update(Box<Update>),
-    /// There will be nothing more: the whole profile.
+    /// There will be nothing more: the whole profile, or its last generation.
     Finished(Box<Profile>),
 }
 

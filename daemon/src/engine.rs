@@ -1,13 +1,14 @@
 //! One collection from its request to its outcome.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::procfs;
 use ccsd_collector::{Error, Options, Session, SessionEvent, without_arguments};
-use ccsd_profile::{Accounting, Profile, Session as SessionInfo, Update};
+use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, Session as SessionInfo, Update, read_profile};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
 use crate::client::ClientError;
@@ -221,7 +222,12 @@ impl Collection {
         self.started = Instant::now();
         if let Some(path) = &self.output_path {
             match OutputFile::create(path, self.source.info()) {
-                Ok(file) => self.output = Some(file),
+                Ok(file) => {
+                    if let Source::Here(session) = &self.source {
+                        session.set_generations(file.is_named());
+                    }
+                    self.output = Some(file);
+                }
                 Err(error) => self.output_error = Some(error),
             }
         }
@@ -312,8 +318,12 @@ impl Collection {
             };
             progress(Progress::Update(&update), &status);
         };
+        let mut profile = profile;
         if let Some(output) = &mut self.output {
             output.finish();
+            if profile.has_generations() {
+                profile = whole(profile, output);
+            }
         }
         if let Source::Daemon(session) = self.source {
             session.forget();
@@ -368,6 +378,22 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Ve
         }
     };
     Ok((Source::Here(Box::new(session)), passed_over))
+}
+
+/// All that a file has, where the profile in memory is its last generation.
+fn whole(last: Profile, output: &OutputFile) -> Profile {
+    let read = File::open(output.path()).map_err(DecodeError::from).and_then(read_profile);
+    match read {
+        Ok(Loaded { profile, .. }) => profile,
+        Err(error) => {
+            let mut last = last;
+            last.add_note(&format!(
+                "only what was collected last: {} cannot be read: {error}",
+                output.path().display()
+            ));
+            last
+        }
+    }
 }
 
 /// Why a session in a daemon has ended, if that was not what we `asked` for, or its target's own end.

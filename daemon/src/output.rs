@@ -255,6 +255,11 @@ impl OutputFile {
         }
     }
 
+    /// Whether it is a regular file with a name, which can be read again.
+    pub fn is_named(&self) -> bool {
+        self.sink.as_ref().is_some_and(Sink::is_named)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Reads ccsd profiles, written from collector/profile/docs/file-format.md alone.
-
-    ccsd_reader.py [--json] FILE    the flat profile and the stacks, as text; or with the accounting, as JSON
-"""
+ccsd_reader.py [--json] FILE    the flat profile and the stacks, as text; or with the accounting, as JSON"""
 import json
 import sys
 import zlib
@@ -11,8 +9,7 @@ from collections import defaultdict
 MAGIC = b"\x89ccsd\r\n\x1a"
 SESSION, UPDATE, END, CRASH, FIRST_OPTIONAL = 1, 2, 3, 128, 128
 MAX_RECORD, MAX_TEXT, MAX_LIST, MAX_FILES, MAX_METRICS = 32 << 20, 65536, 131072, 1 << 20, 16
-ELIDED, ROOT = 0, 1
-MASK = (1 << 64) - 1
+ELIDED, ROOT, MASK = 0, 1, (1 << 64) - 1
 REASONS = ["stack copy too small", "no unwind information", "bad unwind information", "stack unreadable", "too deep",
            "unknown mapping", "not a user stack", "generated code without a map", "no user registers", "other reason"]
 NUMBERS = """duration_ns received lost throttled throttle_events unsymbolised elided own_cpu_ns own_peak_rss_bytes pushes
@@ -100,7 +97,7 @@ class Profile:
         self.metrics, self.notes, self.files, self.processes, self.threads = [], [], [], [], []
         self.images, self.lines = ["[ccsd]"], [("", 0)]
         self.functions = [(0, "[elided]", None), (0, "[root]", None)]  # image, name, start
-        self.contexts = [(None, None), (0, ELIDED)]  # parent, function
+        self.contexts, self.ids = [(None, None), (0, ELIDED)], [0, 1]  # parent, function; of this generation
         self.charges = {}  # by context: samples, and a weight for each metric
         self.namings, self.accounting, self.finished = {}, {}, False
 
@@ -114,8 +111,10 @@ class Profile:
 
     def read_update(self, p, version):
         p.n(), p.s()  # from, length
-        tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.contexts]
-        check([p.n() for _ in tables] == [len(table) for table in tables], "an update is missing")
+        tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.ids]
+        base = [p.n() for _ in tables]
+        del self.ids[2 if base[-1] == 2 else len(self.ids):]  # a generation begins
+        check(base == [len(table) for table in tables], "an update is missing")
         self.files += p.list(p.text)
         check(len(self.files) <= MAX_FILES, "too many file names")
         self.images += p.list(lambda: (p.text(), p.bytes())[0])
@@ -142,9 +141,10 @@ class Profile:
         for thread, name in p.list(lambda: (p.n(), p.text())):
             self.threads[thread]["name"] = name
         for _ in range(p.n()):
-            parent = len(self.contexts) - p.s()
-            check(0 <= parent < len(self.contexts), "unknown context")
-            self.contexts.append((parent, p.n()))
+            parent = len(self.ids) - p.s()
+            check(0 <= parent < len(self.ids), "unknown context")
+            self.contexts.append((self.ids[parent], p.n()))
+            self.ids.append(len(self.contexts) - 1)
         unnamed = 0
         for _ in range(p.n() if version >= 2 else 0):
             unnamed += p.s()
@@ -168,9 +168,9 @@ class Profile:
                 if not k & 1:
                     weights = [weight + p.s() & MASK for weight in weights]
                 squares = [p.n(128) for _ in weights if version >= 3 and k & 2]  # here only passed over
-                check(0 <= context < len(self.contexts) and 0 <= line < len(self.lines), "unknown context or line")
+                check(0 <= context < len(self.ids) and 0 <= line < len(self.lines), "unknown context or line")
                 check(thread < len(self.threads), "unknown thread")
-                add(self.charges.setdefault(context, [0] * (1 + len(usual))), [samples] + weights)
+                add(self.charges.setdefault(self.ids[context], [0] * (1 + len(usual))), [samples] + weights)
 
     def read_accounting(self, p):
         truncated = p.list(p.n)

@@ -4,14 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use ccsd_profile::view::{Selection, ThreadsView};
 use ccsd_profile::{CostCentreId, Shed};
 use ccsd_tests::ccsd::{Collecting, Ended, Record, binary, ccsd};
+use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
+use serde_json::Value;
 
 const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
 
@@ -24,7 +27,53 @@ fn main() -> ExitCode {
             let recorded = record("4999", "recurse", "2500", &[]);
             let accounting = recorded.profile.accounting();
             // A sixteenth of a half, 512 KiB, and what others lend: some tens of thousands of contexts, and each sample makes
-            // dozens.
+            // dozens. The file has them all, in generations.
+            assert!(accounting.contexts.bytes <= MEMORY / 8, "{accounting:?}");
+            assert!(accounting.contexts.new_contexts > 2 * accounting.contexts.contexts, "{accounting:?}");
+            assert!(recorded.profile.has_generations());
+            assert!(accounting.elided * 100 <= accounting.received, "{accounting:?}");
+            assert!(!recorded.ended.stderr.contains("no room within"), "{:?}", recorded.ended);
+            let shown = recorded.samples("main").inherited;
+            assert!(shown * 100 >= accounting.received * 99, "{shown} {accounting:?}");
+            assert!(recorded.samples("bottom").own * 10 >= accounting.received * 8, "{:?}", recorded.names());
+        })
+        .test("contexts_without_end_in_a_daemon", &[CC], || {
+            // Those who follow a session go on from one generation to the next, and those who come late.
+            let daemon = Daemon::start(&[]);
+            let dir = scratch();
+            let file = dir.path().join("profile.ccsd");
+            let options = ["record", "--daemon", "--user", "-F", "4999", "-e", "cpu-clock", "--memory", "16M", "-o"];
+            let mut record = daemon.ccsd(options);
+            record.arg(&file).arg("--").arg(program()).args(["recurse", "4000"]);
+            let mut record = record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let session = loop {
+                match daemon.sessions().first() {
+                    Some(session) if session["received"].as_u64() > Some(6_000) => break session["id"].to_string(),
+                    session => assert!(record.try_wait().unwrap().is_none(), "it has ended early: {session:?}"),
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            };
+            let live = daemon.run(&["live", "--json", "-n", "0", &session]);
+            assert!(live.status.success(), "{live:?}");
+            let last: Value = serde_json::from_str(live.stdout.lines().last().unwrap()).unwrap();
+            assert!(record.wait().unwrap().success());
+            let recorded = Recorded::open(dir, &file, live);
+            let accounting = recorded.profile.accounting();
+            assert_eq!(recorded.sampled().total.samples, accounting.received, "{accounting:?}");
+            assert!(recorded.profile.has_generations() && accounting.elided * 100 <= accounting.received);
+            let main = |rows: &Value| {
+                let rows = rows.as_array().unwrap();
+                rows.iter()
+                    .find(|row| row["name"] == "main")
+                    .map_or(0, |row| row["samples_inherited"].as_u64().unwrap())
+            };
+            assert!(main(&last["rows"]) * 100 >= accounting.received * 98, "{accounting:?} {last}");
+        })
+        .test("contexts_without_end_in_a_pipe", &[CC], || {
+            // What cannot be read again has one generation.
+            let recorded = piped("2500");
+            let accounting = recorded.profile.accounting();
+            assert!(!recorded.profile.has_generations());
             assert!(accounting.contexts.bytes <= MEMORY / 8, "{accounting:?}");
             assert!(accounting.shed.get(Shed::Contexts) > 0 && accounting.elided > 0, "{accounting:?}");
             // Whoever called keeps the time, and the leaf is known all the same.
@@ -147,7 +196,7 @@ fn main() -> ExitCode {
             assert!(notes.iter().any(|note| note.contains("ulimit -Hn")), "{notes:?}");
         })
         .test("what_was_full_is_shown", &[CC], || {
-            let recorded = record("4999", "recurse", "1500", &[]);
+            let recorded = piped("1500");
             let report = |args: &[&str]| {
                 let ended = Ended::of(ccsd(["report"]).arg(&recorded.file).args(args));
                 assert!(ended.status.success(), "{ended:?}");
@@ -165,6 +214,24 @@ fn main() -> ExitCode {
             Ended::of(&mut command).assert_refused(2, &["15MiB", "16 MiB"]);
         })
         .run()
+}
+
+/// Records random recursion into a pipe.
+fn piped(milliseconds: &str) -> Recorded {
+    let dir = scratch();
+    let file = dir.path().join("profile.ccsd");
+    let options = ["record", "--no-daemon", "--user", "-F", "4999", "-e", "cpu-clock", "--memory", "16M"];
+    let ended = Ended::of(
+        Command::new("sh")
+            .args(["-c", "file=$1; shift; \"$@\" 3>&1 >/dev/null | cat >\"$file\"", "sh"])
+            .arg(&file)
+            .arg(binary())
+            .args(options)
+            .args(["-o", "/dev/fd/3", "--"])
+            .arg(program())
+            .args(["recurse", milliseconds]),
+    );
+    Recorded::open(dir, &file, ended)
 }
 
 fn library() -> PathBuf {

@@ -42,7 +42,11 @@ pub fn text(shown: &Shown<'_>) -> String {
     row(
         "context memory",
         bytes(view.context_bytes),
-        format!("{} bytes a context; budget {}", per(view.context_bytes, view.states), bytes(table_stats.limit_bytes)),
+        format!(
+            "{} bytes a context; budget {}",
+            per(view.context_bytes, table_stats.contexts),
+            bytes(table_stats.limit_bytes)
+        ),
     );
     let file = view.file_bytes;
     row(

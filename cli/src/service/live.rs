@@ -8,7 +8,7 @@ use ccsd_daemon::config::WatchName;
 use ccsd_daemon::store::watch_dir;
 use ccsd_daemon::{Collection, Request, Stop, Target};
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
-use ccsd_profile::{Limits, Profile, Session, Update, sanitise};
+use ccsd_profile::{Limits, Profile, Session, Update, Updates, sanitise};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -142,7 +142,7 @@ struct Screen<'a> {
     /// What the last table showed, with `--interval`.
     window: Option<Profile>,
     /// What came since, with `--interval`.
-    pending: Option<Update>,
+    pending: Updates,
     /// Lines of the last table, on a terminal.
     drawn: usize,
     /// Whether there is something that was not shown.
@@ -180,7 +180,7 @@ impl<'a> Screen<'a> {
             layout,
             profile,
             window: None,
-            pending: None,
+            pending: Updates::default(),
             drawn: 0,
             stale: false,
             shown_ns: 0,
@@ -190,17 +190,14 @@ impl<'a> Screen<'a> {
 
     fn begin(&mut self, session: &Session) {
         self.profile = Profile::new(session.clone(), Limits::reading());
-        (self.window, self.pending) = (None, None);
+        (self.window, self.pending) = (None, Updates::default());
     }
 
     fn update(&mut self, update: &Update, latest: bool) -> Result<(), Failure> {
         let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
         if self.args.interval {
             // What is not shown yet belongs to what is shown next.
-            match &mut self.pending {
-                Some(pending) => pending.merge(update).map_err(broken)?,
-                None => self.pending = Some(update.clone()),
-            }
+            self.pending.add(update).map_err(broken)?;
         } else {
             self.profile.apply(update).map_err(broken)?;
         }
@@ -211,12 +208,19 @@ impl<'a> Screen<'a> {
     /// Makes what came since the last table the window that is shown.
     fn advance(&mut self) -> Result<(), Failure> {
         let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
-        let Some(mut update) = self.pending.take() else { return Ok(()) };
+        if self.pending.is_empty() {
+            return Ok(());
+        }
         let mut window = Profile::new(self.profile.session().clone(), Limits::reading());
-        window.apply(&self.profile.snapshot()).and_then(|()| window.apply(&update)).map_err(broken)?;
+        window.apply(&self.profile.snapshot()).map_err(broken)?;
+        self.profile.snapshot_generation().map_or(Ok(()), |it| window.apply(&it)).map_err(broken)?;
+        for mut update in std::mem::take(&mut self.pending) {
+            window.apply(&update).map_err(broken)?;
+            update.clear_charges();
+            self.profile.apply(&update).map_err(broken)?;
+        }
         self.window = Some(window);
-        update.clear_charges();
-        self.profile.apply(&update).map_err(broken)
+        Ok(())
     }
 
     fn end(&mut self, why: Option<&str>) -> Result<(), Failure> {

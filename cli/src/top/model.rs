@@ -1,6 +1,6 @@
 //! What is looked at: a profile that grows, what of it is new, and an earlier moment to compare with.
 
-use ccsd_profile::{Limits, Profile, Session, Unit, Update, UpdateError};
+use ccsd_profile::{Limits, Profile, Session, Unit, Update, UpdateError, Updates};
 
 /// Intervals of the strip that are kept: wider is no terminal.
 const POINTS: usize = 512;
@@ -48,7 +48,7 @@ pub struct Model {
 struct Held {
     /// The session began anew.
     begun: Option<Session>,
-    update: Option<Update>,
+    updates: Updates,
 }
 
 fn empty(session: &Session, full_names: bool) -> Profile {
@@ -63,6 +63,7 @@ fn names(profile: &Profile) -> Result<Profile, UpdateError> {
     names.clear_charges();
     let mut copy = empty(profile.session(), profile.has_full_names());
     copy.apply(&names)?;
+    profile.snapshot_generation().map_or(Ok(()), |generation| copy.apply(&generation))?;
     Ok(copy)
 }
 
@@ -85,7 +86,7 @@ impl Model {
     /// A session begins, or begins anew. What was frozen has other names and is gone.
     pub fn begin(&mut self, session: &Session) {
         if let Some(held) = &mut self.held {
-            *held = Held { begun: Some(session.clone()), update: None };
+            *held = Held { begun: Some(session.clone()), updates: Updates::default() };
             return;
         }
         self.profile = empty(session, self.profile.has_full_names());
@@ -107,11 +108,7 @@ impl Model {
     pub fn update(&mut self, update: &Update) -> Result<(), UpdateError> {
         match &mut self.held {
             None => self.apply(update),
-            Some(Held { update: Some(held), .. }) => held.merge(update),
-            Some(held) => {
-                held.update = Some(update.clone());
-                Ok(())
-            }
+            Some(held) => held.updates.add(update),
         }
     }
 
@@ -186,7 +183,7 @@ impl Model {
         if let Some(session) = held.begun {
             self.begin(&session);
         }
-        held.update.map_or(Ok(()), |update| self.apply(&update))
+        held.updates.into_iter().try_for_each(|update| self.apply(&update))
     }
 
     /// Whether only the last interval is shown; the first one that comes after this was asked for.

@@ -197,6 +197,12 @@ impl Charges {
         self.rows.len() < most
     }
 
+    /// Whether so many new rows of their own keep within it.
+    pub(crate) fn has_room_for(&self, rows: usize) -> bool {
+        let most = self.most_rows();
+        self.rows.len().saturating_add(rows) < most - most / COARSE_PART
+    }
+
     /// Rows that keep within the budget. Their memory doubles, so only a power of two of them fills it.
     fn most_rows(&self) -> usize {
         self.most_rows_beside(self.squares.capacity() * size_of::<Squares>())

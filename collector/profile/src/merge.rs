@@ -73,7 +73,7 @@ impl Profile {
 
     /// What the table of contexts did while collecting, wherever that was.
     fn collected_contexts(&self) -> crate::ContextStats {
-        if self.collecting { self.contexts.stats() } else { self.accounting.contexts }
+        if self.collecting { self.context_stats() } else { self.accounting.contexts }
     }
 
     /// The same profile with other functions: `group` says which one stands for each. Self and inherited weights are

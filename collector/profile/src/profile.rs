@@ -2,8 +2,9 @@
 
 use crate::accounting::{Accounting, TruncationReason};
 use crate::charges::{Charges, Room};
-use crate::context::ContextTable;
+use crate::context::{ContextStats, ContextTable};
 use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
+use crate::generation::Generation;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
@@ -46,6 +47,10 @@ pub struct Profile {
     pub(crate) processes: Table<Process>,
     pub(crate) threads: Table<Thread>,
     pub(crate) contexts: ContextTable,
+    /// What the tables of contexts of earlier generations did.
+    pub(crate) earlier_contexts: Option<ContextStats>,
+    /// Of a profile that follows a stream, the contexts of its generation under way, if that is not its first.
+    pub(crate) generation: Option<Generation>,
     pub(crate) namings: Namings,
     /// What is uncertain in contexts that were made from those of another profile. Collected ones have none.
     pub(crate) uncertain: Uncertain,
@@ -83,6 +88,8 @@ impl Profile {
         let mut profile = Self {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
+            earlier_contexts: None,
+            generation: None,
             namings: Namings::default(),
             uncertain: Uncertain::default(),
             sent_notes: session.notes.len(),
@@ -506,7 +513,7 @@ impl Profile {
     }
 
     #[inline]
-    fn charge_squares(
+    pub(crate) fn charge_squares(
         &mut self,
         (thread, context, line): (ThreadId, ContextId, LineId),
         samples: u64,
@@ -600,6 +607,7 @@ impl Profile {
     pub fn bytes(&self) -> usize {
         self.string_bytes
             + self.contexts.bytes()
+            + self.generation.as_ref().map_or(0, Generation::bytes)
             + self.namings.bytes()
             + self.charges.bytes()
             + self.images.bytes()

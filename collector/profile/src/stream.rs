@@ -2,6 +2,7 @@
 
 use crate::charges::{Room, Row};
 use crate::error::UpdateError;
+use crate::generation::Generation;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
 use crate::model::Line;
 use crate::profile::{Profile, string_bytes};
@@ -26,13 +27,17 @@ impl Profile {
     /// Everything new and everything charged since the last call, with the accounting as it is now.
     pub fn take_update(&mut self) -> Update {
         if self.collecting {
-            self.accounting.contexts = self.contexts.stats();
+            self.accounting.contexts = self.context_stats();
             self.accounting.shed.set(Shed::Contexts, self.accounting.contexts.elided);
             self.accounting.pushes = self.accounting.pushes.max(self.accounting.contexts.pushes());
         }
         let base = self.sent;
         let now = self.counts();
         let mut update = self.definitions(base, now);
+        if let Some(generation) = self.generation.as_ref().filter(|_| update.contexts.is_empty()) {
+            // Those who go on with the stream have its numbering.
+            update.base.contexts = generation.len() as u32;
+        }
         self.renamed_processes.sort_unstable();
         self.renamed_processes.dedup();
         self.renamed_threads.sort_unstable();
@@ -69,8 +74,7 @@ impl Profile {
     /// with the following updates has the whole (I7).
     #[must_use]
     pub fn snapshot(&self) -> Update {
-        let fresh = Counts { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2 };
-        let mut update = self.definitions(fresh, self.sent);
+        let mut update = self.definitions(Counts::FRESH, self.sent);
         let Update { charges, weights, squares, .. } = &mut update;
         self.charges.for_each_settled(|row, samples, settled, settled_squares| {
             charges.push(delta(row, samples));
@@ -120,19 +124,28 @@ impl Profile {
     pub fn apply(&mut self, update: &Update) -> Result<(), UpdateError> {
         self.check(update)?;
         // Contexts and namings first: their tables themselves find out whether they are what pushes make, and can take them back.
-        let contexts = self.contexts.len();
-        for (new, id) in update.contexts.iter().zip(contexts..) {
-            if self.contexts.append(new.parent, new.function).is_none() {
-                self.contexts.truncate(contexts);
-                return Err(UpdateError::BadContext(id as u32));
-            }
-        }
         let namings = self.namings.list().len();
         for &(unnamed, function) in &update.namings {
             if !self.namings.add(unnamed, function) {
-                self.contexts.truncate(contexts);
                 self.namings.truncate(namings);
                 return Err(UpdateError::BadNaming(unnamed.0));
+            }
+        }
+        if update.begins_generation(self.stream_contexts()) {
+            self.generation = Some(Generation::new());
+        }
+        if let Some(generation) = &mut self.generation {
+            for &new in &update.contexts {
+                generation.add(new, &mut self.contexts);
+            }
+        } else {
+            let contexts = self.contexts.len();
+            for (new, id) in update.contexts.iter().zip(contexts..) {
+                if self.contexts.append(new.parent, new.function).is_none() {
+                    self.contexts.truncate(contexts);
+                    self.namings.truncate(namings);
+                    return Err(UpdateError::BadContext(id as u32));
+                }
             }
         }
         // From here on nothing fails.
@@ -176,16 +189,29 @@ impl Profile {
             // Beyond what a profile may hold there is nothing to be done about it.
             let _ = self.add_crash(crash.clone());
         }
-        self.accounting = update.accounting.clone();
+        let mut elided_here = false;
         let metrics = self.session.metrics.len();
         for (i, (charge, weights)) in update.charges_with_weights(metrics).enumerate() {
-            let key = (charge.thread.0, charge.context.0, charge.line.0);
             let squares = update.squares_of(i, metrics);
-            if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
-                // No context of the reader's own: the ids are the writer's.
-                self.charge_elided(charge.thread, charge.samples, weights, squares);
-            }
+            let Some(generation) = &self.generation else {
+                let key = (charge.thread.0, charge.context.0, charge.line.0);
+                if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
+                    // No context of the reader's own: the ids are the writer's.
+                    self.charge_elided(charge.thread, charge.samples, weights, squares);
+                }
+                continue;
+            };
+            let was_elided = generation.is_elided(charge.context);
+            let context = generation.charged(charge.context, &mut self.contexts);
+            let elided = self.accounting.elided;
+            self.charge_squares((charge.thread, context, charge.line), charge.samples, weights, squares);
+            elided_here |= self.accounting.elided > elided && !was_elided;
         }
+        if elided_here {
+            self.add_note(ELIDED_IN_READING);
+        }
+        // What the collector says; the note says the rest.
+        self.accounting = update.accounting.clone();
         self.charges.take(|_, _, _, _| {});
         self.settled_accounting = self.accounting.clone();
         self.sent = self.counts();
@@ -199,13 +225,15 @@ impl Profile {
     fn check(&self, update: &Update) -> Result<(), UpdateError> {
         let counts = self.counts();
         let base = update.base;
+        let before = self.stream_contexts();
+        let stream_contexts = if update.begins_generation(before) { Counts::FRESH.contexts } else { before };
         let sequence = [
             ("image", base.images, counts.images),
             ("function", base.cost_centres, counts.cost_centres),
             ("line", base.lines, counts.lines),
             ("process", base.processes, counts.processes),
             ("thread", base.threads, counts.threads),
-            ("context", base.contexts, counts.contexts),
+            ("context", base.contexts, stream_contexts),
         ];
         for (what, found, expected) in sequence {
             if found != expected {
@@ -219,7 +247,7 @@ impl Profile {
         let processes = total("processes", counts.processes, update.processes.len(), limits.processes)?;
         let threads = total("threads", counts.threads, update.threads.len(), limits.threads)?;
         // A context takes at least 12 bytes, so the byte budget bounds their number, too.
-        let contexts = total("contexts", counts.contexts, update.contexts.len(), limits.context_bytes / 12)?;
+        let contexts = total("contexts", stream_contexts, update.contexts.len(), limits.context_bytes / 12)?;
 
         // Names of files are counted as often as they occur here, and once when they are kept.
         let names = string_bytes_of(update, |file| self.files.added_bytes(file));
@@ -248,7 +276,7 @@ impl Profile {
         for (id, _) in &update.renamed_threads {
             known("thread", id.0, threads)?;
         }
-        for (new, id) in update.contexts.iter().zip(counts.contexts..) {
+        for (new, id) in update.contexts.iter().zip(stream_contexts..) {
             known("context", new.parent.0, id)?;
             known("function", new.function.0, functions)?;
         }
@@ -277,6 +305,9 @@ impl Profile {
         Ok(())
     }
 }
+
+/// Noted where the contexts or charges of all generations go beyond the limits of a reader.
+const ELIDED_IN_READING: &str = "the profile has more stacks than were kept in reading it: some count below [elided]";
 
 /// Bytes of the names that an update defines, with `file` for each name of a line's file.
 fn string_bytes_of(update: &Update, mut file: impl FnMut(&str) -> usize) -> usize {

@@ -19,8 +19,14 @@ pub struct Counts {
     pub processes: u32,
     /// Threads.
     pub threads: u32,
-    /// Contexts, the empty one and `[elided]` among them.
+    /// Contexts, the empty one and `[elided]` among them, of the generation under way. Where an update has only these two
+    /// and its reader more, it begins a generation: contexts are numbered anew.
     pub contexts: u32,
+}
+
+impl Counts {
+    /// What every profile has from its beginning.
+    pub const FRESH: Self = Self { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2 };
 }
 
 /// A context as it is sent: where it was first reached from, and by which function.

@@ -7,6 +7,41 @@ use crate::error::UpdateError;
 use crate::squares::{equal_squares, squared_metrics};
 use crate::update::{ChargeDelta, Counts, Update};
 
+/// Updates that follow each other, merged as far as they are of one generation of contexts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Updates(Vec<Update>);
+
+impl Updates {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the next one.
+    ///
+    /// # Errors
+    /// As [`Update::merge`].
+    pub fn add(&mut self, update: &Update) -> Result<(), UpdateError> {
+        match self.0.last_mut() {
+            Some(last) if !update.begins_generation(last.end().contexts) => last.merge(update),
+            _ => {
+                self.0.push(update.clone());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl IntoIterator for Updates {
+    type Item = Update;
+    type IntoIter = std::vec::IntoIter<Update>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 impl Update {
     /// How many of each there are after this update.
     #[must_use]
@@ -27,7 +62,7 @@ impl Update {
     /// larger than a snapshot that holds them all (but for notes and crashes, which the session bounds).
     ///
     /// # Errors
-    /// [`UpdateError::OutOfSequence`] if `later` is not what comes next, [`UpdateError::WeightCount`] if the two do not
+    /// [`UpdateError::OutOfSequence`] if `later` is not what comes next, or begins a generation of contexts ([`Updates`]), [`UpdateError::WeightCount`] if the two do not
     /// carry equally many weights for each charge. This update is unchanged then.
     pub fn merge(&mut self, later: &Update) -> Result<(), UpdateError> {
         in_sequence(self.end(), later.base)?;

@@ -256,7 +256,10 @@ impl Connection {
                 Delivery::Begin { info, snapshot } => {
                     send(&mut &self.stream, &Reply::Stream)?;
                     let mut fresh = Encoder::new(StreamWriter(&self.stream), &info).map_err(written)?;
-                    fresh.write(&snapshot).map_err(written)?;
+                    fresh.write(&snapshot.whole).map_err(written)?;
+                    if let Some(generation) = &snapshot.generation {
+                        fresh.write(generation).map_err(written)?;
+                    }
                     encoder = Some(fresh);
                 }
                 Delivery::Update(update) => {

@@ -20,6 +20,49 @@ use crate::protocol::message::SessionEnd;
 /// these bounds.
 const LOG_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=4 << 20;
 
+/// A profile so far: [`Profile::snapshot`] and [`Profile::snapshot_generation`].
+#[derive(Debug)]
+pub struct Snapshot {
+    /// What was charged.
+    pub whole: Update,
+    /// The contexts that later updates refer to, where they have other numbers there.
+    pub generation: Option<Update>,
+}
+
+impl Snapshot {
+    fn of(profile: &Profile) -> Snapshot {
+        Snapshot { whole: profile.snapshot(), generation: profile.snapshot_generation() }
+    }
+
+    fn approximate_bytes(&self) -> usize {
+        self.whole.approximate_bytes() + self.generation.as_ref().map_or(0, Update::approximate_bytes)
+    }
+}
+
+/// What readers were given and may have still, to be counted.
+#[derive(Debug)]
+enum Given {
+    Snapshot(Weak<Snapshot>),
+    Update(Weak<Update>),
+}
+
+impl Given {
+    fn is_held(&self) -> bool {
+        match self {
+            Given::Snapshot(snapshot) => snapshot.strong_count() > 0,
+            Given::Update(update) => update.strong_count() > 0,
+        }
+    }
+
+    fn is_same(&self, other: &Given) -> bool {
+        match (self, other) {
+            (Given::Snapshot(a), Given::Snapshot(b)) => a.ptr_eq(b),
+            (Given::Update(a), Given::Update(b)) => a.ptr_eq(b),
+            _ => false,
+        }
+    }
+}
+
 /// What a reader gets.
 #[derive(Clone, Debug)]
 pub enum Delivery {
@@ -27,8 +70,8 @@ pub enum Delivery {
     Begin {
         /// The session, as it was at its beginning.
         info: Arc<SessionInfo>,
-        /// Everything up to some moment after the reader asked, or shortly before.
-        snapshot: Arc<Update>,
+        /// Everything up to some moment after the reader asked, or shortly before. It may be of two generations.
+        snapshot: Arc<Snapshot>,
     },
     /// What came since.
     Update(Arc<Update>),
@@ -43,7 +86,7 @@ enum Place {
     /// It has asked for one.
     Asks,
     /// Here is one, which holds all updates before this one.
-    Begins(u64, Arc<Update>),
+    Begins(u64, Arc<Snapshot>),
     /// It has all updates before this one.
     At(u64),
 }
@@ -57,9 +100,9 @@ struct State {
     places: BTreeMap<u64, Place>,
     next_reader: u64,
     /// What readers were given and may not have sent yet, with its bytes: snapshots, and merged updates.
-    given: Vec<(Weak<Update>, usize)>,
+    given: Vec<(Given, usize)>,
     /// The last snapshot, as long as somebody has it, and the number of the first update that is not in it.
-    snapshot: (u64, Weak<Update>),
+    snapshot: (u64, Weak<Snapshot>),
     /// Why the session has ended, if it has.
     end: Option<SessionEnd>,
     /// There will be no more snapshots: the session is forgotten.
@@ -90,10 +133,10 @@ impl State {
     }
 
     /// Counts what a reader gets, for as long as it has it.
-    fn give(&mut self, update: &Arc<Update>) {
-        self.given.retain(|(given, _)| given.strong_count() > 0);
-        if !self.given.iter().any(|(given, _)| given.as_ptr() == Arc::as_ptr(update)) {
-            self.given.push((Arc::downgrade(update), update.approximate_bytes()));
+    fn give(&mut self, given: Given, bytes: usize) {
+        self.given.retain(|(given, _)| given.is_held());
+        if !self.given.iter().any(|(other, _)| other.is_same(&given)) {
+            self.given.push((given, bytes));
         }
     }
 
@@ -102,7 +145,7 @@ impl State {
     }
 
     /// The last snapshot, if it is still there and so is all that came after it.
-    fn old_snapshot(&self) -> Option<(u64, Arc<Update>)> {
+    fn old_snapshot(&self) -> Option<(u64, Arc<Snapshot>)> {
         let (at, snapshot) = &self.snapshot;
         snapshot.upgrade().filter(|_| *at >= self.first).map(|snapshot| (*at, snapshot))
     }
@@ -169,7 +212,7 @@ impl Readers {
     /// Bytes that are kept for slow readers: updates, and what they were given and have not sent yet.
     pub fn held_bytes(&self) -> usize {
         let mut state = self.shared.state();
-        state.given.retain(|(update, _)| update.strong_count() > 0);
+        state.given.retain(|(given, _)| given.is_held());
         state.given.iter().fold(state.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
@@ -207,14 +250,14 @@ impl Readers {
             return;
         }
         // Nothing is offered meanwhile: that is done by the same thread. Those who come at the same moment share it.
-        let snapshot = Arc::new(profile.snapshot());
+        let snapshot = Arc::new(Snapshot::of(profile));
         let mut state = self.shared.state();
         let next = state.next();
         for place in state.places.values_mut().filter(|place| matches!(place, Place::Asks)) {
             *place = Place::Begins(next, Arc::clone(&snapshot));
         }
         state.snapshot = (next, Arc::downgrade(&snapshot));
-        state.give(&snapshot);
+        state.give(Given::Snapshot(Arc::downgrade(&snapshot)), snapshot.approximate_bytes());
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -249,7 +292,7 @@ pub struct Reader {
 
 /// What a reader finds.
 enum Found {
-    Snapshot(Arc<Update>),
+    Snapshot(Arc<Snapshot>),
     Updates(Vec<Arc<Update>>),
     End(Option<SessionEnd>),
     /// There will be something, or the end.
@@ -292,9 +335,9 @@ impl Reader {
             }
             Place::At(at) if *at < next.min(self.until) => {
                 let missed = usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX);
-                *place = Place::At(next);
-                self.has_all = next >= until;
-                let updates = state.updates.iter().skip(missed).map(|(update, _)| Arc::clone(update)).collect();
+                let updates = of_one_generation(state.updates.iter().skip(missed).map(|(update, _)| update));
+                *at = at.saturating_add(updates.len() as u64);
+                self.has_all = *at >= until;
                 state.trim();
                 Found::Updates(updates)
             }
@@ -336,7 +379,7 @@ impl Iterator for Reader {
                     drop(state);
                     let delivery = self.delivery(found);
                     if let Some(Delivery::Update(update)) = &delivery {
-                        shared.state().give(update);
+                        shared.state().give(Given::Update(Arc::downgrade(update)), update.approximate_bytes());
                     }
                     return delivery;
                 }
@@ -354,6 +397,18 @@ impl Drop for Reader {
         // The session counts its readers.
         let _ = self.shared.wake.try_send(());
     }
+}
+
+/// The first of these updates, and those after it that number contexts as it does: they can be merged.
+fn of_one_generation<'a>(updates: impl Iterator<Item = &'a Arc<Update>>) -> Vec<Arc<Update>> {
+    let mut taken: Vec<Arc<Update>> = Vec::new();
+    for update in updates {
+        if taken.last().is_some_and(|last| update.begins_generation(last.end().contexts)) {
+            break;
+        }
+        taken.push(Arc::clone(update));
+    }
+    taken
 }
 
 /// Updates that follow each other as one: neighbours first, so that the work does not grow with the square of their number.

@@ -103,14 +103,16 @@ impl Drop for Farewell {
 pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
     let id = grant.id;
     let _farewell = Farewell { id, events: channels.events.clone() };
-    let (session, guard) = match open(&new, grant) {
+    let (session, guard, memory) = match open(&new, grant) {
         Ok(opened) => opened,
         Err(refusal) => {
             let _ = reply.send(Err(refusal));
             return;
         }
     };
-    let mut worker = Worker::new(id, &new, channels, session, guard);
+    // What the copy has no room for, clients that write a file have.
+    session.set_generations(true);
+    let mut worker = Worker::new(id, &new, channels, session, guard, memory);
     worker.tell();
     let _ = reply.send(Ok(id));
     // Nothing is kept back while it runs: a client that has gone before it got the answer is found gone by its connection.
@@ -118,8 +120,17 @@ pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Resu
     worker.run();
 }
 
+/// Budgets of the copy of a profile of a session with so many bytes: what the collector lets through, and for all
+/// generations of contexts and charges about as much as the collector has for one when other tables have lent it theirs.
+fn replica_limits(memory: u64) -> Limits {
+    let each = usize::try_from(memory / 8).unwrap_or(usize::MAX);
+    let limits = Limits::reading();
+    let (context_bytes, charge_bytes) = (limits.context_bytes.min(each), limits.charge_bytes.min(each));
+    Limits { context_bytes, charge_bytes, ..limits }
+}
+
 /// Opens the events, within what the owner may do.
-fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard), Refusal> {
+fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard, u64), Refusal> {
     let Grant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
     if let Some(bytes) = profile_bytes {
@@ -139,7 +150,7 @@ fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard), Refusal> {
         Target::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
     };
     guard.check_attached()?;
-    Ok((session, guard))
+    Ok((session, guard, options.budget.memory))
 }
 
 /// Budgets of a profile that must not take more than so many bytes with its copy: it gets less detailed before it has to
@@ -192,7 +203,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(id: u32, new: &NewSession, channels: Channels, session: Session, guard: Guard) -> Worker {
+    fn new(id: u32, new: &NewSession, channels: Channels, session: Session, guard: Guard, memory: u64) -> Worker {
         let info = session.info().clone();
         let summary = SessionSummary {
             id,
@@ -216,8 +227,7 @@ impl Worker {
             channels,
             session: Some(session),
             guard,
-            // The collector has seen to the budgets; a copy needs the room for whatever that let through.
-            replica: Profile::new(info.clone(), Limits::reading()),
+            replica: Profile::new(info.clone(), replica_limits(memory)),
             readers: Readers::new(Arc::new(info)),
             ending: None,
             is_refused: false,

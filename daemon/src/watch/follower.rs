@@ -308,6 +308,7 @@ impl Follower {
                     status.profiling = true;
                     status.segments += u64::from(segment.is_some());
                 });
+                session.set_generations(segment.is_some());
                 // Of the same moment; the session began a moment before.
                 let (began, began_wall) = (Instant::now(), unix_ns());
                 self.running = Some(Running { session, segment, began, began_wall, counted: Counted::default() });
@@ -376,6 +377,7 @@ impl Follower {
         {
             problem = Some(not_stored(&error));
             running.segment = None;
+            running.session.set_generations(false);
         }
         let accounting = &update.accounting;
         let lost = [accounting.lost, accounting.throttled, accounting.dropped_by_us];

@@ -13,7 +13,8 @@ use crate::update::Update;
 pub const MAX_INTERVALS: usize = 512;
 
 /// Memory that the updates of one new interval may take while they are merged, in bytes, beside that of the update merged last.
-/// Usual ones take a few hundred kilobytes. What goes beyond becomes several records of the interval.
+/// Usual ones take a few hundred kilobytes. What goes beyond becomes several records of the interval, and so does what is of
+/// several generations of contexts.
 const MERGED_BYTES: usize = 16 << 20;
 
 /// Why a stream was not coarsened.
@@ -118,7 +119,8 @@ pub fn coarsen<R: Read, W: Write>(
                 held = Some(*update);
                 continue;
             };
-            if merged.approximate_bytes().saturating_add(update.approximate_bytes()) <= MERGED_BYTES {
+            let fits = merged.approximate_bytes().saturating_add(update.approximate_bytes()) <= MERGED_BYTES;
+            if fits && !update.begins_generation(merged.end().contexts) {
                 merged.merge(&update)?;
             } else {
                 encoder.write(merged)?;

@@ -6,6 +6,8 @@
 //! [`ContextTable::has_room`] leaves enough of the budget free for one `[elided]` below every context, so that one can
 //! always be made, and [`LEAF_PART`] of it for the innermost functions.
 
+use hashbrown::HashTable;
+
 use super::store::{BLOCK_BYTES, POINTER_BYTES, blocks};
 use super::{ContextTable, table_growth};
 use crate::hash::{mix, mix2};
@@ -19,6 +21,21 @@ impl ContextTable {
     /// Changes the budget. A table that has more already stays as it is.
     pub(crate) fn set_limit(&mut self, limit_bytes: usize) {
         self.limit = limit_bytes;
+    }
+
+    /// Whether the next `contexts` new contexts may not all get a place of their own.
+    pub(crate) fn is_nearly_full(&self, contexts: usize) -> bool {
+        let index = |table: &HashTable<u32>| match table.len() + contexts <= table.capacity() {
+            true => 0,
+            false => 2 * table.allocation_size() + index_bytes(contexts),
+        };
+        let entries = self.longest.max(self.cached.history.len());
+        let growth = (blocks(contexts) + 1) * (BLOCK_BYTES + 2 * POINTER_BYTES)
+            + self.store.checkpoint_growth(entries)
+            + Self::scratch_growth(entries)
+            + index(&self.children)
+            + index(&self.histories);
+        !self.has_room(growth, contexts)
     }
 
     /// Whether so little of the budget is left that doubling a table may use it up.

@@ -72,6 +72,18 @@ impl ContextStats {
         }
     }
 
+    /// Counts what an earlier generation of the table did, and takes the larger of what each held.
+    pub(crate) fn follow(&mut self, earlier: &Self) {
+        let (pushes, sizes) = (0..4, 4..);
+        for (at, (number, before)) in self.numbers_mut().into_iter().zip(earlier.numbers()).enumerate() {
+            if pushes.contains(&at) {
+                *number = number.saturating_add(before);
+            } else if sizes.contains(&at) {
+                *number = before.max(*number);
+            }
+        }
+    }
+
     /// All fields, in the order of the file format.
     pub(crate) const fn numbers(&self) -> [u64; 9] {
         [
@@ -300,11 +312,20 @@ impl ContextTable {
     /// [`ContextTable::push`] takes as long as the history. For contexts that another table made, and for views, which add
     /// equal histories up. When the budget is used up, and below `[elided]`, as `push`.
     pub(crate) fn graft(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
+        self.graft_step(from, function, true)
+    }
+
+    /// The same as [`ContextTable::descend`] is to `push`: where the path is elided, this is `[elided]` itself.
+    pub(crate) fn join(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
+        self.graft_step(from, function, false)
+    }
+
+    fn graft_step(&mut self, from: ContextId, function: CostCentreId, innermost: bool) -> ContextId {
         let f = function.0;
         match self.store.get(from.0) {
             Some(node) if node.function == f && f != NONE => return from,
             Some(_) => {}
-            None => return self.push_elided(ContextId::ROOT.0, f, true),
+            None => return self.push_elided(ContextId::ROOT.0, f, innermost),
         }
         let hash = mix2(self.seed, from.0, f);
         let store = &self.store;
@@ -313,7 +334,7 @@ impl ContextTable {
         }
         let growth = self.store.growth() + table_growth(&self.children);
         if f >= MARK || f == CostCentreId::ELIDED.0 || self.is_elided(from) || !self.has_room(growth, 1) {
-            return self.push_elided(from.0, f, true);
+            return self.push_elided(from.0, f, innermost);
         }
         self.new += 1;
         self.unindexed = true;

@@ -9,6 +9,13 @@ fn info() -> SessionInfo {
     SessionInfo { metrics: vec![metric], ..SessionInfo::default() }
 }
 
+impl Snapshot {
+    fn apply(&self, profile: &mut Profile) {
+        profile.apply(&self.whole).unwrap();
+        self.generation.iter().for_each(|generation| profile.apply(generation).unwrap());
+    }
+}
+
 /// A collector, the session's copy of its profile, and a function and a thread to charge.
 struct Fixture {
     collector: Profile,
@@ -82,7 +89,7 @@ impl Client {
             Some(Delivery::Begin { info, snapshot }) => {
                 self.got[0] += 1;
                 self.profile = Profile::new((*info).clone(), Limits::reading());
-                self.profile.apply(&snapshot).unwrap();
+                snapshot.apply(&mut self.profile);
             }
             Some(Delivery::Update(update)) => {
                 self.got[1] += 1;
@@ -187,6 +194,31 @@ fn readers_who_miss_too_much_start_anew() {
 }
 
 #[test]
+fn readers_go_on_over_generations_of_contexts() {
+    let mut fixture = Fixture::new();
+    let mut clients: Vec<Client> = Vec::new();
+    for interval in 0..12 {
+        clients.push(Client::new(&fixture, true));
+        // The same functions again, in another order: their contexts have other numbers in each generation.
+        fixture.functions = [0, 3, 1, 2][interval % 4];
+        fixture.interval(10);
+        if interval % 3 == 2 {
+            fixture.collector.begin_generation();
+        }
+        // Some take updates as they come, others several at once.
+        clients.iter_mut().step_by(2).for_each(|client| while client.take_one(&fixture) {});
+    }
+    fixture.end();
+    for client in &mut clients {
+        client.take(&fixture);
+        assert_eq!(client.profile.canonical(), fixture.replica.canonical());
+        assert_eq!(client.profile.accounting().received, 12);
+    }
+    // One function for each number, each in one context.
+    assert_eq!(fixture.replica.contexts().len(), 2 + 4);
+}
+
+#[test]
 fn a_snapshot_that_somebody_still_has_serves_others_too() {
     let mut fixture = Fixture::new();
     fixture.interval(10);
@@ -200,7 +232,7 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
     let mut second = Client::new(&fixture, true);
     let Found::Snapshot(same) = second.reader.look(&mut shared.state()) else { panic!("no snapshot") };
     assert!(Arc::ptr_eq(&slowly, &same));
-    second.profile.apply(&same).unwrap();
+    same.apply(&mut second.profile);
     assert_eq!(second.take(&fixture), [0, 1, 0]);
     second.assert_has_all(&fixture);
     // Who wants what there is now gets that, too.
@@ -253,7 +285,7 @@ fn a_reader_s_thread_gets_everything() {
         let mut profile = Profile::new(info(), Limits::default());
         loop {
             match reader.next().unwrap() {
-                Delivery::Begin { snapshot, .. } => profile.apply(&snapshot).unwrap(),
+                Delivery::Begin { snapshot, .. } => snapshot.apply(&mut profile),
                 Delivery::Update(update) => profile.apply(&update).unwrap(),
                 Delivery::End(_) => return profile,
             }
