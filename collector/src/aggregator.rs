@@ -4,6 +4,7 @@
 //! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
 
 mod accounts;
+mod cycles;
 mod unseen;
 
 use ccsd_profile::{ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
@@ -27,6 +28,7 @@ use crate::resolve::Resolver;
 use crate::session_event::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
 use crate::{system, usage};
+use cycles::CycleRest;
 use unseen::{TickTime, UnseenTime};
 
 /// One frame of a thread's last stack.
@@ -53,6 +55,8 @@ struct ThreadState {
     generation: u32,
     /// Of a thread that ticks sample, the time that samples stand for.
     tick: TickTime,
+    /// TSC cycles that no sample has yet.
+    cycles: CycleRest,
 }
 
 impl ThreadState {
@@ -341,6 +345,7 @@ impl Aggregator {
                         until: u64::MAX,
                         generation: 0,
                         tick: TickTime::default(),
+                        cycles: CycleRest::default(),
                     };
                     self.threads.insert(key, state);
                 }
@@ -383,6 +388,11 @@ impl Aggregator {
             && let Some(thread) = self.threads.get_mut(&thread)
         {
             weights[0] = thread.tick.weigh(weights[0], self.spec.period_ns());
+        }
+        if matches!(self.spec.event, Event::CpuClockTsc { .. })
+            && let Some(thread) = self.threads.get_mut(&thread)
+        {
+            weights[1] = thread.cycles.round(weights[1], cycles::unit(self.spec.period_ns()));
         }
         self.weighed = self.weighed.saturating_add(weights[0]);
         self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics]);

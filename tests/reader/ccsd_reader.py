@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Reads ccsd profiles, written from collector/profile/docs/file-format.md alone.
 ccsd_reader.py [--json] FILE    the flat profile and the stacks, as text; or with the accounting, as JSON"""
-import json
-import sys
-import zlib
+import json, sys, zlib
 from collections import defaultdict
+from itertools import accumulate
 
 MAGIC = b"\x89ccsd\r\n\x1a"
 SESSION, UPDATE, END, CRASH, FIRST_OPTIONAL = 1, 2, 3, 128, 128
@@ -20,24 +19,19 @@ CONTEXT_NUMBERS = "transition_hits known_contexts new_contexts elided contexts t
 TABLES = """contexts charges names functions lines images processes threads addresses generated_code debug_information
     unwind_tables stacks queue unwind_rules live_threads mappings""".split()
 
-
 class Malformed(Exception): pass
-
 
 def check(condition, what, value=None):
     if not condition:
         raise Malformed(what)
     return value
 
-
 class Payload:
     def __init__(self, data):
         self.data, self.at = data, 0
-
     def u8(self):
         self.at += 1
         return self.data[self.at - 1]  # an IndexError where it ends early
-
     def n(self, bits=64):
         value = shift = 0
         while True:
@@ -47,28 +41,20 @@ class Payload:
             check(not value >> bits and shift <= bits + 6, "number too large")
             if byte < 0x80:
                 return value
-
     def s(self):
-        value = self.n()
-        return (value >> 1) ^ -(value & 1)
-
+        return (value := self.n()) >> 1 ^ -(value & 1)
     def o(self):
-        value = self.n()
-        return None if value == 0 else value - 1
-
+        return None if (value := self.n()) == 0 else value - 1
     def bytes(self):
         length = self.n()
         self.at += check(length <= len(self.data) - self.at, "ends early", length)
         return bytes(self.data[self.at - length:self.at])
-
     def text(self):
         data = self.bytes()
         return check(len(data) <= MAX_TEXT, "text too long", data).decode("utf-8")
-
     def list(self, item):
         count = self.n()
         return [item() for _ in range(check(count <= MAX_LIST, "list too long", count))]
-
 
 def records(data):
     """Type and payload of every whole record, and the version."""
@@ -91,13 +77,13 @@ def records(data):
         yield version, data[at], Payload(data[start:end])
         number, at = number + 1, end + 4
 
-
 class Profile:
     def __init__(self):
         self.metrics, self.notes, self.files, self.processes, self.threads = [], [], [], [], []
         self.images, self.lines = ["[ccsd]"], [("", 0)]
         self.functions = [(0, "[elided]", None), (0, "[root]", None)]  # image, name, start
-        self.contexts, self.ids = [(None, None), (0, ELIDED)], [0, 1]  # parent, function; of this generation
+        self.contexts = [(None, None), (0, ELIDED)]  # parent, function
+        self.ids, self.places = [0, 1], []  # of this generation: contexts; context and line
         self.charges = {}  # by context: samples, and a weight for each metric
         self.namings, self.accounting, self.finished = {}, {}, False
 
@@ -106,14 +92,14 @@ class Profile:
         self.event, self.rate, self.host, self.started = p.text(), p.n(), p.text(), p.n()
         self.metrics = p.list(lambda: (p.text(), p.u8()))
         check(len(self.metrics) <= MAX_METRICS, "too many metrics")
-        self.notes = p.list(p.text)
-        self.collector = p.text()
+        self.notes, self.collector = p.list(p.text), p.text()
 
     def read_update(self, p, version):
         p.n(), p.s()  # from, length
         tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.ids]
         base = [p.n() for _ in tables]
-        del self.ids[2 if base[-1] == 2 else len(self.ids):]  # a generation begins
+        if base[-1] == 2:  # a generation begins
+            del self.ids[2:], self.places[:]
         check(base == [len(table) for table in tables], "an update is missing")
         self.files += p.list(p.text)
         check(len(self.files) <= MAX_FILES, "too many file names")
@@ -140,10 +126,10 @@ class Profile:
             self.processes[process]["name"] = name
         for thread, name in p.list(lambda: (p.n(), p.text())):
             self.threads[thread]["name"] = name
-        for _ in range(p.n()):
-            parent = len(self.ids) - p.s()
-            check(0 <= parent < len(self.ids), "unknown context")
-            self.contexts.append((self.ids[parent], p.n()))
+        new = p.list(p.s) if version >= 3 else p.list(lambda: (p.s(), p.n()))
+        for distance, function in [(distance, p.n()) for distance in new] if version >= 3 else new:
+            parent = self.ids[check(distance > 0, "unknown context", len(self.ids) - distance)]
+            self.contexts.append((parent, function))
             self.ids.append(len(self.contexts) - 1)
         unnamed = 0
         for _ in range(p.n() if version >= 2 else 0):
@@ -154,23 +140,35 @@ class Profile:
         self.read_accounting(p)
 
     def read_charges(self, p, version):
-        usual = [p.n() for _ in self.metrics]
-        left = p.n()
+        if version < 3:
+            return self.read_old_charges(p)
+        scales = [(p.n(), p.n()) for _ in self.metrics]
+        count, new = p.n(), p.n()
+        columns = [list(accumulate(p.s() for _ in range(new))) for _ in range(2)]
+        self.places += zip(*columns)
+        runs = p.list(lambda: (p.n(), p.n()))
+        check(sum(length for _, length in runs) == count, "runs of charges do not add up")
+        rows = [(thread, number) for thread, length in runs for number in accumulate([p.n() for _ in range(length)])]
+        ks = [p.n() for _ in range(count)]
+        weights = [[(k >> 2) * usual + (0 if k & 1 else difference(p, unit)) & MASK for k in ks] for usual, unit in scales]
+        [p.n(128) for _ in scales for k in ks if k & 2]  # sums of squares, here only passed over
+        for (thread, number), k, *weight in zip(rows, ks, *weights):
+            self.charge(thread, *self.places[number], [k >> 2] + weight)
+
+    def read_old_charges(self, p):
+        usual, left = [p.n() for _ in self.metrics], p.n()
         while left > 0:
-            thread, run = p.n(), p.n()
+            thread, run, context, line = p.n(), p.n(), 0, 0
             left -= check(1 <= run <= left, "runs of charges do not add up", run)
-            context = line = 0
             for _ in range(run):
-                context, line = context + p.s(), line + p.s()
-                k = p.n()
-                samples = k >> (2 if version >= 3 else 1)
-                weights = [samples * each & MASK for each in usual]
-                if not k & 1:
-                    weights = [weight + p.s() & MASK for weight in weights]
-                squares = [p.n(128) for _ in weights if version >= 3 and k & 2]  # here only passed over
-                check(0 <= context < len(self.ids) and 0 <= line < len(self.lines), "unknown context or line")
-                check(thread < len(self.threads), "unknown thread")
-                add(self.charges.setdefault(self.ids[context], [0] * (1 + len(usual))), [samples] + weights)
+                context, line, k = context + p.s(), line + p.s(), p.n()
+                weights = [(k >> 1) * each + (0 if k & 1 else p.s()) & MASK for each in usual]
+                self.charge(thread, context, line, [k >> 1] + weights)
+
+    def charge(self, thread, context, line, sums):
+        check(0 <= context < len(self.ids) and 0 <= line < len(self.lines), "unknown context or line")
+        check(thread < len(self.threads), "unknown thread")
+        add(self.charges.setdefault(self.ids[context], [0] * len(sums)), sums)
 
     def read_accounting(self, p):
         truncated = p.list(p.n)
@@ -194,11 +192,9 @@ class Profile:
     def image(self, function):
         path = self.images[self.functions[function][0]]
         return path.rsplit("/", 1)[-1] or path
-
     def name(self, function):
         _, name, start = self.functions[function]
         return self.image(function) + ("+?" if start is None else f"+{start:#x}") if name is None else name
-
     def histories(self):
         """Every context that was charged, with its history: a list of functions and marks."""
         children = defaultdict(list)
@@ -213,11 +209,24 @@ class Profile:
                 function = self.contexts[child][1]
                 todo.append((child, push(history, self.namings.get(function, function))))
 
+def difference(p, unit):
+    value = p.n(128)
+    signed = (value >> 2) ^ -(value >> 1 & 1)
+    return signed if value & 1 else signed * unit
+
+def body(p, version):
+    """The body of an update."""
+    if version < 3 or p.u8() == 0:
+        return p
+    length, inflater = p.n(), zlib.decompressobj(-15)
+    check(length <= min(MAX_RECORD, 64 * len(p.data)), "inflates too far")
+    data = inflater.decompress(p.data[p.at:], length + 1)
+    check(len(data) == length and inflater.eof and not inflater.unused_data, "not as long as it says")
+    return Payload(data)
 
 def add(sums, values):
     for i, value in enumerate(values):
         sums[i] += value
-
 
 def push(before, function):
     """A1 to A5."""
@@ -226,21 +235,15 @@ def push(before, function):
     h = [(f, marked and f != function) for f, marked in before] + [(function, True)]
     for squeezed in (lambda i: i + 1 < len(h) and not (h[i - 1][1] or h[i][1] or h[i + 1][1]),
                      lambda i: h[i - 1] == h[i] and not h[i][1]):
-        i = 1
-        while i < len(h):
-            if squeezed(i):
-                del h[i]
-            else:
-                i += 1
+        while i := next((i for i in range(1, len(h)) if squeezed(i)), 0):
+            del h[i]
     return h
-
 
 def gaps(history):
     """Positions of the entries that the one before them may not have called."""
     marked = [i for i, entry in enumerate(history) if entry[1]]
     end = marked[-3] if len(marked) >= 3 else 0
     return {i for i in range(1, end) if not history[i - 1][1] and not history[i][1]}
-
 
 def read(data):
     profile, first = Profile(), True
@@ -251,7 +254,7 @@ def read(data):
             if kind == SESSION:
                 profile.read_session(payload)
             elif kind == UPDATE:
-                profile.read_update(payload, version)
+                profile.read_update(payload := body(payload, version), version)
             elif kind == END:
                 profile.read_accounting(payload)
                 profile.finished = True
@@ -263,7 +266,6 @@ def read(data):
         if first:
             raise
     return profile
-
 
 def document(profile):
     """By the first metric."""
@@ -282,10 +284,8 @@ def document(profile):
         "notes": profile.notes, "accounting": profile.accounting, "finished": profile.finished,
     }
 
-
 def main():
-    with open(sys.argv[-1], "rb") as file:
-        doc = document(read(file.read()))
+    doc = document(read(open(sys.argv[-1], "rb").read()))
     if "--json" in sys.argv:
         return json.dump(doc, sys.stdout)
     print("self inherited function")
@@ -295,6 +295,5 @@ def main():
     for stack, weight, _ in sorted(doc["stacks"], key=lambda row: -row[1]):
         words = [("[...] " if gap else "") + (name if marked else f"({name})") for name, marked, gap in stack]
         print(weight, ascii(" ".join(words)))
-
 
 main()

@@ -354,7 +354,7 @@ fn delta(row: &Row, samples: u64) -> ChargeDelta {
 }
 
 /// Sorts charges by key, their weights and squares along: so many of each a charge.
-fn sort_charges(
+pub(crate) fn sort_charges(
     charges: &mut [ChargeDelta],
     (weights, metrics): (&mut Vec<u64>, usize),
     (squares, squared): (&mut Vec<Squares>, usize),

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 
 use ccsd_profile::codec::VERSION;
 use ccsd_profile::*;
@@ -19,6 +19,8 @@ fn demo() -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
 fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    // The reader of all generations of contexts.
+    let mut whole = Profile::new(maker.profile.session().clone(), Limits::default());
     let mut states = vec![(encoder.get_ref().len(), merge_state::of(&maker.profile))];
     for round in 0..3u32 {
         let lines: Vec<_> = (0..3).map(|i| maker.profile.add_line("src/demo.c", 10 * round + i)).collect();
@@ -77,11 +79,16 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
         accounting.count_truncated(TruncationReason::StackCopyTooSmall);
         accounting.duration_ns += 1_000_000_000;
         accounting.expected = Some(20);
-        encoder.write(&maker.profile.take_update()).unwrap();
-        states.push((encoder.get_ref().len(), merge_state::of(&maker.profile)));
+        let update = maker.profile.take_update();
+        encoder.write(&update).unwrap();
+        whole.apply(&update).unwrap();
+        states.push((encoder.get_ref().len(), merge_state::of(&whole)));
+        if version >= 3 && round == 1 {
+            maker.profile.begin_generation();
+        }
     }
     let file = encoder.finish().unwrap();
-    states.push((file.len(), merge_state::of(&maker.profile)));
+    states.push((file.len(), merge_state::of(&whole)));
     (file, states)
 }
 
@@ -248,14 +255,26 @@ fn record(number: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     [&header[..], &[kind], &length, payload, &crc.finalize().to_le_bytes()].concat()
 }
 
-/// The payloads of a file's records after the session, with their types.
+/// The payload of an update with its body as it is, not deflated.
+fn inflated(payload: &[u8]) -> Vec<u8> {
+    if payload[0] == 0 {
+        return payload.to_vec();
+    }
+    let length = 2 + payload[1..].iter().position(|byte| byte & 0x80 == 0).unwrap();
+    let mut body = vec![0];
+    flate2::read::DeflateDecoder::new(&payload[length..]).read_to_end(&mut body).unwrap();
+    body
+}
+
+/// The payloads of a file's records, with their types. Updates are not deflated.
 fn payloads(file: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut rest = &file[12..];
     let mut payloads = Vec::new();
     while let Some((&kind, after)) = rest.split_first() {
         let bytes = after.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
         let length = after[..bytes].iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
-        payloads.push((kind, after[bytes..bytes + length].to_vec()));
+        let payload = &after[bytes..bytes + length];
+        payloads.push((kind, if kind == 2 && file[8] >= 3 { inflated(payload) } else { payload.to_vec() }));
         rest = &after[bytes + length + 4..];
     }
     payloads
@@ -433,7 +452,7 @@ proptest! {
         }
     }
 
-    /// Updates with arbitrary charges come back as they were, sorted or not.
+    /// Updates with arbitrary charges come back as they were.
     #[test]
     fn updates_come_back(
         charges in prop::collection::vec((0..4u32, any::<u32>(), any::<u32>(), 0..u64::MAX / 4, any::<u64>(), any::<u64>()), 0..50),
@@ -441,6 +460,7 @@ proptest! {
         contexts in prop::collection::vec((any::<u32>(), any::<u32>()), 0..50),
         text in ".{0,40}",
     ) {
+        let charges: Vec<_> = charges.into_iter().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
         let metric = |name: &str| Metric { name: name.into(), unit: Unit::Cycles };
         let session = Session { metrics: vec![metric("a"), metric("b")], target: text.clone(), ..session() };
         let mut update = Update {

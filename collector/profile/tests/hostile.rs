@@ -143,12 +143,13 @@ fn notes_without_end() {
 fn file_names_without_end() {
     // An update of nothing but empty names of files.
     let names = 100_000u32;
-    let mut payload = vec![0, 0, 1, 2, 1, 0, 0, 2];
+    let mut payload = vec![0, 0, 0, 1, 2, 1, 0, 0, 2];
     payload.extend([names as u8 | 0x80, (names >> 7) as u8 | 0x80, (names >> 14) as u8]);
     payload.resize(payload.len() + names as usize, 0);
-    // The other nine lists, usual weights, charges, notes, and an accounting of nothing.
-    let metrics = session().metrics.len();
-    payload.resize(payload.len() + 9 + metrics + 1 + 1 + 5, 0);
+    // The other nine lists, usual weights and units, charges, places, runs, notes, and an accounting of nothing.
+    payload.resize(payload.len() + 9, 0);
+    session().metrics.iter().for_each(|_| payload.extend([0, 1]));
+    payload.resize(payload.len() + 3 + 1 + 5, 0);
     let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();
     for number in 1..=20u32 {
         let mut record = vec![2];

@@ -3,6 +3,8 @@
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
+use super::body;
+use super::charges::{Charges, charges};
 use super::crash::{MAX_CRASH_BYTES, crash};
 use super::records;
 use super::split::record_charges;
@@ -17,7 +19,6 @@ use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
 use crate::limits::{Limits, MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES};
 use crate::model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
 use crate::profile::Profile;
-use crate::squares::{Squares, equal_squares};
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
 
 /// One record after the session.
@@ -33,6 +34,8 @@ pub enum Decoded {
 #[derive(Debug, Default)]
 struct Known {
     files: Vec<Arc<str>>,
+    /// Contexts and lines that were charged in this generation of contexts.
+    places: Vec<(u32, u32)>,
     /// Functions that have flags or fields that this version does not know.
     strange_functions: u64,
     /// Records of types that it does not know.
@@ -88,7 +91,7 @@ impl<R: Read> Decoder<R> {
         if kind != TYPE_SESSION {
             return Err(DecodeError::Malformed { record: 0, what: "the first record is not the session" });
         }
-        decoder.session = decoder.parse(|from, _| records::session(from))?;
+        decoder.session = decoder.parse_payload(|from, _| records::session(from))?;
         decoder.accept();
         Ok(decoder)
     }
@@ -158,12 +161,13 @@ impl<R: Read> Decoder<R> {
                 TYPE_UPDATE => {
                     let metrics = self.session.metrics.len();
                     let version = self.version;
-                    let update = self.parse(|from, known| update(from, known, version, metrics));
+                    let body = self.unpack()?;
+                    let update = self.parse(&body, |from, known| update(from, known, version, metrics));
                     let update = Update { crashes: std::mem::take(&mut self.crashes), ..update? };
                     Some(Decoded::Update(Box::new(update)))
                 }
                 TYPE_END => {
-                    let accounting = self.parse(|from, _| records::accounting(from))?;
+                    let accounting = self.parse_payload(|from, _| records::accounting(from))?;
                     self.ended = true;
                     Some(Decoded::End(Box::new(accounting)))
                 }
@@ -178,7 +182,7 @@ impl<R: Read> Decoder<R> {
                             what: "too many or too long crashes",
                         });
                     }
-                    let crash = self.parse(|from, _| crash(from))?;
+                    let crash = self.parse_payload(|from, _| crash(from))?;
                     self.crashes.push(crash);
                     None
                 }
@@ -203,12 +207,32 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Parses the whole payload.
-    fn parse<T>(
+    /// The body of an update in `payload`.
+    fn unpack(&mut self) -> Result<Vec<u8>, DecodeError> {
+        match self.version {
+            1 | 2 => Ok(std::mem::take(&mut self.payload)),
+            _ => body::unpack(&self.payload).map_err(|what| DecodeError::Malformed { record: self.records, what }),
+        }
+    }
+
+    /// Parses `payload`.
+    fn parse_payload<T>(
         &mut self,
         parse: impl FnOnce(&mut Cursor<'_>, &mut Known) -> Result<T, Wrong>,
     ) -> Result<T, DecodeError> {
-        let mut cursor = Cursor::new(&self.payload);
+        let payload = std::mem::take(&mut self.payload);
+        let parsed = self.parse(&payload, parse);
+        self.payload = payload;
+        parsed
+    }
+
+    /// Parses the whole of some bytes of this record.
+    fn parse<T>(
+        &mut self,
+        bytes: &[u8],
+        parse: impl FnOnce(&mut Cursor<'_>, &mut Known) -> Result<T, Wrong>,
+    ) -> Result<T, DecodeError> {
+        let mut cursor = Cursor::new(bytes);
         let parsed = match parse(&mut cursor, &mut self.known) {
             Ok(parsed) if cursor.is_at_end() => Ok(parsed),
             Ok(_) => Err("bytes left over"),
@@ -356,20 +380,20 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         .list(|from| Ok(Thread { process: ProcessId(from.get_u32()?), tid: from.get_u32()?, name: from.string()? }))?;
     let renamed_processes = from.list(|from| Ok((ProcessId(from.get_u32()?), from.string()?)))?;
     let renamed_threads = from.list(|from| Ok((ThreadId(from.get_u32()?), from.string()?)))?;
-    let mut next = base.contexts;
-    let contexts = from.list(|from| {
-        let distance = from.signed()?;
-        let parent = i64::from(next).checked_sub(distance).and_then(|parent| u32::try_from(parent).ok());
-        next = next.checked_add(1).ok_or("too many contexts")?;
-        Ok(NewContext { parent: ContextId(parent.ok_or("id out of range")?), function: CostCentreId(from.get_u32()?) })
-    })?;
+    if base.contexts == Counts::FRESH.contexts {
+        known.places = Vec::new();
+    }
+    let contexts = if version >= 3 { contexts(from, base.contexts)? } else { old_contexts(from, base.contexts)? };
     let mut before = 0;
     let naming = |from: &mut Cursor<'_>| {
         before = from.delta(before)?;
         Ok((CostCentreId(before), CostCentreId(from.get_u32()?)))
     };
     let namings = if version >= 2 { from.list(naming)? } else { Vec::new() };
-    let (charges, weights, squares) = charges(from, version, metrics)?;
+    let (charges, weights, squares) = match version {
+        1 | 2 => old_charges(from, metrics)?,
+        _ => charges(from, &mut known.places, metrics)?,
+    };
     Ok(Update {
         from_ns,
         to_ns,
@@ -389,6 +413,34 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         notes: from.list(Cursor::string)?,
         crashes: Vec::new(),
         accounting: records::accounting(from)?,
+    })
+}
+
+/// The parent of a context at a distance from it.
+fn parent(id: u32, distance: i64) -> Result<ContextId, Wrong> {
+    let parent = i64::from(id).checked_sub(distance).and_then(|parent| u32::try_from(parent).ok());
+    parent.map(ContextId).ok_or("id out of range")
+}
+
+/// Contexts from number `next` on: their distances to their parents, then their functions.
+fn contexts(from: &mut Cursor<'_>, next: u32) -> Result<Vec<NewContext>, Wrong> {
+    let distances = from.list(Cursor::signed)?;
+    if u32::try_from(distances.len()).ok().and_then(|count| next.checked_add(count)).is_none() {
+        return Err("too many contexts");
+    }
+    let mut contexts = Vec::new();
+    for (distance, id) in distances.into_iter().zip(next..) {
+        contexts.push(NewContext { parent: parent(id, distance)?, function: CostCentreId(from.get_u32()?) });
+    }
+    Ok(contexts)
+}
+
+/// The same in versions 1 and 2: distance and function in turn.
+fn old_contexts(from: &mut Cursor<'_>, mut next: u32) -> Result<Vec<NewContext>, Wrong> {
+    from.list(|from| {
+        let parent = parent(next, from.signed()?)?;
+        next = next.checked_add(1).ok_or("too many contexts")?;
+        Ok(NewContext { parent, function: CostCentreId(from.get_u32()?) })
     })
 }
 
@@ -418,9 +470,8 @@ fn cost_centre(from: &mut Cursor<'_>, known: &mut Known, start_before: &mut u64)
     Ok(CostCentre { image, linkage_name, display_name, start, file, line, local: has(flag::LOCAL) })
 }
 
-type Charges = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
-
-fn charges(from: &mut Cursor<'_>, version: u32, metrics: usize) -> Result<Charges, Wrong> {
+/// The charges of versions 1 and 2.
+fn old_charges(from: &mut Cursor<'_>, metrics: usize) -> Result<Charges, Wrong> {
     let mut usual = Vec::new();
     for _ in 0..metrics {
         usual.push(from.get()?);
@@ -429,8 +480,7 @@ fn charges(from: &mut Cursor<'_>, version: u32, metrics: usize) -> Result<Charge
     if count > record_charges(metrics) {
         return Err("more charges than a record may have");
     }
-    let (mut charges, mut weights, mut squares) = (Vec::new(), Vec::new(), Vec::new());
-    let mut all_follow = true;
+    let (mut charges, mut weights) = (Vec::new(), Vec::new());
     while charges.len() < count {
         let thread = ThreadId(from.get_u32()?);
         let run = from.count()?;
@@ -443,27 +493,15 @@ fn charges(from: &mut Cursor<'_>, version: u32, metrics: usize) -> Result<Charge
             line = from.delta(line)?;
             let samples = from.get()?;
             let plain = samples & 1 == 1;
-            let follow = version < 3 || samples & 2 == 0;
-            let samples = if version < 3 { samples >> 1 } else { samples >> 2 };
-            let first = weights.len();
+            let samples = samples >> 1;
             charges.push(ChargeDelta { thread, context: ContextId(context), line: LineId(line), samples });
             for usual in &usual {
                 let difference = if plain { 0 } else { from.signed()? as u64 };
                 weights.push(samples.wrapping_mul(*usual).wrapping_add(difference));
             }
-            if version >= 3 {
-                for &weight in weights.iter().skip(first) {
-                    let above = if follow { 0 } else { from.large()? };
-                    squares.push(equal_squares(samples, weight).saturating_add(above));
-                }
-            }
-            all_follow &= follow;
         }
     }
-    if all_follow {
-        squares = Vec::new();
-    }
-    Ok((charges, weights, squares))
+    Ok((charges, weights, Vec::new()))
 }
 
 /// Whether all of a file was read.

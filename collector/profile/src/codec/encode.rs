@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::body;
+use super::charges::{PlaceNumbers, put_charges};
 use super::crash::put_crash;
 use super::records::{put_accounting, put_session};
 use super::split::{self, Pieces};
-use super::wire::{put, put_bytes, put_delta, put_large, put_len, put_option, put_signed, put_str};
+use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
 use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag};
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
 use crate::model::{CostCentre, Session};
-use crate::squares::{Squares, equal_squares};
-use crate::update::Update;
+use crate::update::{Counts, Update};
 
 /// Writes one session: its header, its updates, its end. Every record is written with a single call and flushed, so that
 /// a reader of the file, or what a crash leaves of it, has whole records up to the last moment.
@@ -23,6 +24,7 @@ use crate::update::Update;
 pub struct Encoder<W> {
     out: W,
     files: HashMap<Arc<str>, u32>,
+    places: PlaceNumbers,
     metrics: usize,
     records: u64,
     bytes: u64,
@@ -42,6 +44,7 @@ impl<W: Write> Encoder<W> {
         let mut encoder = Self {
             out,
             files: HashMap::new(),
+            places: PlaceNumbers::default(),
             metrics: session.metrics.len().min(MAX_METRICS),
             records: 0,
             bytes: 0,
@@ -78,6 +81,7 @@ impl<W: Write> Encoder<W> {
             self.write_record(TYPE_CRASH)?;
         }
         self.put_update(update);
+        body::pack(&mut self.payload);
         if self.files.len() > MAX_FILES {
             return Err(EncodeError::TooManyFiles);
         }
@@ -149,7 +153,10 @@ impl<W: Write> Encoder<W> {
     }
 
     fn put_update(&mut self, update: &Update) {
-        let Self { files, payload, metrics, .. } = self;
+        let Self { files, places, payload, metrics, .. } = self;
+        if update.base.contexts == Counts::FRESH.contexts {
+            places.clear();
+        }
         let out = payload;
         put(out, update.from_ns);
         put_signed(out, update.to_ns.wrapping_sub(update.from_ns) as i64);
@@ -173,6 +180,8 @@ impl<W: Write> Encoder<W> {
         put_len(out, update.contexts.len());
         for (new, id) in update.contexts.iter().zip(base.contexts..) {
             put_delta(out, id, new.parent.0);
+        }
+        for new in &update.contexts {
             put(out, u64::from(new.function.0));
         }
         put_len(out, update.namings.len());
@@ -182,7 +191,7 @@ impl<W: Write> Encoder<W> {
             put(out, u64::from(function.0));
             before = unnamed.0;
         }
-        put_charges(out, update, *metrics);
+        put_charges(out, places, update, *metrics);
         put_len(out, update.notes.len());
         for note in &update.notes {
             put_str(out, note);
@@ -280,69 +289,4 @@ fn put_processes(out: &mut Vec<u8>, update: &Update) {
         put(out, u64::from(id.0));
         put_str(out, name);
     }
-}
-
-/// The usual weight of a sample for each metric, then runs of charges of one thread: the thread, their number, and for
-/// each the differences of context and line to the one before and four times the samples. + 1 if the weights are the usual
-/// ones, else the differences from them follow; + 2 if by how much the sums of squares are above those of samples of equal
-/// weight follows.
-fn put_charges(out: &mut Vec<u8>, update: &Update, metrics: usize) {
-    let usual: Vec<u64> = (0..metrics).map(|metric| usual_weight(update, metric, metrics)).collect();
-    for &weight in &usual {
-        put(out, weight);
-    }
-    put_len(out, update.charges.len());
-    let mut i = 0;
-    for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
-        let Some(first) = run.first() else { continue };
-        put(out, u64::from(first.thread.0));
-        put_len(out, run.len());
-        let (mut context, mut line) = (0, 0);
-        for charge in run {
-            put_delta(out, charge.context.0, context);
-            put_delta(out, charge.line.0, line);
-            (context, line) = (charge.context.0, charge.line.0);
-            let weights = update.weights.get(i * metrics..(i + 1) * metrics).unwrap_or(&[]);
-            let above: Vec<Squares> = update
-                .squares_of(i, metrics)
-                .unwrap_or(&[])
-                .iter()
-                .zip(weights)
-                .map(|(&squares, &weight)| squares.saturating_sub(equal_squares(charge.samples, weight)))
-                .collect();
-            let follow = above.iter().all(|&above| above == 0);
-            i += 1;
-            let differences = weights
-                .iter()
-                .zip(&usual)
-                .map(|(weight, usual)| weight.wrapping_sub(charge.samples.wrapping_mul(*usual)));
-            let plain = differences.clone().all(|difference| difference == 0);
-            // Samples are counted one by one and never reach 2^62; saturating keeps even that from wrapping.
-            put(out, charge.samples.min(u64::MAX >> 2) << 2 | u64::from(!follow) << 1 | u64::from(plain));
-            if !plain {
-                differences.for_each(|difference| put_signed(out, difference as i64));
-            }
-            if !follow {
-                above.iter().for_each(|&above| put_large(out, above));
-            }
-        }
-    }
-}
-
-/// The weight that most samples have, if one weight has the majority (Boyer and Moore's vote); any other value only
-/// makes the file longer.
-fn usual_weight(update: &Update, metric: usize, metrics: usize) -> u64 {
-    let (mut candidate, mut votes) = (0, 0u64);
-    for (i, charge) in update.charges.iter().enumerate() {
-        let weight = update.weights.get(i * metrics + metric).copied().unwrap_or(0);
-        let each = weight.checked_div(charge.samples).unwrap_or(0);
-        if each == candidate {
-            votes += 1;
-        } else if votes == 0 {
-            (candidate, votes) = (each, 1);
-        } else {
-            votes -= 1;
-        }
-    }
-    candidate
 }

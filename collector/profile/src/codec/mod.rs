@@ -14,9 +14,9 @@
 //! One update is one record (but for the very large, see [`Encoder::write`]), so what is read of a cut file is always the profile at the end of some interval: no charge
 //! without its context, no accounting without its charges. Numbers are LEB128 varints, signed ones zigzag first. File
 //! names are kept in a store that grows from record to record; other strings occur once anyway. Contexts are written
-//! as distance to their parent and function, charges as differences to the charge before, in order of thread, context
-//! and line; the weight of a charge is left out where it is its number of samples times the usual weight of one, as
-//! with every fixed-period event, and its sum of squared weights where its samples weigh the same.
+//! as distance to their parent and function, charges column by column ([`charges`]); the weight of a charge is left out
+//! where it is its number of samples times the usual weight of one, as with every fixed-period event, and its sum of squared
+//! weights where its samples weigh the same. What is written of an update is deflated ([`body`]).
 //!
 //! A death by a signal is a record of its own (128), before that of the update that it belongs to. Type 129 is kept for the
 //! lines of call sites, for each frame of a context; nothing writes it yet.
@@ -25,6 +25,8 @@
 //! are merged ([`coarsen()`]), and the shorter file replaces the longer one. It decodes to the same profile, with coarser
 //! times.
 
+mod body;
+mod charges;
 mod coarsen;
 mod columns;
 mod crash;

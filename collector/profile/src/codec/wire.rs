@@ -65,6 +65,11 @@ impl<'a> Cursor<'a> {
         Self { rest: payload }
     }
 
+    /// What has not been read.
+    pub(super) const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(super) const fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }

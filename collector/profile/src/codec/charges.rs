@@ -1,0 +1,303 @@
+//! Charges, column by column: what repeats is in one place, where deflate finds it.
+//!
+//! A *place* is a context and a line of its running function. The first charge of a place in a generation of contexts defines
+//! it; later ones name its number. So a charge that repeats takes a few bits: the step to its place, the number of samples,
+//! and how much they weigh beside the usual.
+
+use hashbrown::HashMap;
+
+use super::split::record_charges;
+use super::wire::{Cursor, Wrong, put, put_delta, put_large, put_len};
+use crate::ids::{ContextId, LineId, ThreadId};
+use crate::limits::MAX_METRICS;
+use crate::squares::{Squares, equal_squares, squared_metrics};
+use crate::stream::sort_charges;
+use crate::update::{ChargeDelta, Update};
+
+/// The weights are the usual ones.
+const PLAIN: u64 = 1;
+/// The sums of squares do not follow.
+const SQUARES: u64 = 1 << 1;
+/// Bits of flags below the number of samples.
+const FLAG_BITS: u32 = 2;
+
+/// A context and a line.
+type Place = (u32, u32);
+
+/// The numbers of places, for writing.
+#[derive(Debug, Default)]
+pub(super) struct PlaceNumbers(HashMap<Place, u32>);
+
+impl PlaceNumbers {
+    /// Forgets all places.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A charge as it is written, and its number in the update.
+struct Row {
+    place: u32,
+    samples: u64,
+    at: usize,
+}
+
+/// Weights of one metric in an update.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Weight that most samples have.
+    usual: u64,
+    /// What most weights are multiples of.
+    unit: u64,
+}
+
+impl Scale {
+    /// A difference of weights: in units, or + 1 if it is none of them.
+    fn put(self, out: &mut Vec<u8>, difference: i64) {
+        let unit = i64::try_from(self.unit).unwrap_or(1);
+        let (value, is_apart) = match difference % unit {
+            0 => (difference / unit, 0),
+            _ => (difference, 1),
+        };
+        put_large(out, u128::from(((value << 1) ^ (value >> 63)) as u64) << 1 | is_apart);
+    }
+
+    fn get(self, from: &mut Cursor<'_>) -> Result<i64, Wrong> {
+        let value = from.large()?;
+        let zigzag = u64::try_from(value >> 1).map_err(|_| "number too large")?;
+        let signed = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
+        Ok(if value & 1 == 1 { signed } else { signed.wrapping_mul(self.unit as i64) })
+    }
+
+    /// By how much a sum of squares is above that of samples of equal weight: in squared units, or + 1.
+    fn put_squares(self, out: &mut Vec<u8>, squares: Squares, samples: u64, weight: u64) {
+        let square = Squares::from(self.unit) * Squares::from(self.unit);
+        let in_units = weight.is_multiple_of(self.unit) && squares.is_multiple_of(square);
+        let above = match in_units {
+            true => (squares / square).saturating_sub(equal_squares(samples, weight / self.unit)),
+            false => squares.saturating_sub(equal_squares(samples, weight)),
+        };
+        put_large(out, above.min(Squares::MAX >> 1) << 1 | Squares::from(!in_units));
+    }
+
+    fn get_squares(self, from: &mut Cursor<'_>, samples: u64, weight: u64) -> Result<Squares, Wrong> {
+        let value = from.large()?;
+        if value & 1 == 1 {
+            return Ok(equal_squares(samples, weight).saturating_add(value >> 1));
+        }
+        let square = Squares::from(self.unit) * Squares::from(self.unit);
+        Ok(equal_squares(samples, weight / self.unit).saturating_add(value >> 1).saturating_mul(square))
+    }
+}
+
+/// Writes the charges of an update.
+pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update: &Update, metrics: usize) {
+    let scales: Vec<Scale> = (0..metrics).map(|metric| scale(update, metric, metrics)).collect();
+    for scale in &scales {
+        put(out, scale.usual);
+        put(out, scale.unit);
+    }
+    put_len(out, update.charges.len());
+
+    let mut new: Vec<Place> = Vec::new();
+    let mut runs: Vec<(u32, usize)> = Vec::new();
+    let mut rows: Vec<Row> = Vec::with_capacity(update.charges.len());
+    for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
+        let first = rows.len();
+        for charge in run {
+            let place = (charge.context.0, charge.line.0);
+            let next = numbers.0.len() as u32;
+            let number = *numbers.0.entry(place).or_insert(next);
+            if number == next {
+                new.push(place);
+            }
+            rows.push(Row { place: number, samples: charge.samples, at: rows.len() });
+        }
+        if let Some(rows) = rows.get_mut(first..) {
+            rows.sort_unstable_by_key(|row| row.place);
+        }
+        runs.extend(run.first().map(|charge| (charge.thread.0, run.len())));
+    }
+    put_len(out, new.len());
+    let columns: [fn(&Place) -> u32; 2] = [|place| place.0, |place| place.1];
+    for column in columns {
+        let mut before = 0;
+        for value in new.iter().map(column) {
+            put_delta(out, value, before);
+            before = value;
+        }
+    }
+    put_len(out, runs.len());
+    for &(thread, length) in &runs {
+        put(out, u64::from(thread));
+        put_len(out, length);
+    }
+    let mut rest = rows.iter();
+    for &(_, length) in &runs {
+        let mut before = 0;
+        for row in rest.by_ref().take(length) {
+            put(out, u64::from(row.place - before));
+            before = row.place;
+        }
+    }
+
+    let weights = |row: &Row| update.weights.get(row.at * metrics..(row.at + 1) * metrics).unwrap_or(&[]);
+    let difference = |row: &Row, metric: usize, scale: &Scale| {
+        let weight = weights(row).get(metric).copied().unwrap_or(0);
+        weight.wrapping_sub(row.samples.wrapping_mul(scale.usual)) as i64
+    };
+    let is_plain = |row: &Row| scales.iter().enumerate().all(|(metric, scale)| difference(row, metric, scale) == 0);
+    let squares = |row: &Row| {
+        let squares = update.squares_of(row.at, metrics).unwrap_or(&[]);
+        let follow = |(&square, &weight): (&Squares, &u64)| square <= equal_squares(row.samples, weight);
+        Some(squares).filter(|squares| !squares.iter().zip(weights(row)).all(follow))
+    };
+    for row in &rows {
+        // Samples are counted one by one and never reach 2^62; saturating keeps even that from wrapping.
+        let flags = if is_plain(row) { PLAIN } else { 0 } | if squares(row).is_some() { SQUARES } else { 0 };
+        put(out, row.samples.min(u64::MAX >> FLAG_BITS) << FLAG_BITS | flags);
+    }
+    for (metric, scale) in scales.iter().enumerate() {
+        for row in rows.iter().filter(|row| !is_plain(row)) {
+            scale.put(out, difference(row, metric, scale));
+        }
+    }
+    for (metric, scale) in scales.iter().enumerate() {
+        for row in &rows {
+            let value = squares(row).and_then(|squares| squares.get(metric));
+            if let (Some(&square), Some(&weight)) = (value, weights(row).get(metric)) {
+                scale.put_squares(out, square, row.samples, weight);
+            }
+        }
+    }
+}
+
+/// What has charges: keys, weights, and sums of squares where they do not all follow.
+pub(super) type Charges = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
+
+/// Reads the charges of an update, in the order of their keys.
+pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: usize) -> Result<Charges, Wrong> {
+    let mut scales = Vec::new();
+    for _ in 0..metrics {
+        let (usual, unit) = (from.get()?, from.get()?);
+        if unit == 0 || i64::try_from(unit).is_err() {
+            return Err("a unit of weights that is none");
+        }
+        scales.push(Scale { usual, unit });
+    }
+    let count = from.count()?;
+    if count > record_charges(metrics) {
+        return Err("more charges than a record may have");
+    }
+    let new = from.count()?;
+    if new > count {
+        return Err("more places than charges");
+    }
+    let mut columns = [Vec::new(), Vec::new()];
+    for column in &mut columns {
+        let mut before = 0;
+        for _ in 0..new {
+            before = from.delta(before)?;
+            column.push(before);
+        }
+    }
+    let [contexts, lines] = columns;
+    places.extend(contexts.into_iter().zip(lines));
+
+    let mut threads: Vec<u32> = Vec::new();
+    let mut lengths: Vec<usize> = Vec::new();
+    for _ in 0..from.count()? {
+        let (thread, length) = (from.get_u32()?, from.count()?);
+        if length == 0 || length > count - threads.len() {
+            return Err("runs of charges do not add up");
+        }
+        threads.resize(threads.len() + length, thread);
+        lengths.push(length);
+    }
+    if threads.len() != count {
+        return Err("runs of charges do not add up");
+    }
+    let mut charges: Vec<ChargeDelta> = Vec::new();
+    let mut threads = threads.into_iter();
+    for length in lengths {
+        let mut number = 0u64;
+        for thread in threads.by_ref().take(length) {
+            number = number.saturating_add(from.get()?);
+            let place = usize::try_from(number).ok().and_then(|number| places.get(number));
+            let &(context, line) = place.ok_or("unknown place")?;
+            let (thread, context, line) = (ThreadId(thread), ContextId(context), LineId(line));
+            charges.push(ChargeDelta { thread, context, line, samples: 0 });
+        }
+    }
+
+    let mut flags = Vec::new();
+    for charge in &mut charges {
+        let value = from.get()?;
+        charge.samples = value >> FLAG_BITS;
+        flags.push(value);
+    }
+    let mut weights = vec![0u64; count * metrics];
+    for (metric, scale) in scales.iter().enumerate() {
+        let rows = charges.iter().zip(&flags).zip(weights.chunks_exact_mut(metrics.max(1)));
+        for ((charge, flags), row) in rows {
+            let difference = if flags & PLAIN == 0 { scale.get(from)? } else { 0 };
+            if let Some(weight) = row.get_mut(metric) {
+                *weight = charge.samples.wrapping_mul(scale.usual).wrapping_add(difference as u64);
+            }
+        }
+    }
+    let squared = squared_metrics(metrics);
+    let mut squares = Vec::new();
+    if flags.iter().any(|flags| flags & SQUARES != 0) {
+        squares = vec![0; count * squared];
+        for (metric, scale) in scales.iter().enumerate().take(MAX_METRICS) {
+            let rows = charges.iter().zip(&flags).zip(weights.chunks_exact(metrics.max(1)));
+            for (((charge, flags), weights), row) in rows.zip(squares.chunks_exact_mut(squared.max(1))) {
+                let weight = weights.get(metric).copied().unwrap_or(0);
+                if let Some(square) = row.get_mut(metric) {
+                    *square = match flags & SQUARES {
+                        0 => equal_squares(charge.samples, weight),
+                        _ => scale.get_squares(from, charge.samples, weight)?,
+                    };
+                }
+            }
+        }
+    }
+    if !charges.is_sorted() {
+        sort_charges(&mut charges, (&mut weights, metrics), (&mut squares, squared));
+    }
+    Ok((charges, weights, squares))
+}
+
+/// The weight that most samples have, if one weight has the majority (Boyer and Moore's vote), and the largest power of two
+/// that most weights are multiples of; any other values only make the file longer.
+fn scale(update: &Update, metric: usize, metrics: usize) -> Scale {
+    let (mut usual, mut votes) = (0, 0u64);
+    let mut multiples = [0u32; UNIT_BITS];
+    let mut weighed = 0;
+    for (i, charge) in update.charges.iter().enumerate() {
+        let weight = update.weights.get(i * metrics + metric).copied().unwrap_or(0);
+        let each = weight.checked_div(charge.samples).unwrap_or(0);
+        if each == usual {
+            votes += 1;
+        } else if votes == 0 {
+            (usual, votes) = (each, 1);
+        } else {
+            votes -= 1;
+        }
+        if weight > 0 {
+            weighed += 1;
+            let bits = (weight.trailing_zeros() as usize).min(UNIT_BITS - 1);
+            multiples.iter_mut().take(bits + 1).for_each(|count| *count += 1);
+        }
+    }
+    if weighed == 0 {
+        return Scale { usual, unit: 1 };
+    }
+    let bits = multiples.iter().rposition(|&count| u64::from(count) * 10 >= weighed * 9).unwrap_or(0);
+    let unit = 1 << bits;
+    Scale { usual: usual / unit * unit, unit }
+}
+
+/// Units are below two to this: a sample that weighs a second in nanoseconds or cycles is some 2^30.
+const UNIT_BITS: usize = 24;
