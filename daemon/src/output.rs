@@ -1,6 +1,7 @@
 //! The profile file of a collection.
 //!
-//! It grows by a record at each interval, up to [`MAX_INTERVALS`] of them. Then a file with half as many is written beside it,
+//! It grows by a record at each interval, up to [`MAX_INTERVALS`] of them, or fewer where they mostly repeat each other
+//! ([`Written::is_long`]). Then a file with half as many is written beside it,
 //! takes its name, and grows on: whenever ccsd is killed, there is a whole profile under the name. Pipes, devices and
 //! descriptors of the caller are only appended to.
 
@@ -9,7 +10,7 @@ use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ccsd_profile::codec::{CoarsenError, MAGIC, MAX_INTERVALS, Written, coarsen};
+use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen};
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
 use crate::destination::{self, Contents, DestinationError, Opened, Replacement};
@@ -65,8 +66,8 @@ pub struct OutputFile {
     encoder: Option<Encoder<File>>,
     sink: Option<Sink>,
     written: Written,
-    /// Number of intervals at which some are merged.
-    full: usize,
+    /// Number of intervals before which no others are merged, because an attempt failed.
+    retry_at: usize,
     bytes: u64,
     error: Option<OutputError>,
     rewrite_error: Option<RewriteError>,
@@ -106,7 +107,7 @@ impl Sink {
         let Some(successor) = successor else { return Ok(None) };
         let input = FromStart { file: self.file(), at: 0 }.take(bytes);
         let out = successor.file().try_clone().map_err(|error| CoarsenError::Write(error.into()))?;
-        let coarser = coarsen(input, out, written, MAX_INTERVALS / 2)?;
+        let coarser = coarsen(input, out, written, written.to_be_left())?;
         match self {
             Sink::InPlace(opened) => opened.give_way(successor)?,
             Sink::Beside(replacement) => *replacement = successor,
@@ -154,7 +155,7 @@ impl OutputFile {
             encoder: None,
             sink: Some(sink),
             written: Written::default(),
-            full: MAX_INTERVALS,
+            retry_at: 0,
             bytes: 0,
             error: None,
             rewrite_error: None,
@@ -202,7 +203,7 @@ impl OutputFile {
 
     /// Writes an update. After an error, which is kept, nothing more is written.
     pub fn write(&mut self, update: &Update) {
-        if self.written.len() >= self.full {
+        if self.written.is_long() && self.written.len() >= self.retry_at {
             self.coarsen();
         }
         let (Some(encoder), Some(sink)) = (&mut self.encoder, &self.sink) else { return };
@@ -220,13 +221,13 @@ impl OutputFile {
     /// growing, by a quarter before the next attempt.
     fn coarsen(&mut self) {
         let (Some(encoder), Some(sink)) = (&mut self.encoder, &mut self.sink) else { return };
-        self.full = MAX_INTERVALS;
+        self.retry_at = 0;
         self.rewrite_error = None;
         match sink.coarsen(encoder.bytes_written(), &self.written) {
             Ok(Some(coarser)) => (*encoder, self.written) = coarser,
             Ok(None) => {}
             Err(error) => {
-                self.full = self.written.len().saturating_add(self.written.len() / 4);
+                self.retry_at = self.written.len().saturating_add(self.written.len() / 4);
                 self.rewrite_error = Some(error);
             }
         }

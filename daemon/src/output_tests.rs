@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use ccsd_profile::{ContextId, Limits, LineId, Metric, Process, Profile, Thread, ThreadId, Unit, read_window};
 use ccsd_profile::{CostCentre, Recovery, Window};
 
+use ccsd_profile::codec::MAX_INTERVALS;
+
 use super::*;
 
 /// A session of a thread that calls another function each second.
@@ -230,4 +232,60 @@ fn descriptors_are_only_appended_to() {
         recording = Recording::new();
     }
     assert_eq!(names(dir.path()), ["x"]);
+}
+
+/// A program that does the same for long, as real ones do: a few of its stacks most of the time, each of thousands sometimes.
+#[test]
+fn ten_times_the_time_gives_at_most_half_as_much_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let metrics = vec![
+        Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds },
+        Metric { name: "tsc".to_owned(), unit: Unit::Cycles },
+    ];
+    let mut recording = Recording::new();
+    let thread = recording.profile.threads()[0].clone();
+    let process = recording.profile.processes()[0].clone();
+    recording.profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+    recording.profile.add_process(process);
+    recording.profile.add_thread(thread);
+    let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
+    let mut seed = 1u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 40) as f64 / (1u64 << 24) as f64
+    };
+    // Of some thousand stacks, the commoner the nearer to 0.
+    let mut stacks = std::collections::HashMap::new();
+    let mut sizes = Vec::new();
+    for second in 1..=4_000u64 {
+        for _ in 0..150 {
+            let stack = (3_000f64.powf(random()) * 1.2) as u32;
+            let context = *stacks.entry(stack).or_insert_with(|| {
+                [stack % 7, stack % 91, stack].into_iter().fold(ContextId::ROOT, |context, function| {
+                    let function = recording.profile.add_cost_centre(CostCentre {
+                        image: ccsd_profile::ImageId::CCSD,
+                        linkage_name: Some(format!("a_function_{function}")),
+                        display_name: None,
+                        start: None,
+                        file: None,
+                        line: 1,
+                        local: false,
+                    });
+                    recording.profile.contexts_mut().push(context, function)
+                })
+            });
+            let cycles = 2_600_000 / 32_768 * 32_768 + (random() * 3.0) as u64 * 32_768;
+            recording.profile.charge(recording.thread, context, LineId::UNKNOWN, &[1_001_001, cycles]);
+        }
+        recording.profile.accounting_mut().duration_ns = second * 1_000;
+        output.write(&recording.profile.take_update());
+        if second == 400 || second == 4_000 {
+            sizes.push(fs::metadata(&path).unwrap().len());
+        }
+    }
+    // No stack is lost by that, and the time is still known to a few percent.
+    let intervals = recording.check(&path);
+    assert!((32..=64).contains(&intervals), "{intervals} {sizes:?}");
+    assert!(sizes[1] * 2 <= sizes[0] * 3, "{sizes:?}");
 }

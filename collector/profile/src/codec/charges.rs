@@ -29,6 +29,11 @@ type Place = (u32, u32);
 pub(super) struct PlaceNumbers(HashMap<Place, u32>);
 
 impl PlaceNumbers {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Forgets all places.
     pub(super) fn clear(&mut self) {
         *self = Self::default();

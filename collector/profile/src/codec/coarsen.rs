@@ -12,6 +12,15 @@ use crate::update::Update;
 /// minutes; a timeline of 256 columns, the fewest that are left, is about what a screen can show.
 pub const MAX_INTERVALS: usize = 512;
 
+/// Intervals from which on they are merged if their charges are many: a timeline of 32 columns is left, and finer ones of
+/// the latest time.
+const MANY_INTERVALS: usize = 64;
+/// Charges are many from so many times the different places that are charged: what comes then mostly repeats what is there,
+/// and the file would be that many times the profile.
+const CHARGES_OF_A_PLACE: u64 = 16;
+/// So many charges, some tens of kilobytes, are never many.
+const FEW_CHARGES: u64 = 1 << 14;
+
 /// Memory that the updates of one new interval may take while they are merged, in bytes, beside that of the update merged last.
 /// Usual ones take a few hundred kilobytes. What goes beyond becomes several records of the interval, and so does what is of
 /// several generations of contexts.
@@ -43,27 +52,55 @@ struct Interval {
     end: u64,
 }
 
+/// What an encoder has written of charges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ChargesWritten {
+    /// In all updates.
+    pub(super) charges: u64,
+    /// Different places of them, in all generations of contexts.
+    pub(super) places: u64,
+}
+
 /// The intervals that an [`Encoder`] has written, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written(Vec<Interval>);
+pub struct Written {
+    intervals: Vec<Interval>,
+    charges: ChargesWritten,
+}
 
 impl Written {
     /// Adds the interval of an update after it was written to `encoder`.
     pub fn add<W: Write>(&mut self, update: &Update, encoder: &Encoder<W>) {
         let Update { from_ns, to_ns, .. } = *update;
-        self.0.push(Interval { from_ns, to_ns, end: encoder.bytes_written() });
+        self.intervals.push(Interval { from_ns, to_ns, end: encoder.bytes_written() });
+        self.charges = encoder.charges_written();
+    }
+
+    /// Whether there are so many intervals that some should be merged: [`MAX_INTERVALS`] or, where most of what they charge
+    /// is in others, too, fewer.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        let ChargesWritten { charges, places } = self.charges;
+        let repeats = charges > places.saturating_mul(CHARGES_OF_A_PLACE).saturating_add(FEW_CHARGES);
+        self.len() >= if repeats { MANY_INTERVALS } else { MAX_INTERVALS }
     }
 
     /// Number of intervals.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.intervals.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.intervals.is_empty()
+    }
+
+    /// How many intervals are to be left: half of them.
+    #[must_use]
+    pub fn to_be_left(&self) -> usize {
+        (self.len() / 2).min(MAX_INTERVALS / 2)
     }
 
     /// At most `most` intervals (and at least one) in their place, each made of neighbours: those that are shortest together, of
@@ -71,7 +108,7 @@ impl Written {
     #[must_use]
     fn merged(&self, most: usize) -> Written {
         let together = |a: &Interval, b: &Interval| b.to_ns.saturating_sub(a.from_ns);
-        let mut intervals = self.0.clone();
+        let mut intervals = self.intervals.clone();
         let shortest = intervals.windows(2).filter_map(|pair| Some(together(pair.first()?, pair.last()?))).min();
         let mut longest = shortest.unwrap_or(0);
         while intervals.len() > most.max(1) {
@@ -91,7 +128,7 @@ impl Written {
             }
             intervals = merged;
         }
-        Written(intervals)
+        Written { intervals, ..Written::default() }
     }
 }
 
@@ -110,7 +147,7 @@ pub fn coarsen<R: Read, W: Write>(
     let mut decoder = Decoder::new(input)?;
     let mut encoder = Encoder::new(out, decoder.session())?;
     let mut coarser = Written::default();
-    for interval in written.merged(most).0 {
+    for interval in written.merged(most).intervals {
         let mut held: Option<Update> = None;
         while decoder.bytes_used() < interval.end {
             let Some(Decoded::Update(mut update)) = decoder.next_record()? else { return Err(CoarsenError::Changed) };
@@ -133,8 +170,9 @@ pub fn coarsen<R: Read, W: Write>(
         if let Some(merged) = held {
             encoder.write(&merged)?;
         }
-        coarser.0.push(Interval { end: encoder.bytes_written(), ..interval });
+        coarser.intervals.push(Interval { end: encoder.bytes_written(), ..interval });
     }
+    coarser.charges = encoder.charges_written();
     match decoder.next_record()? {
         None => Ok((encoder, coarser)),
         Some(_) => Err(CoarsenError::Changed),
@@ -153,11 +191,11 @@ mod tests {
             at += length;
             Interval { from_ns, to_ns: at, end: at }
         };
-        Written(lengths.into_iter().map(interval).collect())
+        Written { intervals: lengths.into_iter().map(interval).collect(), ..Written::default() }
     }
 
     fn lengths(written: &Written) -> Vec<u64> {
-        written.0.iter().map(|it| it.to_ns - it.from_ns).collect()
+        written.intervals.iter().map(|it| it.to_ns - it.from_ns).collect()
     }
 
     #[test]
@@ -182,7 +220,7 @@ mod tests {
         assert_eq!(of([0; 513]).merged(256).len(), 1);
         let times = |at: u64| if at.is_multiple_of(3) { u64::MAX } else { 513 - at };
         let wild = (0..513).map(|at| Interval { from_ns: times(at), to_ns: times(at + 1), end: at });
-        assert!(Written(wild.collect()).merged(256).len() <= 256);
+        assert!(Written { intervals: wild.collect(), ..Written::default() }.merged(256).len() <= 256);
         assert_eq!(Written::default().merged(0).len(), 0);
         // What ends with the one before is of it, even where enough are merged.
         assert_eq!(lengths(&of([1, 1, 5, 0, 9]).merged(3)), [2, 5, 9]);
@@ -195,7 +233,7 @@ mod tests {
             if written.len() == MAX_INTERVALS {
                 written = written.merged(MAX_INTERVALS / 2);
             }
-            written.0.push(Interval { from_ns: second * 1_000, to_ns: (second + 1) * 1_000, end: second + 1 });
+            written.intervals.push(Interval { from_ns: second * 1_000, to_ns: (second + 1) * 1_000, end: second + 1 });
         }
         let lengths = lengths(&written);
         assert!(lengths.iter().max().is_some_and(|&longest| longest <= 4 * 20_000 * 1_000 / 256), "{lengths:?}");

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 
 use super::body;
 use super::charges::{PlaceNumbers, put_charges};
+use super::coarsen::ChargesWritten;
 use super::crash::put_crash;
 use super::records::{put_accounting, put_session};
 use super::split::{self, Pieces};
@@ -25,6 +26,7 @@ pub struct Encoder<W> {
     out: W,
     files: HashMap<Arc<str>, u32>,
     places: PlaceNumbers,
+    charges: ChargesWritten,
     metrics: usize,
     records: u64,
     bytes: u64,
@@ -45,6 +47,7 @@ impl<W: Write> Encoder<W> {
             out,
             files: HashMap::new(),
             places: PlaceNumbers::default(),
+            charges: ChargesWritten::default(),
             metrics: session.metrics.len().min(MAX_METRICS),
             records: 0,
             bytes: 0,
@@ -117,6 +120,11 @@ impl<W: Write> Encoder<W> {
         self.bytes
     }
 
+    /// Charges written so far, of which places.
+    pub(super) const fn charges_written(&self) -> ChargesWritten {
+        self.charges
+    }
+
     /// The writer.
     #[must_use]
     pub const fn get_ref(&self) -> &W {
@@ -153,7 +161,7 @@ impl<W: Write> Encoder<W> {
     }
 
     fn put_update(&mut self, update: &Update) {
-        let Self { files, places, payload, metrics, .. } = self;
+        let Self { files, places, charges, payload, metrics, .. } = self;
         if update.base.contexts == Counts::FRESH.contexts {
             places.clear();
         }
@@ -191,7 +199,10 @@ impl<W: Write> Encoder<W> {
             put(out, u64::from(function.0));
             before = unnamed.0;
         }
+        let known = places.len();
         put_charges(out, places, update, *metrics);
+        charges.charges = charges.charges.saturating_add(update.charges.len() as u64);
+        charges.places = charges.places.saturating_add((places.len() - known) as u64);
         put_len(out, update.notes.len());
         for note in &update.notes {
             put_str(out, note);
