@@ -142,24 +142,62 @@ proptest! {
         prop_assert!(later.session().notes.iter().any(|note| note == "the last word"));
     }
 
-    /// Intervals of several generations are merged in a file as others are.
+    /// Intervals of several generations are merged in a file as others are, again and again, and what came after is read.
     #[test]
-    fn a_file_of_generations_is_coarsened(intervals in intervals(), most in 1..5usize, later in intervals()) {
-        let all = [&intervals[..], &later[..]].concat();
-        let Recording { updates, whole, info } = record(&all);
+    fn a_file_of_generations_is_coarsened(rounds in prop::collection::vec(intervals(), 1..4), most in 1..5usize) {
+        let Recording { updates, whole, info } = record(&rounds.concat());
         let mut encoder = Encoder::new(Vec::new(), &info).unwrap();
         let mut written = Written::default();
-        for update in &updates[..intervals.len()] {
-            encoder.write(update).unwrap();
-            written.add(update, &encoder);
+        let mut updates = updates.into_iter();
+        for round in &rounds {
+            if !written.is_empty() {
+                let file = encoder.get_ref().clone();
+                (encoder, written) = coarsen(&file[..], Vec::new(), &written, most).unwrap();
+                prop_assert!(written.len() <= most);
+            }
+            for update in updates.by_ref().take(round.len()) {
+                encoder.write(&update).unwrap();
+                written.add(&update, &encoder);
+            }
         }
-        let (mut coarser, written) = coarsen(&encoder.get_ref()[..], Vec::new(), &written, most).unwrap();
-        prop_assert!(written.len() <= most);
-        updates[intervals.len()..].iter().for_each(|update| coarser.write(update).unwrap());
-        let loaded = read_profile(&coarser.finish().unwrap()[..]).unwrap();
+        let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
         prop_assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
         prop_assert_eq!(loaded.profile.canonical(), whole.profile.canonical());
     }
+}
+
+/// A program with more stacks than a generation has room for, but not more and more: its file stops growing.
+#[test]
+fn generations_that_repeat_each_other_are_put_together() {
+    let mut maker = Maker::new();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let mut written = Written::default();
+    let mut random = Random::new(3);
+    let mut sizes = Vec::new();
+    for number in 1..=600u64 {
+        for _ in 0..20 {
+            let stack: Vec<String> = (0..3).map(|_| format!("f{}", random.below(9))).collect();
+            maker.charge(&format!("main {}", stack.join(" ")), 1);
+        }
+        maker.profile.accounting_mut().duration_ns += 1_000;
+        let update = maker.profile.take_update();
+        encoder.write(&update).unwrap();
+        written.add(&update, &encoder);
+        // Not always where a file is coarsened.
+        if number % 7 == 0 {
+            maker.profile.begin_generation();
+        }
+        if number % 60 == 0 {
+            let file = encoder.get_ref().clone();
+            (encoder, written) = coarsen(&file[..], Vec::new(), &written, 10).unwrap();
+            sizes.push(encoder.get_ref().len());
+        }
+    }
+    let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
+    let mut samples = 0;
+    loaded.profile.for_each_charge(|charge| samples += charge.samples);
+    assert_eq!(samples, 600 * 20);
+    assert!(sizes[9] * 2 <= sizes[0] * 5, "{sizes:?}");
 }
 
 /// A collector of random recursion below `main` that begins a generation whenever it has to. Returns the stream, how many

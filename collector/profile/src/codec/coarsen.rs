@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 
 use super::decode::{Decoded, Decoder};
 use super::encode::Encoder;
+use super::join::Join;
 use crate::error::{DecodeError, EncodeError, UpdateError};
 use crate::update::Update;
 
@@ -21,9 +22,14 @@ const CHARGES_OF_A_PLACE: u64 = 16;
 /// So many charges, some tens of kilobytes, are never many.
 const FEW_CHARGES: u64 = 1 << 14;
 
+/// Contexts that are remembered to put generations together, in those of the largest generation; and the least, which are some
+/// 2 MiB.
+const JOINED_GENERATIONS: usize = 4;
+const LEAST_JOINED: u32 = 1 << 14;
+
 /// Memory that the updates of one new interval may take while they are merged, in bytes, beside that of the update merged last.
 /// Usual ones take a few hundred kilobytes. What goes beyond becomes several records of the interval, and so does what is of
-/// several generations of contexts.
+/// several generations of contexts after those that can be are put together.
 const MERGED_BYTES: usize = 16 << 20;
 
 /// Why a stream was not coarsened.
@@ -66,6 +72,9 @@ pub(super) struct ChargesWritten {
 pub struct Written {
     intervals: Vec<Interval>,
     charges: ChargesWritten,
+    /// Contexts of the generation under way, and of the largest.
+    contexts: [u32; 2],
+    has_generations: bool,
 }
 
 impl Written {
@@ -74,6 +83,10 @@ impl Written {
         let Update { from_ns, to_ns, .. } = *update;
         self.intervals.push(Interval { from_ns, to_ns, end: encoder.bytes_written() });
         self.charges = encoder.charges_written();
+        let [now, most] = &mut self.contexts;
+        self.has_generations |= update.begins_generation(*now);
+        *now = update.end().contexts;
+        *most = (*most).max(*now);
     }
 
     /// Whether there are so many intervals that some should be merged: [`MAX_INTERVALS`] or, where most of what they charge
@@ -134,7 +147,8 @@ impl Written {
 
 /// Writes the stream that `input` gives, of a session that has not ended, with at most `most` of the intervals that were
 /// `written` to it, and returns what goes on writing it. It decodes to the same profile, in all windows that begin and end
-/// where the new intervals do. Holds the names of source files and the updates of one new interval in memory at a time.
+/// where the new intervals do. Holds the names of source files and the updates of one new interval in memory at a time, and of a stream with generations
+/// of contexts some of them.
 ///
 /// # Errors
 /// [`CoarsenError`]; the contents of `out` are then unusable.
@@ -146,12 +160,20 @@ pub fn coarsen<R: Read, W: Write>(
 ) -> Result<(Encoder<W>, Written), CoarsenError> {
     let mut decoder = Decoder::new(input)?;
     let mut encoder = Encoder::new(out, decoder.session())?;
-    let mut coarser = Written::default();
+    let mut coarser = Written { contexts: written.contexts, ..Written::default() };
+    coarser.has_generations = written.has_generations;
+    let joined = JOINED_GENERATIONS * written.contexts[1].max(LEAST_JOINED) as usize;
+    let metrics = decoder.session().metrics.len();
+    let mut join = written.has_generations.then(|| Join::new(metrics, joined));
+    let mut last: Option<Update> = None;
     for interval in written.merged(most).intervals {
         let mut held: Option<Update> = None;
         while decoder.bytes_used() < interval.end {
             let Some(Decoded::Update(mut update)) = decoder.next_record()? else { return Err(CoarsenError::Changed) };
             (update.from_ns, update.to_ns) = (interval.from_ns, interval.to_ns);
+            if let Some(join) = &mut join {
+                join.translate(&mut update);
+            }
             let Some(merged) = &mut held else {
                 held = Some(*update);
                 continue;
@@ -167,10 +189,20 @@ pub fn coarsen<R: Read, W: Write>(
         if decoder.bytes_used() != interval.end {
             return Err(CoarsenError::Changed);
         }
-        if let Some(merged) = held {
+        if let Some(mut merged) = held {
             encoder.write(&merged)?;
+            if join.is_some() {
+                merged.clear_charges();
+                last = Some(merged);
+            }
         }
         coarser.intervals.push(Interval { end: encoder.bytes_written(), ..interval });
+    }
+    if let (Some(join), Some(last)) = (join, last) {
+        encoder.write(&join.generation_after(&last))?;
+        if let Some(interval) = coarser.intervals.last_mut() {
+            interval.end = encoder.bytes_written();
+        }
     }
     coarser.charges = encoder.charges_written();
     match decoder.next_record()? {

@@ -32,6 +32,7 @@ mod columns;
 mod crash;
 mod decode;
 mod encode;
+mod join;
 mod records;
 mod split;
 mod window;

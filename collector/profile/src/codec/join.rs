@@ -1,0 +1,166 @@
+//! Generations of contexts put together while a stream is coarsened, so that it has each path once and not once for each
+//! time that the collector began anew.
+
+use hashbrown::HashMap;
+
+use crate::ids::ContextId;
+use crate::squares::squared_metrics;
+use crate::stream::sort_charges;
+use crate::update::{Counts, NewContext, Update};
+
+/// The contexts that every generation has.
+const FIRST: u32 = Counts::FRESH.contexts;
+
+/// Translates the updates of one stream into those of another that has fewer generations.
+#[derive(Debug)]
+pub(super) struct Join {
+    /// Contexts of the new stream's generation by parent and function, from number 2 on.
+    known: HashMap<(u32, u32), u32>,
+    /// More are a new generation.
+    most: usize,
+    /// Contexts of the old stream's generation, from number 2 on.
+    generation: Vec<NewContext>,
+    /// What they are in the new one, from number 0 on.
+    numbers: Vec<u32>,
+    metrics: usize,
+}
+
+impl Join {
+    /// Of updates with so many metrics. About `most` contexts are remembered.
+    pub(super) fn new(metrics: usize, most: usize) -> Self {
+        let numbers = (0..FIRST).collect();
+        Self { known: HashMap::new(), most, generation: Vec::new(), numbers, metrics }
+    }
+
+    /// Makes an update of the old stream one of the new.
+    pub(super) fn translate(&mut self, update: &mut Update) {
+        if update.begins_generation(self.numbers.len() as u32) {
+            self.forget_generation();
+        }
+        let mut contexts = Vec::new();
+        update.base.contexts = self.count();
+        if self.known.len() >= self.most {
+            self.known = HashMap::new();
+            update.base.contexts = FIRST;
+            for context in self.forget_generation() {
+                self.add(context, &mut contexts);
+            }
+        }
+        for context in std::mem::take(&mut update.contexts) {
+            self.add(context, &mut contexts);
+        }
+        update.contexts = contexts;
+        for charge in &mut update.charges {
+            charge.context = self.number(charge.context);
+        }
+        if !update.charges.is_sorted() {
+            let (weights, squares) = (&mut update.weights, &mut update.squares);
+            let squared = squared_metrics(self.metrics);
+            sort_charges(&mut update.charges, (weights, self.metrics), (squares, squared));
+        }
+    }
+
+    /// What an update has to define after `last`, so that those of the old stream can follow.
+    pub(super) fn generation_after(self, last: &Update) -> Update {
+        Update {
+            from_ns: last.from_ns,
+            to_ns: last.to_ns,
+            base: Counts { contexts: FIRST, ..last.end() },
+            contexts: self.generation,
+            accounting: last.accounting.clone(),
+            ..Update::default()
+        }
+    }
+
+    /// Contexts of the new stream's generation.
+    fn count(&self) -> u32 {
+        FIRST.saturating_add(u32::try_from(self.known.len()).unwrap_or(u32::MAX))
+    }
+
+    fn forget_generation(&mut self) -> Vec<NewContext> {
+        self.numbers.truncate(FIRST as usize);
+        std::mem::take(&mut self.generation)
+    }
+
+    fn number(&self, id: ContextId) -> ContextId {
+        ContextId(self.numbers.get(id.index()).copied().unwrap_or(ContextId::ELIDED.0))
+    }
+
+    /// The next context of the old stream, and of the new one if that has no such path.
+    fn add(&mut self, context: NewContext, new: &mut Vec<NewContext>) {
+        let next = self.count();
+        let there = NewContext { parent: self.number(context.parent), function: context.function };
+        let number = *self.known.entry((there.parent.0, there.function.0)).or_insert(next);
+        if number == next {
+            new.push(there);
+        }
+        self.numbers.push(number);
+        self.generation.push(context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CostCentre, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit};
+
+    fn profile() -> Profile {
+        let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+        Profile::new(Session { metrics, ..Session::default() }, Limits::default())
+    }
+
+    /// Whatever room there is for contexts, what is read is the same.
+    #[test]
+    fn streams_say_the_same() {
+        let mut whole = profile();
+        let mut updates = Vec::new();
+        let mut collector = profile();
+        let name = || "demo".to_owned();
+        let process =
+            collector.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let thread = collector.add_thread(Thread { process, tid: 1, name: name() });
+        let image = collector.add_image(Image { name: name(), build_id: Vec::new() });
+        for number in 0..60u32 {
+            for stack in [[number % 3, 4, number % 5], [number % 7, number % 2, 4]] {
+                let context = stack.into_iter().fold(ContextId::ROOT, |context, function| {
+                    let function = collector.add_cost_centre(CostCentre {
+                        image,
+                        linkage_name: Some(format!("f{function}")),
+                        display_name: None,
+                        start: None,
+                        file: None,
+                        line: 0,
+                        local: false,
+                    });
+                    collector.contexts_mut().push(context, function)
+                });
+                collector.charge(thread, context, LineId::UNKNOWN, &[u64::from(number + 1)]);
+            }
+            let update = collector.take_update();
+            whole.apply(&update).unwrap();
+            updates.push(update);
+            if number % 4 == 1 {
+                collector.begin_generation();
+            }
+        }
+        for most in [0, 1, 5, 20, 1_000] {
+            let mut join = Join::new(1, most);
+            let (mut read, mut contexts) = (profile(), 0);
+            let (early, late) = updates.split_at(38);
+            let mut last = Update::default();
+            for update in early {
+                let mut update = update.clone();
+                join.translate(&mut update);
+                contexts += update.contexts.len();
+                read.apply(&update).unwrap();
+                last = update;
+            }
+            // Those that come later are of the old stream.
+            read.apply(&join.generation_after(&last)).unwrap();
+            late.iter().for_each(|update| read.apply(update).unwrap());
+            assert_eq!(read.canonical(), whole.canonical(), "{most}");
+            let all: usize = early.iter().map(|update| update.contexts.len()).sum();
+            assert_eq!(most == 1_000, contexts <= read.contexts().len(), "{contexts} of {all} for {most}");
+        }
+    }
+}
