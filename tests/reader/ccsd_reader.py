@@ -219,7 +219,7 @@ def body(p, version):
     if version < 3 or p.u8() == 0:
         return p
     length, inflater = p.n(), zlib.decompressobj(-15)
-    check(length <= min(MAX_RECORD, 64 * len(p.data)), "inflates too far")
+    check(length <= min(MAX_RECORD, 16 * len(p.data)), "inflates too far")
     data = inflater.decompress(p.data[p.at:], length + 1)
     check(len(data) == length and inflater.eof and not inflater.unused_data, "not as long as it says")
     return Payload(data)

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{Cursor, Read};
+use std::io::{Cursor, Read, Write};
 
 use ccsd_profile::codec::VERSION;
 use ccsd_profile::*;
@@ -290,6 +290,65 @@ fn unknown_optional_records_are_skipped() {
     let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();
     file.extend(record(1, 100, b"from the future"));
     assert!(matches!(read_profile(&file[..]).unwrap().recovery, Recovery::Cut { .. }));
+}
+
+/// Deflates a body and says that it has this length.
+fn deflated(body: &[u8], length: usize) -> Vec<u8> {
+    let mut payload = vec![1];
+    let mut rest = length;
+    while rest >= 0x80 {
+        payload.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    payload.push(rest as u8);
+    let mut encoder = flate2::write::DeflateEncoder::new(payload, flate2::Compression::best());
+    encoder.write_all(body).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn bodies_are_what_they_say() {
+    let mut maker = Maker::new();
+    maker.charge("main f g", 1);
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    let head = encoder.get_ref().clone();
+    encoder.write(&maker.profile.take_update()).unwrap();
+    let (_, plain) = payloads(encoder.get_ref()).remove(1);
+    let body = &plain[1..];
+    let read = |payload: &[u8]| {
+        let file = [&head[..], &record(1, 2, payload)].concat();
+        let loaded = read_profile(&file[..]).unwrap();
+        match loaded.recovery {
+            Recovery::Whole => Ok(loaded.profile.charge_count()),
+            Recovery::Cut { why, .. } => Err(why.to_string()),
+        }
+    };
+    assert_eq!(read(&plain), Ok(1));
+    assert_eq!(read(&deflated(body, body.len())), Ok(1));
+    let refused = |payload: &[u8], word: &str| {
+        let why = read(payload).unwrap_err();
+        assert!(why.contains(word), "{why}");
+    };
+    refused(&deflated(body, body.len() - 1), "as long as it says");
+    refused(&deflated(body, body.len() + 1), "as long as it says");
+    refused(&[&deflated(body, body.len())[..], b"more"].concat(), "as long as it says");
+    refused(&deflated(body, body.len())[..40], "inflated");
+    refused(&[1, 10, 0xff, 0xff, 0xff], "inflated");
+    refused(&[2], "unknown way");
+    refused(&[], "ends early");
+    // What a few bytes would make large is not even begun.
+    let bomb = vec![0; 20 << 20];
+    refused(&deflated(&bomb, bomb.len()), "more than so many bytes");
+    refused(&deflated(body, usize::MAX), "more than so many bytes");
+    // Such an update is written as it is.
+    let mut maker = Maker::new();
+    maker.profile.take_update();
+    let mut update = maker.profile.take_update();
+    update.notes = vec!["a".repeat(4_000); 50];
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    encoder.write(&update).unwrap();
+    assert!(encoder.get_ref().len() > 200_000);
+    assert!(encoder.get_ref().windows(4_000).any(|it| it == "a".repeat(4_000).as_bytes()));
 }
 
 /// A function record with flags and fields of a later version, and a unit of one, as they would be written.

@@ -18,7 +18,7 @@ const DEFLATED: u8 = 1;
 const LEAST_BYTES: usize = 64;
 /// Most bytes that one stored byte may become, so that a small file takes little time and memory to read. What deflates
 /// further than that is stored as it is.
-const MOST_GROWTH: usize = 64;
+const MOST_GROWTH: usize = 16;
 
 /// Makes of the body of an update the payload of its record.
 pub(super) fn pack(body: &mut Vec<u8>) {
