@@ -310,6 +310,10 @@ impl Collection {
             };
             if let Some(output) = &mut self.output {
                 output.write(&update);
+                if let (Source::Here(session), Some(_)) = (&self.source, output.error()) {
+                    // What comes is nowhere but in memory.
+                    session.set_generations(false);
+                }
             }
             let status = Status {
                 elapsed: self.started.elapsed(),
@@ -384,7 +388,12 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Ve
 fn whole(last: Profile, output: &OutputFile) -> Profile {
     let read = File::open(output.path()).map_err(DecodeError::from).and_then(read_profile);
     match read {
-        Ok(Loaded { profile, .. }) => profile,
+        Ok(Loaded { mut profile, .. }) => {
+            if output.error().is_some() {
+                profile.add_note("only what the file has: what could not be written was not kept in memory either");
+            }
+            profile
+        }
         Err(error) => {
             let mut last = last;
             last.add_note(&format!(

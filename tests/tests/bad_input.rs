@@ -339,11 +339,11 @@ fn outputs(suite: Suite) -> Suite {
             let dir = scratch();
             let (disk, kept) = (dir.path().join("disk"), dir.path().join("kept"));
             fs::create_dir(&disk).unwrap();
-            let script = "mount -t tmpfs -o size=4k none \"$1\" && \"$3\" record -F 1999 -o \"$1/p.ccsd\" -- \"$4\" 1500; \
+            let script = "mount -t tmpfs -o size=4k none \"$1\" && \"$3\" record -F 1999 -o \"$1/p.ccsd\" -- \"$4\" recurse 1500; \
                           status=$?; cp \"$1/p.ccsd\" \"$2\"; exit $status";
             let mut command = Command::new("unshare");
             command.args(["-m", "sh", "-c", script, "sh"]).arg(&disk).arg(&kept).arg(binary());
-            let ended = Ended::of(command.arg(build("many.c", &["-O1"])));
+            let ended = Ended::of(command.arg(build("hostile.c", &["-O1", "-pthread", "-ldl"])));
             assert_shown_but_not_saved(&ended, "p.ccsd");
             assert!(ended.stderr.contains("No space left"), "{}", ended.stderr);
             let loaded = read_profile(fs::File::open(&kept).unwrap()).unwrap();
