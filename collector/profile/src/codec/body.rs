@@ -20,11 +20,14 @@ const LEAST_BYTES: usize = 64;
 /// further than that is stored as it is.
 const MOST_GROWTH: usize = 16;
 
+/// Two thirds of the time of the usual level 6, for one percent more.
+const LEVEL: u32 = 4;
+
 /// Makes of the body of an update the payload of its record.
 pub(super) fn pack(body: &mut Vec<u8>) {
     let mut packed = vec![DEFLATED];
     put_len(&mut packed, body.len());
-    let mut encoder = DeflateEncoder::new(packed, Compression::default());
+    let mut encoder = DeflateEncoder::new(packed, Compression::new(LEVEL));
     // Writing to memory does not fail.
     let packed = encoder.write_all(body).and_then(|()| encoder.finish()).unwrap_or_default();
     let is_shorter = body.len() >= LEAST_BYTES && packed.len() < body.len();
