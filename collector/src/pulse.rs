@@ -58,12 +58,12 @@ impl Pulse {
         self.end_asked.load(Ordering::Relaxed)
     }
 
-    /// Whether full tables of contexts and charges are begun anew from now on, because all updates are kept elsewhere.
+    /// Allows or forbids new generations of contexts and charges. Whoever allows them keeps all updates elsewhere.
     pub fn set_generations(&self, generations: bool) {
         self.generations.store(generations, Ordering::Relaxed);
     }
 
-    /// Whether that is so.
+    /// Whether full tables of contexts and charges begin a new generation.
     pub fn has_generations(&self) -> bool {
         self.generations.load(Ordering::Relaxed)
     }

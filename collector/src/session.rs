@@ -181,10 +181,8 @@ impl Session {
         self.held.bytes()
     }
 
-    /// Whether contexts and charges begin anew when they are full, instead of [`Shed::Contexts`]: for who keeps every update,
-    /// in a file. [`SessionEvent::Finished`] then has the last generation alone.
-    ///
-    /// [`Shed::Contexts`]: ccsd_profile::Shed::Contexts
+    /// Sets whether full tables of contexts and charges begin a new generation, instead of eliding. For callers that keep every
+    /// update in a file: [`SessionEvent::Finished`] then has the last generation alone.
     pub fn set_generations(&self, generations: bool) {
         self.pulse.set_generations(generations);
     }

@@ -107,7 +107,7 @@ impl Sink {
         let Some(successor) = successor else { return Ok(None) };
         let input = FromStart { file: self.file(), at: 0 }.take(bytes);
         let out = successor.file().try_clone().map_err(|error| CoarsenError::Write(error.into()))?;
-        let coarser = coarsen(input, out, written, written.to_be_left())?;
+        let coarser = coarsen(input, out, written, written.coarsened_len())?;
         match self {
             Sink::InPlace(opened) => opened.give_way(successor)?,
             Sink::Beside(replacement) => *replacement = successor,

@@ -110,9 +110,9 @@ impl Written {
         self.intervals.is_empty()
     }
 
-    /// How many intervals are to be left: half of them.
+    /// Number of intervals after coarsening: half as many.
     #[must_use]
-    pub fn to_be_left(&self) -> usize {
+    pub fn coarsened_len(&self) -> usize {
         (self.len() / 2).min(MAX_INTERVALS / 2)
     }
 
