@@ -76,6 +76,13 @@ pub struct QueryArgs {
     pub metric: Option<String>,
 }
 
+impl QueryArgs {
+    /// Whether they say which functions are shown, and do not leave it to the view.
+    pub fn chooses_functions(&self) -> bool {
+        !self.only.is_empty() || self.spec.is_some() || self.preset.is_some()
+    }
+}
+
 /// Names of presets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PresetName {

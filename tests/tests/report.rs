@@ -66,6 +66,15 @@ fn main() -> ExitCode {
         .test("flat_is_the_default", &[CC], || {
             assert_eq!(report(shared(), &[]).stdout, report(shared(), &["--flat"]).stdout);
         })
+        .test("text_begins_at_main", &[CC], || {
+            for view in ["--graph", "--tree", "--bottom-up", "--hot"] {
+                let has_start =
+                    |options: &[&str]| report(shared(), &[&[view], options].concat()).stdout.contains("_start");
+                assert!(!has_start(&[]), "{view}");
+                assert!(view == "--hot" || has_start(&["--json"]), "{view}");
+                assert!(has_start(&["--only", "_start"]), "{view}");
+            }
+        })
         .test("text_has_what_the_profile_has", &[CC], || {
             let recorded = shared();
             let flat = report(recorded, &["--flat"]).stdout;

@@ -61,6 +61,11 @@ impl View {
         !matches!(self, View::Stacks | View::Stats)
     }
 
+    /// Whether its text leaves out what only starts the program. JSON and the views of all functions and stacks keep it.
+    pub fn folds_startup(self) -> bool {
+        matches!(self, View::Graph | View::Tree | View::BottomUp | View::Butterfly | View::Hot)
+    }
+
     /// The share in percent below which rows are summed up if nothing else is asked for: whole trees have as many lines as the
     /// profile has contexts.
     pub fn usual_min(self) -> f64 {

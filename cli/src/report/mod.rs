@@ -194,8 +194,13 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
-    let Asked { profile, selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
+    let Asked { profile, mut selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
+    // Whoever chooses functions by name has chosen.
+    let chooses = args.function.is_some() || args.query.chooses_functions();
+    if view.folds_startup() && !args.json && !chooses {
+        selection = selection.hide(loaded.profile.startup_functions());
+    }
     if let Some(text) = &args.function
         && !Pattern::new(text, &loaded.profile).is_known(&loaded.profile.labels(), loaded.profile.cost_centres().len())
     {

@@ -269,7 +269,7 @@ impl Question {
 
     fn tree(&self, model: &Model) -> (Vec<Row>, Total) {
         let profile = model.shown();
-        let view = TreeView::new(profile, &self.selection());
+        let view = TreeView::new(profile, &self.selection().hide(profile.startup_functions()));
         let name = |at: usize| view.nodes.get(at).map_or("[unknown]".into(), |node| view.name(node));
         // Which chains lead to a name that is looked for.
         let mut leads = vec![self.filter.is_empty(); view.nodes.len()];

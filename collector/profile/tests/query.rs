@@ -178,6 +178,23 @@ fn the_innermost_main_has_phases() {
     );
 }
 
+#[test]
+fn what_starts_a_program_is_known_by_name() {
+    let mut maker = Maker::new();
+    maker.charge("_start __libc_start_main@@GLIBC_2.34 main std::rt::lang_start::<()> prog::main start", 5);
+    maker.charge("clone3 start_thread work", 3);
+    maker.charge("_start Py_BytesMain py_function", 2);
+    let shown = |maker: &Maker| {
+        let profile = &maker.profile;
+        weights(profile, &Selection::all().hide(profile.startup_functions()))
+    };
+    let rows = [("main", 0, 5), ("prog::main", 0, 5), ("start", 5, 5), ("work", 3, 3), ("py_function", 2, 2)];
+    assert_eq!(shown(&maker), table(&[&rows[..], &[("Py_BytesMain", 0, 2)]].concat()));
+    // Where Python functions have names, what starts Python says no more.
+    maker.charge("_start Py_BytesMain py::<module>:/a.py", 4);
+    assert_eq!(shown(&maker), table(&[&rows[..], &[("py::<module>:/a.py", 4, 4)]].concat()));
+}
+
 fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
     prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
 }

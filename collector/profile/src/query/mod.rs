@@ -7,6 +7,7 @@ mod lexical;
 mod pattern;
 mod prune;
 mod regroup;
+mod startup;
 
 pub use filter::{Filter, Preset, QueryError};
 pub use pattern::{Pattern, PatternError};
