@@ -68,8 +68,11 @@ fn main() -> ExitCode {
         })
         .test("text_begins_at_main", &[CC], || {
             for view in ["--graph", "--tree", "--bottom-up", "--hot"] {
-                let has_start =
-                    |options: &[&str]| report(shared(), &[&[view], options].concat()).stdout.contains("_start");
+                // The dynamic linker has functions whose names end so.
+                let has_start = |options: &[&str]| {
+                    let text = report(shared(), &[&[view], options].concat()).stdout;
+                    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "_start")
+                };
                 assert!(!has_start(&[]), "{view}");
                 assert!(view == "--hot" || has_start(&["--json"]), "{view}");
                 assert!(has_start(&["--only", "_start"]), "{view}");
