@@ -63,7 +63,9 @@ const STARTUP: [&str; 29] = [
     "_rt0_amd64",
 ];
 /// The same, with generic arguments and closures behind them.
-const STARTUP_STARTS: [&str; 14] = [
+const STARTUP_STARTS: [&str; 16] = [
+    "__libc_start_main@",
+    "lang_start",
     "std::rt::lang_start",
     "std::panic::catch_unwind",
     "std::panicking::try",

@@ -1,21 +1,9 @@
 //! The functions that start a program or a thread before its own first function runs.
 
 use crate::ids::CostCentreId;
+use crate::origin::{Origin, Origins};
 use crate::profile::Profile;
 
-/// What stands above `main` or a thread's first function: C library, dynamic linker, kernel's entry of a thread.
-const NAMES: [&str; 7] = [
-    "_start",
-    "__libc_start_main",
-    "__libc_start_main_impl",
-    "__libc_start_call_main",
-    "start_thread",
-    "clone3",
-    "__clone3",
-];
-/// Likewise, with versions, types or closures behind them; the last ones are Rust's.
-const STARTS: [&str; 4] =
-    ["__libc_start_main@", "lang_start", "std::rt::lang_start", "std::sys::backtrace::__rust_begin_short_backtrace"];
 /// What stands above the first function of a Python script.
 const PYTHON: [&str; 16] = [
     "Py_BytesMain",
@@ -47,11 +35,7 @@ impl Profile {
         let ids = || (0u32..).map(CostCentreId::new).zip(self.cost_centres());
         let has_python = ids()
             .any(|(_, centre)| centre.linkage_name.as_deref().is_some_and(|name| name.starts_with(PYTHON_FUNCTION)));
-        let starts = |name: &str| {
-            NAMES.contains(&name)
-                || STARTS.iter().any(|start| name.starts_with(start))
-                || (has_python && PYTHON.contains(&name))
-        };
-        ids().map(|(id, _)| id).filter(|&id| starts(&self.name(id))).collect()
+        let python = ids().map(|(id, _)| id).filter(|&id| has_python && PYTHON.contains(&self.name(id).as_ref()));
+        Origins::of(self).all(Origin::Startup).chain(python).collect()
     }
 }
