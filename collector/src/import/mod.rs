@@ -23,7 +23,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::{Limits, Metric, Profile, Session, TruncationReason, Unit, Update};
-use linux_perf_event_reader::{EventRecord, PerfEventType, SampleRecord, SamplingPolicy, SoftwareCounterType};
+use linux_perf_event_reader::{
+    EventRecord, HardwareEventId, PerfEventType, RecordType, SampleRecord, SamplingPolicy, SoftwareCounterType,
+};
 
 use crate::aggregator::Aggregator;
 use crate::batch::{Batch, Item, MAX_METRICS};
@@ -83,7 +85,7 @@ pub enum Recording<'a> {
 }
 
 /// Reads a file of `perf record`, or what it has written to a pipe, and of it the samples of `event`, or of its first
-/// event. `update` is given the profile as it grows, with what it is of.
+/// event that has some. `update` is given the profile as it grows, with what it is of.
 ///
 /// # Errors
 /// [`ImportError`]; what `update` was given before is right.
@@ -112,7 +114,11 @@ fn read(
         return Err(ImportError::Unsupported(format!("it was recorded on {other:?}; only x86_64 can be read")));
     }
     let attributes = &header.attributes;
-    let chosen = choose(attributes, event)?;
+    let chosen = match event {
+        Some(event) => choose(attributes, event)?,
+        None if attributes.len() > 1 => first_with_samples(&file, &header),
+        None => 0,
+    };
     let Some(first) = attributes.get(chosen) else { return Err(ImportError::Empty) };
     let mut records = Records::new(file, &header).map_err(ImportError::Damaged)?;
     let started = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -165,9 +171,24 @@ fn read(
     import.end()
 }
 
-/// The number of the event with this name, with or without its modifiers; of the first one where none is asked for.
-fn choose(attributes: &[Attribute], event: Option<&str>) -> Result<usize, ImportError> {
-    let Some(event) = event else { return Ok(0) };
+/// The number of the first event that has samples: those of tracers (intel_pt, dummy) have none.
+fn first_with_samples(file: &File, header: &Header) -> usize {
+    let records = file.try_clone().map_err(|error| error.to_string()).and_then(|file| Records::new(file, header));
+    let Ok(mut records) = records else { return 0 };
+    let mut first = None;
+    while let Ok(Some((event, record))) = records.next() {
+        if record.record_type == RecordType::SAMPLE {
+            first = Some(first.map_or(event, |first: usize| first.min(event)));
+        }
+        if first == Some(0) {
+            break;
+        }
+    }
+    first.unwrap_or(0)
+}
+
+/// The number of the event with this name, with or without its modifiers.
+fn choose(attributes: &[Attribute], event: &str) -> Result<usize, ImportError> {
     let names = || attributes.iter().map(|attribute| (metric(attribute).1, attribute.name.clone().unwrap_or_default()));
     let is_it = |name: &str| name == event || name.strip_prefix(event).is_some_and(|rest| rest.starts_with([':', '/']));
     names().position(|(metric, name)| metric == event || is_it(&name)).ok_or_else(|| {
@@ -209,11 +230,28 @@ fn metric(first: &Attribute) -> (Unit, String) {
     match first.attr.type_ {
         PerfEventType::Software(SoftwareCounterType::CpuClock) => (Unit::Nanoseconds, "cpu-clock".to_owned()),
         PerfEventType::Software(SoftwareCounterType::TaskClock) => (Unit::Nanoseconds, "task-clock".to_owned()),
-        PerfEventType::Hardware(..) => {
-            let name = named.unwrap_or_else(|| "hardware event".to_owned());
+        PerfEventType::Hardware(counter, _) => {
+            let name = named.unwrap_or_else(|| counter_name(counter).to_owned());
             (if name.starts_with("cycles") { Unit::Cycles } else { Unit::Count }, name)
         }
         _ => (Unit::Count, named.unwrap_or_else(|| "event".to_owned())),
+    }
+}
+
+/// What perf calls a hardware counter (`perf list hw`); a recording through a pipe need not say.
+const fn counter_name(counter: HardwareEventId) -> &'static str {
+    match counter {
+        HardwareEventId::CpuCycles => "cycles",
+        HardwareEventId::Instructions => "instructions",
+        HardwareEventId::CacheReferences => "cache-references",
+        HardwareEventId::CacheMisses => "cache-misses",
+        HardwareEventId::BranchInstructions => "branches",
+        HardwareEventId::BranchMisses => "branch-misses",
+        HardwareEventId::BusCycles => "bus-cycles",
+        HardwareEventId::StalledCyclesFrontend => "stalled-cycles-frontend",
+        HardwareEventId::StalledCyclesBackend => "stalled-cycles-backend",
+        HardwareEventId::RefCpuCycles => "ref-cycles",
+        _ => "hardware event",
     }
 }
 
