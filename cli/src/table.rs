@@ -211,17 +211,24 @@ pub fn cut(text: &str, width: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
-/// The name of a function in at most `width` columns: template arguments go first, then the end of what the function is
-/// in, and only then the middle of its own name.
+/// The name of a function in at most `width` columns: template arguments go first, then the end of its parameters or of
+/// what the function is in, and only then the middle of its own name.
 pub fn cut_name(text: &str, width: usize) -> String {
     let mut text = text.to_owned();
     while text.width() > width
-        && let Some(group) = arguments(&text).into_iter().rfind(|group| group.len() > "\u{2026}".len())
+        && let Some(group) = arguments(&text).into_iter().rfind(|group| text.get(group.clone()) != Some("\u{2026}"))
     {
         text.replace_range(group, "\u{2026}");
     }
     if text.width() <= width {
         return text;
+    }
+    if let Some(open) = parameters(&text) {
+        let path = text.get(..open).unwrap_or_default();
+        return match width.checked_sub("\u{2026})".width()) {
+            Some(room) if room > path.width() => format!("{}\u{2026})", taken(text.chars(), room)),
+            _ => cut_name(path, width),
+        };
     }
     // Behind the name there may be what tells it from others, as in `a::f (b.c:9)`.
     let path = text.get(..text.rfind(" (").unwrap_or(text.len())).unwrap_or_default();
@@ -232,6 +239,16 @@ pub fn cut_name(text: &str, width: usize) -> String {
         }
         _ => cut(&text, width),
     }
+}
+
+/// Where the parameters of a function begin: not those of `operator()`, nor what a blank is before.
+fn parameters(name: &str) -> Option<usize> {
+    name.match_indices('(').map(|(at, _)| at).find(|&at| {
+        let (before, after) = name.split_at(at);
+        let own =
+            before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '>') || before.ends_with("operator()");
+        own && !before.ends_with("operator") && !after.starts_with("(anon)")
+    })
 }
 
 /// What stands in the outermost angle brackets of a name; empty where they do not match.
@@ -364,7 +381,11 @@ mod tests {
             ("shape::operator<<", 15, "sh\u{2026}::operator<<"),
             ("<Vec<u8> as Drop>::drop", 9, "<\u{2026}>::drop"),
             ("a::b::walk_of_trees (b.c:9)", 24, "\u{2026}::walk_of_trees (b.c:9)"),
-            ("f<int>::g<a->b>::h", 12, "f<int>\u{2026}::h"),
+            ("f<int>::g<a->b>::h", 12, "f<\u{2026}>::g<\u{2026}::h"),
+            ("a::b::f(int, c::d const&)", 14, "a::b::f(int,\u{2026})"),
+            ("a::b::f(int, c::d const&)", 8, "a::b::f"),
+            ("a::b::operator()(int)", 16, "a::b::operator()"),
+            ("std::tree<...>::_M_erase", 22, "std::tree<\u{2026}>::_M_erase"),
             ("    outer::inner::f", 15, "    outer\u{2026}::f"),
         ] {
             let shown = cut_name(name, width);

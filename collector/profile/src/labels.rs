@@ -370,4 +370,26 @@ mod tests {
         assert!(profile.name_later(id, function));
         assert_eq!(profile.labels().label(function), "f");
     }
+
+    #[test]
+    fn functions_have_short_names_and_answer_to_all_of_them() {
+        let mut profile = Profile::new(Session::default(), Limits::default());
+        let prog = ("/bin/prog", 1);
+        let mut function = |name: &str, line| add(&mut profile, prog, (name, name), (Some("/a.cc"), line), None);
+        let push = function("std::vector<int, std::allocator<int> >::push_back(int&&)", 1);
+        let (narrow, wide) = (function("f(int)", 2), function("f(long)", 3));
+        let labels = profile.labels();
+        assert_eq!(labels.label(push), "std::vector<int>::push_back");
+        assert_eq!(labels.definition(narrow).short_name, None);
+        assert_eq!([labels.label(narrow), labels.label(wide)], ["f(int)", "f(long)"]);
+        let answer = |text: &str| labels.any(push, |name| name == text);
+        assert!(answer("std::vector<int>::push_back") && !answer("push_back"));
+        assert!(answer("std::vector<int, std::allocator<int> >::push_back(int&&)"));
+        // The name that two would share stands for both.
+        assert!([narrow, wide].iter().all(|&id| labels.any(id, |name| name == "f")));
+        assert_eq!(labels.definition(push).short_name.as_deref(), Some("std::vector<int>::push_back"));
+        drop(labels);
+        profile.set_full_names(true);
+        assert_eq!(profile.labels().label(push), "std::vector<int, std::allocator<int> >::push_back(int&&)");
+    }
 }
