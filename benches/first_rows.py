@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How soon `ccsd attach PID` and `ccsd live --attach PID` show their first rows on a terminal.
+"""How soon `ccsd attach PID` and `ccsd top --plain --attach PID` show their first rows on a terminal.
 
 The target has 200 threads and 300 mapped libraries; two of the threads work. Usage, as root:
 
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
 ROWS = {
     # The status line names the function that leads; a table has a head.
     "attach": re.compile(rb"\d\.\d\d% \w"),
-    "live --attach": re.compile(rb"%  +[\w.-]+ +\w+|\d+\.\d\d +\S+ +work"),
+    "top --plain --attach": re.compile(rb"%  +[\w.-]+ +\w+|\d+\.\d\d +\S+ +work"),
 }
 
 

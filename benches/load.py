@@ -7,7 +7,7 @@
     sudo python3 benches/load.py --busy 1000          threads that want ten times as much CPU as there is
 
 Every line is a minute (--period): the daemon's memory (resident; and what is pinned, its rings), its share of one CPU, how
-long `ccsd sessions` took, and what the readers got. A reader checks that each update begins where the one before it ended:
+long `ccsd daemon status` took, and what the readers got. A reader checks that each update begins where the one before it ended:
 "lost" counts intervals that never came, "merged" updates of more than one interval, "anew" streams that began again from a
 snapshot. Of the readers half are on one session, the others on one each. Those that are stopped are continued before the
 end, and must end where the others of their session end. At last the daemon is told to end, and that is timed.

@@ -12,6 +12,7 @@ pub mod dump;
 pub mod export;
 pub mod report;
 pub mod service;
+mod spelling;
 pub mod values;
 pub mod watch;
 
@@ -20,12 +21,9 @@ use collect::{ATTACH_EXAMPLES, AttachArgs, RECORD_EXAMPLES, RecordArgs};
 use dump::{DUMP_EXAMPLES, DumpArgs};
 use export::{EXPORT_EXAMPLES, ExportArgs};
 use report::{REPORT_EXAMPLES, ReportArgs};
-use service::{
-    DAEMON_EXAMPLES, DaemonArgs, LIVE_EXAMPLES, LiveArgs, METRICS_EXAMPLES, MetricsArgs, SAVE_EXAMPLES,
-    SESSIONS_EXAMPLES, STOP_EXAMPLES, SaveArgs, SessionsArgs, StopArgs, TOP_EXAMPLES, TopArgs,
-};
+use service::{DAEMON_EXAMPLES, DaemonArgs, TOP_EXAMPLES, TopArgs};
 use values::DEFAULT_FILE;
-use watch::{DIFF_EXAMPLES, DiffArgs, WATCHES_EXAMPLES, WatchesArgs};
+use watch::{DIFF_EXAMPLES, DiffArgs};
 
 /// A sampling profiler for Linux whose profiles survive recursion
 ///
@@ -46,14 +44,15 @@ pub struct Cli {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Collect", &["record", "attach", "dump"]),
     ("Look", &["report", "top", "annotate", "diff", "export", "import"]),
-    ("Service", &["daemon", "sessions", "live", "stop", "save", "watches", "metrics"]),
+    ("Service", &["daemon"]),
     ("Help", &["doctor", "completions", "man", "help"]),
 ];
 
 impl Cli {
     /// The arguments of this process. Ends it where they are wrong, or ask for help.
     pub fn parse_grouped() -> Cli {
-        Cli::from_arg_matches(&Cli::grouped().get_matches()).unwrap_or_else(|error| error.exit())
+        let words = spelling::renewed(std::env::args_os().collect());
+        Cli::from_arg_matches(&Cli::grouped().get_matches_from(words)).unwrap_or_else(|error| error.exit())
     }
 
     /// The definition, whose help lists commands by groups.
@@ -150,41 +149,18 @@ pub enum Command {
     /// libraries are read from where they were, if they are still the same.
     #[command(after_long_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Serve sessions to many clients
+    /// Run the daemon, or ask it: status, stop, save, watches, metrics
     ///
-    /// Runs sessions for any number of clients, who come and go: `attach` and `record` let it collect where they may use it,
-    /// and the sessions of `attach --detach` go on without anybody.
-    ///
-    /// It runs until SIGTERM or SIGINT; then all sessions end, and their readers get what is due to them, within five seconds.
+    /// Alone it runs a daemon, as `ccsd daemon run` does. `attach` and `record` let a daemon collect where they may use it;
+    /// the sessions of `attach --detach` go on without a client.
     #[command(after_long_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
-    /// Look at a profile as it grows, on the whole screen
+    /// Watch a profile grow, on the whole screen or (--plain) as lines
     ///
     /// Functions, the tree of calls, callers and callees, and threads, each brought up to date about once a second: filter as
     /// you type, unfold, compare with an earlier moment, take the stacks of all threads, save. The key ? tells all keys.
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArgs),
-    /// Show a profile as it grows
-    ///
-    /// Prints the functions that take the most time, at once and then with every update, which come about once a second. On a
-    /// terminal they are always in the same place; else one table follows the other.
-    #[command(after_long_help = LIVE_EXAMPLES)]
-    Live(LiveArgs),
-    /// List the sessions of a daemon
-    ///
-    /// Lists the sessions of a daemon that this user may see: those that run, and the last ones that have ended.
-    #[command(after_long_help = SESSIONS_EXAMPLES)]
-    Sessions(SessionsArgs),
-    /// End sessions of a daemon
-    ///
-    /// Ends sessions of a daemon. What they have collected stays for a while.
-    #[command(after_long_help = STOP_EXAMPLES)]
-    Stop(StopArgs),
-    /// Save the profile of a daemon's session
-    ///
-    /// Writes the profile of a daemon's session up to now into a file. It is this process that writes it, not the daemon.
-    #[command(after_long_help = SAVE_EXAMPLES)]
-    Save(SaveArgs),
     /// Compare two profiles
     ///
     /// Compares two profiles, several runs before with several after, or two times of a watch, function by function.
@@ -197,11 +173,6 @@ pub enum Command {
     /// Exit status 3 with --fail-above if something grew by more.
     #[command(after_long_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
-    /// List what the watches of the service have stored
-    ///
-    /// Lists the watches of /etc/ccsd/ccsd.toml that have stored profiles, and since when.
-    #[command(after_long_help = WATCHES_EXAMPLES)]
-    Watches(WatchesArgs),
     /// Show source with what each line cost
     ///
     /// Shows the source of a function with what each of its lines spent itself.
@@ -219,12 +190,6 @@ pub enum Command {
     /// are contexts: recursion is folded in them, and the files say so.
     #[command(after_long_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Print the metrics of the service
-    ///
-    /// Prints the metrics of a daemon in the text format of Prometheus. (`metrics_file` of its configuration writes the same
-    /// for the textfile collector of node_exporter.)
-    #[command(after_long_help = METRICS_EXAMPLES)]
-    Metrics(MetricsArgs),
     /// Show what can be sampled here, and how to allow more
     ///
     /// Tries what this machine lets this user sample, and names the command that would allow more.
@@ -341,24 +306,41 @@ mod tests {
 
     #[test]
     fn every_help_fits_80_columns_and_has_examples() {
+        fn check(command: &mut clap::Command, wide: &mut Vec<String>) {
+            let name = command.get_name().to_owned();
+            let long = command.render_long_help().to_string();
+            assert!(long.contains("Examples:\n  ccsd "), "{name} has no example");
+            for text in [long, command.render_help().to_string()] {
+                let lines = text.lines().filter(|line| line.chars().count() > 80);
+                wide.extend(lines.map(|line| format!("{name}: {line}")));
+            }
+            command.get_subcommands_mut().filter(|it| it.get_name() != "help").for_each(|it| check(it, wide));
+        }
         let mut command = Cli::grouped();
         command.build();
-        let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().to_owned()).collect();
         let mut wide = Vec::new();
-        for name in names.iter().filter(|name| *name != "help") {
-            let sub = command.find_subcommand_mut(name).unwrap();
-            let long = sub.render_long_help().to_string();
-            assert!(long.contains("Examples:\n  ccsd "), "{name} has no example");
-            for text in [long, sub.render_help().to_string()] {
-                wide.extend(
-                    text.lines().filter(|line| line.chars().count() > 80).map(|line| format!("{name}: {line}")),
-                );
-            }
-        }
-        for text in [command.render_long_help().to_string(), command.render_help().to_string()] {
-            wide.extend(text.lines().filter(|line| line.chars().count() > 80).map(str::to_owned));
-        }
+        check(&mut command, &mut wide);
         assert!(wide.is_empty(), "{}", wide.join("\n"));
+    }
+
+    #[test]
+    fn top_begins_with_a_view() {
+        use crate::args::report::View;
+        for (words, view) in [("--tree", View::Tree), ("--view threads", View::Threads), ("--callers", View::Butterfly)]
+        {
+            let Command::Top(args) = parse(&format!("ccsd top {words} a")).unwrap().command else { panic!() };
+            assert_eq!(args.view.view, Some(view), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_runs_where_nothing_else_is_said() {
+        for line in ["ccsd daemon", "ccsd daemon --grace 1s"] {
+            let Command::Daemon(args) = parse(line).unwrap().command else { panic!() };
+            assert!(args.command.is_none(), "{line}");
+        }
+        let Command::Daemon(args) = parse("ccsd daemon status --json").unwrap().command else { panic!() };
+        assert!(matches!(args.command, Some(service::DaemonCommand::Status(_))));
     }
 
     #[test]
@@ -414,11 +396,12 @@ mod tests {
             ("ccsd report -n abc", "-n takes a number of rows"),
             ("ccsd report -n -1", "-n takes a number of rows"),
             ("ccsd diff -n x a b", "-n takes a number of rows"),
-            ("ccsd live -n x a", "-n takes a number of rows"),
+            ("ccsd top --plain -n x a", "-n takes a number of rows"),
             ("ccsd dump -n x 1", "not a number of lines"),
             ("ccsd annotate --context x f", "not a number of lines"),
-            ("ccsd stop x", "not the number of a session"),
-            ("ccsd save x -o y", "not the number of a session"),
+            ("ccsd daemon stop session:x", "session: takes the number of a session"),
+            ("ccsd daemon save watch:/ -o y", "watch: takes the name of a watch"),
+            ("ccsd report pid:0", "not a process id"),
             ("ccsd report --since soon", "is no time"),
             ("ccsd report --until 10s", "is no time"),
             ("ccsd diff --against x a", "is no time"),
@@ -449,6 +432,10 @@ mod tests {
             "ccsd record --overhead nan -- ls",
             "ccsd record --overhead much -- ls",
             "ccsd record --overhead 1 -F 99 -- ls",
+            "ccsd top --interval a",
+            "ccsd top -n 3 a",
+            "ccsd top --view stats a",
+            "ccsd daemon --grace 1s status",
             "ccsd dump",
             "ccsd dump 0",
             "ccsd dump --json --full 1",

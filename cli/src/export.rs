@@ -26,6 +26,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
+    let source_path = loaded.path.clone();
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let Asked { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
@@ -66,7 +67,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let same = |a: &std::path::Path, b: &std::path::Path| {
         a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b)
     };
-    if same(path, &args.file) {
+    if same(path, &source_path) {
         return Err(Failure::bad_request(anyhow!("{name} is the profile itself: choose another file with -o")));
     }
     output::write(path, &bytes, args.force)?;
@@ -76,10 +77,11 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
 
 /// The profile; with its time in columns where the format shows time and that is known.
 fn load(args: &ExportArgs) -> Result<LoadedColumns, Failure> {
-    if args.format.shows_time() && file::has_intervals(&args.file, &args.stored)? {
-        return file::load_columns(&args.file, &args.stored, &args.socket, args.query.metric.as_deref(), COLUMNS);
+    if args.format.shows_time() {
+        let metric = args.query.metric.as_deref();
+        return file::load_columns(&args.source, &args.stored, &args.socket, metric, (COLUMNS, true));
     }
-    let file = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    let file = file::load_source(&args.source, &args.stored, &args.socket)?;
     Ok(LoadedColumns { file, columns: Vec::new() })
 }
 

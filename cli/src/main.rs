@@ -24,6 +24,7 @@ mod report;
 mod run;
 mod service;
 mod signals;
+mod source;
 mod status;
 mod stored;
 mod style;
@@ -34,6 +35,7 @@ mod top;
 use std::fmt;
 use std::io::{Write, stderr};
 
+use args::service::DaemonCommand;
 use args::{Cli, Command};
 use exit::{Exit, Failure};
 
@@ -56,18 +58,20 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Attach(args) => run::attach(args, cli.color),
         Command::Dump(args) => dump::run(&args, cli.color),
         Command::Report(args) => report::run(&args, cli.color),
-        Command::Daemon(args) => service::daemon::run(args),
         Command::Top(args) => top::run(&args, cli.color),
-        Command::Live(args) => service::live::run(&args, cli.color),
-        Command::Sessions(args) => service::sessions(&args, cli.color),
-        Command::Stop(args) => service::stop(&args),
-        Command::Save(args) => service::save(&args),
+        Command::Daemon(args) => match args.command {
+            None => service::daemon::run(args.run),
+            Some(DaemonCommand::Run(args)) => service::daemon::run(args),
+            Some(DaemonCommand::Status(args)) => service::status(&args, cli.color),
+            Some(DaemonCommand::Stop(args)) => service::stop(&args),
+            Some(DaemonCommand::Save(args)) => service::save(&args),
+            Some(DaemonCommand::Watches(args)) => stored::watches(&args, cli.color),
+            Some(DaemonCommand::Metrics(args)) => service::metrics(&args),
+        },
         Command::Diff(args) => diff::run(&args, cli.color),
-        Command::Watches(args) => stored::watches(&args, cli.color),
         Command::Annotate(args) => annotate::run(&args, cli.color),
         Command::Import(args) => import::run(&args, cli.color),
         Command::Export(args) => export::run(&args),
-        Command::Metrics(args) => service::metrics(&args),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

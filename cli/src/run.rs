@@ -114,7 +114,7 @@ fn detach(pids: Vec<u32>, args: &CollectArgs) -> Result<Exit, Failure> {
     writeln!(out, "{session}").and_then(|()| out.flush())?;
     if !args.quiet {
         warn(format_args!(
-            "session {session} of the daemon at {}: see `ccsd report {session}`; `ccsd stop {session}` ends it",
+            "session {session} of the daemon at {}: see `ccsd report session:{session}`; `ccsd daemon stop {session}` ends it",
             client.path().display()
         ));
     }

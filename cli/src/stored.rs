@@ -1,4 +1,4 @@
-//! What watches have stored: `--watch` of `ccsd report` and `ccsd diff`, and the list of `ccsd watches`.
+//! What watches have stored: sources `watch:NAME`, and the list of `ccsd daemon watches`.
 
 use std::fs::File;
 use std::fs::TryLockError;
@@ -105,15 +105,15 @@ fn refused(error: StoreError) -> Failure {
 /// # Errors
 /// Where there is nothing of the time asked for, that is a bad request.
 pub fn load(
+    watch: &str,
     args: &StoredArgs,
     socket: &SocketArgs,
     since: Option<&str>,
     until: Option<&str>,
 ) -> Result<Stored, Failure> {
-    let watch = args.watch.clone().unwrap_or_default();
     let now = Zoned::now();
     let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
-    let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), &watch).map_err(refused)?;
+    let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), watch).map_err(refused)?;
     let Answer { profile, covered, intervals, segments, opened, bytes, interrupted, problems, available } =
         store::query(&dir, range).map_err(refused)?;
     let Some(profile) = profile else {
@@ -131,7 +131,7 @@ pub fn load(
     };
     let local = (times::local(covered.from, &now), times::local(covered.until, &now));
     let about = About {
-        watch,
+        watch: watch.to_owned(),
         from_unix_ns: covered.from,
         until_unix_ns: covered.until,
         segments,
@@ -149,12 +149,13 @@ pub fn load(
 /// # Errors
 /// As [`load`].
 pub fn load_columns(
+    watch: &str,
     args: &StoredArgs,
     socket: &SocketArgs,
     metric: Option<&str>,
     most: usize,
 ) -> Result<(Stored, Vec<TimeColumn>), Failure> {
-    let mut stored = load(args, socket, args.since.as_deref(), args.until.as_deref())?;
+    let mut stored = load(watch, args, socket, args.since.as_deref(), args.until.as_deref())?;
     // That there is no such metric is better said of all of it.
     crate::query::metric(&stored.profile, metric)?;
     let intervals: Vec<(u64, u64)> = stored.intervals.iter().map(|it| (it.from_ns, it.to_ns)).collect();
@@ -190,7 +191,7 @@ struct Row {
     status: Option<WatchStatus>,
 }
 
-/// `ccsd watches`.
+/// `ccsd daemon watches`.
 pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut rows = Vec::new();
     // What is stored is there without a service, too; and of a watch that has stored nothing yet only the service knows.

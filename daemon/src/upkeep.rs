@@ -152,7 +152,7 @@ impl Upkeep {
             overview.watches.len()
         );
         if problems > 0 {
-            status.push_str(&format!("; {problems} watches have a problem (see `ccsd watches`)"));
+            status.push_str(&format!("; {problems} watches have a problem (see `ccsd daemon watches`)"));
         }
         if overview.step > 0 {
             status.push_str(&format!("; at step {} to keep within the budget", overview.step));

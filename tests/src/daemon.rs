@@ -130,13 +130,13 @@ impl Daemon {
         ended.stdout.trim().parse().unwrap()
     }
 
-    /// The sessions, as `ccsd sessions --json` lists them.
+    /// The sessions, as `ccsd daemon status --json` lists them.
     ///
     /// # Panics
     /// If it does not.
     #[must_use]
     pub fn sessions(&self) -> Vec<Value> {
-        let ended = self.run(&["sessions", "--json"]);
+        let ended = self.run(&["daemon", "status", "--json"]);
         assert!(ended.status.success(), "{ended:?}");
         let document: Value = serde_json::from_str(&ended.stdout).unwrap();
         document["sessions"].as_array().unwrap().clone()

@@ -79,7 +79,7 @@ impl Service {
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.daemon = command.spawn().unwrap();
-        self.until("it listens", || Ended::of(&mut self.ccsd(&["sessions"])).status.success());
+        self.until("it listens", || Ended::of(&mut self.ccsd(&["daemon", "status"])).status.success());
     }
 
     /// `ccsd`, as its client.
@@ -107,7 +107,7 @@ impl Service {
     /// What the daemon says of its watch.
     #[must_use]
     pub fn status(&self) -> Value {
-        let ended = self.stored(&["watches", "--json"]);
+        let ended = self.stored(&["daemon", "watches", "--json"]);
         assert!(ended.status.success(), "{ended:?}");
         let document: Value = serde_json::from_str(&ended.stdout).unwrap();
         document["watches"][0]["status"].clone()

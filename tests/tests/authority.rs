@@ -74,22 +74,26 @@ fn daemon_of_a_stranger() {
     let named = ["user nobody", socket.to_str().unwrap()];
     let target = Running::start_command(&mut Command::new(build("forever.c", &["-O1"])));
     let pid = target.pid().to_string();
-    let to_itself = |user| found(&["sessions"], user);
+    let to_itself = |user| found(&["daemon", "status"], user);
     assert!(to_itself(NOBODY).status.success(), "{:?}", to_itself(NOBODY));
     // Root, and another user.
     for user in [0, NOBODY - 1] {
-        for args in [&["sessions"][..], &["watches"], &["attach", "--daemon", &pid], &["save", "1", "-o", "/dev/null"]]
-        {
+        for args in [
+            &["daemon", "status"][..],
+            &["daemon", "watches"],
+            &["attach", "--daemon", &pid],
+            &["daemon", "save", "1", "-o", "/dev/null"],
+        ] {
             found(args, user).assert_refused(2, &named);
             at(args, &socket, user).assert_refused(2, &named);
         }
     }
-    at(&["sessions", "--socket", named[1]], Path::new(""), 0).assert_refused(2, &named);
+    at(&["daemon", "status", "--socket", named[1]], Path::new(""), 0).assert_refused(2, &named);
     // By way of a link of root.
     let dir = scratch();
     let link = dir.path().join("link");
     symlink(&socket, &link).unwrap();
-    at(&["sessions"], &link, 0).assert_refused(2, &["user nobody", link.to_str().unwrap()]);
+    at(&["daemon", "status"], &link, 0).assert_refused(2, &["user nobody", link.to_str().unwrap()]);
     // Where a daemon is not needed, ccsd does it itself.
     let ended = found(&["record", "--no-output", "--", "true"], 0);
     assert!(ended.status.success(), "{ended:?}");
@@ -100,7 +104,7 @@ fn daemon_of_a_stranger() {
     lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
     for user in [0, NOBODY] {
         for socket in [&daemon.socket, &link] {
-            let ended = at(&["sessions"], socket, user);
+            let ended = at(&["daemon", "status"], socket, user);
             assert!(ended.status.success(), "{ended:?}");
         }
     }
@@ -122,7 +126,7 @@ fn as_nobody(daemon: &Daemon, args: &[&str]) -> Ended {
 fn saved(daemon: &Daemon, id: &str) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
-    let ended = as_nobody(daemon, &["save", id, "-o", file.to_str().unwrap()]);
+    let ended = as_nobody(daemon, &["daemon", "save", id, "-o", file.to_str().unwrap()]);
     assert!(ended.status.success(), "{ended:?}");
     Recorded::open(dir, &file, ended)
 }
@@ -148,7 +152,7 @@ fn family_is_followed() -> bool {
     while daemon.session(number)["duration_ns"] == 0 {}
     family.go();
     family.wait_until_told();
-    assert!(as_nobody(&daemon, &["stop", id]).status.success());
+    assert!(as_nobody(&daemon, &["daemon", "stop", id]).status.success());
     while daemon.session(number)["ended"].is_null() {}
     let end = daemon.session(number)["ended"].clone();
     let recorded = saved(&daemon, id);

@@ -185,7 +185,7 @@ fn through_a_daemon() {
     fixture.go();
     assert_eq!(fixture.end().1.signal(), Some(libc::SIGSEGV));
     // It ends with its target.
-    let live = daemon.run(&["live", "--json", &session.to_string()]);
+    let live = daemon.run(&["top", "--json", &format!("session:{session}")]);
     assert!(live.status.success(), "{live:?}");
     let last: Value = serde_json::from_str(live.stdout.lines().last().unwrap()).unwrap();
     assert_eq!(
@@ -193,7 +193,7 @@ fn through_a_daemon() {
         (&"SIGSEGV".into(), 1),
         "{last}"
     );
-    let live = daemon.run(&["live", &session.to_string()]);
+    let live = daemon.run(&["top", "--plain", &format!("session:{session}")]);
     assert!(live.stdout.contains("died of SIGSEGV in third"), "{live:?}");
     let report = daemon.run(&["report", "--json", &session.to_string()]);
     let json: Value = serde_json::from_str(&report.stdout).unwrap_or_else(|error| panic!("{error}: {report:?}"));

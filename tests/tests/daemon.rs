@@ -124,7 +124,7 @@ fn arguments() {
         for (options, kept) in [(&[][..], keeps), (&["--no-args"], false)] {
             let id = daemon.detached(options, fixture.pid()).to_string();
             let saved = dir.path().join("saved.ccsd");
-            let ended = Ended::of(daemon.ccsd(["save", &id, "-o"]).arg(&saved));
+            let ended = Ended::of(daemon.ccsd(["daemon", "save", &id, "-o"]).arg(&saved));
             assert!(ended.status.success(), "{ended:?}");
             let report = daemon.run(&["report", "--json", &id]);
             assert_eq!((has(&saved), report.stdout.contains(SECRET)), (kept, kept), "{keeps} {options:?}");
@@ -143,7 +143,7 @@ fn arguments() {
             assert!(ended.status.success(), "{ended:?}");
             assert_eq!(has(&file), kept, "record {options:?}");
             // The daemon that recorded it was not told.
-            assert!(!daemon.run(&["sessions", "--json"]).stdout.contains(SECRET));
+            assert!(!daemon.run(&["daemon", "status", "--json"]).stdout.contains(SECRET));
         }
     }
 }
@@ -177,10 +177,10 @@ fn a_detached_session() {
     // Saved while it runs: by the client, with its rights and in its directory.
     let dir = scratch();
     let file = dir.path().join("now.ccsd");
-    let piped = daemon.ccsd(["save", &id.to_string(), "-o", "-"]).output().unwrap();
+    let piped = daemon.ccsd(["daemon", "save", &id.to_string(), "-o", "-"]).output().unwrap();
     assert!(piped.status.success() && piped.stderr.is_empty(), "{}", String::from_utf8_lossy(&piped.stderr));
     assert!(ccsd_profile::read_profile(&piped.stdout[..]).unwrap().finished);
-    let save = Ended::of(daemon.ccsd(["save", &id.to_string(), "-o", "now.ccsd"]).current_dir(dir.path()));
+    let save = Ended::of(daemon.ccsd(["daemon", "save", &id.to_string(), "-o", "now.ccsd"]).current_dir(dir.path()));
     assert!(save.status.success(), "{save:?}");
     let saved = Recorded::open(dir, &file, save);
     saved.assert_whole();
@@ -195,13 +195,27 @@ fn a_detached_session() {
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&["-F", "49"], fixture.pid());
     assert_eq!(daemon.session(id)["rate_hz"], 49);
-    assert!(daemon.run(&["stop", &fixture.pid().to_string()]).status.success());
+    assert!(daemon.run(&["daemon", "stop", &format!("pid:{}", fixture.pid())]).status.success());
     while daemon.session(id)["ended"] != "stopped" {}
     assert!(fixture.is_alive());
+    // A number that is a session's and, in one folder, a file's.
+    let both = scratch();
+    fs::write(both.path().join(id.to_string()), "").unwrap();
+    let in_folder = |args: &[&str]| Ended::of(daemon.ccsd(args).current_dir(both.path()));
+    let (file, session) = (format!("./{id}"), format!("session:{id}"));
+    in_folder(&["report", &id.to_string()]).assert_refused(2, &["may mean several things", &file, &session]);
+    assert!(in_folder(&["report", &session]).status.success());
+    let diff = in_folder(&["diff", "--json", &session, &session]);
+    assert!(diff.stdout.contains(&format!("\"daemon_session\":{id}")), "{diff:?}");
+    in_folder(&["report", "pid:999999999"]).assert_refused(2, &["no session is on process 999999999"]);
+    in_folder(&["daemon", "stop", "profile.ccsd"]).assert_refused(2, &["is no session"]);
+    // As earlier versions spelled it.
+    let earlier = daemon.run(&["sessions", "--json"]);
+    assert!(earlier.status.success() && earlier.stderr.contains("is now `ccsd daemon status`"), "{earlier:?}");
     for (command, parts) in [
-        (vec!["stop", "77"], vec!["no session 77", "ccsd sessions"]),
+        (vec!["daemon", "stop", "77"], vec!["no session 77", "ccsd daemon status"]),
         (vec!["report", "77"], vec!["77", "ccsd attach --detach"]),
-        (vec!["save", "77", "-o", "/dev/null"], vec!["77", "ccsd sessions"]),
+        (vec!["daemon", "save", "77", "-o", "/dev/null"], vec!["77", "ccsd daemon status"]),
         (vec!["attach", "--detach", "999999999"], vec!["no process with PID 999999999"]),
         (vec!["attach", "999999999", "--no-output"], vec!["no process with PID 999999999"]),
     ] {
@@ -235,7 +249,7 @@ fn live_rows() {
     let weights = build("weights.c", &["-O1"]);
     let recorded = ccsd_tests::ccsd::Record::new(&weights, &["200"]).run();
     let file = recorded.file.to_str().unwrap();
-    let lines = json_lines(&Ended::of(&mut ccsd(["live", "--json", "-n", "3", file])));
+    let lines = json_lines(&Ended::of(&mut ccsd(["top", "--json", "-n", "3", file])));
     let last = lines.last().unwrap();
     assert_eq!(last["received"], recorded.profile.accounting().received);
     assert!(last["ended"].as_str().unwrap().contains("is complete"), "{last}");
@@ -246,14 +260,14 @@ fn live_rows() {
     let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid().to_string();
     for by in ["--daemon", "--no-daemon"] {
-        let lines = json_lines(&daemon.run(&["live", "--attach", "--json", "--duration", "300ms", by, &pid]));
+        let lines = json_lines(&daemon.run(&["top", "--attach", "--json", "--duration", "300ms", by, &pid]));
         assert_eq!(lines.last().unwrap()["rows"][0]["name"], "forever", "{lines:?}");
         assert_eq!(daemon.sessions(), Vec::<Value>::new());
     }
     // Intervals are parts of the whole.
     let id = daemon.detached(&[], fixture.pid());
     report_with_samples(&daemon, &id.to_string());
-    let mut live = daemon.ccsd(["live", "--json", "--interval", &id.to_string()]);
+    let mut live = daemon.ccsd(["top", "--json", "--interval", &format!("session:{id}")]);
     let mut live = live.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(live.stdout.take().unwrap()).lines();
     let mut sum = 0;
@@ -264,8 +278,8 @@ fn live_rows() {
     }
     live.kill().unwrap();
     live.wait().unwrap();
-    for (name, part) in [("77", "neither a file nor a session 77"), ("no/such/file", "cannot open no/such/file")] {
-        daemon.run(&["live", name]).assert_refused(2, &[part]);
+    for (name, part) in [("session:77", "there is no session 77"), ("no/such/file", "cannot open no/such/file")] {
+        daemon.run(&["top", "--plain", name]).assert_refused(2, &[part]);
     }
 }
 
@@ -279,8 +293,8 @@ fn without_a_daemon() {
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
     // Who insists is told.
     for args in [
-        vec!["sessions", "--socket", nowhere],
-        vec!["stop", "1", "--socket", nowhere],
+        vec!["daemon", "status", "--socket", nowhere],
+        vec!["daemon", "stop", "1", "--socket", nowhere],
         vec!["attach", "--socket", nowhere, "--no-output", "1"],
         vec!["record", "--socket", nowhere, "--no-output", "--", "true"],
         vec!["attach", "--detach", "--socket", nowhere, "1"],
@@ -359,9 +373,9 @@ fn users_see_their_own() {
     let as_nobody = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
     let of_root = daemon.detached(&[], roots.pid()).to_string();
     // Root's sessions do not exist for him, and root's processes are not his to profile.
-    let ended = as_nobody(&["sessions", "--json"]);
+    let ended = as_nobody(&["daemon", "status", "--json"]);
     assert!(ended.stdout.contains("\"sessions\":[]"), "{ended:?}");
-    as_nobody(&["stop", &of_root]).assert_refused(2, &["no session"]);
+    as_nobody(&["daemon", "stop", &of_root]).assert_refused(2, &["no session"]);
     as_nobody(&["report", &of_root]).assert_refused(2, &["neither a file nor a session"]);
     let ended = as_nobody(&["attach", "--detach", &roots.pid().to_string()]);
     ended.assert_refused(2, &["may not profile", "another user"]);
@@ -369,7 +383,7 @@ fn users_see_their_own() {
     let ended = as_nobody(&["attach", "--detach", &nobodys.pid().to_string()]);
     assert!(ended.status.success(), "{ended:?}");
     let own = ended.stdout.trim().to_owned();
-    let list = as_nobody(&["sessions", "--json"]);
+    let list = as_nobody(&["daemon", "status", "--json"]);
     let list: Value = serde_json::from_str(&list.stdout).unwrap();
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "{list}");
     assert_eq!(list["sessions"][0]["owner_uid"], NOBODY);
@@ -382,12 +396,12 @@ fn users_see_their_own() {
     let ended = as_nobody(&["attach", "--detach", "--per-cpu", &nobodys.pid().to_string()]);
     ended.assert_refused(2, &["sampling whole CPUs is refused"]);
     assert_eq!(report_with_samples(&daemon, &own)["flat"]["rows"][0]["name"], "forever");
-    assert!(as_nobody(&["stop", &own]).status.success());
+    assert!(as_nobody(&["daemon", "stop", &own]).status.success());
     // Root sees both.
     assert_eq!(daemon.sessions().len(), 2);
     // Where the socket is not for him, he is told, and does it himself.
     let closed = Daemon::start(&["--socket-mode", "600"]);
-    let ended = Ended::of(as_user(&mut closed.ccsd(["sessions"]), NOBODY));
+    let ended = Ended::of(as_user(&mut closed.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["not permitted to use the daemon", "group ccsd"]);
     let ended = Ended::of(as_user(&mut closed.ccsd(["record", "--no-output", "--", "true"]), NOBODY));
     assert!(ended.status.success(), "{ended:?}");

@@ -331,7 +331,7 @@ impl Place {
             "record" => ccsd(["record"]),
             "import" => ccsd(["import"]),
             "export" => ccsd(["export", "folded"]),
-            _ => self.session.get_or_init(session).0.ccsd(["save", "1"]),
+            _ => self.session.get_or_init(session).0.ccsd(["daemon", "save", "1"]),
         };
         match way {
             "import" => drop(command.arg(self.dir.path().join("script.txt"))),

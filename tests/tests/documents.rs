@@ -31,13 +31,12 @@ const DOCUMENTS: [&str; 11] = [
 ];
 
 /// Beginnings of commands that are not run here, with the reason.
-const NOT_RUN: [(&str, &str); 7] = [
+const NOT_RUN: [(&str, &str); 6] = [
     ("ccsd top ", "needs a terminal: tests/top.rs"),
-    ("ccsd live ", "runs until it is ended: tests/watch.rs"),
     ("ccsd record -- python", "tests/generated.rs runs interpreters with names"),
     ("ccsd record -- node", "tests/generated.rs runs interpreters with names"),
     ("ccsd record -- java", "tests/generated.rs runs interpreters with names"),
-    ("ccsd daemon --config ccsd.toml &", "runs already, with the configuration of the document"),
+    ("ccsd daemon run --config ccsd.toml &", "runs already, with the configuration of the document"),
     ("target/release/ccsd man", "tests/systemd.rs makes the package"),
 ];
 
@@ -129,7 +128,7 @@ impl World {
 
 /// Whether the daemon's watch has stored samples that a report can show.
 fn has_stored(daemon: &Daemon) -> bool {
-    let ended = daemon.run(&["watches", "--json"]);
+    let ended = daemon.run(&["daemon", "watches", "--json"]);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let is_sampling = document["watches"][0]["status"]["samples"].as_u64().is_some_and(|samples| samples > 20);
     is_sampling && Ended::of(&mut daemon.ccsd(["report", "--watch", "server", "--since", "-1h"])).status.success()

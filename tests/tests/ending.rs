@@ -51,7 +51,7 @@ fn killed(rounds: usize, leader: &str) {
         crowd.child.wait().unwrap();
         let dir = scratch();
         let file = dir.path().join("profile.ccsd");
-        let ended = as_nobody(&daemon, &["save", &id.to_string(), "-o", file.to_str().unwrap()]);
+        let ended = as_nobody(&daemon, &["daemon", "save", &id.to_string(), "-o", file.to_str().unwrap()]);
         let recorded = Recorded::open(dir, &file, ended);
         // The last update is the one that ends the profile.
         assert!(recorded.finished);

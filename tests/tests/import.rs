@@ -195,7 +195,7 @@ fn main() -> ExitCode {
                 same(&["diff", "FILE", "FILE"]);
                 same(&["diff", "--before", "FILE", "--after", "FILE"]);
                 same(&["export", "folded", "FILE"]);
-                same(&["live", "FILE"]);
+                same(&["top", "--plain", "FILE"]);
                 same(&["annotate", "r", "FILE"]);
                 let json = |file: &Path| report(file)["file"]["bytes"].as_u64();
                 assert_eq!(json(recording), Some(recording.metadata().unwrap().len()));
@@ -219,7 +219,7 @@ fn main() -> ExitCode {
             fs::write(&damaged, &whole[..200]).unwrap();
             for words in [
                 &["report"][..],
-                &["live"],
+                &["top", "--plain"],
                 &["export", "json"],
                 &["annotate", "x"],
                 &["diff", "--against", "+0..+1s", "--since", "+1s"],

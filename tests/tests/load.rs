@@ -81,7 +81,7 @@ fn memory_of_a_user() {
     let of_nobody = running().filter(|session| session["owner_uid"] == NOBODY);
     let first = of_nobody.map(|session| session["id"].to_string()).next().unwrap();
     // With one less there is room again: what is kept of it goes, if that is what it takes.
-    assert!(as_nobody(&["stop", &first]).status.success());
+    assert!(as_nobody(&["daemon", "stop", &first]).status.success());
     let first: u64 = first.parse().unwrap();
     while running().any(|session| session["id"] == first) {}
     let ended = as_nobody(&["attach", "--detach", &pid]);

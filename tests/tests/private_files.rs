@@ -69,7 +69,7 @@ impl Watched<'_> {
         assert_eq!(self.daemon.session(number)["ended"], "target");
         let dir = scratch();
         let file = dir.path().join("profile.ccsd");
-        let mut save = self.daemon.ccsd(["save", &self.id, "-o", file.to_str().unwrap()]);
+        let mut save = self.daemon.ccsd(["daemon", "save", &self.id, "-o", file.to_str().unwrap()]);
         let ended = Ended::of(as_user(&mut save, self.user));
         assert!(ended.status.success(), "{ended:?}");
         let report = self.daemon.run(&["report", "--json", file.to_str().unwrap()]);

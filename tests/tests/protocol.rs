@@ -204,12 +204,12 @@ fn connections_of_a_user() {
                   for s in all: s.connect(sys.argv[1])\nprint('r', end='', flush=True)\nsys.stdin.read()";
     let mut python = std::process::Command::new("python3");
     let holder = Running::start_command(as_user(python.args(["-c", script]).arg(&daemon.socket), NOBODY));
-    let ended = Ended::of(as_user(&mut daemon.ccsd(["sessions"]), NOBODY));
+    let ended = Ended::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["64 connections"]);
     // Others are not concerned.
     assert_serves(&daemon);
     drop(holder);
-    while !Ended::of(as_user(&mut daemon.ccsd(["sessions"]), NOBODY)).status.success() {}
+    while !Ended::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success() {}
 }
 
 fn come_and_go() {
@@ -226,8 +226,8 @@ fn come_and_go() {
 /// Readers of a session, as clients that take what comes.
 fn reader(daemon: &Daemon, session: u32) -> std::process::Child {
     // A client that follows, and stops reading when it is stopped.
-    let mut command = daemon.ccsd(["live", "--json"]);
-    command.arg(session.to_string()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut command = daemon.ccsd(["top", "--json"]);
+    command.arg(format!("session:{session}")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.spawn().unwrap()
 }
 

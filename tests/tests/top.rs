@@ -202,7 +202,7 @@ fn main() -> ExitCode {
             tmux.until_shown("no process has died");
         })
         .test("what_is_no_terminal_is_refused", &[], || {
-            Ended::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd live"]);
+            Ended::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd top --plain"]);
         })
         .run()
 }

@@ -39,7 +39,7 @@ fn what_ran_when() {
     let mut fixture = Running::start(&service.program, &[]);
     // Three seconds of it: then there are intervals on both sides of a whole second in the middle.
     service.until_status("it is found", |status| samples(status) >= 1_500);
-    let table = service.stored(&["watches"]).stdout;
+    let table = service.stored(&["daemon", "watches"]).stdout;
     let row = table.lines().find(|line| line.starts_with("busy")).unwrap_or_else(|| panic!("{table}"));
     assert!(row.contains("profiling") && row.contains("499 Hz"), "{table}");
     // All of it, while it is being written.
@@ -99,25 +99,25 @@ fn every_command_knows_a_watch() {
         assert!(ended.status.success(), "{args:?}: {ended:?}");
         ended.stdout
     };
-    let sessions = run(&["sessions"]);
+    let sessions = run(&["daemon", "status"]);
     let row =
         sessions.lines().find(|line| line.contains("watch busy: 1 process")).unwrap_or_else(|| panic!("{sessions}"));
-    assert!(row.contains("ccsd live busy"), "{row}");
-    let json: Value = serde_json::from_str(&run(&["sessions", "--json"])).unwrap();
+    assert!(row.contains("ccsd top watch:busy"), "{row}");
+    let json: Value = serde_json::from_str(&run(&["daemon", "status", "--json"])).unwrap();
     assert_eq!(json["watches"][0]["name"], "busy");
     // Where the profiles are the service says.
     assert!(run(&["report", "--watch", "busy"]).contains("forever"));
-    assert!(run(&["watches"]).contains("1 (1 open)"), "{}", run(&["watches"]));
+    assert!(run(&["daemon", "watches"]).contains("1 (1 open)"), "{}", run(&["daemon", "watches"]));
     let html = service.path("page.html");
     run(&["export", "html", "--watch", "busy", "-o", html.to_str().unwrap()]);
     assert!(fs::read_to_string(&html).unwrap().contains("forever"));
     // What is there and the next update, after which it has the time to come.
-    let lines = run(&["live", "--json", "--duration", "2s", "busy"]);
+    let lines = run(&["top", "--json", "--duration", "2s", "watch:busy"]);
     let last: Value = serde_json::from_str(lines.lines().last().unwrap_or_else(|| panic!("no line"))).unwrap();
     assert!(last["rows"].to_string().contains("forever") && last["received"].as_u64().unwrap() >= 100, "{last}");
-    Ended::of(&mut service.ccsd(&["live", "bussy"])).assert_refused(2, &["bussy"]);
+    Ended::of(&mut service.ccsd(&["top", "--plain", "bussy"])).assert_refused(2, &["bussy"]);
     if nix::unistd::geteuid().is_root() {
-        let outsider = Ended::of(as_user(&mut service.ccsd(&["sessions"]), NOBODY));
+        let outsider = Ended::of(as_user(&mut service.ccsd(&["daemon", "status"]), NOBODY));
         assert!(outsider.status.success() && !outsider.stdout.contains("busy"), "{outsider:?}");
     }
     let checked = Ended::of(service.command().arg("--check-config"));
@@ -196,7 +196,7 @@ fn configured_socket() {
 
 fn no_daemon() {
     let dir = scratch();
-    let mut command = ccsd(["watches", "--state-dir"]);
+    let mut command = ccsd(["daemon", "watches", "--state-dir"]);
     command.arg(dir.path().join("none")).env("CCSD_SOCKET", dir.path().join("socket"));
     Ended::of(&mut command).assert_refused(2, &["no daemon", "socket", "nothing is stored in"]);
 }
@@ -207,10 +207,14 @@ fn a_file_like_a_watch() {
     service.until_status("some samples", |status| status["bytes"].as_u64().unwrap() > 500);
     let dir = scratch();
     fs::write(dir.path().join("busy"), "no profile".repeat(100)).unwrap();
-    let ended = Ended::of(service.ccsd(&["live", "busy"]).current_dir(dir.path()));
-    ended.assert_refused(2, &["taken for the file of that name", "--watch busy"]);
-    let ended = Ended::of(service.ccsd(&["live", "--duration", "10ms", "busy"]).current_dir(service.dir.path()));
-    assert!(ended.status.success() && !ended.stderr.contains("taken for"), "{ended:?}");
+    let ended = Ended::of(service.ccsd(&["top", "--plain", "busy"]).current_dir(dir.path()));
+    // The process that is watched has that name, too; the file is no profile.
+    ended.assert_refused(2, &["may mean several things", "watch:busy", "pid:"]);
+    assert!(!ended.stderr.contains("./busy"), "{ended:?}");
+    let ended = Ended::of(
+        service.ccsd(&["top", "--plain", "--duration", "10ms", "watch:busy"]).current_dir(service.dir.path()),
+    );
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     // Of a service that is somewhere else.
     let socket = service.path("sock");
     let mut command = ccsd(["diff", "--watch", "busy", "--since", "-1s", "--against", "-1h..-30m", "--socket"]);
@@ -222,9 +226,9 @@ fn an_outsider_is_told_nothing() {
     let service = Service::start("");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 10);
-    let metrics = Ended::of(as_user(&mut service.ccsd(&["metrics"]), NOBODY));
+    let metrics = Ended::of(as_user(&mut service.ccsd(&["daemon", "metrics"]), NOBODY));
     metrics.assert_refused(2, &["group ccsd"]);
-    for args in [&["watches"][..], &["report", "--watch", "busy"]] {
+    for args in [&["daemon", "watches"][..], &["report", "--watch", "busy"]] {
         let mut command = service.ccsd(args);
         let ended = Ended::of(as_user(command.arg("--state-dir").arg(service.path("state")), NOBODY));
         ended.assert_refused(2, &["cannot read", "group ccsd"]);
@@ -262,7 +266,7 @@ fn as_systemd_runs_it() {
     };
     assert!(told("READY=1").contains("STATUS=0 of 0 watches profile 0 processes"));
     told("WATCHDOG=1");
-    let sessions = Ended::of(ccsd(["sessions"]).env("CCSD_SOCKET", &socket));
+    let sessions = Ended::of(ccsd(["daemon", "status"]).env("CCSD_SOCKET", &socket));
     assert!(sessions.status.success(), "{sessions:?}");
     let signal = |signal| kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
     signal(Signal::SIGHUP);
@@ -278,7 +282,7 @@ fn metrics() {
     let service = Service::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 50);
-    let printed = Ended::of(&mut service.ccsd(&["metrics"])).stdout;
+    let printed = Ended::of(&mut service.ccsd(&["daemon", "metrics"])).stdout;
     let value = |text: &str, name: &str| -> f64 {
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{text}"));
         line.rsplit_once(' ').unwrap().1.parse().unwrap()
@@ -305,6 +309,6 @@ fn beyond_the_budget() {
         let parts = ["instead of 499 samples per second: the service used", "its budget is 0.1%", "user code only"];
         parts.iter().all(|part| report.contains(part))
     });
-    let printed = Ended::of(&mut service.ccsd(&["metrics"])).stdout;
+    let printed = Ended::of(&mut service.ccsd(&["daemon", "metrics"])).stdout;
     assert!(printed.contains("ccsd_budget_step 5\n"), "{printed}");
 }

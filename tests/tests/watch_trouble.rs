@@ -151,7 +151,7 @@ fn a_full_disk() {
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
     // Some is free, for others: a profile is begun where there is room for an hour of it.
     assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
-    assert!(service.stored(&["watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
+    assert!(service.stored(&["daemon", "watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
     // As the daemon sees it.
     let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));
     fs::remove_file(inside.join("ballast")).unwrap();
@@ -182,7 +182,7 @@ fn a_read_only_state_directory() {
     assert!(problem.contains("nothing is stored") && problem.contains("Read-only file system"), "{problem}");
     // Clients are served as ever.
     let pid = fixture.pid().to_string();
-    let live = Ended::of(&mut service.ccsd(&["live", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
+    let live = Ended::of(&mut service.ccsd(&["top", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
     assert!(live.status.success() && live.stdout.contains("\"received\""), "{live:?}");
     service.stop();
 }

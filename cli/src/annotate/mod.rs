@@ -84,7 +84,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             "lines are those of functions, in the order of the source: no --by, --min or --sort"
         )));
     }
-    let mut loaded = file::load_asked(&args.file, &args.stored, &args.socket)?;
+    let mut loaded = file::load_source(&args.source, &args.stored, &args.socket)?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }

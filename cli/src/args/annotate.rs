@@ -9,6 +9,7 @@ use super::service::SocketArgs;
 use super::values::{DEFAULT_FILE, lines};
 use super::watch::StoredArgs;
 use crate::query::QueryArgs;
+use crate::source::Source;
 
 /// Arguments of `ccsd annotate`.
 #[derive(Debug, Args)]
@@ -16,9 +17,9 @@ pub struct AnnotateArgs {
     /// The function, or a part of the names of several
     #[arg(value_name = "FUNCTION", value_parser = NonEmptyStringValueParser::new())]
     pub function: String,
-    /// The profile: a file, or a session of a daemon by its number
-    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
-    pub file: PathBuf,
+    /// The profile: a file, session:ID, pid:PID or watch:NAME
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
+    pub source: Source,
     /// Look for source files here: under the whole path of the debug information, then under ever shorter ends of it
     #[arg(long, value_name = "DIR")]
     pub source_root: Vec<PathBuf>,

@@ -137,7 +137,7 @@ pub struct AttachArgs {
     pub processes: Vec<ProcessName>,
     /// Leave the session to a daemon, and print its number
     ///
-    /// It goes on until its processes end, the duration is over, or `ccsd stop`.
+    /// It goes on until its processes end, the duration is over, or `ccsd daemon stop`.
     #[arg(long, conflicts_with_all = ["output", "no_output", "no_daemon"])]
     pub detach: bool,
 }

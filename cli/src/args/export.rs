@@ -9,6 +9,7 @@ use super::service::SocketArgs;
 use super::values::{self, DEFAULT_FILE};
 use super::watch::StoredArgs;
 use crate::query::QueryArgs;
+use crate::source::Source;
 
 /// Arguments of `ccsd export`.
 #[derive(Debug, Args)]
@@ -20,9 +21,9 @@ pub struct ExportArgs {
     /// tables; json: all of it; csv: the flat profile.
     #[arg(value_name = "FORMAT", value_parser = format())]
     pub format: Format,
-    /// The profile: a file, or a session of a daemon by its number
-    #[arg(value_name = "FILE|ID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
-    pub file: PathBuf,
+    /// The profile: a file, session:ID, pid:PID or watch:NAME
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
+    pub source: Source,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// Where to write; - for standard output [default: -]

@@ -1,14 +1,13 @@
 //! Arguments of `ccsd report`.
 
-use std::path::PathBuf;
-
-use clap::builder::{EnumValueParser, NonEmptyStringValueParser, PossibleValue};
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
 use super::service::SocketArgs;
 use super::values::{DEFAULT_FILE, rows};
 use super::watch::StoredArgs;
 use crate::query::QueryArgs;
+use crate::source::Source;
 
 /// What to show. Each has a flag of its name, too: see [`ViewArgs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -49,6 +48,16 @@ pub struct ViewArgs {
     pub view: Option<View>,
 }
 
+/// The same for `ccsd top`, which has fewer views.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TopViewArgs {
+    /// The view, if one is named.
+    pub view: Option<View>,
+}
+
+/// The views of `ccsd top`.
+const TOP_VIEWS: [View; 4] = [View::Flat, View::Tree, View::Butterfly, View::Threads];
+
 const VIEW_HELP: &str = "Show a view by its name, as in --view graph; each has a flag of its own, too";
 
 const VIEW_LONG_HELP: &str = "\
@@ -67,46 +76,66 @@ In all of them a function in parentheses has been entered again, further in.";
 const VIEW_HEADING: &str = "View";
 const VIEW_GROUP: &str = "which view";
 
-impl Args for ViewArgs {
-    fn augment_args(command: Command) -> Command {
-        let view = Arg::new("view").long("view").value_name("VIEW").value_parser(EnumValueParser::<View>::new());
-        let view = view.hide_possible_values(true).help(VIEW_HELP).long_help(VIEW_LONG_HELP);
-        let flags = View::value_variants().iter().map(|view| {
-            let value = view.to_possible_value();
-            let help = value.as_ref().and_then(PossibleValue::get_help).cloned().unwrap_or_default();
-            let flag = Arg::new(view.name()).long(view.name()).action(ArgAction::SetTrue).help(help);
-            if *view == View::Butterfly { flag.alias("callers") } else { flag }
-        });
-        let arguments = flags.chain([view]).map(|argument| argument.group(VIEW_GROUP).help_heading(VIEW_HEADING));
-        command.group(ArgGroup::new(VIEW_GROUP)).args(arguments.collect::<Vec<_>>())
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        ViewArgs::augment_args(command)
-    }
+/// Adds `--view VIEW`, and a flag for each view.
+fn add_views(command: Command, views: &'static [View], long_help: &'static str) -> Command {
+    let names = views.iter().filter_map(ValueEnum::to_possible_value);
+    let parser = PossibleValuesParser::new(names).try_map(|name| View::from_str(&name, false));
+    let view = Arg::new("view").long("view").value_name("VIEW").value_parser(parser);
+    let view = view.hide_possible_values(true).help(VIEW_HELP).long_help(long_help);
+    let flags = views.iter().map(|view| {
+        let value = view.to_possible_value();
+        let help = value.as_ref().and_then(PossibleValue::get_help).cloned().unwrap_or_default();
+        let flag = Arg::new(view.name()).long(view.name()).action(ArgAction::SetTrue).help(help);
+        if *view == View::Butterfly { flag.alias("callers") } else { flag }
+    });
+    let arguments = flags.chain([view]).map(|argument| argument.group(VIEW_GROUP).help_heading(VIEW_HEADING));
+    command.group(ArgGroup::new(VIEW_GROUP)).args(arguments.collect::<Vec<_>>())
 }
 
-impl FromArgMatches for ViewArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<ViewArgs, clap::Error> {
-        let flag = || View::value_variants().iter().find(|view| matches.get_flag(view.name()));
-        Ok(ViewArgs { view: matches.get_one("view").or_else(flag).copied() })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = ViewArgs::from_arg_matches(matches)?;
-        Ok(())
-    }
+fn chosen(matches: &ArgMatches, views: &'static [View]) -> Option<View> {
+    let flag = || views.iter().find(|view| matches.get_flag(view.name()));
+    matches.get_one("view").or_else(flag).copied()
 }
+
+/// Makes arguments of views, whose help differs.
+macro_rules! view_arguments {
+    ($type:ident, $views:expr, $help:expr) => {
+        impl Args for $type {
+            fn augment_args(command: Command) -> Command {
+                add_views(command, $views, $help)
+            }
+
+            fn augment_args_for_update(command: Command) -> Command {
+                $type::augment_args(command)
+            }
+        }
+
+        impl FromArgMatches for $type {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<$type, clap::Error> {
+                Ok($type { view: chosen(matches, $views) })
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = $type::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+    };
+}
+
+view_arguments!(ViewArgs, View::value_variants(), VIEW_LONG_HELP);
+view_arguments!(TopViewArgs, &TOP_VIEWS, VIEW_HELP);
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The profile, or the number of a daemon's session, or a process that one is on
+    /// The profile: a file, session:ID, pid:PID or watch:NAME
     ///
-    /// A profile of ccsd, or what `perf record` has written, or what `perf script` has printed. A number is a file if there
-    /// is one of that name, else a session, else a process.
-    #[arg(value_name = "FILE|ID|PID", default_value = DEFAULT_FILE, conflicts_with = "watch")]
-    pub file: PathBuf,
+    /// A file is a profile of ccsd, or what `perf record` or `perf script` has written. session:3 is a session of the
+    /// daemon, pid:123 its latest session on a process, watch:nginx what a watch of the service has stored. A bare number is
+    /// taken for whichever of these there is, and refused if there are several.
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
+    pub source: Source,
     #[command(flatten)]
     pub view: ViewArgs,
     #[command(flatten)]

@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, Subcommand};
 
-use super::values::{id, rows};
+use super::report::TopViewArgs;
+use super::values::rows;
+use super::watch::{WATCHES_EXAMPLES, WatchesArgs};
 use crate::duration;
+use crate::source::Source;
 
 /// Where the daemon is.
 #[derive(Debug, Default, Args)]
@@ -35,7 +38,55 @@ pub struct ByArgs {
 
 /// Arguments of `ccsd daemon`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct DaemonArgs {
+    /// What to do; without it, to run.
+    #[command(subcommand)]
+    pub command: Option<DaemonCommand>,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What to do with a daemon.
+#[derive(Debug, Subcommand)]
+pub enum DaemonCommand {
+    /// Run a daemon (also `ccsd daemon` alone)
+    ///
+    /// Runs sessions for any number of clients, and the watches of its configuration, until SIGTERM or SIGINT. Then all
+    /// sessions end, and their readers get what is due to them, within five seconds.
+    #[command(after_long_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// List its sessions and watches
+    ///
+    /// Lists the sessions that this user may see, those that run and the last ones that have ended, and the watches.
+    #[command(after_long_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// End sessions
+    ///
+    /// Ends sessions. What they have collected stays for a while.
+    #[command(after_long_help = STOP_EXAMPLES)]
+    Stop(StopArgs),
+    /// Save the profile of a session
+    ///
+    /// Writes the profile of a session up to now into a file. This process writes it, not the daemon.
+    #[command(after_long_help = SAVE_EXAMPLES)]
+    Save(SaveArgs),
+    /// List what watches have stored
+    ///
+    /// Lists the watches of /etc/ccsd/ccsd.toml, and what they have stored since when.
+    #[command(after_long_help = WATCHES_EXAMPLES)]
+    Watches(WatchesArgs),
+    /// Print metrics for Prometheus
+    ///
+    /// Prints the metrics of the daemon in the text format of Prometheus. `metrics_file` of its configuration writes the
+    /// same for the textfile collector of node_exporter.
+    #[command(after_long_help = METRICS_EXAMPLES)]
+    Metrics(MetricsArgs),
+}
+
+/// Arguments of `ccsd daemon run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
     /// Where to listen [default: $CCSD_SOCKET, else /run/ccsd/ccsd.sock for root, $XDG_RUNTIME_DIR/ccsd/ccsd.sock else]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -68,13 +119,19 @@ fn mode(text: &str) -> Result<u32, String> {
 
 pub const DAEMON_EXAMPLES: &str = "\
 Examples:
-  ccsd daemon                              for this user's own programs
-  sudo ccsd daemon                         for the machine
-  ccsd daemon --config watches.toml --check-config
-  ccsd daemon --socket /tmp/test.sock &
-  ccsd sessions --socket /tmp/test.sock";
+  ccsd daemon                              run one for this user's programs
+  ccsd daemon status                       its sessions and watches
+  ccsd daemon stop 3                       end session 3";
 
-/// Arguments of `ccsd metrics`.
+pub const RUN_EXAMPLES: &str = "\
+Examples:
+  ccsd daemon run                          for this user's own programs
+  sudo ccsd daemon run                     for the machine
+  ccsd daemon run --config watches.toml --check-config
+  ccsd daemon run --socket /tmp/test.sock &
+  ccsd daemon status --socket /tmp/test.sock";
+
+/// Arguments of `ccsd daemon metrics`.
 #[derive(Debug, Args)]
 pub struct MetricsArgs {
     #[command(flatten)]
@@ -83,12 +140,12 @@ pub struct MetricsArgs {
 
 pub const METRICS_EXAMPLES: &str = "\
 Examples:
-  ccsd metrics
-  ccsd metrics | grep ccsd_watch_samples_total";
+  ccsd daemon metrics
+  ccsd daemon metrics | grep ccsd_watch_samples_total";
 
-/// Arguments of `ccsd sessions`.
+/// Arguments of `ccsd daemon status`.
 #[derive(Debug, Args)]
-pub struct SessionsArgs {
+pub struct StatusArgs {
     /// Print JSON: one document with a list
     #[arg(long)]
     pub json: bool,
@@ -96,32 +153,33 @@ pub struct SessionsArgs {
     pub socket: SocketArgs,
 }
 
-pub const SESSIONS_EXAMPLES: &str = "\
+pub const STATUS_EXAMPLES: &str = "\
 Examples:
-  ccsd sessions
-  ccsd sessions --json | jq -r '.sessions[] | select(.ended == null) | .id'";
+  ccsd daemon status
+  ccsd daemon status --json | jq -r '.sessions[] | select(.ended == null) | .id'";
 
-/// Arguments of `ccsd stop`.
+/// Arguments of `ccsd daemon stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// Numbers of sessions, as `ccsd sessions` lists them, or processes that they are on
-    #[arg(required = true, value_name = "ID|PID", value_parser = id)]
-    pub sessions: Vec<u32>,
+    /// Sessions, by number or as session:ID, or pid:PID for the one on a process
+    #[arg(required = true, value_name = "SOURCE", value_parser = Source::parser())]
+    pub sessions: Vec<Source>,
     #[command(flatten)]
     pub socket: SocketArgs,
 }
 
 pub const STOP_EXAMPLES: &str = "\
 Examples:
-  ccsd stop 3
-  ccsd report 3                            what it has collected is there";
+  ccsd daemon stop 3
+  ccsd daemon stop pid:1234                the session on that process
+  ccsd report session:3                    what it has collected is there";
 
-/// Arguments of `ccsd save`.
+/// Arguments of `ccsd daemon save`.
 #[derive(Debug, Args)]
 pub struct SaveArgs {
-    /// Number of the session, or a process that one is on
-    #[arg(value_name = "ID|PID", value_parser = id)]
-    pub session: u32,
+    /// The session, by number or as session:ID, or pid:PID for the latest on a process
+    #[arg(value_name = "SOURCE", value_parser = Source::parser())]
+    pub session: Source,
     /// The profile file; - for standard output
     ///
     /// An older profile of this name is replaced, any other file is not.
@@ -133,54 +191,43 @@ pub struct SaveArgs {
 
 pub const SAVE_EXAMPLES: &str = "\
 Examples:
-  ccsd save 3 -o now.ccsd                  up to now; the session goes on
+  ccsd daemon save 3 -o now.ccsd           up to now; the session goes on
   ccsd report --graph now.ccsd
-  ccsd save 3 -o - | ssh elsewhere 'cat > now.ccsd'";
-
-/// Arguments of `ccsd live`.
-#[derive(Debug, Args)]
-pub struct LiveArgs {
-    /// Number of a daemon's session, a process, a profile file, or a watch of the service
-    ///
-    /// A number is a file if there is one of that name, else a session, else a process that a session is on. A name that is no
-    /// file's is a watch's: of what that writes the latest segment is shown, and then the next.
-    #[arg(value_name = "ID|PID|FILE|WATCH")]
-    pub what: PathBuf,
-    /// Attach to this process for as long as this runs
-    #[arg(long)]
-    pub attach: bool,
-    /// Rows each time
-    #[arg(short = 'n', long, value_name = "N", default_value = "15", value_parser = rows, allow_negative_numbers = true)]
-    pub limit: usize,
-    /// Of the last interval only, instead of everything up to now
-    #[arg(long)]
-    pub interval: bool,
-    /// Stop after this time, as in 500ms, 10, 1.5s, 2m
-    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub duration: Option<Duration>,
-    /// Print JSON, a line each time
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub by: ByArgs,
-}
-
-pub const LIVE_EXAMPLES: &str = "\
-Examples:
-  ccsd live 3                              until the session ends or Ctrl-C
-  ccsd live profile.ccsd                   a file that `record` is writing
-  ccsd live --attach --interval $(pgrep -o nginx)
-  ccsd live --json 3 | jq -r '.rows[0].name'";
+  ccsd daemon save 3 -o - | ssh elsewhere 'cat > now.ccsd'";
 
 /// Arguments of `ccsd top`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("lines").args(["plain", "json"]).multiple(true))]
 pub struct TopArgs {
-    /// Number of a daemon's session, a process, or a profile file
+    /// A file, session:ID, pid:PID or watch:NAME, or the name of a process or watch
     ///
-    /// A number is a file if there is one of that name, else a session, else a process that a session is on, else a
-    /// process that is attached to for as long as this runs. A name that is no file's is that of a watch of the service.
-    #[arg(value_name = "ID|PID|FILE|WATCH")]
-    pub what: PathBuf,
+    /// A process that no session is on is attached to for as long as this runs. Of a watch, the segment that is written is
+    /// shown, and then the next. A number or name that may mean several things is refused, and the answer lists them.
+    #[arg(value_name = "SOURCE", value_parser = Source::parser())]
+    pub source: Source,
+    #[command(flatten)]
+    pub view: TopViewArgs,
+    /// Print the top rows as text, at once and then with every update, about once a second
+    ///
+    /// On a terminal they are always in the same place; else one table follows the other.
+    #[arg(long)]
+    pub plain: bool,
+    /// Print the top rows as JSON, a line with every update
+    #[arg(long)]
+    pub json: bool,
+    /// With --plain or --json: rows each time; 0 for all
+    #[arg(short = 'n', long, value_name = "N", default_value = "15", value_parser = rows, requires = "lines",
+        allow_negative_numbers = true)]
+    pub limit: usize,
+    /// With --plain or --json: the last interval only, instead of everything up to now
+    #[arg(long, requires = "lines")]
+    pub interval: bool,
+    /// With --plain or --json: stop after this time, as in 500ms, 10, 1.5s, 2m
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, requires = "lines", allow_hyphen_values = true)]
+    pub duration: Option<Duration>,
+    /// Attach to the process even if a session is on it
+    #[arg(long)]
+    pub attach: bool,
     /// Show names of C++ and Rust with all parameters, template arguments and namespaces
     #[arg(long)]
     pub full_names: bool,
@@ -190,6 +237,10 @@ pub struct TopArgs {
 
 pub const TOP_EXAMPLES: &str = "\
 Examples:
-  ccsd top $(pgrep -o nginx)               until q; the key ? tells all others
-  ccsd top 3                               a session of the daemon
-  ccsd top profile.ccsd                    a file, also while it is being written";
+  ccsd top nginx                           a process; q ends, ? lists all keys
+  ccsd top session:3                       a session of the daemon
+  ccsd top watch:nginx                     a watch of the service
+  ccsd top profile.ccsd                    a file, also while it is written
+  ccsd top --tree pid:1234                 begin with the tree of calls
+  ccsd top --plain --interval redis-server
+  ccsd top --json session:3 | jq -r '.rows[0].name'";

@@ -81,14 +81,6 @@ pub fn lines(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not a number of lines, as in 20".to_owned())
 }
 
-/// Reads the number of a session or process.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn id(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "not the number of a session (`ccsd sessions` lists them) or of a process".to_owned())
-}
-
 /// A process as it is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessName {
@@ -149,7 +141,7 @@ mod tests {
         assert!(["", "0", "-1", "1.5", "99999999999"].into_iter().all(|text| process(text).is_err()));
         for text in ["abc", "-1", "1.5", "", "99999999999999999999"] {
             assert!(rows(text).unwrap_err().starts_with("-n takes a number of rows"), "{text}");
-            assert!(lines(text).is_err() && id(text).is_err(), "{text}");
+            assert!(lines(text).is_err(), "{text}");
         }
     }
 }

@@ -10,12 +10,13 @@ use crate::args::service::SocketArgs;
 use crate::args::values::rows;
 use crate::exit::Failure;
 use crate::query::{QueryArgs, percentage};
+use crate::source::Source;
 use crate::times::When;
 
 /// Which time of a file, or of what a watch has stored.
 #[derive(Debug, Default, Args)]
 pub struct StoredArgs {
-    /// What this watch of the service has stored, instead of a file
+    /// The same as watch:NAME
     #[arg(long, value_name = "NAME", help_heading = "Time")]
     pub watch: Option<String>,
     /// From this time on, or within this range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
@@ -30,20 +31,21 @@ pub struct StoredArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub until: Option<When>,
     /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
-    #[arg(long, value_name = "DIR", requires = "watch", hide_short_help = true, help_heading = "Time")]
+    #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = "Time")]
     pub state_dir: Option<PathBuf>,
 }
 
 impl StoredArgs {
-    /// Whether a watch is asked for.
+    /// What is read: the watch of `--watch`, else `given`.
     ///
     /// # Errors
-    /// If something is said of one and none is named: clap requires nothing that would conflict with a file that is given.
-    pub fn is_given(&self) -> Result<bool, Failure> {
-        if self.watch.is_none() && self.state_dir.is_some() {
-            return Err(Failure::bad_request(anyhow!("--state-dir goes with --watch NAME")));
+    /// If `--state-dir` is given and no watch is read.
+    pub fn source(&self, given: &Source) -> Result<Source, Failure> {
+        let source = self.watch.clone().map_or_else(|| given.clone(), Source::Watch);
+        if self.state_dir.is_some() && !matches!(source, Source::Watch(_)) {
+            return Err(Failure::bad_request(anyhow!("--state-dir goes with watch:NAME or --watch NAME")));
         }
-        Ok(self.watch.is_some())
+        Ok(source)
     }
 
     /// Whether only a part of the time is asked for.
@@ -56,18 +58,18 @@ impl StoredArgs {
 #[derive(Debug, Args)]
 pub struct DiffArgs {
     /// The profile before, and the one after; or one, of which --since and --against name two times
-    #[arg(value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["watch", "before"],
+    #[arg(value_name = "SOURCE", num_args = 1..=2, value_parser = Source::parser(), conflicts_with_all = ["watch", "before"],
         required_unless_present_any = ["watch", "before"])]
-    pub files: Vec<PathBuf>,
+    pub sources: Vec<Source>,
     /// Several runs before, to compare with those of --after
     ///
     /// How runs of one side differ among themselves is chance, too, and a change must be beyond it. Weights are those of one
     /// run on average; shares are of all runs of a side. Of two or three runs only large changes are known; five are better.
-    #[arg(long, value_name = "FILE", num_args = 1.., requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
-    pub before: Vec<PathBuf>,
+    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = Source::parser(), requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
+    pub before: Vec<Source>,
     /// Several runs after
-    #[arg(long, value_name = "FILE", num_args = 1.., requires = "before")]
-    pub after: Vec<PathBuf>,
+    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = Source::parser(), requires = "before")]
+    pub after: Vec<Source>,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// The time before to compare with, as in -25h..-24h or, of a file, +0..+10s
@@ -130,7 +132,7 @@ Examples:
   ccsd diff --fail-above 5% --before old/* --after new/*       for CI
   ccsd diff --against +0..+10s --since +10s profile.ccsd       two times of a run";
 
-/// Arguments of `ccsd watches`.
+/// Arguments of `ccsd daemon watches`.
 #[derive(Debug, Args)]
 pub struct WatchesArgs {
     /// Print JSON
@@ -145,5 +147,5 @@ pub struct WatchesArgs {
 
 pub const WATCHES_EXAMPLES: &str = "\
 Examples:
-  ccsd watches
-  ccsd watches --json | jq '.watches[] | {name, bytes}'";
+  ccsd daemon watches
+  ccsd daemon watches --json | jq '.watches[] | {name, bytes}'";

@@ -387,6 +387,8 @@ struct RunDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    daemon_session: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<&'a About>,
     session: &'a Session,
     accounting: Counts,
@@ -436,6 +438,7 @@ fn document(
     fn run(run: &Run) -> RunDocument<'_> {
         RunDocument {
             file: run.file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            daemon_session: run.session,
             stored: run.stored.as_ref(),
             session: run.profile.session(),
             accounting: Counts::new(run.profile.accounting()),

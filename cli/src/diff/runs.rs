@@ -10,7 +10,8 @@ use crate::args::watch::DiffArgs;
 use crate::exit::Failure;
 use crate::query::{self, Asked, QueryArgs};
 use crate::report::file;
-use crate::stored::{self, About};
+use crate::source::Source;
+use crate::stored::About;
 use crate::warn;
 
 /// One run.
@@ -21,6 +22,8 @@ pub struct Run {
     /// What it is: a file, or a time of a watch.
     pub what: String,
     pub file: Option<PathBuf>,
+    /// The daemon's session, if it is one.
+    pub session: Option<u32>,
     pub stored: Option<About>,
 }
 
@@ -66,6 +69,7 @@ impl Side {
             selection: Selection::all(),
             what: String::new(),
             file: None,
+            session: None,
             stored: None,
         };
         let mut all = runs.next().unwrap_or_else(nothing);
@@ -83,44 +87,38 @@ pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
             "give two profiles, or two times of one: --since TIME and --against TIME..TIME; see `ccsd diff --help`"
         ))
     };
-    if args.stored.is_given()? {
-        let side = |since: Option<&str>, until: Option<&str>| {
-            let loaded = stored::load(&args.stored, &args.socket, since, until)?;
-            for message in loaded.about.messages() {
-                warn(format_args!("{message}"));
-            }
-            let what = loaded.about.line();
-            let (profile, selection) = (loaded.profile, Selection::all());
-            Ok::<Side, Failure>(Side::of(Run { profile, selection, what, file: None, stored: Some(loaded.about) }))
-        };
-        let against = args.against.as_deref().ok_or_else(two_times)?;
-        let after = side(args.stored.since.as_deref(), args.stored.until.as_deref())?;
-        return Ok((side(Some(against), None)?, after));
-    }
-    let run = |path: &PathBuf, since: Option<&str>, until: Option<&str>| {
-        let loaded = match (since, until) {
-            (None, None) => file::load(path)?,
-            _ => file::load_part(path, since, until)?,
-        };
-        if let Some(message) = loaded.message() {
+    let run = |source: &Source, since: Option<&str>, until: Option<&str>| {
+        let loaded = file::load_time(source, &args.stored, (since, until), &args.socket)?;
+        for message in loaded.messages() {
             warn(format_args!("{message}"));
         }
-        let time = loaded.time().map_or_else(String::new, |time| format!(", {time}"));
-        let what = format!("{} of {}{time}", sanitise(&loaded.profile.session().target), path.display());
+        let what = match &loaded.stored {
+            Some(about) => about.line(),
+            None => {
+                let time = loaded.time().map_or_else(String::new, |time| format!(", {time}"));
+                format!("{} of {}{time}", sanitise(&loaded.profile.session().target), loaded.path.display())
+            }
+        };
+        let file = (loaded.session.is_none() && loaded.stored.is_none()).then_some(loaded.path);
         let (profile, selection) = (loaded.profile, Selection::all());
-        Ok::<Run, Failure>(Run { profile, selection, what, file: Some(path.clone()), stored: None })
+        Ok::<Run, Failure>(Run { profile, selection, what, file, session: loaded.session, stored: loaded.stored })
     };
     if !args.before.is_empty() {
-        let side = |paths: &[PathBuf]| {
-            let runs = paths.iter().map(|path| run(path, None, None)).collect::<Result<Vec<Run>, Failure>>()?;
+        let side = |sources: &[Source]| {
+            let runs = sources.iter().map(|source| run(source, None, None)).collect::<Result<Vec<Run>, Failure>>()?;
             Ok::<Side, Failure>(Side { runs })
         };
         return Ok((side(&args.before)?, side(&args.after)?));
     }
-    let side = |path: &PathBuf, since: Option<&str>, until: Option<&str>| run(path, since, until).map(Side::of);
+    let side = |source: &Source, since: Option<&str>, until: Option<&str>| run(source, since, until).map(Side::of);
     let (since, until) = (args.stored.since.as_deref(), args.stored.until.as_deref());
-    match (args.files.as_slice(), args.against.as_deref()) {
-        ([one], Some(against)) if args.stored.is_part() => {
+    let watch = args.stored.watch.clone().map(Source::Watch);
+    let sources: Vec<&Source> = args.sources.iter().chain(&watch).collect();
+    for source in &sources {
+        args.stored.source(source)?;
+    }
+    match (sources.as_slice(), args.against.as_deref()) {
+        ([one], Some(against)) if args.stored.is_part() || matches!(one, Source::Watch(_)) => {
             Ok((side(one, Some(against), None)?, side(one, since, until)?))
         }
         ([before, after], None) => Ok((side(before, since, until)?, side(after, since, until)?)),

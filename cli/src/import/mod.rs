@@ -99,6 +99,12 @@ pub fn open_profile(path: &Path) -> Result<Opened, Failure> {
     }
 }
 
+/// Whether a file is a profile of ccsd or a recording of perf, by its first bytes.
+pub fn is_profile(path: &Path) -> bool {
+    let start = open(path).and_then(|file| start(file, ""));
+    start.is_ok_and(|start| matches!(Kind::of(&start), Kind::Profile | Kind::PerfData))
+}
+
 fn not_importable(name: &str, start: &[u8]) -> Failure {
     let what = match Kind::of(start) {
         Kind::Profile if start.is_empty() => "is empty".to_owned(),

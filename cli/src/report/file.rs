@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use ccsd_daemon::client::Client;
 use ccsd_profile::codec::{Columns, TimeColumn, columns, read_columns, read_window_with};
 use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, Window, read_profile, read_window};
 use jiff::Zoned;
@@ -17,7 +18,7 @@ use crate::args::watch::StoredArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
 use crate::import::{Opened, open_profile};
-use crate::service;
+use crate::source::{Located, Lookup, Source, no_session_on};
 use crate::stored::{self, About, Stored};
 use crate::times;
 
@@ -61,23 +62,41 @@ impl From<Stored> for LoadedFile {
     }
 }
 
-/// What is asked for: a time of a watch, a time of a file, a whole file, or a daemon's session.
+/// A source, or a part of its time.
 ///
 /// # Errors
-/// As [`load_any`]; that there is nothing of the time asked for; that a session cannot be asked for a time.
-pub fn load_asked(name: &Path, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
-    if stored.is_given()? {
-        return Ok(stored::load(stored, socket, stored.since.as_deref(), stored.until.as_deref())?.into());
-    }
-    if !stored.is_part() {
-        return load_any(name, socket);
-    }
-    if service::session_number(name).is_some() {
-        return Err(Failure::bad_request(anyhow!(
+/// As [`load`] and [`Lookup::locate`]; that there is nothing of the time asked for; that a session cannot be asked for a
+/// time.
+pub fn load_source(source: &Source, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
+    let source = stored.source(source)?;
+    load_time(&source, stored, (stored.since.as_deref(), stored.until.as_deref()), socket)
+}
+
+/// The same with a time that is not that of `--since` and `--until`.
+///
+/// # Errors
+/// As [`load_source`].
+pub fn load_time(
+    source: &Source,
+    stored: &StoredArgs,
+    (since, until): (Option<&str>, Option<&str>),
+    socket: &SocketArgs,
+) -> Result<LoadedFile, Failure> {
+    let is_part = since.is_some() || until.is_some();
+    match locate(source, socket)? {
+        Located::File(path) if is_part => load_part(&path, since, until),
+        Located::File(path) => load(&path),
+        Located::Watch(name) => Ok(stored::load(&name, stored, socket, since, until)?.into()),
+        Located::Session(..) if is_part => Err(Failure::bad_request(anyhow!(
             "a session is known as a whole: --since and --until are for files and for what a watch has stored"
-        )));
+        ))),
+        Located::Session(client, id) => load_session(*client, id),
+        Located::Process(pid) => Err(no_session_on(pid)),
     }
-    load_part(name, stored.since.as_deref(), stored.until.as_deref())
+}
+
+fn locate(source: &Source, socket: &SocketArgs) -> Result<Located, Failure> {
+    Lookup { daemon: Some(socket), files: true, processes: false }.locate(source)
 }
 
 /// A file with its time in columns.
@@ -88,35 +107,31 @@ pub struct LoadedColumns {
     pub columns: Vec<TimeColumn>,
 }
 
-/// Whether what is asked for is a file, which knows what was charged in which interval.
+/// A source with its time in at most `most` columns: none where nothing was charged in any interval, or where a session
+/// (and, if `files_only`, a watch) is read.
 ///
 /// # Errors
-/// That both a watch and something that excludes it are asked for.
-pub fn has_intervals(path: &Path, stored: &StoredArgs) -> Result<bool, Failure> {
-    Ok(!stored.is_given()? && service::session_number(path).is_none())
-}
-
-/// A time of a file, or all of it, in at most `most` columns: none where nothing was charged in any interval.
-///
-/// # Errors
-/// As [`load_asked`]; that there is no such metric; that there are no intervals, because it is no file.
+/// As [`load_source`]; that there is no such metric.
 pub fn load_columns(
-    path: &Path,
+    source: &Source,
     stored: &StoredArgs,
     socket: &SocketArgs,
     metric: Option<&str>,
-    most: usize,
+    (most, files_only): (usize, bool),
 ) -> Result<LoadedColumns, Failure> {
-    if stored.is_given()? {
-        let (stored, columns) = stored::load_columns(stored, socket, metric, most)?;
-        return Ok(LoadedColumns { file: stored.into(), columns });
-    }
-    if service::session_number(path).is_some() {
-        return Err(Failure::bad_request(anyhow!(
-            "a daemon's session is known as a whole, not when what ran: a timeline is of a file (`ccsd record`, `ccsd attach`) or of \
-             what a watch has stored (--watch)"
-        )));
-    }
+    let source = stored.source(source)?;
+    let path = match locate(&source, socket)? {
+        Located::File(path) => path,
+        Located::Watch(name) if !files_only => {
+            let (stored, columns) = stored::load_columns(&name, stored, socket, metric, most)?;
+            return Ok(LoadedColumns { file: stored.into(), columns });
+        }
+        _ => {
+            let file = load_source(&source, stored, socket)?;
+            return Ok(LoadedColumns { file, columns: Vec::new() });
+        }
+    };
+    let path = path.as_path();
     let (mut opened, window) = open_part(path, stored.since.as_deref(), stored.until.as_deref())?;
     let mut list = Vec::new();
     let (whole, intervals) = read_window_with(reader(&opened.file), window, |from, to| list.push((from, to)))
@@ -172,7 +187,7 @@ fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`load`], and that there is nothing of the time asked for.
-pub fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
+fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
     let (opened, window) = open_part(path, since, until)?;
     let (loaded, intervals) = read_window(reader(&opened.file), window).map_err(|error| failure(path, error))?;
     none_of(path, &intervals)?;
@@ -189,13 +204,7 @@ fn failure(path: &Path, error: DecodeError) -> Failure {
     }
 }
 
-/// The profile of a file or, where `name` is a number and there is no such file, of a daemon's session.
-///
-/// # Errors
-/// As [`load`], and those of the daemon.
-pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
-    let Some(number) = service::session_number(name) else { return load(name) };
-    let (client, session) = service::find_session(number, socket)?;
+fn load_session(client: Client, session: u32) -> Result<LoadedFile, Failure> {
     let path = PathBuf::from(format!("session {session}"));
     let (profile, ended) = client.subscribe(session, false)?.read_all()?;
     let finished = ended.is_some();
@@ -208,7 +217,7 @@ pub fn load_any(name: &Path, socket: &SocketArgs) -> Result<LoadedFile, Failure>
 ///
 /// # Errors
 /// Whatever makes it no profile is a bad request; only failing to read an open file is not.
-pub fn load(path: &Path) -> Result<LoadedFile, Failure> {
+fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let opened = open_profile(path)?;
     let loaded = read_profile(reader(&opened.file)).map_err(|error| failure(path, error))?;
     Ok(LoadedFile::of(path, &opened, loaded, None))

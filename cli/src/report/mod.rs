@@ -185,11 +185,18 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut columns = Vec::new();
     let mut loaded = if view == View::Timeline {
         let width = timeline::width(layout.width);
-        let loaded = file::load_columns(&args.file, &args.stored, &args.socket, args.query.metric.as_deref(), width)?;
+        let metric = args.query.metric.as_deref();
+        let loaded = file::load_columns(&args.source, &args.stored, &args.socket, metric, (width, false))?;
+        if loaded.file.session.is_some() {
+            return Err(Failure::bad_request(anyhow!(
+                "a daemon's session is known as a whole, not when what ran: a timeline is of a file (`ccsd record`, \
+                 `ccsd attach`) or of what a watch has stored (watch:NAME)"
+            )));
+        }
         columns = loaded.columns;
         loaded.file
     } else {
-        file::load_asked(&args.file, &args.stored, &args.socket)?
+        file::load_source(&args.source, &args.stored, &args.socket)?
     };
     for message in loaded.messages() {
         warn(format_args!("{message}"));

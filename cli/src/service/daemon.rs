@@ -1,4 +1,4 @@
-//! `ccsd daemon`: the process around the service.
+//! `ccsd daemon run`: the process around the service.
 
 use std::io::{Write, stderr, stdout};
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::args::service::DaemonArgs;
+use crate::args::service::RunArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::counted;
 use crate::service::worker;
@@ -30,7 +30,7 @@ use crate::warn;
 const LOG_VARIABLE: &str = "CCSD_LOG";
 
 /// Serves until it is told to end.
-pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
+pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let path = config_path(&args);
     let config = match &path {
         // Begun with a mistake in it, it would watch nothing, and nobody would know why.
@@ -125,7 +125,7 @@ pub fn run(args: DaemonArgs) -> Result<Exit, Failure> {
 
 /// Where the configuration is. That of the machine is for the machine's daemon: one that root runs, or systemd, at the
 /// usual place.
-fn config_path(args: &DaemonArgs) -> Option<PathBuf> {
+fn config_path(args: &RunArgs) -> Option<PathBuf> {
     if args.config.is_some() {
         return args.config.clone();
     }

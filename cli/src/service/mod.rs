@@ -1,12 +1,9 @@
 //! The commands that have to do with a daemon: the daemon itself, and what is asked of one.
 
 pub mod daemon;
-pub mod live;
-pub mod sources;
 pub mod worker;
 
 use std::io::{IsTerminal, Write, stdout};
-use std::path::Path;
 
 use anyhow::anyhow;
 use ccsd_daemon::authority::user_name;
@@ -18,10 +15,11 @@ use ccsd_daemon::{By, OutputFile};
 use ccsd_profile::{Encoder, sanitise};
 use serde::Serialize;
 
-use crate::args::service::{ByArgs, MetricsArgs, SaveArgs, SessionsArgs, SocketArgs, StopArgs};
+use crate::args::service::{ByArgs, MetricsArgs, SaveArgs, SocketArgs, StatusArgs, StopArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted, nanoseconds};
 use crate::say;
+use crate::source::{Lookup, session_to_stop};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
 use ccsd_profile::json;
@@ -53,42 +51,6 @@ pub fn by(args: &ByArgs) -> By {
     By { daemons, daemon_only: args.daemon || socket.is_some() }
 }
 
-/// The number that a profile's name is, if it is no file's.
-pub fn session_number(name: &Path) -> Option<u32> {
-    let number = name.to_str()?.parse().ok()?;
-    name.symlink_metadata().is_err().then_some(number)
-}
-
-/// The session of this number, or one on the process of this number: the latest, those that run before those that have
-/// ended.
-///
-/// # Errors
-/// If there is none, or no daemon.
-pub fn find_session(number: u32, socket: &SocketArgs) -> Result<(Client, u32), Failure> {
-    let mut client = connect(socket).map_err(|error| match error {
-        ClientError::None(path) => Failure::bad_request(anyhow!(
-            "there is no file {number}, and no daemon at {} to ask for a session {number}",
-            path.display()
-        )),
-        other => other.into(),
-    })?;
-    match number_of(number, &client.list()?) {
-        Some(session) => Ok((client, session)),
-        None => Err(Failure::bad_request(anyhow!(
-            "there is neither a file nor a session {number}, nor a session on a process {number}; `ccsd sessions` lists \
-             sessions, and `ccsd attach --detach PID` makes one"
-        ))),
-    }
-}
-
-/// Which of these is meant by a number.
-fn number_of(number: u32, sessions: &[SessionSummary]) -> Option<u32> {
-    let on_process = |session: &&SessionSummary| session.pids.contains(&number);
-    let found = sessions.iter().find(|session| session.id == number);
-    let found = found.or_else(|| sessions.iter().filter(on_process).rfind(|session| session.ended.is_none()));
-    Some(found.or_else(|| sessions.iter().rfind(on_process))?.id)
-}
-
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
@@ -99,8 +61,8 @@ struct Document<'a> {
     watches: &'a [WatchStatus],
 }
 
-/// `ccsd sessions`
-pub fn sessions(args: &SessionsArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+/// `ccsd daemon status`
+pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let sessions = client.list()?;
     // Who may not know of them gets none.
@@ -165,7 +127,7 @@ fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -
     for watch in watches {
         let state = if watch.profiling { "watch" } else { "waiting" };
         let target = format!(
-            "watch {}: {} (`ccsd live {0}`, `ccsd report --watch {0}`)",
+            "watch {}: {} (`ccsd top watch:{0}`, `ccsd report watch:{0}`)",
             sanitise(&watch.name),
             counted(watch.processes, "process", "processes")
         );
@@ -177,19 +139,18 @@ fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -
     table.render(layout)
 }
 
-/// `ccsd stop`
+/// `ccsd daemon stop`: all that are named, or none.
 pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let known = client.list()?;
-    for &number in &args.sessions {
-        // One that is not listed the daemon refuses.
-        let session = number_of(number, &known).unwrap_or(number);
+    let sessions = args.sessions.iter().map(|source| session_to_stop(source, &known));
+    for session in sessions.collect::<Result<Vec<u32>, Failure>>()? {
         client.order(&Request::Stop { session, target_cpu_ns: None, forget: false })?;
     }
     Ok(Exit::SUCCESS)
 }
 
-/// `ccsd metrics`
+/// `ccsd daemon metrics`
 pub fn metrics(args: &MetricsArgs) -> Result<Exit, Failure> {
     let text = connect(&args.socket)?.metrics()?;
     let mut out = stdout().lock();
@@ -197,12 +158,16 @@ pub fn metrics(args: &MetricsArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// `ccsd save -o -`: what is there is written once it is all here, because a session may begin anew.
+fn session_to_save(args: &SaveArgs) -> Result<(Client, u32), Failure> {
+    Lookup { daemon: Some(&args.socket), files: false, processes: false }.locate_session(&args.session)
+}
+
+/// `ccsd daemon save -o -`: what is there is written once it is all here, because a session may begin anew.
 fn save_to_standard_output(args: &SaveArgs) -> Result<Exit, Failure> {
     if stdout().is_terminal() {
         return Err(Failure::bad_request(anyhow!("a profile is not for a terminal: name a file, or redirect it")));
     }
-    let (client, session) = find_session(args.session, &args.socket)?;
+    let (client, session) = session_to_save(args)?;
     let (profile, _) = client.subscribe(session, false)?.read_all()?;
     let mut bytes = Vec::new();
     let written = Encoder::new(&mut bytes, profile.session()).and_then(|mut encoder| {
@@ -215,13 +180,13 @@ fn save_to_standard_output(args: &SaveArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// `ccsd save`
+/// `ccsd daemon save`
 pub fn save(args: &SaveArgs) -> Result<Exit, Failure> {
     if args.output.as_os_str() == "-" {
         return save_to_standard_output(args);
     }
     OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
-    let (client, session) = find_session(args.session, &args.socket)?;
+    let (client, session) = session_to_save(args)?;
     let mut stream = client.subscribe(session, false)?;
     let mut output = OutputFile::replace(&args.output, stream.session()).map_err(Failure::at_run_time)?;
     loop {

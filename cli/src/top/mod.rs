@@ -5,7 +5,9 @@
 
 mod draw;
 mod model;
+mod plain;
 mod rows;
+mod sources;
 mod state;
 mod terminal;
 
@@ -16,23 +18,23 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use ccsd_daemon::{By, Collection, OutputFile, Stop};
+use ccsd_daemon::{By, OutputFile, Stop};
 use ccsd_profile::Profile;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::args::report;
 use crate::args::service::TopArgs;
 use crate::dump;
 use crate::exit::{Exit, Failure};
-use crate::service::live::{request, watch};
-use crate::service::sources::{self, Event};
-use crate::service::{by, connect, find_session, session_number};
+use crate::service::by;
 use crate::style::{ColorChoice, Layout};
 
 use draw::{Look, draw};
 use model::Model;
+use sources::{Event, Followed, follow};
 use state::{Page, State, Wish};
 use terminal::Taken;
 
@@ -41,21 +43,32 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    if args.plain || args.json {
+        if args.view.view.is_some_and(|view| view != report::View::Flat) {
+            return Err(Failure::bad_request(anyhow!(
+                "--plain and --json show the view flat; `ccsd report` has them all"
+            )));
+        }
+        return plain::run(args, colour);
+    }
     if !stdout().is_terminal() || !stdin().is_terminal() {
-        let hint = "`ccsd live` prints the same as lines, `ccsd report` once";
+        let hint = "`ccsd top --plain` prints lines, `ccsd report` prints once";
         return Err(Failure::bad_request(anyhow!("top needs a terminal for input and output; {hint}")));
     }
     let (stop, stopped) = bounded(1);
-    let (events, notes) = source(args, stopped)?;
+    let Followed { events, note, .. } = follow(args, stopped)?;
     let look = Look { colour: Layout::of(&stdout(), colour).colour, unicode: terminal::has_unicode() };
     let (signals, keys) = (signals()?, keys()?);
     let unusable = |error: std::io::Error| {
-        Failure::at_run_time(anyhow::Error::from(error).context("cannot use the terminal; `ccsd live` prints lines"))
+        Failure::at_run_time(
+            anyhow::Error::from(error).context("cannot use the terminal; `ccsd top --plain` prints lines"),
+        )
     };
     let mut taken = Taken::take().map_err(unusable)?;
     let by = By { daemon_only: false, ..by(&args.by) };
     let mut top = Top { model: Model::new(args.full_names), state: State::new(), dumps: bounded(1), by };
-    top.state.message = notes;
+    top.state.message = note;
+    top.state.question.view = first_view(args.view.view);
     let mut from: Receiver<Event> = events.clone();
     let end = loop {
         taken.0.draw(|frame| draw(frame, &mut top.state, &top.model, look)).map_err(unusable)?;
@@ -109,29 +122,14 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Where the profile comes from, and what is to be said of that. A process that no session is on is attached to.
-fn source(args: &TopArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, Option<String>), Failure> {
-    if let Some(dir) = watch(&args.what, &args.by.socket) {
-        return Ok((sources::of_watch(&dir)?, None));
+/// The view to begin with.
+fn first_view(view: Option<report::View>) -> rows::View {
+    match view {
+        Some(report::View::Tree) => rows::View::Tree,
+        Some(report::View::Butterfly) => rows::View::Callers,
+        Some(report::View::Threads) => rows::View::Threads,
+        _ => rows::View::Flat,
     }
-    let Some(number) = session_number(&args.what) else { return Ok((sources::of_file(&args.what)?, None)) };
-    let session = match args.by.no_daemon {
-        true => None,
-        false => find_session(number, &args.by.socket).ok(),
-    };
-    if let Some((client, session)) = session {
-        return Ok((sources::of_session(session, client.subscribe(session, true)?)?, None));
-    }
-    let neither = |failure: Failure| {
-        let daemon = connect(&args.by.socket).is_ok();
-        let sessions = if daemon { format!("no session {number}") } else { "no daemon".to_owned() };
-        let error = failure.error.context(format!("there is no file {number}, {sessions}, and"));
-        Failure { status: failure.status, error }
-    };
-    let collection = Collection::prepare(request(number, &args.by)).map_err(|error| neither(error.into()))?;
-    let notes: Vec<String> = collection.passed_over().iter().map(ToString::to_string).collect();
-    let notes = (!notes.is_empty()).then(|| format!("{}; collecting in this process", notes.join("; ")));
-    Ok((sources::of_collection(collection, stop)?, notes))
 }
 
 struct Top {

@@ -246,13 +246,14 @@ impl Table {
         let running = || self.entries.values().filter(|entry| !entry.has_ended());
         let limit = self.limits.running;
         if running().count() >= limit {
-            let message = format!("{limit} sessions run already, the most that there may be; `ccsd stop ID` ends one");
+            let message =
+                format!("{limit} sessions run already, the most that there may be; `ccsd daemon stop ID` ends one");
             return Err(Refusal::new(RefusalKind::Busy, message));
         }
         let limit = self.limits.running_of_user;
         if !owner.trusted && running().filter(|entry| entry.owner.uid == owner.uid).count() >= limit {
             // Not by name: looking that up may take long.
-            let (uid, most) = (owner.uid, "the most that there may be; `ccsd stop ID` ends one");
+            let (uid, most) = (owner.uid, "the most that there may be; `ccsd daemon stop ID` ends one");
             let message = format!("user {uid} has {limit} sessions, {most}");
             return Err(Refusal::new(RefusalKind::Busy, message));
         }
@@ -265,7 +266,7 @@ impl Table {
         if !owner.trusted && taken.saturating_add(self.ring_bytes() as u64) > most {
             let message = format!(
                 "the sessions of user {} take {} MiB of the daemon's memory, and {} MiB are the most that they may; \
-                 `ccsd stop ID` ends one",
+                 `ccsd daemon stop ID` ends one",
                 owner.uid,
                 taken >> 20,
                 most >> 20

@@ -385,5 +385,5 @@ impl Worker {
 
 /// The refusal of whoever asks for a session whose thread has gone.
 pub fn gone(id: u32) -> Refusal {
-    Refusal::new(RefusalKind::BadRequest, format!("there is no session {id}; `ccsd sessions` lists them"))
+    Refusal::new(RefusalKind::BadRequest, format!("there is no session {id}; `ccsd daemon status` lists them"))
 }

@@ -10,12 +10,16 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use ccsd_daemon::client::{ProfileStream, StreamEvent};
 use ccsd_daemon::store;
-use ccsd_daemon::{Collection, Progress, Stop};
+use ccsd_daemon::{Collection, Progress, Request, Stop, Target};
 use ccsd_profile::{Decoded, Decoder, Session, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
+use crate::args::service::TopArgs;
 use crate::exit::Failure;
 use crate::import::open_profile;
+use crate::service::by;
+use crate::source::{Located, Lookup, Source};
+use crate::stored::state_dir;
 
 /// What comes from a source.
 pub enum Event {
@@ -39,6 +43,51 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Of a file that has no end yet, more is looked for so often.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// A profile that is followed.
+pub struct Followed {
+    /// What comes from it.
+    pub events: Receiver<Event>,
+    /// Whether it is a collection for this command alone, which ends with it.
+    pub is_own: bool,
+    /// Why no daemon collects, if one was asked.
+    pub note: Option<String>,
+}
+
+/// Follows what the command line names: attaches to a process that no session is on, until `stop`.
+pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure> {
+    let daemon = (!args.by.no_daemon).then_some(&args.by.socket);
+    let lookup = Lookup { daemon, files: true, processes: true };
+    let located = match &args.source {
+        Source::Number(pid) | Source::Process(pid) if args.attach => Located::Process(*pid),
+        source => lookup.locate(source)?,
+    };
+    let others = |events| Followed { events, is_own: false, note: None };
+    match located {
+        Located::File(_) | Located::Watch(_) | Located::Session(..) if args.attach => {
+            Err(Failure::bad_request(anyhow!("--attach goes with a process, as pid:PID")))
+        }
+        Located::File(path) => Ok(others(file(&path)?)),
+        Located::Watch(name) => {
+            let dir = store::watch_dir(&state_dir(None, &args.by.socket), &name).map_err(Failure::bad_request)?;
+            Ok(others(watch(&dir)?))
+        }
+        Located::Session(client, id) => Ok(others(session(id, client.subscribe(id, true)?)?)),
+        Located::Process(pid) => {
+            let own = Collection::prepare(Request {
+                target: Target::Pids(vec![pid]),
+                options: Default::default(),
+                output: None,
+                duration: None,
+                by: by(&args.by),
+                stops: None,
+            })?;
+            let notes: Vec<String> = own.passed_over().iter().map(ToString::to_string).collect();
+            let note = (!notes.is_empty()).then(|| format!("{}; collecting in this process", notes.join("; ")));
+            Ok(Followed { events: collection(own, stop)?, is_own: true, note })
+        }
+    }
+}
+
 fn thread(body: impl FnOnce(&Sender<Event>) + Send + 'static) -> Result<Receiver<Event>, Failure> {
     let (sender, receiver) = bounded(1);
     let thread = std::thread::Builder::new().name("ccsd-source".to_owned());
@@ -47,7 +96,7 @@ fn thread(body: impl FnOnce(&Sender<Event>) + Send + 'static) -> Result<Receiver
 }
 
 /// A session of a daemon.
-pub fn of_session(session: u32, mut stream: ProfileStream) -> Result<Receiver<Event>, Failure> {
+fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<Event>, Failure> {
     thread(move |events| {
         let mut event = Event::Begin(Box::new(stream.session().clone()));
         // Whoever has gone needs no more.
@@ -70,14 +119,14 @@ pub fn of_session(session: u32, mut stream: ProfileStream) -> Result<Receiver<Ev
 }
 
 /// A collection of our own, until `stop`.
-pub fn of_collection(mut collection: Collection, stop: Receiver<Stop>) -> Result<Receiver<Event>, Failure> {
-    collection.start()?;
+fn collection(mut own: Collection, stop: Receiver<Stop>) -> Result<Receiver<Event>, Failure> {
+    own.start()?;
     thread(move |events| {
-        let info = Box::new(collection.info().clone());
+        let info = Box::new(own.info().clone());
         if events.send(Event::Begin(info.clone())).is_err() {
             return;
         }
-        let outcome = collection.run_with(&stop, |progress, _| {
+        let outcome = own.run_with(&stop, |progress, _| {
             let _ = events.send(match progress {
                 Progress::Restart => Event::Begin(info.clone()),
                 Progress::Update(update) => Event::Update { update: Box::new(update.clone()), latest: true },
@@ -92,10 +141,10 @@ pub fn of_collection(mut collection: Collection, stop: Receiver<Stop>) -> Result
 }
 
 /// What a watch writes: its latest segment, then those that follow. It never ends by itself.
-pub fn of_watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
+fn watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
     let latest = |dir: &Path| store::contents(dir).ok()?.segments.pop().map(|segment| segment.path);
     let first = latest(dir).ok_or_else(|| Failure::bad_request(anyhow!("{} has no segment yet", dir.display())))?;
-    let mut events = of_file(&first)?;
+    let mut events = file(&first)?;
     let dir = dir.to_owned();
     thread(move |sender| {
         let mut shown = first;
@@ -122,7 +171,7 @@ pub fn of_watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
                     None => std::thread::sleep(LOOK),
                 }
             };
-            match of_file(&next) {
+            match file(&next) {
                 Ok(receiver) => (events, shown) = (receiver, next),
                 // Its first record is not written yet, or it has been removed.
                 Err(_) => std::thread::sleep(LOOK),
@@ -132,7 +181,7 @@ pub fn of_watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
 }
 
 /// A file, followed until its end record.
-pub fn of_file(path: &Path) -> Result<Receiver<Event>, Failure> {
+fn file(path: &Path) -> Result<Receiver<Event>, Failure> {
     let name = path.display().to_string();
     // Whoever goes ends the waiting for more.
     let (alive, gone) = bounded::<()>(0);

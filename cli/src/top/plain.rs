@@ -1,12 +1,9 @@
-//! `ccsd live`: the top rows of a profile that grows.
+//! `ccsd top --plain` and `--json`: the top rows of a profile that grows.
 
 use std::io::{Write, stderr, stdout};
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
-use ccsd_daemon::config::WatchName;
-use ccsd_daemon::store::watch_dir;
-use ccsd_daemon::{Collection, Request, Stop, Target};
+use anyhow::Context;
+use ccsd_daemon::Stop;
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
 use ccsd_profile::{Limits, Profile, Session, Update, Updates, sanitise};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
@@ -14,14 +11,11 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::sources::{self, Event};
-use super::{by, find_session, session_number};
-use crate::args::service::{ByArgs, LiveArgs, SocketArgs};
-use crate::args::values;
+use super::sources::{Event, Followed, follow};
+use crate::args::service::TopArgs;
 use crate::dump::crash;
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
-use crate::stored::state_dir;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::{report, warn};
 
@@ -32,9 +26,10 @@ const SCHEMA: u32 = 1;
 const DEATHS: usize = 3;
 
 /// Runs the command.
-pub fn run(args: &LiveArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let (stop, stopped) = bounded(1);
-    let (events, own) = source(args, stopped)?;
+    let Followed { events, is_own: own, note } = follow(args, stopped)?;
+    note.iter().for_each(|note| warn(format_args!("{note}")));
     let signals = signals()?;
     let timer = args.duration.map_or_else(never, after);
     let mut screen = Screen::new(args, Layout::of(&stdout(), colour));
@@ -70,51 +65,6 @@ pub fn run(args: &LiveArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
 }
 
-/// Where the profile comes from, and whether the collection is ours to end.
-fn source(args: &LiveArgs, stop: Receiver<Stop>) -> Result<(Receiver<Event>, bool), Failure> {
-    if args.attach {
-        let pid = args.what.to_str().map(values::pid).unwrap_or_else(|| Err("not a process id".to_owned()));
-        let pid = pid.map_err(|why| Failure::bad_request(anyhow!("{}: {why}", args.what.display())))?;
-        let collection = Collection::prepare(request(pid, &args.by))?;
-        collection.passed_over().iter().for_each(|error| warn(format_args!("{error}; collecting in this process")));
-        return Ok((sources::of_collection(collection, stop)?, true));
-    }
-    if let Some(dir) = watch(&args.what, &args.by.socket) {
-        return Ok((sources::of_watch(&dir)?, false));
-    }
-    let Some(number) = session_number(&args.what) else { return Ok((sources::of_file(&args.what)?, false)) };
-    let (client, session) = find_session(number, &args.by.socket)?;
-    Ok((sources::of_session(session, client.subscribe(session, true)?)?, false))
-}
-
-/// The directory of the watch that is meant, if one is.
-pub fn watch(what: &Path, socket: &SocketArgs) -> Option<PathBuf> {
-    let name = what.to_str().filter(|name| name.parse::<u32>().is_err() && !name.contains(['/', '.']))?;
-    if !WatchName::is_valid(name) {
-        return None;
-    }
-    let dir = watch_dir(&state_dir(None, socket), name).ok()?;
-    if what.symlink_metadata().is_ok() {
-        warn(format_args!(
-            "{name} is taken for the file of that name, not for the watch; `--watch {name}` of `ccsd report` is"
-        ));
-        return None;
-    }
-    Some(dir)
-}
-
-/// To attach to a process for as long as this runs.
-pub fn request(pid: u32, args: &ByArgs) -> Request {
-    Request {
-        target: Target::Pids(vec![pid]),
-        options: Default::default(),
-        output: None,
-        duration: None,
-        by: by(args),
-        stops: None,
-    }
-}
-
 /// Says something at a signal that ends us, and with the second leaves.
 fn signals() -> Result<Receiver<()>, Failure> {
     let caught = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
@@ -135,7 +85,7 @@ fn signals() -> Result<Receiver<()>, Failure> {
 
 /// What is shown.
 struct Screen<'a> {
-    args: &'a LiveArgs,
+    args: &'a TopArgs,
     layout: Layout,
     /// Everything so far; with `--interval` the names alone.
     profile: Profile,
@@ -173,7 +123,7 @@ struct Line<'a> {
 }
 
 impl<'a> Screen<'a> {
-    fn new(args: &'a LiveArgs, layout: Layout) -> Screen<'a> {
+    fn new(args: &'a TopArgs, layout: Layout) -> Screen<'a> {
         let profile = Profile::new(Session::default(), Limits::reading());
         Screen {
             args,
@@ -314,8 +264,8 @@ mod tests {
 
     #[test]
     fn an_interval_has_all_that_was_not_shown() {
-        let cli = crate::args::Cli::try_parse_from(["ccsd", "live", "--interval", "x"]).unwrap();
-        let crate::args::Command::Live(args) = cli.command else { panic!("not live") };
+        let cli = crate::args::Cli::try_parse_from(["ccsd", "top", "--plain", "--interval", "x"]).unwrap();
+        let crate::args::Command::Top(args) = cli.command else { panic!("not live") };
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let mut source = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
         let image = source.add_image(Image { name: "x".to_owned(), build_id: Vec::new() });
