@@ -188,8 +188,7 @@ fn what_starts_a_program_is_known_by_name() {
         let profile = &maker.profile;
         weights(profile, &Selection::all().hide(profile.startup_functions()))
     };
-    // Rust's own `main` is called by one that the compiler makes.
-    let rows = [("prog::main", 0, 5), ("start", 5, 5), ("work", 3, 3), ("py_function", 2, 2)];
+    let rows = [("main", 0, 5), ("prog::main", 0, 5), ("start", 5, 5), ("work", 3, 3), ("py_function", 2, 2)];
     assert_eq!(shown(&maker), table(&[&rows[..], &[("Py_BytesMain", 0, 2)]].concat()));
     // Where Python functions have names, what starts Python says no more.
     maker.charge("_start Py_BytesMain py::<module>:/a.py", 4);
@@ -333,7 +332,8 @@ fn a_lambda_counts_for_the_function_of_its_file() {
     charge(&mut maker, &[centre("hop()", None, 0, 0xa0)], 128);
     charge(&mut maker, &[centre("hop()", None, 0, 0xb0)], 256);
     charge(&mut maker, &[centre("hop()::{lambda()#1}::operator()() const", None, 0, 0xc0)], 512);
-    let lexical = maker.profile.by(By::Lexical);
+    let mut lexical = maker.profile.by(By::Lexical);
+    lexical.set_full_names(true);
     let labels = lexical.labels();
     let rows = FlatView::new(&lexical, &Selection::all()).rows;
     let mut found: Vec<_> = rows.iter().map(|row| (row.self_weight, labels.label(row.function).into_owned())).collect();
