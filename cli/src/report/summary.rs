@@ -1,7 +1,7 @@
 //! The summary: an answer in words, the most expensive chain of calls, and the functions.
 
 use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
-use ccsd_profile::{CostCentreId, Labels, sanitise};
+use ccsd_profile::{CostCentreId, Labels, Unit, sanitise};
 
 use super::{Shown, hints};
 use crate::format::{Scale, percent};
@@ -42,7 +42,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     let interpreter = hints::interpreter(&view);
     match &interpreter {
         Some(hint) => say(Tone::Warning, hint),
-        None => say(Tone::Strong, &headline(&view, &shown.labels)),
+        None => say(Tone::Strong, &headline(shown, &view)),
     }
     for hint in hints::hints(shown.profile, &view, interpreter.is_some()) {
         say(Tone::Warning, &hint);
@@ -57,7 +57,7 @@ pub fn text(shown: &Shown<'_>) -> String {
 }
 
 /// The answer in a sentence.
-fn headline(view: &SummaryView, labels: &Labels<'_>) -> String {
+fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
     // Of `main` alone everybody knows.
     let named = match named {
@@ -65,7 +65,7 @@ fn headline(view: &SummaryView, labels: &Labels<'_>) -> String {
         [only] if only.name == "main" => &[],
         all => all,
     };
-    let Some(last) = named.last() else { return largest(view, labels) };
+    let Some(last) = named.last() else { return largest(view, &shown.labels) };
     let left_out = named.len().saturating_sub(NAMED);
     let mut path = String::new();
     for (i, step) in named.iter().enumerate().skip(left_out) {
@@ -82,19 +82,24 @@ fn headline(view: &SummaryView, labels: &Labels<'_>) -> String {
     let detail = match next {
         next if own >= next.map_or(NOTABLE, |next| next.share.fraction) => format!(", {} in itself", whole(own)),
         Some(next) => {
-            format!(", which calls {}: {}", cut_name(&sanitise(&next.name), NAME_WIDTH), whole(next.share.fraction))
+            // Functions in between are hidden, or may be others.
+            let calls = if next.folded > 0 || next.uncertain { "leads to" } else { "calls" };
+            format!(", which {calls} {}: {}", cut_name(&sanitise(&next.name), NAME_WIDTH), whole(next.share.fraction))
         }
         None => String::new(),
     };
-    format!("{} of the time is in {path}{detail}", whole(last.share.fraction))
+    let of = match shown.metric.unit {
+        Unit::Nanoseconds | Unit::Cycles => "the time",
+        _ => &shown.metric.name,
+    };
+    format!("{} of {of} is in {path}{detail}", whole(last.share.fraction))
 }
 
 /// The same where no chain of calls has much of the time.
 fn largest(view: &SummaryView, labels: &Labels<'_>) -> String {
     let by_self = |row: &&FlatRow| row.self_weight;
-    let Some(row) = view.own.iter().max_by_key(by_self).or(view.others.iter().max_by_key(by_self)) else {
-        return String::new();
-    };
+    // The last of equal ones is taken: the program's own.
+    let Some(row) = view.others.iter().chain(&view.own).max_by_key(by_self) else { return String::new() };
     let (own, all) = (row.self_share.fraction, row.inherited_share.fraction);
     let name = cut_name(&sanitise(&labels.label(row.function)), NAME_WIDTH);
     format!("No chain of calls dominates; most is in {name}: {} in itself, {} in total", whole(own), whole(all))
