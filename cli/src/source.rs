@@ -37,6 +37,11 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether this can only be a session, of which no times are known.
+    pub fn is_session(&self) -> bool {
+        matches!(self, Source::Session(_) | Source::Process(_))
+    }
+
     /// The parser of an argument.
     pub fn parser() -> impl TypedValueParser<Value = Source> {
         OsStringValueParser::new().try_map(Source::parse)

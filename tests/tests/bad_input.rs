@@ -124,13 +124,13 @@ fn programs(suite: Suite) -> Suite {
         .test("values_that_are_none", &[], || {
             for (line, message) in [
                 ("report -n abc", "-n takes a number of rows"),
-                ("live -n abc x", "-n takes a number of rows"),
+                ("top --plain -n abc x", "-n takes a number of rows"),
                 ("diff a b -n 1.5", "-n takes a number of rows"),
                 ("dump -n abc 1", "number of lines"),
                 ("record -e nothing -- true", "nothing"),
                 ("report --since soon", "is no time"),
                 ("report --hide /(/", "expression"),
-                ("stop first", "number of a session"),
+                ("daemon stop session:first", "number of a session"),
             ] {
                 Ended::of(&mut ccsd(line.split(' '))).assert_refused(2, &[message]);
             }

@@ -74,7 +74,7 @@ fn memory_of_a_user() {
         sessions += 1;
     };
     assert!((1..16).contains(&sessions), "{sessions}");
-    refused.assert_refused(2, &["of the daemon's memory", "64 MiB are the most", "ccsd stop"]);
+    refused.assert_refused(2, &["of the daemon's memory", "64 MiB are the most", "ccsd daemon stop"]);
     // Root's are not limited by that, nor does what they take count.
     let of_root = daemon.detached(&[], fixture.pid());
     let running = || daemon.sessions().into_iter().filter(|session| session["ended"].is_null());

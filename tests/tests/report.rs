@@ -247,8 +247,8 @@ fn main() -> ExitCode {
                 assert!(ended.stdout.contains(block) && ended.stdout.contains(" weight_12"), "{ended:?}");
                 assert_eq!(ended.stdout.is_ascii(), locale == "C");
             }
-            Ended::of(&mut ccsd(["report", "--view", "timeline", "77777"]))
-                .assert_refused(2, &["known as a whole", "--watch"]);
+            Ended::of(&mut ccsd(["report", "--view", "timeline", "session:77777"]))
+                .assert_refused(2, &["known as a whole", "watch:NAME"]);
         })
         .test("a_name_that_is_none", &[CC], || {
             let recorded = shared();
@@ -403,7 +403,7 @@ fn main() -> ExitCode {
             refuse(&["--since", "+1h"]).assert_refused(2, &["no interval", "interval"]);
             refuse(&["--since", "10s"]).assert_refused(2, &["is no time", "+10s"]);
             refuse(&["--since", "+2s", "--until", "+1s"]).assert_refused(2, &["is empty"]);
-            Ended::of(&mut ccsd(["report", "--since", "+1s", "77777"])).assert_refused(2, &["as a whole"]);
+            Ended::of(&mut ccsd(["report", "--since", "+1s", "session:77777"])).assert_refused(2, &["as a whole"]);
             // The same for exports.
             let csv = Ended::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
             assert!(csv.stdout.contains(&format!(",{},", recorded.flat().total.weight)), "{csv:?}");

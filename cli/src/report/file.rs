@@ -83,13 +83,19 @@ pub fn load_time(
     socket: &SocketArgs,
 ) -> Result<LoadedFile, Failure> {
     let is_part = since.is_some() || until.is_some();
+    let whole_only = || {
+        Failure::bad_request(anyhow!(
+            "a session is known as a whole: --since and --until are for files and for what a watch has stored"
+        ))
+    };
+    if is_part && source.is_session() {
+        return Err(whole_only());
+    }
     match locate(source, socket)? {
         Located::File(path) if is_part => load_part(&path, since, until),
         Located::File(path) => load(&path),
         Located::Watch(name) => Ok(stored::load(&name, stored, socket, since, until)?.into()),
-        Located::Session(..) if is_part => Err(Failure::bad_request(anyhow!(
-            "a session is known as a whole: --since and --until are for files and for what a watch has stored"
-        ))),
+        Located::Session(..) if is_part => Err(whole_only()),
         Located::Session(client, id) => load_session(*client, id),
         Located::Process(pid) => Err(no_session_on(pid)),
     }

@@ -186,12 +186,18 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut loaded = if view == View::Timeline {
         let width = timeline::width(layout.width);
         let metric = args.query.metric.as_deref();
-        let loaded = file::load_columns(&args.source, &args.stored, &args.socket, metric, (width, false))?;
-        if loaded.file.session.is_some() {
-            return Err(Failure::bad_request(anyhow!(
+        let no_times = || {
+            Failure::bad_request(anyhow!(
                 "a daemon's session is known as a whole, not when what ran: a timeline is of a file (`ccsd record`, \
                  `ccsd attach`) or of what a watch has stored (watch:NAME)"
-            )));
+            ))
+        };
+        if args.source.is_session() {
+            return Err(no_times());
+        }
+        let loaded = file::load_columns(&args.source, &args.stored, &args.socket, metric, (width, false))?;
+        if loaded.file.session.is_some() {
+            return Err(no_times());
         }
         columns = loaded.columns;
         loaded.file
