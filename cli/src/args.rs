@@ -135,8 +135,9 @@ pub enum Command {
     ///
     /// Shows a profile that `record` or `attach` has written.
     ///
-    /// Every output begins with what became of the samples and what collecting them cost, in lines that begin with `#`.
-    /// Then it says what was asked. Percentages are of what is selected, by weight, which is everything unless --focus,
+    /// Without a view it says in a sentence where the time went, shows the most expensive chain of calls and the functions, the
+    /// program's own first, and ends with what became of the samples, in one line where all is well. All other views begin
+    /// with that and with what was asked, in lines that begin with `#`. Percentages are of what is selected, by weight, which is everything unless --focus,
     /// --ignore, --since or --until leave something out; they come with their 95% confidence interval where there is room. On
     /// a terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or
     /// a pipe goes everything.

@@ -300,6 +300,9 @@ pub fn session_to_stop(source: &Source, sessions: &[SessionSummary]) -> Result<u
         sessions.iter().filter(|session| session.pids.contains(&pid) && session.ended.is_none()).collect()
     };
     match source {
+        Source::Session(id) if !sessions.iter().any(|session| session.id == *id) => {
+            Err(refused(format!("there is no session {id}")))
+        }
         Source::Session(id) => Ok(*id),
         Source::Number(number) => match running_on(*number).iter().find(|session| session.id != *number) {
             None => Ok(*number),

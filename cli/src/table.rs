@@ -13,6 +13,9 @@ const MIN_CUT: usize = 16;
 /// What the last column has before others may have room that they could do without.
 const ENOUGH: usize = 40;
 
+/// Longer names are cut without a look at their parts, bytes.
+const LONGEST_NAME: usize = 2_048;
+
 /// To which side a column leans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
@@ -214,6 +217,10 @@ pub fn cut(text: &str, width: usize) -> String {
 /// The name of a function in at most `width` columns: template arguments go first, then the end of its parameters or of
 /// what the function is in, and only then the middle of its own name.
 pub fn cut_name(text: &str, width: usize) -> String {
+    // What is so long is no name that a person has written, and looking for its parts takes a while.
+    if text.len() > LONGEST_NAME {
+        return cut(text, width);
+    }
     let mut text = text.to_owned();
     while text.width() > width
         && let Some(group) = arguments(&text).into_iter().rfind(|group| text.get(group.clone()) != Some("\u{2026}"))

@@ -325,7 +325,7 @@ impl Collection {
         let mut profile = profile;
         if let Some(output) = &mut self.output {
             output.finish();
-            if profile.has_generations() {
+            if profile.has_generations() && matches!(self.source, Source::Here(_)) {
                 profile = whole(profile, output);
             }
         }
@@ -390,7 +390,7 @@ fn whole(last: Profile, output: &OutputFile) -> Profile {
     match read {
         Ok(Loaded { mut profile, .. }) => {
             if output.error().is_some() {
-                profile.add_note("only what the file has: what could not be written was not kept in memory either");
+                profile.add_note("only what the file has: what could not be written to it is not shown");
             }
             profile
         }

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
                 }
                 std::thread::sleep(Duration::from_millis(50));
             };
-            let live = daemon.run(&["live", "--json", "-n", "0", &session]);
+            let live = daemon.run(&["top", "--json", "-n", "0", &format!("session:{session}")]);
             assert!(live.status.success(), "{live:?}");
             let last: Value = serde_json::from_str(live.stdout.lines().last().unwrap()).unwrap();
             assert!(record.wait().unwrap().success());

@@ -102,9 +102,10 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
     if accounting.expected.is_some() {
         parts.push(if missing == 0 { "none missing".to_owned() } else { format!("{} missing", count(missing)) });
     }
-    let cut = accounting.truncated_total().saturating_add(accounting.with_gap);
-    if cut > 0 {
-        parts.push(format!("{} with frames missing", counted(cut, "stack", "stacks")));
+    for (stacks, why) in [(accounting.truncated_total(), "truncated"), (accounting.with_gap, "with a gap")] {
+        if stacks > 0 {
+            parts.push(format!("{} {why}", counted(stacks, "stack", "stacks")));
+        }
     }
     if let Some(unseen) = accounting.not_sampled.filter(|unseen| unseen.total() > 0) {
         let share =

@@ -63,7 +63,7 @@ pub fn interpreter(view: &SummaryView) -> Option<String> {
         _ => "it does not tell their names",
     };
     Some(format!(
-        "{} of the time is in the interpreter {}, and the functions of its scripts have no names here: {flag}",
+        "{} of the time is below the interpreter {}, and the functions of its scripts have no names here: {flag}",
         share(fraction),
         sanitise(&runtime.image)
     ))
@@ -98,7 +98,7 @@ fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
 fn few(profile: &Profile) -> Option<String> {
     let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
     (samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ).then(|| {
-        let factor = HIGH_RATE_HZ.div_ceil(rate);
+        let factor = (f64::from(HIGH_RATE_HZ) / f64::from(rate)).round();
         format!("hint: these are few samples; `-F {HIGH_RATE_HZ}` takes {factor} times as many")
     })
 }

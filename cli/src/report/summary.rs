@@ -126,9 +126,10 @@ fn chain(view: &SummaryView) -> Table {
     let mut table = Table::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
     // A line that says that one is left out would take its place.
     let left_out = Some(view.chain.len().saturating_sub(STEPS)).filter(|&steps| steps > 1).unwrap_or(0);
+    let above = left_out + view.chain.iter().take(left_out + 1).map(|step| step.folded).sum::<usize>();
     for (i, step) in view.chain.iter().enumerate().skip(left_out) {
         let between = match (step.folded, step.uncertain, i == left_out && left_out > 0) {
-            (_, _, true) => format!("[{left_out} functions above] "),
+            (_, _, true) => format!("[{above} functions above] "),
             _ if i == 0 => String::new(),
             (0, false, _) => String::new(),
             (0, true, _) => "~".to_owned(),

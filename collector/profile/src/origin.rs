@@ -20,6 +20,8 @@ pub enum Origin {
     Interpreter,
     /// What runs above `main`, or above the first function of a thread.
     Startup,
+    /// What a language's runtime puts around a call of the program's own: it says nothing of its own in a list of functions.
+    Wrapper,
     /// `[truncated]`, `[not sampled]` and the like.
     Special,
 }
@@ -30,8 +32,8 @@ pub struct Origins {
     by_function: Vec<Origin>,
 }
 
-/// What begins a process or a thread: C libraries, Rust's and C++'s runtimes, Go's.
-const STARTUP: [&str; 29] = [
+/// What begins a process, or a thread of Rust and Go: C libraries, and the runtimes of these languages.
+const STARTUP: [&str; 19] = [
     "_start",
     "_start_c",
     "__libc_start_main",
@@ -39,18 +41,8 @@ const STARTUP: [&str; 29] = [
     "__libc_start_call_main",
     "libc_start_main_stage2",
     "generic_start_main",
-    "start_thread",
-    "clone",
-    "clone3",
-    "__clone",
-    "__clone3",
     "execute_native_thread_routine",
-    "std::sys::backtrace::__rust_begin_short_backtrace",
     "__rust_begin_short_backtrace",
-    "std::sys::thread::unix::Thread::new::thread_start",
-    "core::ops::function::FnOnce::call_once",
-    "<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once",
-    "core::ops::function::FnOnce::call_once{{vtable.shim}}",
     "runtime.main",
     "runtime.goexit",
     "runtime.goexit.abi0",
@@ -62,24 +54,35 @@ const STARTUP: [&str; 29] = [
     "_rt0_amd64_linux",
     "_rt0_amd64",
 ];
-/// The same, with generic arguments and closures behind them.
-const STARTUP_STARTS: [&str; 16] = [
+/// The same, with versions, generic arguments and closures behind them.
+const STARTUP_STARTS: [&str; 6] = [
     "__libc_start_main@",
     "lang_start",
     "std::rt::lang_start",
+    "<std::rt::lang_start",
+    "std::sys::backtrace::__rust_begin_short_backtrace",
+    "std::sys_common::backtrace::__rust_begin_short_backtrace",
+];
+/// What begins a thread, in C libraries alone: programs have functions of these names, too.
+const THREAD_STARTUP: [&str; 6] = ["start_thread", "start", "clone", "clone3", "__clone", "__clone3"];
+/// What stands between the start of a program or thread and its first function, but also between functions of its own.
+const WRAPPERS: [&str; 3] = [
+    "core::ops::function::FnOnce::call_once",
+    "<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once",
+    "core::ops::function::FnOnce::call_once{{vtable.shim}}",
+];
+/// The same, with generic arguments and closures behind them.
+const WRAPPER_STARTS: [&str; 10] = [
     "std::panic::catch_unwind",
     "std::panicking::try",
     "std::panicking::catch_unwind",
     "std::thread::Builder::spawn",
     "std::thread::lifecycle::spawn",
     "std::thread::thread_start",
+    "std::sys::thread::unix::Thread::new",
     "std::sys::pal::unix::thread::Thread::new",
-    "std::sys_common::backtrace::__rust_begin_short_backtrace",
-    "std::sys::backtrace::__rust_begin_short_backtrace::",
     "<&dyn core::ops::function::Fn<(), Output = i32>",
-    "<std::rt::lang_start",
     "<core::panic::unwind_safe::AssertUnwindSafe<",
-    "std::thread::_State_impl<",
 ];
 /// Where the files of compilers, languages and packages lie.
 const LIBRARY_ROOTS: [&str; 10] = [
@@ -138,7 +141,7 @@ impl Origins {
         let is_rust =
             centres.iter().any(|centre| name(centre).is_some_and(|name| name.starts_with("std::rt::lang_start")));
         for (centre, origin) in centres.iter().zip(&mut by_function) {
-            if *origin == Origin::Startup || *origin == Origin::Special {
+            if matches!(origin, Origin::Startup | Origin::Wrapper | Origin::Special) {
                 continue;
             }
             if is_interpreter(basename(image(centre))) {
@@ -169,8 +172,11 @@ impl Origins {
 pub fn is_interpreter(file_name: &str) -> bool {
     INTERPRETERS.iter().any(|name| {
         let rest = file_name.strip_prefix(name);
-        // `python3.13`, `libpython3.13.so.1.0`; but not `nodetool`.
-        rest.is_some_and(|rest| rest.chars().next().is_none_or(|c| !c.is_ascii_alphabetic() && c != '_'))
+        // `python3.13`, `libpython3.13.so.1.0`, `php-fpm`; but not `nodetool` or `node-agent`.
+        rest.is_some_and(|rest| {
+            let is_version = rest.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+            rest.is_empty() || is_version || ["-fpm", "-cgi", "-dbg"].contains(&rest)
+        })
     })
 }
 
@@ -198,12 +204,17 @@ fn origin(profile: &Profile, centre: &CostCentre) -> Origin {
     }
     let file_name = basename(image);
     let shared = file_name.ends_with(".so") || file_name.contains(".so.");
-    // The dynamic linker has a `_start` of its own, where real work begins.
-    let is_linker = file_name.starts_with("ld-");
-    if let Some(name) = name.filter(|_| !is_linker)
-        && (STARTUP.contains(&name) || STARTUP_STARTS.iter().any(|start| name.starts_with(start)))
-    {
-        return Origin::Startup;
+    // The dynamic linker has a `_start` of its own, where real work begins; and a program may call a function `clone`.
+    let is_linker = file_name.starts_with("ld-") && !file_name.starts_with("ld-musl");
+    let is_libc = ["libc.", "libc-", "libpthread", "ld-musl"].iter().any(|start| file_name.starts_with(start));
+    if let Some(name) = name.filter(|_| !is_linker) {
+        let starts = |list: &[&str]| list.iter().any(|start| name.starts_with(start));
+        if STARTUP.contains(&name) || starts(&STARTUP_STARTS) || is_libc && THREAD_STARTUP.contains(&name) {
+            return Origin::Startup;
+        }
+        if WRAPPERS.contains(&name) || starts(&WRAPPER_STARTS) {
+            return Origin::Wrapper;
+        }
     }
     let installed = shared && (image.starts_with("/usr/") || image.starts_with("/lib"));
     let stub = name.is_some_and(|name| name.ends_with("@plt"));
@@ -283,7 +294,7 @@ mod tests {
         for name in ["python3.13", "python", "libpython3.11.so.1.0", "node", "java", "libjvm.so", "ruby3.1"] {
             assert!(is_interpreter(name), "{name}");
         }
-        for name in ["nodetool", "javac", "my-python", "pythonize"] {
+        for name in ["nodetool", "node-agent", "javac", "my-python", "pythonize"] {
             assert!(!is_interpreter(name), "{name}");
         }
     }

@@ -36,6 +36,24 @@ impl Profile {
         let has_python = ids()
             .any(|(_, centre)| centre.linkage_name.as_deref().is_some_and(|name| name.starts_with(PYTHON_FUNCTION)));
         let python = ids().map(|(id, _)| id).filter(|&id| has_python && PYTHON.contains(&self.name(id).as_ref()));
-        Origins::of(self).all(Origin::Startup).chain(python).collect()
+        let origins = Origins::of(self);
+        let idle = self.idle();
+        let starts = origins.all(Origin::Startup).chain(python);
+        starts.filter(|id| idle.get(id.index()).copied().unwrap_or(false)).collect()
+    }
+
+    /// The functions, by number, that were the leaf of less than one sample in 200: what the compiler has inlined into one
+    /// that starts a thread is the program's, and is not left out.
+    pub(crate) fn idle(&self) -> Vec<bool> {
+        let mut own = vec![0u64; self.cost_centres().len()];
+        let mut total = 0u64;
+        self.for_each_charge(|charge| {
+            let leaf = self.contexts().leaf(charge.context).map(|leaf| self.real(leaf));
+            if let Some(own) = leaf.and_then(|leaf| own.get_mut(leaf.index())) {
+                *own = own.saturating_add(charge.samples);
+            }
+            total = total.saturating_add(charge.samples);
+        });
+        own.iter().map(|own| own.saturating_mul(200) <= total).collect()
     }
 }

@@ -73,25 +73,27 @@ impl SummaryView {
             let name = centre.linkage_name.as_deref().unwrap_or("");
             name == "finish_task_switch" && profile.image(centre.image).is_some_and(|it| it.name.starts_with("[kernel"))
         });
-        let selection = selection
-            .clone()
-            .hide(origins.all(Origin::Startup))
-            .hide(origins.all(Origin::Interpreter))
-            .hide(switches.map(|(id, _)| CostCentreId::new(id)));
+        let interpreters: Vec<CostCentreId> = origins.all(Origin::Interpreter).collect();
+        let is_interpreted = !interpreters.is_empty();
+        let selection = selection.clone().hide(interpreters).hide(switches.map(|(id, _)| CostCentreId::new(id)));
+        // The chain folds these itself, and says so.
+        let tree = TreeView::top_down(profile, &selection, LEAST_CALL);
+        let idle = profile.idle();
+        let wrappers = origins.all(Origin::Wrapper).filter(|id| idle.get(id.index()).copied().unwrap_or(false));
+        let selection = selection.hide(profile.startup_functions()).hide(wrappers);
         let mut flat = FlatView::new(profile, &selection);
         let order = |row: &FlatRow| Reverse((row.inherited_weight, row.self_weight));
         flat.rows.sort_by_key(order);
         let is_own = |row: &FlatRow| origins.get(row.function) == Origin::Own;
         let (own, others) = flat.rows.into_iter().partition(is_own);
-        let tree = TreeView::top_down(profile, &selection, LEAST_CALL);
-        let chain = chain(profile, &tree, &origins);
+        let chain = chain(profile, &tree, &origins, is_interpreted);
         let headline = chain.iter().rposition(|step| step.own && step.share.fraction >= NOTABLE).map_or(0, |at| at + 1);
         SummaryView { total: flat.total, chain, headline, own, others }
     }
 }
 
 /// The steps of the most expensive chain that are shown.
-fn chain(profile: &Profile, tree: &TreeView, origins: &Origins) -> Vec<ChainStep> {
+fn chain(profile: &Profile, tree: &TreeView, origins: &Origins, is_interpreted: bool) -> Vec<ChainStep> {
     let path: Vec<&TreeNode> = tree.hot_path().into_iter().filter_map(|at| tree.nodes.get(at)).collect();
     let is_own = |node: &TreeNode| origins.get(node.function) == Origin::Own;
     // What comes before the program's first function is a runtime; without such a function, there is but libraries.
@@ -100,7 +102,8 @@ fn chain(profile: &Profile, tree: &TreeView, origins: &Origins) -> Vec<ChainStep
     let (mut folded, mut uncertain, mut entering) = (0, false, false);
     for node in path {
         let own = is_own(node);
-        uncertain |= node.gap || node.approximate;
+        // Between scripts' functions stands the interpreter.
+        uncertain |= node.gap || node.approximate || is_interpreted;
         if folds && !own && !entering && origins.get(node.function) != Origin::Special {
             folded += 1;
             continue;
