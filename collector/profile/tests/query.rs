@@ -188,11 +188,17 @@ fn what_starts_a_program_is_known_by_name() {
         let profile = &maker.profile;
         weights(profile, &Selection::all().hide(profile.startup_functions()))
     };
+    // A program may have functions that are called as those that start threads in C libraries.
+    let of_program = [("clone3", 0, 3), ("start_thread", 0, 3)];
     let rows = [("main", 0, 5), ("prog::main", 0, 5), ("start", 5, 5), ("work", 3, 3), ("py_function", 2, 2)];
+    let rows = [&rows[..], &of_program].concat();
     assert_eq!(shown(&maker), table(&[&rows[..], &[("Py_BytesMain", 0, 2)]].concat()));
     // Where Python functions have names, what starts Python says no more.
     maker.charge("_start Py_BytesMain py::<module>:/a.py", 4);
     assert_eq!(shown(&maker), table(&[&rows[..], &[("py::<module>:/a.py", 4, 4)]].concat()));
+    // One with time of its own holds what the compiler has inlined into it.
+    maker.charge("_start", 5);
+    assert!(maker.profile.startup_functions().iter().all(|&id| maker.profile.name(id) != "_start"));
 }
 
 fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
