@@ -207,14 +207,19 @@ fn a_file_like_a_watch() {
     service.until_status("some samples", |status| status["bytes"].as_u64().unwrap() > 500);
     let dir = scratch();
     fs::write(dir.path().join("busy"), "no profile".repeat(100)).unwrap();
-    let ended = Ended::of(service.ccsd(&["top", "--plain", "busy"]).current_dir(dir.path()));
-    // The process that is watched has that name, too; the file is no profile.
-    ended.assert_refused(2, &["may mean several things", "watch:busy", "pid:"]);
-    assert!(!ended.stderr.contains("./busy"), "{ended:?}");
-    let ended = Ended::of(
-        service.ccsd(&["top", "--plain", "--duration", "10ms", "watch:busy"]).current_dir(service.dir.path()),
-    );
-    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    let top = |folder: &Path, source: &str| {
+        let mut command = service.ccsd(&["top", "--plain", "--duration", "10ms", source]);
+        Ended::of(command.current_dir(folder))
+    };
+    // A file that is no profile is not meant, unless it is named as one.
+    for (folder, source) in [(dir.path(), "busy"), (dir.path(), "watch:busy"), (service.dir.path(), "busy")] {
+        let ended = top(folder, source);
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{source}: {ended:?}");
+    }
+    top(dir.path(), "./busy").assert_refused(2, &["not a ccsd profile"]);
+    // A profile may be meant as well as the watch.
+    fs::copy(service.segments().remove(0), dir.path().join("busy")).unwrap();
+    top(dir.path(), "busy").assert_refused(2, &["may mean several things", "./busy", "watch:busy"]);
     // Of a service that is somewhere else.
     let socket = service.path("sock");
     let mut command = ccsd(["diff", "--watch", "busy", "--since", "-1s", "--against", "-1h..-30m", "--socket"]);
