@@ -41,7 +41,9 @@ pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
         return print(&page(&command)?);
     };
     let written = fs::create_dir_all(directory).and_then(|()| {
-        for command in std::iter::once(&command).chain(command.get_subcommands()) {
+        // Those of `ccsd daemon` have pages of their own: ccsd-daemon-status(1).
+        let below = command.get_subcommands().flat_map(clap::Command::get_subcommands);
+        for command in std::iter::once(&command).chain(command.get_subcommands()).chain(below) {
             let file = directory.join(Man::new(command.clone()).get_filename());
             destination::write(&file, &page(command)?, None).map_err(io::Error::other)?;
         }

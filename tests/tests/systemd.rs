@@ -176,7 +176,7 @@ fn package_content() {
         ("-rw-r--r--", "./usr/lib/systemd/system/ccsd.socket"),
         ("-rw-r--r--", "./usr/lib/sysusers.d/ccsd.conf"),
         ("-rw-r--r--", "./usr/lib/tmpfiles.d/ccsd.conf"),
-        ("-rw-r--r--", "./usr/share/man/man1/ccsd-watches.1"),
+        ("-rw-r--r--", "./usr/share/man/man1/ccsd-daemon-watches.1"),
     ] {
         let line = listed.lines().find(|line| line.ends_with(path)).unwrap_or_else(|| panic!("{path}: {listed}"));
         assert!(line.starts_with(mode) && line.contains(" 0/0 ") | line.contains(" root/root "), "{line}");
