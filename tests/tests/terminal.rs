@@ -12,8 +12,8 @@ use ccsd_tests::terminal::{CTRL_C, CTRL_Z, Terminal};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The beginning of the final report.
-const REPORT: &str = " of the time is in ";
+/// In every final report: in its one line of accounting, or in the whole.
+const REPORT: &str = " at 999 Hz";
 /// Shown once a second while it collects.
 const STATUS: &str = "Ctrl-C: stacks; twice";
 

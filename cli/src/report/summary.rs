@@ -27,7 +27,7 @@ pub fn view(shown: &Shown<'_>) -> SummaryView {
 /// As text.
 pub fn text(shown: &Shown<'_>) -> String {
     let view = view(shown);
-    if view.own.is_empty() && view.others.is_empty() {
+    if view.own.is_empty() && (view.others.is_empty() || view.total.samples == 0) {
         return shown.nothing();
     }
     let layout = shown.layout;
@@ -62,7 +62,7 @@ fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
     // Of `main` alone everybody knows.
     let named = match named {
         [first, rest @ ..] if !rest.is_empty() && first.name == "main" => rest,
-        [only] if only.name == "main" => &[],
+        [only] if only.name == "main" && Share::of_weight(only.self_weight, &view.total).fraction < NOTABLE => &[],
         all => all,
     };
     let Some(last) = named.last() else { return largest(view, &shown.labels) };
