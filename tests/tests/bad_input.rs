@@ -413,7 +413,7 @@ fn machines(suite: Suite) -> Suite {
             let dir = scratch();
             let file = dir.path().join("p.ccsd");
             let mut shell = Command::new("sh");
-            shell.args(["-c", "ulimit -l 0; exec \"$@\"", "sh"]).arg(binary()).args(["record", "-o"]).arg(&file);
+            shell.args(["-c", "ulimit -l 0; exec \"$@\"", "sh"]).arg(binary()).args(["record", "-v", "-o"]).arg(&file);
             shell.arg("--").arg(build("weights.c", &["-O1"])).arg("500");
             let ended = Ended::of(as_user(&mut shell, WITHOUT_MEMORY));
             assert!(ended.status.success(), "{ended:?}");
