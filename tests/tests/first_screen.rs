@@ -69,7 +69,8 @@ struct Screen(String);
 fn record(program: &Path, args: &[&str]) -> Screen {
     let dir = scratch();
     let mut command = ccsd(["record", "-o"]);
-    command.arg(dir.path().join("profile.ccsd")).arg("--").arg(program).args(args);
+    // Node leaves a log in its directory.
+    command.arg("profile.ccsd").arg("--").arg(program).args(args).current_dir(dir.path());
     let ended = Ended::of(&mut command);
     ended.assert_no_panic();
     assert!(ended.status.success(), "{}", ended.stderr);
