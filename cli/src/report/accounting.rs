@@ -135,8 +135,15 @@ pub fn is_notable(profile: &Profile) -> bool {
         || is_unseen(accounting)
         || is_doubtful(accounting)
         || limits(accounting).is_some()
-        || accounting.pace.changes > 0
+        || rate_changed(profile.session(), accounting)
         || !profile.crashes().is_empty()
+}
+
+/// Whether another rate than the session's was in use at some time. A watch whose budget lowers its rate begins a new
+/// segment, and no change is within one.
+fn rate_changed(session: &Session, accounting: &Accounting) -> bool {
+    let pace = &accounting.pace;
+    pace.changes > 0 || pace.rates.iter().any(|span| span.rate_hz != session.rate_hz)
 }
 
 fn warn_if(warn: bool) -> Tone {
@@ -203,7 +210,7 @@ fn rates(session: &Session, accounting: &Accounting) -> Option<String> {
         };
         parts.push(format!("{}% of the target's CPU time to spend; {cost}", pace.budget_ppm as f64 / 1e4));
     }
-    if pace.changes > 0 || pace.rates.iter().any(|span| span.rate_hz != session.rate_hz) {
+    if rate_changed(session, accounting) {
         let spans = pace
             .rates
             .iter()
