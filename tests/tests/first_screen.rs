@@ -55,6 +55,11 @@ fn main() -> ExitCode {
             let screen = record(&build("answers/waits.c", &["-O1", "-g"]), &[]);
             screen.says(&["poll_queue (waits.c:7)", "on the CPU for ", "`ccsd dump "]);
         })
+        .test("one_function_of_many_callers", &[CC], || {
+            let screen = record(&build("answers/hub.c", &["-O1", "-g"]), &[]);
+            screen.says(&["of the time is in mix itself; ", "through check (hub.c:15)"]);
+            screen.lists(&["parse", "print"]);
+        })
         .test("accounting_on_request", &[CC], accounting)
         .run()
 }

@@ -16,6 +16,9 @@ const NAME_WIDTH: usize = 48;
 const NAMED: usize = 4;
 /// Steps of the chain.
 const STEPS: usize = 5;
+/// The share that a function has itself, and how many times the chain's it must be, to come before the chain.
+const HUB: f64 = 0.3;
+const HUB_TIMES: f64 = 1.5;
 /// A call or a function with a smaller share is not worth the headline.
 const NOTABLE: f64 = 0.1;
 
@@ -66,16 +69,22 @@ fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
         all => all,
     };
     let Some(last) = named.last() else { return largest(view, &shown.labels) };
-    let left_out = named.len().saturating_sub(NAMED);
-    let mut path = String::new();
-    for (i, step) in named.iter().enumerate().skip(left_out) {
-        if i > left_out {
-            path.push_str(if step.folded > 0 || step.uncertain { " -> ... -> " } else { " -> " });
-        }
-        path.push_str(&cut_name(&sanitise(&step.name), NAME_WIDTH));
-        if let Some(place) = place(step).filter(|_| step.own) {
-            path.push_str(&format!(" ({place})"));
-        }
+    let of = match shown.metric.unit {
+        Unit::Nanoseconds | Unit::Cycles => "the time",
+        _ => &shown.metric.name,
+    };
+    if let Some(hub) = hub(shown, view, last) {
+        let name = cut_name(&sanitise(&shown.labels.label(hub.function)), NAME_WIDTH);
+        let callers = match named {
+            [callers @ .., last] if last.function == hub.function => callers,
+            all => all,
+        };
+        let most = if callers.is_empty() {
+            String::new()
+        } else {
+            format!("; the largest part of it through {}: {}", path(callers), whole(last.share.fraction))
+        };
+        return format!("{} of {of} is in {name} itself{most}", whole(hub.self_share.fraction));
     }
     let own = Share::of_weight(last.self_weight, &view.total).fraction;
     let next = view.chain.get(view.headline).filter(|next| next.share.fraction >= NOTABLE);
@@ -88,11 +97,33 @@ fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
         }
         None => String::new(),
     };
-    let of = match shown.metric.unit {
-        Unit::Nanoseconds | Unit::Cycles => "the time",
-        _ => &shown.metric.name,
-    };
-    format!("{} of {of} is in {path}{detail}", whole(last.share.fraction))
+    format!("{} of {of} is in {}{detail}", whole(last.share.fraction), path(named))
+}
+
+/// The function that has much more of the weight itself than the chain has in all, because several chains lead to it.
+fn hub<'v>(shown: &Shown<'_>, view: &'v SummaryView, last: &ChainStep) -> Option<&'v FlatRow> {
+    // `[truncated]` and the like are no functions.
+    let functions =
+        view.own.iter().chain(&view.others).filter(|row| !shown.labels.label(row.function).starts_with('['));
+    let largest = functions.max_by_key(|row| row.self_weight)?;
+    let share = largest.self_share.fraction;
+    (share >= HUB && share >= HUB_TIMES * last.share.fraction).then_some(largest)
+}
+
+/// The names of functions that call each other, the inner ones of many.
+fn path(steps: &[ChainStep]) -> String {
+    let left_out = steps.len().saturating_sub(NAMED);
+    let mut path = String::new();
+    for (i, step) in steps.iter().enumerate().skip(left_out) {
+        if i > left_out {
+            path.push_str(if step.folded > 0 || step.uncertain { " -> ... -> " } else { " -> " });
+        }
+        path.push_str(&cut_name(&sanitise(&step.name), NAME_WIDTH));
+        if let Some(place) = place(step).filter(|_| step.own) {
+            path.push_str(&format!(" ({place})"));
+        }
+    }
+    path
 }
 
 /// The same where no chain of calls has much of the time.

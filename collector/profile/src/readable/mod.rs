@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 
-use shorten::{long_form, short_form};
+use shorten::{long_form, path_form, short_form};
 use syntax::parse;
 
 /// What demanglers put before a name.
@@ -33,6 +33,8 @@ const CLONE: &str = " [clone ";
 enum Form {
     /// Without return type and parameters; long template arguments as `<...>`.
     Short,
+    /// The same with all template arguments.
+    Path,
     /// With parameters and all template arguments; without return type, default arguments and inline namespaces.
     Long,
     /// As it is.
@@ -42,7 +44,8 @@ enum Form {
 impl Form {
     const fn longer(self) -> Form {
         match self {
-            Form::Short => Form::Long,
+            Form::Short => Form::Path,
+            Form::Path => Form::Long,
             Form::Long | Form::Full => Form::Full,
         }
     }
@@ -61,7 +64,11 @@ fn form(name: &str, form: Form) -> Cow<'_, str> {
     let start = SPECIAL.iter().find(|prefix| name.starts_with(**prefix)).map_or(0, |prefix| prefix.len());
     let (prefix, rest) = name.split_at(start);
     let (own, clone) = rest.split_at(rest.find(CLONE).unwrap_or(rest.len()));
-    let form = if form == Form::Short { short_form } else { long_form };
+    let form = match form {
+        Form::Short => short_form,
+        Form::Path => path_form,
+        Form::Long | Form::Full => long_form,
+    };
     match parse(own).and_then(form) {
         Some(text) if text != own => Cow::Owned([prefix, &text, clone].concat()),
         _ => Cow::Borrowed(name),
@@ -82,7 +89,7 @@ pub(crate) fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str
     let mut next: Vec<(&str, Form)> = Vec::new();
     for name in names {
         next.extend(known.insert(name).then_some((name, Form::Short)));
-        // At most two forms of each name come after its first.
+        // At most three forms of each name come after its first.
         while let Some((name, at)) = next.pop() {
             match owners.entry(form(name, at)) {
                 Entry::Vacant(vacant) => {

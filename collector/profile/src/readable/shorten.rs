@@ -31,6 +31,13 @@ pub(super) fn short_form(pieces: Vec<Piece<'_>>) -> Option<String> {
     Some(text)
 }
 
+/// The path of the function with all template arguments.
+pub(super) fn path_form(pieces: Vec<Piece<'_>>) -> Option<String> {
+    let rust = !pieces.iter().any(is_parameters);
+    let path = without_parameters(without_type(pieces)?);
+    Some(Style { arguments: usize::MAX, rust, ..Style::SHORT }.text(&path))
+}
+
 fn is_parameters(piece: &Piece<'_>) -> bool {
     matches!(piece, Piece::Group(group) if group.open == '(' && !group.is_unnamed_namespace())
 }

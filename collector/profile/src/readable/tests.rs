@@ -133,6 +133,12 @@ fn names_of_which_one_form_stands_for_two_have_longer_ones() {
     // One is called as another is shown.
     assert_eq!(shown(&["f(int)", "f"]), ["f(int)", "f"]);
     assert_eq!(shown(&["f", "f(int)"]), ["f", "f(int)"]);
+    // Template arguments tell apart before parameters do.
+    let apply = |of: &str| format!("void apply<Box<{of}>::each_of_them()::{{lambda()#1}}>(Box<{of}>::each_of_them())");
+    assert_eq!(
+        shown(&[&apply("int"), &apply("long")]),
+        ["apply<Box<int>::each_of_them()::{lambda#1}>", "apply<Box<long>::each_of_them()::{lambda#1}>"]
+    );
     assert_eq!(shown(&["a::{closure#0}", "a::{closure#1}"]), ["a::{closure#0}", "a::{closure#1}"]);
 }
 
