@@ -68,6 +68,12 @@ fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
         [only] if only.name == "main" && Share::of_weight(only.self_weight, &view.total).fraction < NOTABLE => &[],
         all => all,
     };
+    // Addresses say less than the names above them.
+    let is_named =
+        |step: &ChainStep| shown.profile.cost_centre(step.function).is_some_and(|it| it.linkage_name.is_some());
+    let names = named.iter().rposition(is_named).map_or(named.len(), |at| at + 1);
+    let is_nameless_below = names < named.len();
+    let named = named.get(..names).unwrap_or_default();
     let Some(last) = named.last() else { return largest(view, &shown.labels) };
     let of = match shown.metric.unit {
         Unit::Nanoseconds | Unit::Cycles => "the time",
@@ -89,6 +95,7 @@ fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
     let own = Share::of_weight(last.self_weight, &view.total).fraction;
     let next = view.chain.get(view.headline).filter(|next| next.share.fraction >= NOTABLE);
     let detail = match next {
+        _ if is_nameless_below => "; below it functions have no names".to_owned(),
         next if own >= next.map_or(NOTABLE, |next| next.share.fraction) => format!(", {} in itself", whole(own)),
         Some(next) => {
             // Functions in between are hidden, or may be others.
