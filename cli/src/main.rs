@@ -40,6 +40,7 @@ use args::{Cli, Command};
 use exit::{Exit, Failure};
 
 fn main() {
+    ccsd_collector::usage::begin();
     // No command for people, and nothing else is to happen in that process before it has given up its rights.
     if std::env::args_os().nth(1).is_some_and(|word| word == service::worker::ARGUMENT) {
         service::worker::serve().leave();

@@ -27,6 +27,7 @@ use crate::rates::Rates;
 use crate::resolve::Resolver;
 use crate::session_event::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
+use crate::usage::Aside;
 use crate::{system, usage};
 use cycles::CycleRest;
 use unseen::{TickTime, UnseenTime};
@@ -105,6 +106,8 @@ pub struct Aggregator {
     spec: EventSpec,
     layout: Layout,
     own_process: bool,
+    /// CPU time of the process before sampling began, without the kernel's names, and what these took, nanoseconds.
+    started_ns: (u64, u64),
     metrics: usize,
     /// Processes that died and of which no stack is kept.
     crashes_left_out: u64,
@@ -148,6 +151,7 @@ impl Aggregator {
             spec,
             layout,
             own_process,
+            started_ns: (0, 0),
             metrics,
             crashes_left_out: 0,
             weighed: 0,
@@ -171,6 +175,12 @@ impl Aggregator {
     pub fn within(mut self, overhead: Option<Overhead>) -> Aggregator {
         self.rates = Rates::new(self.spec.rate_hz, overhead);
         self
+    }
+
+    /// Says that sampling begins. To be called by the thread that has made everything ready.
+    pub fn begin(&mut self) {
+        let kernel = usage::aside_ns(Aside::KernelNames);
+        self.started_ns = (usage::own_cpu_ns().saturating_sub(kernel), kernel);
     }
 
     /// Works until the sampler says that the session is over, or hangs when it should; sends an update per interval and one

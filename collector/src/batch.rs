@@ -197,6 +197,8 @@ pub struct Counts {
     pub duration_ns: u64,
     /// CPU time of the sampling thread, nanoseconds.
     pub sampler_cpu_ns: u64,
+    /// What of it images took, nanoseconds.
+    pub sampler_images_ns: u64,
     /// Sum of the events' counters, where it has been read.
     pub counted: Option<Counted>,
     /// CPU time of the target that the events did not count, by the clocks of its processes, or somewhat less, nanoseconds.

@@ -20,6 +20,7 @@ use crate::budget::{Budget, Used};
 use crate::process::images::{Image, ImageIndex};
 use crate::system;
 use crate::unwind::Frame;
+use crate::usage::{Aside, aside};
 use images::{Batch, ImageSymbols, Left};
 use kernel::KernelNames;
 
@@ -92,7 +93,7 @@ impl Resolver {
         Resolver {
             budget: budget.clone(),
             images: Vec::new(),
-            kernel: kernel.then(KernelNames::new),
+            kernel: kernel.then(|| aside(Aside::KernelNames, KernelNames::new)),
             known: HashMap::default(),
             arena: Vec::new(),
             functions: Vec::new(),
@@ -222,7 +223,7 @@ impl Resolver {
         let first = self.arena.len();
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
-        } else if self.find_functions(frame) != Told::Known {
+        } else if aside(Aside::Images, || self.find_functions(frame)) != Told::Known {
             let centre = profile.add_cost_centre(self.nameless(frame));
             return Resolved::one(centre, false, time.saturating_add(RETRY_NS));
         } else {
@@ -277,7 +278,7 @@ impl Resolver {
     }
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
-        let symbols = self.kernel.as_mut().map(|names| names.symbols(address));
+        let symbols = self.kernel.as_mut().map(|names| aside(Aside::KernelNames, || names.symbols(address)));
         let function = symbols.as_ref().and_then(|symbols| symbols.as_ref().as_ref().ok()?.lookup(address));
         let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
         let named = function.is_some();

@@ -34,7 +34,7 @@ use crate::process::owner::{Denied, Owner};
 use crate::procfs;
 use crate::promptness::Urgency;
 use crate::pulse::Pulse;
-use crate::usage::thread_cpu_ns;
+use crate::usage::{Aside, aside_ns, thread_cpu_ns};
 use clocks::ProcessClocks;
 use rate::RateControl;
 use records::State;
@@ -275,6 +275,7 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         self.state.counts.sampler_cpu_ns = thread_cpu_ns();
+        self.state.counts.sampler_images_ns = aside_ns(Aside::Images);
         let live = self.state.table.held_bytes() as u64;
         self.state.counts.live_threads = self.state.table.live_threads();
         (self.state.counts.threads, self.state.counts.processes) = self.state.table.ever();

@@ -408,7 +408,8 @@ impl Prepared {
 
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
-        let Prepared { info, sampler, aggregator, batches, empty, commands, wake, pulse, held, own_process } = self;
+        let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, pulse, held, own_process } = self;
+        aggregator.begin();
         let (watched, told) = (pulse.clone(), held.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);

@@ -15,6 +15,7 @@ NUMBERS = """duration_ns received lost throttled throttle_events unsymbolised el
     frames max_stack_depth dropped file_bytes with_gap read_late held_bytes memory_bytes""".split()
 PACE, PACE_AT = "changes budget_ppm target_cost_ns own_cost_ns last_hz".split(), 48
 UNSEEN, UNSEEN_AT = "lost throttled ended switching kernel unknown".split(), 36
+OWN, OWN_AT = "start kernel_names images sampling aggregating rest".split(), 18
 CONTEXT_NUMBERS = "transition_hits known_contexts new_contexts elided contexts transitions checkpoints bytes limit_bytes".split()
 TABLES = """contexts charges names functions lines images processes threads addresses generated_code debug_information
     unwind_tables stacks queue unwind_rules live_threads mappings""".split()
@@ -180,9 +181,9 @@ class Profile:
                 reasons[REASONS[min(i, len(REASONS) - 1)]] += count
         fixed = numbers + [0] * (PACE_AT + 5 - len(numbers))
         a = dict(zip(NUMBERS, fixed), expected=expected, target_cpu_ns=target_cpu, truncated_by_reason=dict(reasons))
-        rates = numbers[PACE_AT + 5:] + [0]
-        rates = [{"rate_hz": rate, "duration_ns": ns} for rate, ns in zip(rates[::2], rates[1::2])]
+        rates = [{"rate_hz": rate, "duration_ns": ns} for rate, ns in zip(numbers[PACE_AT + 5::2], numbers[PACE_AT + 6::2] + [0])]
         a["not_sampled_ns"] = dict(zip(UNSEEN, fixed[UNSEEN_AT + 1:])) if fixed[UNSEEN_AT] == 1 else None
+        a["own_cpu_by_phase_ns"] = dict(zip(OWN, fixed[OWN_AT:])) if any(fixed[OWN_AT:OWN_AT + len(OWN)]) else None
         a["pace"] = dict(zip(PACE, fixed[PACE_AT:]), rates=rates)
         tables += [0] * (len(CONTEXT_NUMBERS) + len(TABLES) - len(tables))
         a["contexts"] = dict(zip(CONTEXT_NUMBERS, tables))

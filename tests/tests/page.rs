@@ -36,10 +36,38 @@ fn main() -> ExitCode {
                 ("focus=%2F%5E(p%7Cr)%24%2F", &["--focus", "/^(p|r)$/"]),
                 ("ignore=calib*", &["--ignore", "calib*"]),
             ];
-            let documents = at_each(&page, questions.iter().map(|it| format!("view=table&{}", it.0)));
+            let documents = at_each(&page, questions.iter().map(|it| format!("view=table&startup=1&{}", it.0)));
             for (document, (address, options)) in documents.iter().zip(questions) {
                 assert_eq!(rows(document), reported(recorded, options), "{address}");
             }
+        })
+        .test("what_starts_the_program_is_folded", &[CC, BROWSER], || {
+            let recorded = recursive();
+            let page = page(recorded, &[]);
+            let all = reported(recorded, &[]);
+            let first = |document: &str| {
+                let list = document.split("<ol id=\"hot\">").nth(1).unwrap();
+                list.split("<span>").nth(1).unwrap().split('<').next().unwrap().to_owned()
+            };
+            let scripts = [
+                "at('view=hot')",
+                "document.getElementById('startup').click()",
+                "document.dispatchEvent(new KeyboardEvent('keydown', { key: 's', bubbles: true }))",
+                "at('view=table')",
+            ];
+            // As key presses in the page's own elements: the page asks what was focussed.
+            let scripts = scripts.map(|script| script.replace("document.dispatchEvent", "document.body.dispatchEvent"));
+            let [folded, shown, again, table] = driven(&page, &scripts).try_into().unwrap();
+            assert_eq!([&folded, &shown, &again].map(|it| first(it)), ["main", "_start", "main"]);
+            assert!(folded.contains("show start-up") && shown.contains("fold start-up"), "{folded}");
+            // Nothing else changes, and no time is lost.
+            let rows = rows(&table);
+            assert!(!rows.contains_key("_start") && all.contains_key("_start"), "{rows:?}");
+            for name in ["main", "p", "q", "r"] {
+                assert_eq!(rows.get(name), all.get(name), "{name}");
+            }
+            let total = |rows: &Weights| rows.values().map(|row| row.0).sum::<u64>();
+            assert_eq!(total(&rows), total(&all));
         })
         .test("its_arcs_are_those_of_the_report", &[CC, BROWSER], || {
             let recorded = recursive();

@@ -113,10 +113,16 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
         parts.push(format!("{}{share} not sampled", nanoseconds(unseen.total())));
     }
     if accounting.own_cpu_ns > 0 {
-        // Of a short run most is start-up, and a share says nothing.
+        // Of a short run it says nothing.
         let long = accounting.target_cpu_ns.filter(|&all| all >= LONG_ENOUGH_NS);
-        let share = long.map_or_else(String::new, |all| format!(" ({})", ratio(accounting.own_cpu_ns, all)));
-        parts.push(format!("ccsd used {} of CPU{share}", nanoseconds(accounting.own_cpu_ns)));
+        let share = |own| long.map_or_else(String::new, |all| format!(" ({})", ratio(own, all)));
+        parts.push(match accounting.own_cpu {
+            Some(own) => {
+                let (lasting, once) = (own.lasting(), own.once());
+                format!("ccsd used {} of CPU{}, and {} once", nanoseconds(lasting), share(lasting), nanoseconds(once))
+            }
+            None => format!("ccsd used {} of CPU{}", nanoseconds(accounting.own_cpu_ns), share(accounting.own_cpu_ns)),
+        });
     }
     let notes = match session.notes.len() {
         0 => String::new(),
@@ -287,14 +293,21 @@ fn cost(accounting: &Accounting) -> String {
     }
     let own = nanoseconds(accounting.own_cpu_ns);
     let peak = bytes(accounting.own_peak_rss_bytes);
-    match accounting.target_cpu_ns {
-        Some(target) => format!(
-            "target {} CPU; ccsd {own} CPU ({}), {peak} peak",
-            nanoseconds(target),
-            ratio(accounting.own_cpu_ns, target)
-        ),
-        None => format!("target's CPU time not known; ccsd {own} CPU, {peak} peak"),
-    }
+    let target = match accounting.target_cpu_ns {
+        Some(target) => format!("target {} CPU", nanoseconds(target)),
+        None => "target's CPU time not known".to_owned(),
+    };
+    let share = |own: u64| accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(own, all)));
+    let phases = accounting.own_cpu.map_or_else(String::new, |phases| {
+        let once: Vec<String> = phases
+            .iter()
+            .filter(|(phase, ns)| phase.is_once() && *ns > 0)
+            .map(|(phase, ns)| format!("{} {}", phase.text(), nanoseconds(ns)))
+            .collect();
+        let (lasting, sum) = (phases.lasting(), nanoseconds(phases.once()));
+        format!("; {} CPU{} as long as it ran, {sum} once ({})", nanoseconds(lasting), share(lasting), once.join(", "))
+    });
+    format!("{target}; ccsd {own} CPU{}, {peak} peak{phases}", share(accounting.own_cpu_ns))
 }
 
 /// Which tables were full, if any was.

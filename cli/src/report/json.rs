@@ -8,7 +8,7 @@ use ccsd_profile::view::{
     StackEntry, StackRow, StacksView, StatsView, SummaryView, ThreadsView, TimelineView, Total, TreeView,
 };
 use ccsd_profile::{
-    Accounting, ContextStats, CostCentreId, Intervals, NotSampled, Pace, Recovery, Session, ShedCounts,
+    Accounting, ContextStats, CostCentreId, Intervals, NotSampled, OwnCpu, Pace, Recovery, Session, ShedCounts,
     TruncationReason,
 };
 use serde::Serialize;
@@ -101,6 +101,8 @@ pub struct Counts {
     /// What of that is charged to [not sampled], by cause; null where that is not known.
     not_sampled_ns: Option<NotSampled>,
     own_cpu_ns: u64,
+    /// The same by phase; null where that is not known.
+    own_cpu_by_phase_ns: Option<OwnCpu>,
     own_peak_rss_bytes: u64,
     pushes: u64,
     frames: u64,
@@ -136,6 +138,7 @@ impl Counts {
             target_cpu_ns: accounting.target_cpu_ns,
             not_sampled_ns: accounting.not_sampled,
             own_cpu_ns: accounting.own_cpu_ns,
+            own_cpu_by_phase_ns: accounting.own_cpu,
             own_peak_rss_bytes: accounting.own_peak_rss_bytes,
             pushes: accounting.pushes,
             frames: accounting.frames,

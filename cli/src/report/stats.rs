@@ -1,9 +1,10 @@
 //! Size and cost of the profile itself: the columns of Spivey's Table I.
 
+use ccsd_profile::OwnCpu;
 use ccsd_profile::view::StatsView;
 
 use super::Shown;
-use crate::format::{bytes, count, ratio};
+use crate::format::{bytes, count, nanoseconds, ratio};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
@@ -67,6 +68,15 @@ pub fn text(shown: &Shown<'_>) -> String {
     if accounting.memory_bytes > 0 {
         let budget = bytes(accounting.memory_bytes);
         row("memory of all tables", bytes(accounting.held_bytes), format!("at the end; budget {budget} (--memory)"));
+    }
+    for (phase, ns) in accounting.own_cpu.iter().flat_map(OwnCpu::iter) {
+        let samples = accounting.received;
+        let remark = match (phase.is_once(), samples) {
+            (true, _) => "once, however long the session is".to_owned(),
+            (false, 0) => String::new(),
+            (false, samples) => format!("{:.1} us a sample", ns as f64 / 1e3 / samples as f64),
+        };
+        row(&format!("CPU: {}", phase.text()), nanoseconds(ns), remark);
     }
     for (table, times) in accounting.shed.iter() {
         row(&format!("full: {}", table.key().replace('_', " ")), count(times), format!("times {}", table.text()));

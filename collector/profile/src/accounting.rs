@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::context::ContextStats;
 use crate::not_sampled::NotSampled;
+use crate::own_cpu::OwnCpu;
 use crate::pace::Pace;
 use crate::shed::{Shed, ShedCounts};
 
@@ -105,6 +106,8 @@ pub struct Accounting {
     pub not_sampled: Option<NotSampled>,
     /// CPU time of the profiler, nanoseconds.
     pub own_cpu_ns: u64,
+    /// The same by what it was spent for. `None` before the session's end, and where it is not known.
+    pub own_cpu: Option<OwnCpu>,
     /// Largest resident set of the profiler, bytes.
     pub own_peak_rss_bytes: u64,
     /// Calls of `ContextTable::push`. Kept up by `Profile::take_update`.
@@ -183,6 +186,7 @@ impl Accounting {
             target_cpu_ns,
             not_sampled,
             own_cpu_ns,
+            own_cpu,
             own_peak_rss_bytes: _,
             pushes,
             frames,
@@ -220,6 +224,17 @@ impl Accounting {
             }
         }
         less(&mut later.own_cpu_ns, own_cpu_ns);
+        if *own_cpu_ns > 0 {
+            later.own_cpu = match (later.own_cpu, own_cpu) {
+                (Some(mut later), Some(earlier)) => {
+                    for (from, earlier) in later.numbers_mut().iter_mut().zip(earlier.numbers()) {
+                        less(from, earlier);
+                    }
+                    Some(later)
+                }
+                _ => None,
+            };
+        }
         less(&mut later.pushes, pushes);
         less(&mut later.frames, frames);
         less(&mut later.dropped_by_us, dropped_by_us);
@@ -248,6 +263,7 @@ impl Accounting {
             target_cpu_ns,
             not_sampled,
             own_cpu_ns,
+            own_cpu,
             own_peak_rss_bytes,
             pushes,
             frames,
@@ -287,6 +303,17 @@ impl Accounting {
                 add(to, more);
             }
         }
+        self.own_cpu = match (self.own_cpu, own_cpu) {
+            (Some(mut sum), Some(more)) => {
+                for (to, more) in sum.numbers_mut().iter_mut().zip(more.numbers()) {
+                    add(to, more);
+                }
+                Some(sum)
+            }
+            (Some(known), None) if *own_cpu_ns == 0 => Some(known),
+            (None, Some(known)) if self.own_cpu_ns == 0 => Some(*known),
+            _ => None,
+        };
         add(&mut self.own_cpu_ns, own_cpu_ns);
         self.own_peak_rss_bytes = self.own_peak_rss_bytes.max(*own_peak_rss_bytes);
         add(&mut self.pushes, pushes);

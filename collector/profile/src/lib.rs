@@ -33,6 +33,7 @@ mod named;
 mod naming;
 mod not_sampled;
 pub mod origin;
+mod own_cpu;
 mod pace;
 mod profile;
 pub mod query;
@@ -65,6 +66,7 @@ pub use limits::{Limits, MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX
 pub use merge::{Canonical, ChargeKey, ChargeSums, CostCentreKey};
 pub use model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
 pub use not_sampled::{NotSampled, Unseen};
+pub use own_cpu::{OwnCpu, Phase};
 pub use pace::{Pace, RateSpan};
 pub use profile::{Charge, Profile};
 pub use shed::{Shed, ShedCounts};

@@ -1,18 +1,19 @@
 //! The accounting of a session, and what is said of it at the end.
 
-use ccsd_profile::{Accounting, Shed};
+use ccsd_profile::{Accounting, OwnCpu, Phase, Shed};
 
 use super::Aggregator;
 use crate::batch::{Counts, part_of};
 use crate::perf::attr::Event;
 use crate::perf::layout::Layout;
-use crate::usage;
+use crate::usage::{self, Aside};
 
 impl Aggregator {
     /// Brings the accounting up to what has been counted. What went wrong is noted at the end.
     pub(super) fn account(&mut self, counts: &Counts, last: bool) {
         let spec = self.spec;
         let named_later = self.resolver.take_named_later();
+        let (own_cpu_ns, own_cpu) = self.own_cpu(counts);
         let threads = counts.ended_threads.saturating_add(self.profile.threads().len() as u64);
         let accounting: &mut Accounting = self.profile.accounting_mut();
         accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
@@ -31,13 +32,9 @@ impl Aggregator {
         accounting.read_late = counts.read_late;
         accounting.throttle_events = counts.throttle_events;
         accounting.pace = self.rates.pace(counts.duration_ns, counts.cost);
-        accounting.own_cpu_ns = match self.own_process {
-            true => usage::own_cpu_ns(),
-            false => {
-                let own = counts.sampler_cpu_ns.saturating_add(usage::thread_cpu_ns());
-                own.saturating_add(self.resolver.worker_cpu_ns())
-            }
-        };
+        accounting.own_cpu_ns = own_cpu_ns;
+        // Until the end it would only be one more thing that changes.
+        accounting.own_cpu = last.then_some(own_cpu);
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
             let used = counts.counted.map(|counted| counted.used);
@@ -82,6 +79,32 @@ impl Aggregator {
                 self.profile.add_note(&format!("and {more} more notes like these"));
             }
         }
+    }
+}
+
+impl Aggregator {
+    /// The session's own CPU time, and what it was spent for. Of a session that shares its process, that of its two threads
+    /// and of the process that reads images.
+    fn own_cpu(&self, counts: &Counts) -> (u64, OwnCpu) {
+        let worker = self.resolver.worker_cpu_ns();
+        let here = usage::thread_cpu_ns();
+        let total = match self.own_process {
+            true => usage::own_cpu_ns(),
+            false => counts.sampler_cpu_ns.saturating_add(here).saturating_add(worker),
+        };
+        let (images, names) = (usage::aside_ns(Aside::Images), usage::aside_ns(Aside::KernelNames));
+        let (start, kernel, worker) = match self.own_process {
+            true => (self.started_ns.0, self.started_ns.1.saturating_add(self.resolver.kernel_names_beside_ns()), 0),
+            false => (0, 0, worker),
+        };
+        let parts = [
+            (Phase::Start, start),
+            (Phase::KernelNames, kernel.saturating_add(names)),
+            (Phase::Images, images.saturating_add(counts.sampler_images_ns).saturating_add(worker)),
+            (Phase::Sampling, counts.sampler_cpu_ns.saturating_sub(counts.sampler_images_ns)),
+            (Phase::Aggregating, here.saturating_sub(images).saturating_sub(names)),
+        ];
+        (total, OwnCpu::split(total, &parts))
     }
 }
 

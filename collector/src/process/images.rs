@@ -20,6 +20,7 @@ use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
 use crate::procfs;
 use crate::system;
+use crate::usage::{Aside, aside};
 
 /// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
 /// libraries mapped at once, but only through all its processes together.
@@ -160,22 +161,26 @@ impl Images {
                 if let Some(index) = self.recent.image(&mapped) {
                     return index;
                 }
-                let name = mapped.name();
-                let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
-                let file = file.filter(|file| self.may_keep(file));
-                let Some((key, file)) = file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) else {
-                    return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
-                };
-                let kept = file.try_clone();
-                let index = self.intern(Key::File(key.clone()), &name, mapped.pid, || ccsd_worker::open(file));
-                if let Ok(file) = kept
-                    && index != ImageIndex::UNKNOWN
-                {
-                    self.recent.keep(&mapped, file, key, index);
-                }
-                index
+                aside(Aside::Images, || self.open_file(mapped))
             }
         }
+    }
+
+    fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
+        let name = mapped.name();
+        let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
+        let file = file.filter(|file| self.may_keep(file));
+        let Some((key, file)) = file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) else {
+            return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
+        };
+        let kept = file.try_clone();
+        let index = self.intern(Key::File(key.clone()), &name, mapped.pid, || ccsd_worker::open(file));
+        if let Ok(file) = kept
+            && index != ImageIndex::UNKNOWN
+        {
+            self.recent.keep(&mapped, file, key, index);
+        }
+        index
     }
 
     /// The image of what a process maps; its generated code, if that is what it is, goes to `code`.

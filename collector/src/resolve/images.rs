@@ -16,7 +16,7 @@ use crate::jit::JitNames;
 use crate::process::images::ImageIndex;
 use crate::unwind::Frame;
 
-use super::Resolver;
+use super::{Resolver, kernel};
 
 /// Notes about images that are not kept, beyond which no more are.
 const MAX_NOTES: usize = 256;
@@ -160,6 +160,11 @@ impl Resolver {
             total = total.saturating_sub(held(oldest));
             self.left.drop_names(oldest);
         }
+    }
+
+    /// CPU time of threads beside this one that read the kernel's names for this process, nanoseconds.
+    pub fn kernel_names_beside_ns(&self) -> u64 {
+        if self.kernel.is_some() { kernel::beside_ns() } else { 0 }
     }
 
     /// CPU time that another process has spent for names, nanoseconds, by its own account.

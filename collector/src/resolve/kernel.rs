@@ -8,12 +8,14 @@
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ccsd_symbolizer::KernelSymbols;
 
 use super::kernel_store;
 use crate::promptness::become_favoured;
+use crate::usage::thread_cpu_ns;
 
 /// The table, or why there is none.
 pub type Symbols = Result<KernelSymbols, String>;
@@ -28,6 +30,14 @@ struct Shared {
     table: Option<(u64, Cell)>,
     /// The kernel proper's, if they were kept.
     proper: Option<Arc<Symbols>>,
+}
+
+/// CPU time of threads that have read the kernel's list, nanoseconds.
+static BESIDE_NS: AtomicU64 = AtomicU64::new(0);
+
+/// CPU time that threads of this process have spent on the kernel's names beside those of its sessions, nanoseconds.
+pub fn beside_ns() -> u64 {
+    BESIDE_NS.load(Ordering::Relaxed)
 }
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared { users: 0, table: None, proper: None });
@@ -60,8 +70,16 @@ impl KernelNames {
                 // Without a thread it is read by who needs it first.
                 let _ = std::thread::Builder::new().name("ccsd-kallsyms".to_owned()).spawn(move || {
                     become_favoured();
-                    if let Ok(symbols) = cell.get_or_init(read).as_ref() {
+                    let read_here = || {
+                        let symbols = read();
+                        // Before who waits for them can go on.
+                        BESIDE_NS.fetch_add(thread_cpu_ns(), Ordering::Relaxed);
+                        symbols
+                    };
+                    if let Ok(symbols) = cell.get_or_init(read_here).as_ref() {
+                        let before = thread_cpu_ns();
                         kernel_store::save(symbols);
+                        BESIDE_NS.fetch_add(thread_cpu_ns().saturating_sub(before), Ordering::Relaxed);
                     }
                 });
             }

@@ -14,6 +14,7 @@ use super::outcome::Stop;
 use super::roots::{Covered, ImageRoots};
 use super::tables::Tables;
 use crate::process::images::{ImageIndex, Images};
+use crate::usage::{Aside, aside};
 
 /// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
 const IMAGE_SPAN: u64 = 1 << 33;
@@ -108,7 +109,7 @@ impl LoadedImages {
 
     #[cold]
     fn load(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) {
-        let image = self.read(unwinder, index, images);
+        let image = aside(Aside::Images, || self.read(unwinder, index, images));
         let position = index.0 as usize;
         if self.list.len() <= position {
             self.list.resize_with(position + 1, || None);

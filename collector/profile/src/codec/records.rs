@@ -72,6 +72,8 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
 /// Where the rates stand among the numbers: the last of them, as there may be any number of rates. What lies between them
 /// and the others is for others to come.
 const PACE_AT: usize = 48;
+/// Where the profiler's own CPU time by phase stands among the numbers: all 0 where that is not known.
+const OWN_CPU_AT: usize = 18;
 /// Where the CPU time that is in no sample stands among the numbers: 1 if it is known, then nanoseconds by cause.
 const NOT_SAMPLED_AT: usize = 36;
 
@@ -104,6 +106,10 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
         a.memory_bytes,
     ];
     let mut numbers = numbers.to_vec();
+    if let Some(own_cpu) = &a.own_cpu {
+        numbers.resize(OWN_CPU_AT, 0);
+        numbers.extend(own_cpu.numbers());
+    }
     if let Some(not_sampled) = &a.not_sampled {
         numbers.resize(NOT_SAMPLED_AT, 0);
         numbers.push(1);
@@ -158,6 +164,13 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
     ];
     for (field, &number) in fields.into_iter().zip(&numbers) {
         *field = number;
+    }
+    let own_cpu = numbers.get(OWN_CPU_AT..NOT_SAMPLED_AT.min(numbers.len())).unwrap_or_default();
+    if own_cpu.iter().any(|&ns| ns > 0) {
+        let sums = a.own_cpu.get_or_insert_default().numbers_mut().iter_mut();
+        for (sum, &number) in sums.zip(own_cpu) {
+            *sum = number;
+        }
     }
     if numbers.get(NOT_SAMPLED_AT) == Some(&1) {
         let sums = a.not_sampled.get_or_insert_default().numbers_mut().iter_mut();

@@ -44,6 +44,8 @@ struct Data {
     images: Vec<String>,
     /// Name, image, file and line of the declaration.
     functions: Vec<(String, usize, Option<String>, u32)>,
+    /// The functions that only start the program or its threads: the page folds them until it is asked for them.
+    startup: Vec<u32>,
     /// Of every node of the tree of stacks: the node of its caller, before it, or -1.
     parents: Vec<i64>,
     /// Its function * 2, + 1 if the entry is marked.
@@ -155,6 +157,9 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
         entries.push(numbers.pruned() * 2 + 1);
         weights.push(weight);
     }
+    let mut startup: Vec<u32> =
+        profile.startup_functions().iter().filter_map(|id| numbers.known.get(id).copied()).collect();
+    startup.sort_unstable();
     let mut remarks = export.remarks();
     if left_out > 0 {
         let share = 100.0 * left_out_weight as f64 / (tree.total.weight.max(1)) as f64;
@@ -195,6 +200,7 @@ fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Tim
         unit: unit_name(metric.unit),
         images: numbers.images,
         functions: numbers.functions,
+        startup,
         parents,
         entries,
         gaps,

@@ -21,7 +21,8 @@ class Model {
     this.count = count;
   }
 
-  /* The tree that a question leaves: {hide, only, focus, ignore: lists of patterns}. What a hidden function spent itself counts for
+  /* The tree that a question leaves: {hide, only, focus, ignore: lists of patterns; startup: whether functions that only start
+   * the program are shown}. What a hidden function spent itself counts for
    * its nearest visible caller; stacks without a focussed function, or with an ignored one, do not count. */
   ask(question) {
     const sets = {};
@@ -39,7 +40,9 @@ class Model {
     }
     const hidden = new Uint8Array(this.functions.length);
     for (let id = 0; id < hidden.length; id++) hidden[id] = (sets.hide && sets.hide[id]) || (sets.only && !sets.only[id]) ? 1 : 0;
-    const hides = !!(sets.hide || sets.only);
+    const folds = !question.startup && this.data.startup.length > 0;
+    if (folds) for (const id of this.data.startup) hidden[id] = 1;
+    const hides = !!(sets.hide || sets.only) || folds;
     const tree = new Tree(this);
     const count = this.count;
     const place = new Int32Array(count); // node here -> node there

@@ -7,7 +7,7 @@ class Page {
   constructor(data) {
     this.data = data;
     this.model = new Model(data);
-    this.state = { view: "flame", search: "", hide: "", focus: "", ignore: "", function: -1, sort: "self", up: false };
+    this.state = { view: "flame", search: "", hide: "", focus: "", ignore: "", function: -1, sort: "self", up: false, startup: false };
     this.shown = 500;
     const dark = window.matchMedia && window.matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.classList.toggle("dark", dark);
@@ -53,6 +53,8 @@ class Page {
     element("reset").addEventListener("click", () => this.reset());
     for (const tab of document.querySelectorAll("nav [data-view]")) tab.addEventListener("click", () => this.open(tab.dataset.view));
     element("turn").addEventListener("click", () => this.turn());
+    element("startup").hidden = !this.data.startup.length;
+    element("startup").addEventListener("click", () => this.startup());
     element("theme").addEventListener("click", () => this.theme());
     element("most").addEventListener("input", () => this.draw());
     element("more").addEventListener("click", () => { this.shown = Infinity; this.draw(); });
@@ -79,6 +81,7 @@ class Page {
     else if (views[event.key - 1]) this.open(views[event.key - 1]);
     else if (event.key === "t") this.theme();
     else if (event.key === "i") this.turn();
+    else if (event.key === "s" && this.data.startup.length) this.startup();
     else if (event.key === "h" && name) this.also("hide", name);
     else if (event.key === "f" && name) this.also("focus", name);
   }
@@ -104,6 +107,14 @@ class Page {
     this.flame.draw();
   }
 
+  /* Shows or folds the functions that only start the program or its threads. */
+  startup() {
+    this.state.startup = !this.state.startup;
+    this.write();
+    this.fill();
+    this.ask();
+  }
+
   theme() {
     document.documentElement.classList.toggle("dark");
     this.draw();
@@ -120,6 +131,7 @@ class Page {
       if (this.state[key]) parts.push(key + "=" + encodeURIComponent(this.state[key]));
     }
     if (this.state.up) parts.push("up=1");
+    if (this.state.startup) parts.push("startup=1");
     if (this.timeline && this.timeline.text) parts.push("time=" + this.timeline.text);
     if (this.state.function >= 0) parts.push("function=" + this.state.function);
     this.hash = "#" + parts.join("&");
@@ -136,6 +148,7 @@ class Page {
     const sort = given.get("sort") === "total" ? "inherited" : given.get("sort");
     this.state.sort = ["self", "inherited", "name", "image"].includes(sort) ? sort : "self";
     this.state.up = given.get("up") === "1";
+    this.state.startup = given.get("startup") === "1";
     const chosen = Number(given.get("function") ?? -1);
     this.state.function = Number.isInteger(chosen) && chosen >= 0 && chosen < this.model.functions.length ? chosen : -1;
     if (given.get("theme") === "dark" || given.get("theme") === "light") {
@@ -146,15 +159,17 @@ class Page {
 
   fill() {
     for (const key of ["search", "hide", "focus", "ignore"]) element(key).value = this.state[key];
+    element("startup").setAttribute("aria-pressed", this.state.startup);
+    element("startup").textContent = this.state.startup ? "fold start-up" : "show start-up";
   }
 
   /* A new question: everything anew. Several patterns are separated by ";;", which no name has. */
   ask() {
     const patterns = text => text.split(";;").map(it => it.trim()).filter(Boolean);
     const begun = performance.now();
-    const { hide, focus, ignore } = this.state;
+    const { hide, focus, ignore, startup } = this.state;
     if (this.timeline) this.model.weights = this.timeline.weights(this.data.weights);
-    this.tree = this.model.ask({ hide: patterns(hide), focus: patterns(focus), ignore: patterns(ignore) });
+    this.tree = this.model.ask({ hide: patterns(hide), focus: patterns(focus), ignore: patterns(ignore), startup });
     for (const id of ["hide", "focus", "ignore"]) {
       element(id).classList.toggle("wrong", patterns(this.state[id]).some(it => this.tree.unmatched.includes(it)));
     }
