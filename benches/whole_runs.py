@@ -5,9 +5,12 @@
 
 Two programs: one that burns half a second of CPU, for start-up and exit, and GCC's cc1 on a made-up file of 300 functions.
 Rounds are interleaved: bare, then each profiler, then again. Printed are medians, and of the ratios the least and the largest.
+Before them, what the first run costs ccsd, by phase: as it is (run this first after a boot), with all caches empty (root: the page
+cache and the kept kernel symbols are dropped, ccsd is a fresh copy), and again with them filled.
 """
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -34,6 +37,57 @@ def source(functions):
                      f" switch (r & 7) {{ case 0: r += {i}; break; case 1: r -= n; break; case 5: r *= 3; break; default: r ^= i; }} }}"
                      + (f" return r + f{i - 1}(s, n - 1); }}" if i else " return r; }"))
     return "\n".join(lines) + "\n"
+
+
+KEPT = "/var/cache/ccsd/kernel-symbols"
+
+
+def empty_caches():
+    """Whether the kernel's caches and ccsd's could be emptied."""
+    if os.geteuid() != 0:
+        return False
+    if os.path.exists(KEPT):
+        os.remove(KEPT)
+    os.sync()
+    try:
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+            file.write("3")
+    except OSError:
+        return False
+    return True
+
+
+def first_runs(ccsd, program, folder):
+    with open("/proc/uptime", encoding="ascii") as file:
+        up = float(file.read().split()[0])
+    print(f"the first run, {up / 60:.0f} minutes after the boot: ccsd's CPU time by phase, ms")
+    out, home, copy = os.path.join(folder, "first"), os.path.join(folder, "home"), os.path.join(folder, "ccsd")
+    os.makedirs(home, exist_ok=True)
+    titles = False
+    for name in ("as it is", "empty caches", "again", "again"):
+        binary = ccsd
+        if name == "empty caches":
+            shutil.copy(ccsd, copy)
+            if not empty_caches():
+                print("not root, or caches cannot be dropped: no run with empty ones")
+                break
+            binary = copy
+        began = time.monotonic()
+        environment = dict(os.environ, HOME=home, XDG_CACHE_HOME=os.path.join(home, "cache"))
+        process = subprocess.Popen([binary, "record", "--no-daemon", "-q", "-o", out, "--", *program], env=environment)
+        _, status, _ = os.wait4(process.pid, 0)
+        wall = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            sys.exit(f"the first run failed: {process.returncode}")
+        report = subprocess.run([binary, "report", "--json", out], capture_output=True, check=True)
+        accounting = json.loads(report.stdout)["accounting"]
+        phases = accounting["own_cpu_by_phase_ns"]
+        if not titles:
+            print(f"{'':14}{'wall':>10}{'all':>8}" + "".join(f"{phase:>14}" for phase in phases))
+            titles = True
+        print(f"{name:14}{wall:8.3f} s{accounting['own_cpu_ns'] / 1e6:8.1f}" + "".join(f"{ns / 1e6:14.1f}" for ns in phases.values()))
+    print()
 
 
 def rounds(title, commands, out, count):
@@ -87,6 +141,7 @@ def main():
             commands["ccsd"] = [arguments.ccsd, "record", "--no-daemon", "-q", "-F", arguments.rate, "-o", out, "--", *program]
             return commands
 
+        first_runs(arguments.ccsd, [burn], folder)
         rounds("half a second of CPU", beside([burn]), out, arguments.rounds)
         if os.path.exists(cc1):
             text = os.path.join(folder, "many.c")

@@ -2,8 +2,10 @@
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
+use ccsd_profile::Phase;
 use ccsd_profile::view::ProcessRow;
 use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
@@ -43,6 +45,34 @@ fn main() -> ExitCode {
                 2,
                 0.01,
             );
+        })
+        .test("what_was_spent_before_execve_is_not_ccsd_s", &[CC], || {
+            // As `cargo run` does right after it has built.
+            const BEFORE_S: i64 = 5;
+            let dir = scratch();
+            let file = dir.path().join("profile.ccsd");
+            let mut command = ccsd(["record", "-o"]);
+            command.arg(&file).arg("--").arg(build("weights.c", &["-O1"])).arg("300");
+            // SAFETY: between fork and exec this reads a clock and nothing else.
+            unsafe {
+                command.pre_exec(|| {
+                    let spent = || nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
+                    while spent()?.tv_sec() < BEFORE_S {}
+                    Ok(())
+                });
+            }
+            let recorded = Recorded::open(dir, &file, Ended::of(&mut command));
+            let accounting = recorded.assert_whole().profile.accounting();
+            let own = accounting.own_cpu.unwrap();
+            assert_eq!(own.once() + own.lasting(), accounting.own_cpu_ns);
+            assert!(accounting.own_cpu_ns < BEFORE_S.unsigned_abs() * 1_000_000_000, "{own:?}");
+            for phase in [Phase::Start, Phase::Images, Phase::Sampling, Phase::Aggregating] {
+                assert!(own.get(phase) > 0, "{phase:?}: {own:?}");
+            }
+            let stats = Ended::of(ccsd(["report", "--stats"]).arg(&file)).stdout;
+            for (phase, _) in own.iter() {
+                assert!(stats.contains(&format!("CPU: {}", phase.text())), "{stats}");
+            }
         })
         .test("what_is_too_short_to_be_sampled_is_accounted_for", &[CC], || {
             // The kernel begins a new period with every new thread, so one that lives for less than a period is not

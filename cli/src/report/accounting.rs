@@ -343,7 +343,7 @@ fn is_doubtful(accounting: &Accounting) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_profile::{Limits, NotSampled, Unseen};
+    use ccsd_profile::{Limits, NotSampled, OwnCpu, Phase, Unseen};
 
     fn profile() -> Profile {
         let session = Session {
@@ -417,6 +417,20 @@ mod tests {
             "{said}"
         );
         assert!(is_unseen(profile.accounting()));
+    }
+
+    #[test]
+    fn what_a_session_pays_once_is_no_share() {
+        let mut profile = profile();
+        assert!(line(&profile, Layout::PLAIN).contains(" ccsd used 38.0 ms of CPU (0.88%); "));
+        let parts = [(Phase::Start, 2_000_000), (Phase::Images, 20_000_000), (Phase::Sampling, 9_000_000)];
+        profile.accounting_mut().own_cpu = Some(OwnCpu::split(38_000_000, &parts));
+        let said = line(&profile, Layout::PLAIN);
+        assert!(said.contains(" ccsd used 16.0 ms of CPU (0.37%), and 22.0 ms once; "), "{said}");
+        let said = text(&profile, None, Vec::new(), Layout::PLAIN);
+        let cost = "# cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%), 20.0 MiB peak; 16.0 ms CPU (0.37%) as long as it ran, \
+                    22.0 ms once (start-up 2.00 ms, images and names 20.0 ms)\n";
+        assert!(said.ends_with(cost), "{said}");
     }
 
     #[test]
