@@ -28,6 +28,10 @@ use kernel::KernelNames;
 /// It is checked after every image that is read, too.
 const FRAMES_PER_CHECK: u64 = 512;
 
+/// Addresses of an image that stand for themselves where neither symbols nor unwind tables tell in which function they are, so
+/// that they can be named later. All others of the image are one function.
+const MAX_BARE_ADDRESSES: u32 = 1024;
+
 /// For how long a frame goes without a name where there was nobody to ask, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
@@ -133,6 +137,7 @@ impl Resolver {
             names: None,
             jit: None,
             used: 0,
+            bare_addresses: 0,
             too_large: false,
         });
     }
@@ -247,9 +252,13 @@ impl Resolver {
 
     /// Enters the functions that have been found.
     fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
-        let Some(image) = self.images.get(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
+        let nameless = self.nameless(frame);
+        let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
         if self.functions.is_empty() {
-            self.arena.push(profile.add_cost_centre(self.nameless(frame)));
+            let is_told = image.elf.is_some() && image.bare_addresses < MAX_BARE_ADDRESSES;
+            image.bare_addresses += u32::from(is_told);
+            let start = is_told.then_some(frame.address);
+            self.arena.push(profile.add_cost_centre(CostCentre { start, ..nameless }));
             return (LineId::UNKNOWN, false);
         }
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);

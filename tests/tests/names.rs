@@ -2,14 +2,16 @@
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Collecting, Record};
+use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, NM, Need, Suite, UNSHARE};
+use serde_json::{Value, json};
 
 const RATE: [&str; 2] = ["-F", "1999"];
 const CHROOT: Need = Need::Program("chroot", "coreutils");
@@ -18,6 +20,7 @@ const XZ: Need = Need::Program("xz", "xz-utils");
 fn main() -> ExitCode {
     Suite::new()
         .test("stripped", &[CC, NM], stripped)
+        .test("without_tables", &[CC, NM], without_tables)
         .test("mini_debug_info", &[CC, NM, XZ], mini_debug_info)
         .test("debug_file_in_another_mount_namespace", &[CC, NM, UNSHARE, Need::Root], || {
             let (dir, at) = (scratch(), scratch());
@@ -93,6 +96,44 @@ fn stripped() {
     assert!(recorded.samples(&inner).own > 300, "{:?}", recorded.names());
     let in_program = recorded.names().into_iter().filter(|name| name.starts_with("program+")).count();
     assert!(in_program <= 12, "some of {:?} are parts of one function", recorded.names());
+}
+
+/// Neither symbols nor unwind tables: every address stands for itself, and is in the function that it can be named after later,
+/// by the build id of its image.
+fn without_tables() {
+    let dir = scratch();
+    let whole = build(
+        "images.c",
+        &["-O1", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wl,--build-id=0x0123456789abcdef"],
+    );
+    let program = dir.path().join("program");
+    objcopy(&["--strip-all"], &whole, &program);
+    let recorded = Record::new(&program, &["now"]).options(&RATE).run();
+    recorded.assert_whole();
+    let listing = run(Command::new("nm").arg("--numeric-sort").arg(&whole));
+    let symbols: Vec<(u64, &str)> = listing
+        .lines()
+        .filter_map(|line| {
+            let (address, rest) = line.split_once(' ')?;
+            let (kind, name) = rest.split_once(' ')?;
+            Some((u64::from_str_radix(address, 16).ok().filter(|_| "tT".contains(kind))?, name))
+        })
+        .collect();
+    let report = Ended::of(ccsd(["report", "--json", "-n", "0"]).arg(&recorded.file));
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    let mut own: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in report["flat"]["rows"].as_array().unwrap() {
+        let name = row["name"].as_str().unwrap();
+        let Some(address) = name.strip_prefix("program+0x") else { continue };
+        let address = u64::from_str_radix(address, 16).unwrap();
+        assert_eq!((&row["build_id"], &row["start"]), (&json!("0123456789abcdef"), &json!(address)), "{row}");
+        let function = symbols.iter().rfind(|(start, _)| *start <= address).unwrap().1;
+        *own.entry(function).or_default() += row["samples_self"].as_u64().unwrap();
+    }
+    assert!(own["image_loop"] > 300, "{own:?}");
+    for function in ["main", "image_work"] {
+        assert!(own.contains_key(function), "{function} is on no stack: {own:?}");
+    }
 }
 
 fn mini_debug_info() {

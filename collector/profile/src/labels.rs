@@ -51,9 +51,13 @@ pub struct Definition {
     /// Line of its declaration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// Where it begins in its image (SVMA).
+    /// Where it begins in its image (SVMA); of a function without a name, perhaps only an address in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
+    /// The GNU build id of its image, where the function has no name: with `start` it can be named later, by whoever has the
+    /// debug information.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<String>,
     /// What text shows behind its name, in parentheses; `None` where no other function has the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apart: Option<String>,
@@ -163,6 +167,7 @@ impl<'a> Labels<'a> {
             file: centre.and_then(|it| it.file.clone()),
             line: centre.map(|it| it.line).filter(|&line| line > 0),
             start: centre.and_then(|it| it.start),
+            build_id: centre.filter(|it| it.name().is_none()).and_then(|it| build_id(self.profile, it)),
             apart: self.apart(id),
             short_name: self.short_name(id),
         }

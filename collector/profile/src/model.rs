@@ -27,7 +27,8 @@ pub struct CostCentre {
     pub linkage_name: Option<String>,
     /// Demangled; `None` when equal to the linkage name or when there is no name.
     pub display_name: Option<String>,
-    /// Address in its image (SVMA): names it as `image+0x...` when there is no linkage name.
+    /// Address in its image (SVMA): names it as `image+0x...` when there is no linkage name. Where nothing tells where the
+    /// function begins, that of an instruction in it.
     pub start: Option<u64>,
     /// File of the declaration.
     pub file: Option<String>,

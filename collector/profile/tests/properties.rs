@@ -6,7 +6,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::view::{FlatView, GraphView, Selection};
-use ccsd_profile::{ContextId, ContextTable, CostCentreId, History, Limits, NotSampled, Profile, Unseen};
+use ccsd_profile::{
+    ContextId, ContextTable, CostCentreId, History, Limits, NotSampled, OwnCpu, Phase, Profile, Unseen,
+};
 use common::{Maker, session};
 use proptest::prelude::*;
 
@@ -216,6 +218,9 @@ proptest! {
         first.apply(&maker.profile.take_update()).unwrap();
         charge(&mut maker, after);
         maker.profile.accounting_mut().not_sampled = Some(split);
+        let own_cpu = OwnCpu::split(1_000, &[(Phase::Start, split.total()), (Phase::Aggregating, 3)]);
+        maker.profile.accounting_mut().own_cpu = Some(own_cpu);
+        maker.profile.accounting_mut().own_cpu_ns = 1_000;
         let update = maker.profile.take_update();
         first.apply(&update).unwrap();
         let mut encoder = ccsd_profile::Encoder::new(Vec::new(), &session()).unwrap();
@@ -225,11 +230,13 @@ proptest! {
         let mut rest = Maker::new();
         charge(&mut rest, &unseen);
         rest.profile.accounting_mut().not_sampled = Some(split);
+        rest.profile.accounting_mut().own_cpu = Some(own_cpu);
         merged.merge(&rest.profile).unwrap();
 
         let sampled: u64 = samples.iter().map(|(_, weight)| weight).sum();
         for profile in [&maker.profile, &first, &read, &merged] {
             prop_assert_eq!(profile.accounting().not_sampled, Some(split));
+            prop_assert_eq!(profile.accounting().own_cpu, Some(own_cpu));
             let view = FlatView::new(profile, &Selection::all());
             prop_assert_eq!(view.total.weight, sampled + split.total());
             prop_assert_eq!(view.total.samples, samples.len() as u64);

@@ -34,6 +34,8 @@ pub(super) struct ImageSymbols {
     pub(super) jit: Option<Box<JitNames>>,
     /// When it was last asked, in frames resolved.
     pub(super) used: u64,
+    /// Addresses that stand for themselves, because nothing tells in which function they are.
+    pub(super) bare_addresses: u32,
     /// It alone takes more than there may be: its debug information is not read again.
     pub(super) too_large: bool,
 }
