@@ -223,7 +223,10 @@ pub struct ImportArgs {
     /// An older profile of this name is replaced, any other file is not.
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
     pub output: PathBuf,
-    /// The event whose samples are imported, where several were recorded [default: the first of a recording, all of a text]
+    /// The event whose samples are imported, where several were recorded [default: the first that has samples]
+    ///
+    /// Without it the events of a group become metrics beside each other, for --metric of the views to choose; so do all events
+    /// of a text.
     #[arg(short, long, value_name = "NAME")]
     pub event: Option<String>,
 }
@@ -234,6 +237,7 @@ Examples:
   ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd
   perf record -g -o - ./prog | ccsd import -
   ccsd import -e cycles                    of several events this one
+  ccsd import && ccsd report --metric page-faults   one of a group's, as of -e '{cpu-clock,page-faults}:S'
   ccsd import script.txt                   what perf printed elsewhere, as here:
   perf script --header --no-inline --max-stack 65535 \\
     -F comm,pid,tid,time,event,period,ip,sym,dso > script.txt";

@@ -171,6 +171,13 @@ impl Aggregator {
         self
     }
 
+    /// The same for samples of so many metrics.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: usize) -> Aggregator {
+        self.metrics = metrics;
+        self
+    }
+
     /// The same where sampling is to stay within a budget of overhead.
     pub fn within(mut self, overhead: Option<Overhead>) -> Aggregator {
         self.rates = Rates::new(self.spec.rate_hz, overhead);
@@ -307,6 +314,7 @@ impl Aggregator {
         let mut samples_left = batch.items.iter().filter(|item| matches!(item, Item::Sample { .. })).count() as u64;
         self.resolver.begin_batch(&mut self.profile, &batch.frames);
         let mut frames = batch.frames.as_slice();
+        let mut further_weights = batch.further_weights.as_slice();
         for item in batch.items.drain(..) {
             match item {
                 Item::Sample { thread, time, frames: count, common, gap, root, weights } => {
@@ -314,7 +322,10 @@ impl Aggregator {
                     frames = rest;
                     before_sample(self, samples_left);
                     samples_left -= 1;
-                    self.sample(thread, time, stack, Outside { root, common, gap }, &weights);
+                    let count = self.metrics.saturating_sub(MAX_METRICS).min(further_weights.len());
+                    let (further, rest) = further_weights.split_at(count);
+                    further_weights = rest;
+                    self.sample(thread, time, stack, Outside { root, common, gap }, (&weights, further));
                 }
                 Item::Crash { death, thread, time, frames: count, common, gap, root } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
@@ -384,7 +395,7 @@ impl Aggregator {
         time: u64,
         stack: &[Frame],
         outside: Outside,
-        weights: &[u64; MAX_METRICS],
+        (weights, further): (&[u64; MAX_METRICS], &[u64]),
     ) {
         if !self.lent && self.profile.is_tight() {
             self.lent = true;
@@ -405,7 +416,11 @@ impl Aggregator {
             weights[1] = thread.cycles.round(weights[1], cycles::unit(self.spec.period_ns()));
         }
         self.weighed = self.weighed.saturating_add(weights[0]);
-        self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics]);
+        if further.is_empty() {
+            self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics.min(MAX_METRICS)]);
+        } else {
+            self.profile.charge(at.thread, at.context, at.line, &[weights.as_slice(), further].concat());
+        }
 
         let accounting = self.profile.accounting_mut();
         accounting.frames += at.depth;

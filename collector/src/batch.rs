@@ -12,7 +12,7 @@ use crate::process::{LeftOut, ProcessKey, ThreadKey};
 use crate::unwind::memory::Refusals;
 use crate::unwind::{Frame, Gap, Root};
 
-/// Metrics of one sample: the event's own, and the TSC cycles where they are read.
+/// Metrics that ccsd's own samples have: the event's own, and the TSC cycles where they are read.
 pub const MAX_METRICS: usize = 2;
 
 /// Bytes that each buffer of an empty batch keeps at most: a stack of 50,000 frames fits.
@@ -106,7 +106,7 @@ pub enum Item {
         gap: Option<Gap>,
         /// Where the stack ends.
         root: Root,
-        /// Weight per metric.
+        /// Weight by each of the first metrics; see [`Batch::further_weights`].
         weights: [u64; MAX_METRICS],
     },
 }
@@ -250,6 +250,9 @@ pub struct Batch {
     pub items: Vec<Item>,
     /// The frames of all its samples, one after the other, each stack innermost first.
     pub frames: Vec<Frame>,
+    /// The weights of its samples by the metrics after the first [`MAX_METRICS`], one sample after the other. Only imports
+    /// have as many metrics.
+    pub further_weights: Vec<u64>,
     /// Counts at its end.
     pub counts: Counts,
     /// Whether it ends an interval.
@@ -261,6 +264,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.items.clear();
         self.frames.clear();
+        self.further_weights.clear();
         self.items.shrink_to(MAX_KEPT_BYTES / size_of::<Item>());
         self.frames.shrink_to(MAX_KEPT_BYTES / size_of::<Frame>());
         self.mark = Mark::None;

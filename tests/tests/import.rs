@@ -93,6 +93,57 @@ fn main() -> ExitCode {
             let ended = Ended::of(ccsd(["import", "-e", "other"]).arg(&data).arg("-o").arg(&profile));
             ended.assert_refused(2, &["no event other", "cpu-clock, page-faults"]);
         })
+        .test("events_of_a_group_are_metrics", &[CC, PERF], || {
+            let dir = scratch();
+            // The leader samples for all; each samples for itself; with stack bytes between and behind the counters.
+            for (group, options) in [
+                ("{cpu-clock,page-faults}:S", &["-g"][..]),
+                ("{task-clock,page-faults,context-switches}:S", &["--call-graph", "dwarf,4096"]),
+                ("{page-faults,cpu-clock}:S", &["-c", "10"]),
+                ("{cpu-clock,page-faults}", &["-g"]),
+                ("cpu-clock:S", &["-g"]),
+                ("{cpu-clock,page-faults}:S", &["-a", "-g"]),
+            ] {
+                let data = record_events(dir.path(), group, options);
+                let counts = weights(&data);
+                let profile = import(&data);
+                let events: Vec<&str> = group.trim_end_matches(":S").trim_matches(['{', '}']).split(',').collect();
+                for event in &events {
+                    // perf makes no sample of an event that has counted nothing.
+                    let (samples, sum) = counts.get(*event).copied().unwrap_or_default();
+                    assert_eq!(weight(&profile, event), sum, "{event} of {group}: {counts:?}");
+                    let alone = dir.path().join("alone.ccsd");
+                    let ended = Ended::of(ccsd(["import", "-e", event]).arg(&data).arg("-o").arg(&alone));
+                    if samples == 0 {
+                        ended.assert_refused(2, &["has no samples"]);
+                        continue;
+                    }
+                    assert!(ended.status.success(), "{ended:?}");
+                    let document = report(&alone);
+                    assert_eq!(document["accounting"]["received"].as_u64(), Some(samples), "{event} of {group}");
+                    assert_eq!(weight(&alone, event), sum, "{event} of {group}, alone");
+                }
+                assert!(counts.values().all(|&(samples, sum)| samples > 0 && sum > 0), "{counts:?}");
+                // The first has most of the samples.
+                assert!(counts[events[0]].0 > 20, "{counts:?}");
+            }
+        })
+        .test("groups_through_pipes_and_compressed", &[CC, PERF], || {
+            let dir = scratch();
+            let mut ways = vec![&["-g"][..]];
+            if perf_compresses() {
+                ways.push(&["-z", "-g"]);
+            }
+            for options in ways {
+                let data = events_to_pipe(dir.path(), "{cpu-clock,page-faults}:S", options);
+                let counts = weights(&data);
+                let profile = import(&data);
+                for (event, (_, sum)) in &counts {
+                    assert_eq!(weight(&profile, event), *sum, "{event} of {options:?}: {counts:?}");
+                }
+                assert_eq!(counts.len(), 2, "{counts:?}");
+            }
+        })
         .test("text_with_few_fields", &[CC, PERF], || {
             let dir = scratch();
             let data = record(dir.path(), &["-g", "--sample-cpu"]);
@@ -237,13 +288,22 @@ fn record(dir: &Path, options: &[&str]) -> PathBuf {
 
 /// What perf writes to a pipe, in a file.
 fn record_to_pipe(dir: &Path, options: &[&str]) -> PathBuf {
+    events_to_pipe(dir, "cpu-clock", options)
+}
+
+fn events_to_pipe(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     let data = dir.join("pipe.data");
     let program = build("recursion.c", &FLAGS);
     // The program itself must not write there.
     let script =
-        r#"perf record -q -e cpu-clock -F 999 "$@" -o - -- sh -c 'exec "$0" three 30 20 >&2' "$PROGRAM" | cat"#;
+        r#"perf record -q -e "$EVENTS" -F 999 "$@" -o - -- sh -c 'exec "$0" three 30 20 >&2' "$PROGRAM" | cat"#;
     let mut shell = Command::new("sh");
-    shell.args(["-c", script, "sh"]).args(options).env("PROGRAM", program).stdout(fs::File::create(&data).unwrap());
+    shell
+        .args(["-c", script, "sh"])
+        .args(options)
+        .env("PROGRAM", program)
+        .env("EVENTS", events)
+        .stdout(fs::File::create(&data).unwrap());
     let status = shell.stderr(std::process::Stdio::null()).status().unwrap();
     assert!(status.success(), "{status}");
     data
@@ -264,6 +324,41 @@ fn import_damaged(dir: &Path, bytes: &[u8]) {
 fn perf_compresses() -> bool {
     let ended = Ended::of(Command::new("perf").args(["version", "--build-options"]));
     ended.stdout.lines().any(|line| line.contains("zstd") && line.contains("on"))
+}
+
+/// Records these events of a program that takes time and pages.
+fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
+    let data = dir.join("events.data");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-e", events]).arg("-o").arg(&data);
+    if !options.contains(&"-c") {
+        perf.args(["-F", "999"]);
+    }
+    let ended = Ended::of(perf.args(options).arg("--").arg(build("pages.c", &FLAGS)));
+    assert!(ended.status.success(), "{ended:?}");
+    data
+}
+
+/// The weight of all samples by a metric.
+fn weight(profile: &Path, metric: &str) -> u64 {
+    let ended = Ended::of(ccsd(["report", "--json", "--metric", metric]).arg(profile));
+    assert!(ended.status.success(), "{ended:?}");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    document["flat"]["rows"].as_array().unwrap().iter().map(|row| row["self_weight"].as_u64().unwrap()).sum()
+}
+
+/// The events of a recording, how many samples perf makes of each, and what they weigh.
+fn weights(data: &Path) -> BTreeMap<String, (u64, u64)> {
+    let ended = Ended::of(Command::new("perf").args(["script", "-G", "-F", "event,period", "-i"]).arg(data));
+    let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let words: Vec<&str> = ended.stdout.split_whitespace().collect();
+    for (period, event) in words.iter().zip(words.iter().skip(1)) {
+        let Some(event) = event.strip_suffix(':') else { continue };
+        let count = counts.entry(event.trim_end_matches(":S").to_owned()).or_default();
+        count.0 += 1;
+        count.1 += period.parse::<u64>().unwrap();
+    }
+    counts
 }
 
 /// The events of a recording, and how many samples each has.

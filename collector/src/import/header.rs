@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 use byteorder::LittleEndian;
 use linux_perf_event_reader::PerfEventAttr;
 
+use super::reads::ReadFormat;
+
 const MAGIC: &[u8; 8] = b"PERFILE2";
 const HEADER: usize = 104;
 const SECTIONS_AT: usize = 24;
@@ -40,6 +42,7 @@ const VERSION: usize = 5;
 const ARCH: usize = 6;
 const CMDLINE: usize = 11;
 const EVENT_DESC: usize = 12;
+const GROUP_DESC: usize = 17;
 const SIMPLEPERF_META_INFO: usize = 129;
 
 const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end";
@@ -48,6 +51,8 @@ const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end
 pub struct Attribute {
     /// What was asked of the kernel.
     pub attr: PerfEventAttr,
+    /// Which counters its samples carry.
+    pub reads: ReadFormat,
     /// Its name, where perf has noted one.
     pub name: Option<String>,
     /// The ids by which records name it.
@@ -58,6 +63,8 @@ pub struct Attribute {
 pub struct Header {
     /// The events.
     pub attributes: Vec<Attribute>,
+    /// Groups of events: the number of the leader, and of the event behind the last member. The numbers may be wrong.
+    pub groups: Vec<(usize, usize)>,
     /// Where the records are: offset and size.
     pub data: (u64, u64),
     /// The machine.
@@ -119,6 +126,7 @@ pub fn read(file: &File) -> Result<Header, &'static str> {
     let count = words.u32().map_or(0, |count| MAX_WORDS.min(count as usize));
     Ok(Header {
         attributes,
+        groups: groups(&section(GROUP_DESC, MAX_LIST_BYTES)?),
         data,
         hostname: string(HOSTNAME)?.unwrap_or_default(),
         version: string(VERSION)?.unwrap_or_default(),
@@ -178,9 +186,10 @@ impl<'a> Fields<'a> {
         Some(until_zero(self.take(usize::try_from(length).ok()?)?))
     }
 
-    fn attribute(&mut self, size: u64) -> Option<PerfEventAttr> {
+    fn attribute(&mut self, size: u64) -> Option<(PerfEventAttr, ReadFormat)> {
         let bytes = self.take(usize::try_from(size).ok()?)?;
-        PerfEventAttr::parse::<_, LittleEndian>(bytes).ok().map(|(attr, _)| attr)
+        let (attr, _) = PerfEventAttr::parse::<_, LittleEndian>(bytes).ok()?;
+        Some((attr, ReadFormat::of(bytes)))
     }
 }
 
@@ -198,11 +207,11 @@ fn described(section: &[u8]) -> Option<Vec<Attribute>> {
     }
     let mut attributes = Vec::new();
     for _ in 0..count {
-        let attr = fields.attribute(each)?;
+        let (attr, reads) = fields.attribute(each)?;
         let ids = usize::try_from(fields.u32()?).ok()?;
         let name = fields.string();
         let mut ids = Fields(fields.take(ids.checked_mul(8)?)?);
-        attributes.push(Attribute { attr, name, ids: std::iter::from_fn(|| ids.u64()).collect() });
+        attributes.push(Attribute { attr, reads, name, ids: std::iter::from_fn(|| ids.u64()).collect() });
     }
     Some(attributes)
 }
@@ -226,12 +235,12 @@ fn listed(
     let mut room = MAX_IDS;
     let mut attributes = Vec::new();
     for _ in 0..size / each {
-        let attr = fields.attribute(each - PLACE_BYTES).ok_or("it is damaged: its events make no sense")?;
+        let (attr, reads) = fields.attribute(each - PLACE_BYTES).ok_or("it is damaged: its events make no sense")?;
         let (offset, size) = fields.place().filter(|&place| sections.has(place)).ok_or(DAMAGED)?;
         room = room.checked_sub(size / 8).ok_or("it is damaged, or has too many ids of events")?;
         let ids = sections.read(offset, size)?;
         let mut ids = Fields(&ids);
-        attributes.push(Attribute { attr, name: names.next(), ids: std::iter::from_fn(|| ids.u64()).collect() });
+        attributes.push(Attribute { attr, reads, name: names.next(), ids: std::iter::from_fn(|| ids.u64()).collect() });
     }
     Ok(attributes)
 }
@@ -249,6 +258,18 @@ fn simpleperf_names(section: &[u8]) -> Vec<String> {
         }
     }
     Vec::new()
+}
+
+/// The groups of `GROUP_DESC`: how many, then for each a name, the number of the leader, and how many events there are.
+fn groups(section: &[u8]) -> Vec<(usize, usize)> {
+    let mut fields = Fields(section);
+    let count = fields.u32().unwrap_or(0);
+    let mut group = || {
+        fields.string()?;
+        let (leader, events) = (fields.u32()? as usize, fields.u32()? as usize);
+        Some((leader, leader.saturating_add(events)))
+    };
+    (0..count).map_while(|_| group()).collect()
 }
 
 /// The build ids that perf has noted of files of programs: records of a header, a process, 24 bytes with the build id, and a

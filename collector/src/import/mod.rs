@@ -9,11 +9,13 @@
 //! The file is untrusted: [`header`] and [`records`] allocate nothing on its word, and where the parser of single records
 //! panics, that record makes no sense. (Who calls this decides whether the panic is printed.)
 
+mod choice;
 mod compressed;
 mod header;
 mod images;
 mod lost;
 mod pipe;
+mod reads;
 mod records;
 mod table;
 
@@ -22,10 +24,8 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Limits, Metric, Profile, Session, TruncationReason, Unit, Update};
-use linux_perf_event_reader::{
-    EventRecord, HardwareEventId, PerfEventType, RecordType, SampleRecord, SamplingPolicy, SoftwareCounterType,
-};
+use ccsd_profile::{Limits, Profile, Session, TruncationReason, Unit, Update};
+use linux_perf_event_reader::{AttrFlags, EventRecord, SampleRecord, SamplingPolicy};
 
 use crate::aggregator::Aggregator;
 use crate::batch::{Batch, Item, MAX_METRICS};
@@ -38,9 +38,11 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use choice::Choice;
 use header::{Attribute, Header};
 use lost::Lost;
-use records::{Records, RecordsError};
+use reads::Counters;
+use records::{Record, Records, RecordsError};
 use table::Table;
 
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
@@ -84,8 +86,9 @@ pub enum Recording<'a> {
     Pipe(&'a mut dyn Read),
 }
 
-/// Reads a file of `perf record`, or what it has written to a pipe, and of it the samples of `event`, or of its first
-/// event that has some. `update` is given the profile as it grows, with what it is of.
+/// Reads a file of `perf record`, or what it has written to a pipe, and of it the samples of `event`; without one of its
+/// first event that has some, and of those in its group, each as a metric. `update` is given the profile as it grows, with
+/// what it is of.
 ///
 /// # Errors
 /// [`ImportError`]; what `update` was given before is right.
@@ -113,23 +116,17 @@ fn read(
     if let Some(other) = header.arch.as_deref().filter(|&arch| arch != "x86_64") {
         return Err(ImportError::Unsupported(format!("it was recorded on {other:?}; only x86_64 can be read")));
     }
-    let attributes = &header.attributes;
-    let chosen = match event {
-        Some(event) => choose(attributes, event)?,
-        None if attributes.len() > 1 => first_with_samples(&file, &header),
-        None => 0,
-    };
-    let Some(first) = attributes.get(chosen) else { return Err(ImportError::Empty) };
+    let choice = Choice::of(&file, &header, event)?;
+    let Some(first) = choice.first(&header) else { return Err(ImportError::Empty) };
     let mut records = Records::new(file, &header).map_err(ImportError::Damaged)?;
     let started = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let session = session(&header, first, started.map_or(0, |since| since.as_nanos() as u64));
-    let mut import = Import::new(&header, session, first, update);
+    let session = session(&header, &choice, first, started.map_or(0, |since| since.as_nanos() as u64));
+    let mut import = Import::new(&header, session, &choice, first, update);
     if is_cut {
         import.note("the recording is cut short: it ends within a record".to_owned());
     }
-    let mut others = 0u64;
     loop {
-        let (attribute, record) = match records.next() {
+        let record = match records.next() {
             Ok(Some(next)) => next,
             Ok(None) => break,
             Err(RecordsError::Compressed) => {
@@ -141,13 +138,16 @@ fn read(
             }
         };
         // Sizes that overflow are not all looked for there.
-        let Ok(record) = catch_unwind(AssertUnwindSafe(|| record.parse())) else {
+        let Ok(parsed) = catch_unwind(AssertUnwindSafe(|| record.raw.parse())) else {
             import.malformed += 1;
             continue;
         };
-        match record {
-            Ok(EventRecord::Sample(_)) if attribute != chosen => others += 1,
-            Ok(EventRecord::Sample(sample)) => import.sample(&sample),
+        match parsed {
+            Ok(EventRecord::Sample(sample)) => {
+                if let Some(weights) = import.weights(&choice, &record, &sample) {
+                    import.sample(&sample, &weights);
+                }
+            }
             Ok(EventRecord::Mmap(mmap)) => import.table.mmap(&mmap),
             Ok(EventRecord::Mmap2(mmap)) => import.table.mmap2(&mmap),
             Ok(EventRecord::Comm(comm)) => import.table.comm(&comm),
@@ -155,50 +155,22 @@ fn read(
             Ok(EventRecord::Exit(exit)) => import.table.exit(&exit),
             Ok(EventRecord::Lost(lost)) => import.lost.of_ring(lost.count),
             Ok(EventRecord::Throttle(_)) => import.throttled += 1,
-            Ok(EventRecord::Raw(raw)) => import.malformed += u64::from(!import.lost.other(&raw, attribute == chosen)),
+            Ok(EventRecord::Raw(raw)) => {
+                let makes_sense = import.lost.other(&raw, choice.metric(record.event).is_some());
+                import.malformed += u64::from(!makes_sense);
+            }
             Ok(_) => {}
             Err(_) => import.malformed += 1,
         }
     }
-    if others > 0 {
-        let events: Vec<String> = attributes.iter().map(|event| metric(event).1).collect();
-        import.note(format!(
-            "{others} samples of other events than {} are left out; `ccsd import` --event chooses one of {}",
-            metric(first).1,
-            events.join(", ")
-        ));
-    }
+    choice.notes(&header, import.others).for_each(|note| import.note(note));
     import.end()
 }
 
-/// The number of the first event that has samples: those of tracers (intel_pt, dummy) have none.
-fn first_with_samples(file: &File, header: &Header) -> usize {
-    let records = file.try_clone().map_err(|error| error.to_string()).and_then(|file| Records::new(file, header));
-    let Ok(mut records) = records else { return 0 };
-    let mut first = None;
-    while let Ok(Some((event, record))) = records.next() {
-        if record.record_type == RecordType::SAMPLE {
-            first = Some(first.map_or(event, |first: usize| first.min(event)));
-        }
-        if first == Some(0) {
-            break;
-        }
-    }
-    first.unwrap_or(0)
-}
-
-/// The number of the event with this name, with or without its modifiers.
-fn choose(attributes: &[Attribute], event: &str) -> Result<usize, ImportError> {
-    let names = || attributes.iter().map(|attribute| (metric(attribute).1, attribute.name.clone().unwrap_or_default()));
-    let is_it = |name: &str| name == event || name.strip_prefix(event).is_some_and(|rest| rest.starts_with([':', '/']));
-    names().position(|(metric, name)| metric == event || is_it(&name)).ok_or_else(|| {
-        let names: Vec<String> = names().map(|(metric, _)| metric).collect();
-        ImportError::Unsupported(format!("it has no event {event}; it has {}", names.join(", ")))
-    })
-}
-
-fn session(header: &Header, first: &Attribute, modified_ns: u64) -> Session {
-    let (unit, name) = metric(first);
+fn session(header: &Header, choice: &Choice, first: &Attribute, modified_ns: u64) -> Session {
+    let metrics = choice.metrics(header);
+    let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+    let is_time = metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds);
     let words = &header.command_line;
     // The program and its arguments come after perf's own, where perf has run one.
     let program = words.iter().position(|word| *word == "--").map_or(words.len(), |at| at + 1);
@@ -207,53 +179,25 @@ fn session(header: &Header, first: &Attribute, modified_ns: u64) -> Session {
     let version = &header.version;
     let rate_hz = match first.attr.sampling_policy {
         SamplingPolicy::Frequency(hz) => hz,
-        SamplingPolicy::Period(period) if unit == Unit::Nanoseconds => 1_000_000_000 / period.get(),
+        SamplingPolicy::Period(period) if is_time => 1_000_000_000 / period.get(),
         _ => 0,
     };
     Session {
         target: target.unwrap_or_else(|| words.join(" ")),
         command,
         pids: Vec::new(),
-        event: name.clone(),
+        event: names.join(", "),
         rate_hz: u32::try_from(rate_hz).unwrap_or(u32::MAX),
         host: header.hostname.clone(),
         started_unix_ns: modified_ns,
-        metrics: vec![Metric { name, unit }],
+        metrics,
         notes: vec![format!("imported from a file of perf {version}; it is dated by when it was written")],
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }
 
-/// What the event counts, and its name.
-fn metric(first: &Attribute) -> (Unit, String) {
-    let named = first.name.clone();
-    match first.attr.type_ {
-        PerfEventType::Software(SoftwareCounterType::CpuClock) => (Unit::Nanoseconds, "cpu-clock".to_owned()),
-        PerfEventType::Software(SoftwareCounterType::TaskClock) => (Unit::Nanoseconds, "task-clock".to_owned()),
-        PerfEventType::Hardware(counter, _) => {
-            let name = named.unwrap_or_else(|| counter_name(counter).to_owned());
-            (if name.starts_with("cycles") { Unit::Cycles } else { Unit::Count }, name)
-        }
-        _ => (Unit::Count, named.unwrap_or_else(|| "event".to_owned())),
-    }
-}
-
-/// What perf calls a hardware counter (`perf list hw`); a recording through a pipe need not say.
-const fn counter_name(counter: HardwareEventId) -> &'static str {
-    match counter {
-        HardwareEventId::CpuCycles => "cycles",
-        HardwareEventId::Instructions => "instructions",
-        HardwareEventId::CacheReferences => "cache-references",
-        HardwareEventId::CacheMisses => "cache-misses",
-        HardwareEventId::BranchInstructions => "branches",
-        HardwareEventId::BranchMisses => "branch-misses",
-        HardwareEventId::BusCycles => "bus-cycles",
-        HardwareEventId::StalledCyclesFrontend => "stalled-cycles-frontend",
-        HardwareEventId::StalledCyclesBackend => "stalled-cycles-backend",
-        HardwareEventId::RefCpuCycles => "ref-cycles",
-        _ => "hardware event",
-    }
-}
+/// What a sample stands for, by each metric.
+type Weights = [u64; ccsd_profile::MAX_METRICS];
 
 /// An import on its way.
 struct Import<'a> {
@@ -266,8 +210,14 @@ struct Import<'a> {
     frames: Vec<Frame>,
     announced_images: usize,
     remembered: usize,
-    /// What one sample stands for where they do not say.
-    period: u64,
+    /// Metrics of the profile.
+    metrics: usize,
+    /// Of each event: what one sample stands for where samples do not say, and whether each thread that inherits the event
+    /// has a counter of its own.
+    events: Vec<(u64, bool)>,
+    counters: Counters,
+    /// Samples of events that are no metrics.
+    others: u64,
     /// Bytes of stack that were asked for with each sample.
     stack_bytes: usize,
     first_time: Option<u64>,
@@ -287,10 +237,14 @@ impl<'a> Import<'a> {
     fn new(
         header: &Header,
         session: Session,
+        choice: &Choice,
         first: &Attribute,
         update: &'a mut dyn FnMut(&Session, &Update),
     ) -> Import<'a> {
-        let period = if let SamplingPolicy::Period(period) = first.attr.sampling_policy { period.get() } else { 1 };
+        let event = |event: &Attribute| {
+            let period = if let SamplingPolicy::Period(period) = event.attr.sampling_policy { period.get() } else { 1 };
+            (period, event.attr.flags.contains(AttrFlags::INHERIT))
+        };
         Import {
             table: Table::new(header.build_ids.clone()),
             unwinder: StackUnwinder::default(),
@@ -300,7 +254,10 @@ impl<'a> Import<'a> {
             frames: Vec::new(),
             announced_images: 0,
             remembered: 0,
-            period,
+            metrics: choice.metrics(header).len(),
+            events: header.attributes.iter().map(event).collect(),
+            counters: Counters::default(),
+            others: 0,
             stack_bytes: first.attr.sample_stack_user as usize,
             first_time: None,
             last_time: 0,
@@ -319,7 +276,31 @@ impl<'a> Import<'a> {
         self.notes.push(note);
     }
 
-    fn sample(&mut self, sample: &SampleRecord<'_>) {
+    /// What a sample stands for, by each metric. `None` if it is of another event, or its counters have gained nothing since
+    /// the group's last sample: perf makes no sample of these, either.
+    fn weights(&mut self, choice: &Choice, record: &Record<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
+        let mut weights = [0; ccsd_profile::MAX_METRICS];
+        let (period, inherited) = self.events.get(record.event).copied().unwrap_or((1, false));
+        let counters =
+            record.counters.iter().filter_map(|counter| Some((counter.id?, record.event_of(counter)?, counter.value)));
+        let mut counted = false;
+        for (id, event, value) in counters {
+            counted = true;
+            let gain = self.counters.gain(id, if inherited { sample.tid.unwrap_or(0) } else { 0 }, value);
+            if let Some(weight) = choice.metric(event).and_then(|metric| weights.get_mut(metric)) {
+                *weight = gain;
+            }
+        }
+        if !counted {
+            let metric = choice.metric(record.event).and_then(|metric| weights.get_mut(metric));
+            self.others += u64::from(metric.is_none());
+            *metric? = sample.period.unwrap_or(period);
+            return Some(weights);
+        }
+        weights.iter().any(|&weight| weight > 0).then_some(weights)
+    }
+
+    fn sample(&mut self, sample: &SampleRecord<'_>, weights: &Weights) {
         let (Some(pid), Some(tid)) = (sample.pid, sample.tid) else {
             self.malformed += 1;
             return;
@@ -329,7 +310,6 @@ impl<'a> Import<'a> {
             (self.first_time, self.updated) = (Some(time), time);
         }
         self.last_time = time;
-        let weights = [sample.period.unwrap_or(self.period), 0];
         let Some((thread, process, images)) = self.table.thread(pid, tid) else {
             self.malformed += 1;
             return;
@@ -395,9 +375,10 @@ impl<'a> Import<'a> {
         items.extend(Table::announce(thread, process, pid as u32, tid as u32).into_iter().flatten());
         self.batch.frames.extend_from_slice(&self.frames);
         let frames = self.frames.len() as u32;
-        let mut all = [0; MAX_METRICS];
-        all.iter_mut().zip(weights).for_each(|(to, from)| *to = from);
-        items.push(Item::Sample { thread: thread.key, time, frames, common, gap, root, weights: all });
+        let (&first, further) = weights.split_first_chunk::<MAX_METRICS>().unwrap_or((&[0; MAX_METRICS], &[]));
+        let further = further.get(..self.metrics.saturating_sub(MAX_METRICS)).unwrap_or_default();
+        self.batch.further_weights.extend_from_slice(further);
+        items.push(Item::Sample { thread: thread.key, time, frames, common, gap, root, weights: first });
         let due = time.saturating_sub(self.updated) >= INTERVAL_NS;
         if due || self.batch.bytes() >= BATCH_BYTES {
             self.hand_on(due);
@@ -407,7 +388,7 @@ impl<'a> Import<'a> {
     /// Gives the stacks so far to the aggregator, and makes an update if one is due.
     fn hand_on(&mut self, due: bool) {
         let kernel = self.table.has_the_running_kernel();
-        let profile = &mut self.profile;
+        let (profile, metrics) = (&mut self.profile, self.metrics);
         let aggregator = self.aggregator.get_or_insert_with(|| {
             let spec = EventSpec {
                 event: Event::CpuClock,
@@ -419,7 +400,7 @@ impl<'a> Import<'a> {
                 tells_lost: false,
             };
             let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), Limits::default()));
-            Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default())
+            Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).with_metrics(metrics)
         });
         aggregator.absorb(&mut self.batch);
         self.batch.clear();
@@ -442,6 +423,9 @@ impl<'a> Import<'a> {
         if self.by_frame_pointers > 0 {
             let what = "stacks are as perf recorded them, by frame pointers: nothing tells whether they are whole";
             self.note(format!("{} {what}", self.by_frame_pointers));
+        }
+        if self.counters.shed > 0 {
+            self.note(format!("{} counters of threads were too many: these weigh nothing", self.counters.shed));
         }
         if self.malformed > 0 {
             self.note(format!("{} records made no sense and were left out", self.malformed));

@@ -9,9 +9,12 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use linux_perf_event_reader::{Endianness, RawData, RawEventRecord, RecordParseInfo, RecordType};
+use linux_perf_event_reader::{
+    Endianness, PerfEventAttr, RawData, RawEventRecord, RecordParseInfo, RecordType, SampleFormat,
+};
 
 use super::header::Header;
+use super::reads::{Counter, ReadFormat};
 
 /// What waits for its turn may have so many bytes.
 const MAX_PENDING_BYTES: usize = 256 << 20;
@@ -60,7 +63,8 @@ pub struct Records {
     left: u64,
     /// Number of the next record.
     number: u64,
-    infos: Vec<RecordParseInfo>,
+    /// How records of each event are parsed, without the counters of samples, and what these are.
+    infos: Vec<(RecordParseInfo, ReadFormat)>,
     events: HashMap<u64, usize>,
     pending: BinaryHeap<Reverse<Pending>>,
     pending_bytes: usize,
@@ -71,6 +75,25 @@ pub struct Records {
     last: Key,
     failure: Option<RecordsError>,
     current: Vec<u8>,
+    counters: Vec<Counter>,
+}
+
+/// A record.
+pub struct Record<'a> {
+    /// Which event it is of.
+    pub event: usize,
+    /// The counters that a sample carries.
+    pub counters: &'a [Counter],
+    /// The rest.
+    pub raw: RawEventRecord<'a>,
+    events: &'a HashMap<u64, usize>,
+}
+
+impl Record<'_> {
+    /// Which event a counter is of.
+    pub fn event_of(&self, counter: &Counter) -> Option<usize> {
+        self.events.get(&counter.id?).copied()
+    }
 }
 
 impl Records {
@@ -79,9 +102,13 @@ impl Records {
     /// # Errors
     /// If it cannot be told which event a record is of, or the file cannot be read.
     pub fn new(mut file: File, header: &Header) -> Result<Records, String> {
-        let infos: Vec<RecordParseInfo> =
-            header.attributes.iter().map(|it| RecordParseInfo::new(&it.attr, Endianness::LittleEndian)).collect();
-        if infos.windows(2).any(|two| two.first().map(|it| it.id_parse_info) != two.last().map(|it| it.id_parse_info)) {
+        let info = |mut attr: PerfEventAttr| {
+            attr.sample_format.remove(SampleFormat::READ);
+            RecordParseInfo::new(&attr, Endianness::LittleEndian)
+        };
+        let infos: Vec<_> = header.attributes.iter().map(|event| (info(event.attr), event.reads)).collect();
+        let place = |event: Option<&(RecordParseInfo, ReadFormat)>| event.map(|(info, _)| info.id_parse_info);
+        if infos.windows(2).any(|two| place(two.first()) != place(two.last())) {
             return Err("it has several events whose records name them in different places".to_owned());
         }
         let named = header.attributes.iter().enumerate();
@@ -101,14 +128,15 @@ impl Records {
             last: Key::default(),
             failure: None,
             current: Vec::new(),
+            counters: Vec::new(),
         })
     }
 
-    /// The next record, and which event it is of.
+    /// The next record.
     ///
     /// # Errors
     /// When all records are out that there are before what cannot be read.
-    pub fn next(&mut self) -> Result<Option<(usize, RawEventRecord<'_>)>, RecordsError> {
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, RecordsError> {
         loop {
             let settled = self.pending.peek().is_some_and(|Reverse(first)| first.key <= self.settled);
             if settled || self.left == 0 || self.pending_bytes > MAX_PENDING_BYTES {
@@ -121,9 +149,16 @@ impl Records {
         let Some(Reverse(record)) = self.pending.pop() else { return self.failure.take().map_or(Ok(None), Err) };
         self.pending_bytes = self.pending_bytes.saturating_sub(record.body.len() + RECORD_BYTES);
         self.current = record.body;
-        let Some(&info) = self.infos.get(record.event) else { return Ok(None) };
-        let data = RawData::from(self.current.as_slice());
-        Ok(Some((record.event, RawEventRecord::new(RecordType(record.kind), record.misc, data, info))))
+        let Some(&(info, reads)) = self.infos.get(record.event) else { return Ok(None) };
+        self.counters.clear();
+        if RecordType(record.kind) == RecordType::SAMPLE && reads.cut(&mut self.current, &mut self.counters).is_none() {
+            // The parser finds no sense in it.
+            self.current.clear();
+            self.counters.clear();
+        }
+        let raw =
+            RawEventRecord::new(RecordType(record.kind), record.misc, RawData::from(self.current.as_slice()), info);
+        Ok(Some(Record { event: record.event, counters: &self.counters, raw, events: &self.events }))
     }
 
     /// Reads one record.
@@ -154,9 +189,9 @@ impl Records {
     fn insert(&mut self, kind: u32, misc: u16, body: Vec<u8>) {
         let record = |info| RawEventRecord::new(RecordType(kind), misc, RawData::from(body.as_slice()), info);
         // Of all events ids are in the same place.
-        let id = self.infos.first().and_then(|&info| record(info).id());
+        let id = self.infos.first().and_then(|&(info, _)| record(info).id());
         let event = id.and_then(|id| self.events.get(&id).copied()).unwrap_or(0);
-        let time = self.infos.get(event).and_then(|&info| record(info).timestamp());
+        let time = self.infos.get(event).and_then(|&(info, _)| record(info).timestamp());
         let key = (time, self.number);
         self.number += 1;
         self.last = self.last.max(key);
