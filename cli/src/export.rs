@@ -35,6 +35,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         selection: &selection,
         max_bytes: args.max_size,
         sort: args.query.sort,
+        comments: !args.no_comments,
         spreadsheet: args.spreadsheet,
         question: &asked_for.join("; "),
         columns: &columns,
@@ -46,21 +47,13 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
             "{name} is not for a terminal: name a file with -o, or redirect standard output"
         )));
     }
-    let remarks = export.remarks();
     let mut bytes = Vec::new();
-    if args.comments && !args.format.has_remarks() {
-        for remark in &remarks {
-            // Readers of folded stacks take what ends with a number for one.
-            let end = if remark.ends_with(|c: char| c.is_ascii_digit()) { "." } else { "" };
-            bytes.extend_from_slice(format!("# {remark}{end}\n").as_bytes());
-        }
-    }
     // All of it first: what cannot be exported leaves no file behind.
     export.write(args.format, &mut bytes).map_err(Failure::bad_request)?;
     let Some(path) = output else {
         let mut out = stdout().lock();
         out.write_all(&bytes).and_then(|()| out.flush())?;
-        say_what_has_no_place(args, &remarks);
+        say_what_is_left_out(&export, args.format);
         return Ok(Exit::SUCCESS);
     };
     let name = path.display();
@@ -71,7 +64,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         return Err(Failure::bad_request(anyhow!("{name} is the profile itself: choose another file with -o")));
     }
     output::write(path, &bytes, args.force)?;
-    say_what_has_no_place(args, &remarks);
+    say_what_is_left_out(&export, args.format);
     Ok(Exit::SUCCESS)
 }
 
@@ -85,13 +78,13 @@ fn load(args: &ExportArgs) -> Result<LoadedColumns, Failure> {
     Ok(LoadedColumns { file, columns: Vec::new() })
 }
 
-/// The accounting, where the format has no place for it.
-fn say_what_has_no_place(args: &ExportArgs, remarks: &[String]) {
-    if args.comments || args.format.has_remarks() {
+/// Prints the accounting if it was left out of the output.
+fn say_what_is_left_out(export: &Export<'_>, format: Format) {
+    if export.comments || !format.has_comments() {
         return;
     }
-    // The first says what was profiled, the others what may be known.
+    // The first remark says what was profiled.
+    let remarks = export.remarks();
     let accounting: Vec<&str> = remarks.iter().skip(1).take(2).map(String::as_str).collect();
-    let name = args.format.name();
-    warn(format_args!("{name} has no place for this, but for --comments: {}", accounting.join("; ")));
+    warn(format_args!("{}", accounting.join("; ")));
 }

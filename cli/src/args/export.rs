@@ -32,11 +32,12 @@ pub struct ExportArgs {
     /// without --force.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Begin folded and csv with what became of the samples, in lines of `#`, which not all of their readers take
+    /// Leave out of folded and csv what became of the samples, and print it on standard error
     ///
-    /// Without it that is printed on standard error. All other formats have a place for it.
+    /// Neither format has comments. Lines of `#` stand there as stacks and functions that weigh nothing, which their readers
+    /// take. All other formats have a place for it.
     #[arg(long)]
-    pub comments: bool,
+    pub no_comments: bool,
     /// Put an apostrophe before csv names that a spreadsheet would compute, such as `=f` and `-x`
     #[arg(long)]
     pub spreadsheet: bool,

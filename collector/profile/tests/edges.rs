@@ -4,20 +4,15 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 
-use ccsd_profile::export::{Export, Format};
+use ccsd_profile::export::Format;
 use ccsd_profile::view::{CyclesView, DiffTree, GraphArc, GraphView, Selection, StacksView, TreeView};
 use ccsd_profile::{CostCentre, CostCentreId, History, Profile};
 use common::Maker;
+use common::readers::{self, Edges, calls, text};
 use proptest::prelude::*;
-use prost::Message;
-use serde_json::Value;
 
 type Stack = Vec<u32>;
-type Edges = BTreeSet<(String, String)>;
-
-const GAP: &str = "[...]";
 
 fn samples() -> impl Strategy<Value = Vec<(Stack, u64)>> {
     (2..6u32).prop_flat_map(|functions| {
@@ -49,20 +44,6 @@ fn mapped(samples: &[(Stack, u64)], map: impl Fn(u32) -> Option<String>) -> Vec<
 
 fn edges_of(stacks: &[(Vec<String>, u64)]) -> Edges {
     stacks.iter().flat_map(|(stack, _)| stack.windows(2).map(|it| (it[0].clone(), it[1].clone()))).collect()
-}
-
-/// The calls in frames, root first: none over a gap.
-fn calls<'a>(frames: impl IntoIterator<Item = &'a str>, edges: &mut Edges) {
-    let frames: Vec<&str> = frames.into_iter().collect();
-    for pair in frames.windows(2).filter(|pair| !pair.contains(&GAP)) {
-        edges.insert((pair[0].to_owned(), pair[1].to_owned()));
-    }
-}
-
-fn text(profile: &Profile, selection: &Selection, format: Format) -> String {
-    let mut out = Vec::new();
-    Export::new(profile, selection).write(format, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
 }
 
 fn tree(view: &TreeView, upwards: bool, edges: &mut Edges) {
@@ -112,150 +93,14 @@ fn in_views(profile: &Profile, selection: &Selection) -> Edges {
 
 fn in_exports(profile: &Profile, selection: &Selection) -> Edges {
     let mut edges = Edges::new();
-    for line in text(profile, selection, Format::Folded).lines().filter(|line| !line.starts_with('#')) {
-        calls(line.rsplit_once(' ').unwrap().0.split(';'), &mut edges);
+    for format in readers::OF_STACKS {
+        edges.extend(readers::edges(&readers::stacks(format, &readers::export(profile, selection, format))));
     }
-    let document = |format| -> Value { serde_json::from_str(&text(profile, selection, format)).unwrap() };
-    let at = |value: &Value| value.as_u64().unwrap() as usize;
-    let speedscope = document(Format::Speedscope);
-    for profile in speedscope["profiles"].as_array().unwrap() {
-        for sample in profile["samples"].as_array().unwrap() {
-            let frame = |it: &Value| speedscope["shared"]["frames"][at(it)]["name"].as_str().unwrap().to_owned();
-            let frames: Vec<String> = sample.as_array().unwrap().iter().map(frame).collect();
-            calls(frames.iter().map(String::as_str), &mut edges);
-        }
-    }
-    let json = document(Format::Json);
-    for stack in json["stacks"].as_array().unwrap() {
-        let function = |it: &Value| json["functions"][at(it)]["name"].as_str().unwrap();
-        calls(stack["functions"].as_array().unwrap().iter().map(function), &mut edges);
-    }
-    let firefox = document(Format::Firefox);
-    let shared = &firefox["shared"];
-    let function = |row: usize| {
-        let frame = at(&shared["stackTable"]["frame"][row]);
-        shared["stringArray"][at(&shared["funcTable"]["name"][at(&shared["frameTable"]["func"][frame])])]
-            .as_str()
-            .unwrap()
-    };
-    for row in 0..at(&shared["stackTable"]["length"]) {
-        let offset = at(&shared["stackTable"]["prefixOffset"][row]);
-        if offset > 0 {
-            calls([function(row - offset), function(row)], &mut edges);
-        }
-    }
-    let page = text(profile, selection, Format::Html);
-    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
-    let data: Value = serde_json::from_str(data).unwrap();
-    let gaps: BTreeSet<usize> = data["gaps"].as_array().unwrap().iter().map(at).collect();
-    let function = |node: usize| data["functions"][at(&data["entries"][node]) >> 1][0].as_str().unwrap();
-    for (node, parent) in data["parents"].as_array().unwrap().iter().enumerate() {
-        if let Some(parent) = parent.as_u64().filter(|_| !gaps.contains(&node)) {
-            calls([function(parent as usize), function(node)], &mut edges);
-        }
-    }
-    dot(&text(profile, selection, Format::Dot), &mut edges);
-    callgrind(&text(profile, selection, Format::Callgrind), &mut edges);
-    pprof(profile, selection, &mut edges);
+    edges.extend(readers::dot(&text(profile, selection, Format::Dot)).arcs.into_keys());
+    edges.extend(readers::callgrind(&text(profile, selection, Format::Callgrind)).calls.into_keys());
+    let gprof = readers::gprof(&text(profile, selection, Format::Gprof));
+    edges.extend(gprof.callees.into_keys().chain(gprof.callers.into_keys()));
     edges
-}
-
-fn dot(text: &str, edges: &mut Edges) {
-    let mut names = BTreeMap::new();
-    for line in text.lines().filter(|line| line.starts_with("\tf")) {
-        let (node, rest) = line.trim().split_once(' ').unwrap();
-        if let Some(label) = rest.strip_prefix("[label=\"") {
-            names.insert(node.to_owned(), label.split("\\n").next().unwrap().to_owned());
-        }
-    }
-    for line in text.lines().filter(|line| line.contains(" -> ")) {
-        let mut words = line.split_whitespace();
-        let (from, to) = (words.next().unwrap(), words.nth(1).unwrap());
-        if let (Some(from), Some(to)) = (names.get(from), names.get(to)) {
-            edges.insert((from.clone(), to.clone()));
-        }
-    }
-}
-
-fn callgrind(text: &str, edges: &mut Edges) {
-    let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let mut function = String::new();
-    for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
-        if matches!(key, "fn" | "cfn") {
-            let (number, name) = value.split_once(' ').unwrap_or((value, ""));
-            let name = names.entry(number.to_owned()).or_insert_with(|| name.to_owned()).clone();
-            if key == "fn" {
-                function = name;
-            } else {
-                edges.insert((function.clone(), name));
-            }
-        }
-    }
-}
-
-#[derive(Message)]
-struct Pprof {
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<PprofSample>,
-    #[prost(message, repeated, tag = "4")]
-    location: Vec<PprofLocation>,
-    #[prost(message, repeated, tag = "5")]
-    function: Vec<PprofFunction>,
-    #[prost(string, repeated, tag = "6")]
-    strings: Vec<String>,
-    #[prost(int64, tag = "12")]
-    period: i64,
-}
-
-#[derive(Message)]
-struct PprofSample {
-    #[prost(uint64, repeated, tag = "1")]
-    location: Vec<u64>,
-}
-
-#[derive(Message)]
-struct PprofLocation {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(message, repeated, tag = "4")]
-    line: Vec<PprofLine>,
-}
-
-#[derive(Message)]
-struct PprofLine {
-    #[prost(uint64, tag = "1")]
-    function: u64,
-    #[prost(int64, tag = "2")]
-    line: i64,
-}
-
-#[derive(Message)]
-struct PprofFunction {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "2")]
-    name: i64,
-    #[prost(int64, tag = "4")]
-    file: i64,
-}
-
-fn read_pprof(profile: &Profile, selection: &Selection) -> Pprof {
-    let mut bytes = Vec::new();
-    Export::new(profile, selection).write(Format::Pprof, &mut bytes).unwrap();
-    let mut message = Vec::new();
-    flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut message).unwrap();
-    Pprof::decode(message.as_slice()).unwrap()
-}
-
-fn pprof(profile: &Profile, selection: &Selection, edges: &mut Edges) {
-    let message = read_pprof(profile, selection);
-    let functions: BTreeMap<u64, &str> =
-        message.function.iter().map(|it| (it.id, message.strings[it.name as usize].as_str())).collect();
-    let locations: BTreeMap<u64, &str> =
-        message.location.iter().map(|it| (it.id, functions[&it.line[0].function])).collect();
-    for sample in &message.sample {
-        calls(sample.location.iter().rev().map(|id| locations[id]), edges);
-    }
 }
 
 fn assert_real(profile: &Profile, selection: &Selection, stacks: &[(Vec<String>, u64)]) {
@@ -449,7 +294,7 @@ fn pprof_has_lines_in_their_own_file_and_the_mean_period() {
     // The rate was halved on the way.
     maker.charge_at(7, "main f", own, 1_000);
     maker.charge_at(7, "main f", included, 2_000);
-    let message = read_pprof(&maker.profile, &Selection::all());
+    let message = readers::read_pprof(&readers::export(&maker.profile, &Selection::all(), Format::Pprof));
     let lines: BTreeSet<(&str, &str, i64)> = message
         .location
         .iter()

@@ -1,177 +1,16 @@
-//! Exports: what a consumer that counts every function once for each stack makes of them is what ccsd says. (What real
-//! consumers make of them is tested end to end.)
+//! Exports: names, remarks, sizes and time. (What they say of stacks is in `oracle.rs`; what real readers make of them is
+//! tested end to end.)
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
-use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{ContextId, Limits, LineId, Metric, Profile, Unit};
+use ccsd_profile::view::Selection;
+use ccsd_profile::{ContextId, Limits, LineId, Metric, Unit};
 use common::Maker;
-use proptest::prelude::*;
+use common::readers::{page, text};
 use serde_json::Value;
-
-fn export(profile: &Profile, selection: &Selection, format: Format) -> Vec<u8> {
-    let mut out = Vec::new();
-    Export::new(profile, selection).write(format, &mut out).unwrap();
-    out
-}
-
-fn text(profile: &Profile, selection: &Selection, format: Format) -> String {
-    String::from_utf8(export(profile, selection, format)).unwrap()
-}
-
-/// Self and inherited by name.
-type Weights = BTreeMap<String, (u64, u64)>;
-
-fn expected(profile: &Profile, selection: &Selection) -> Weights {
-    let rows = FlatView::new(profile, selection).rows;
-    rows.into_iter().map(|row| (row.name, (row.self_weight, row.inherited_weight))).collect()
-}
-
-fn add(weights: &mut Weights, stack: &[&str], weight: u64) {
-    weights.entry((*stack.last().unwrap()).to_owned()).or_default().0 += weight;
-    // A gap is no function.
-    for name in stack.iter().filter(|name| **name != "[...]").collect::<BTreeSet<_>>() {
-        weights.entry((*name).to_owned()).or_default().1 += weight;
-    }
-}
-
-fn folded(text: &str) -> Weights {
-    let mut weights = Weights::new();
-    for line in text.lines() {
-        let (stack, weight) = line.rsplit_once(' ').unwrap();
-        add(&mut weights, &stack.split(';').collect::<Vec<_>>(), weight.parse().unwrap());
-    }
-    weights
-}
-
-fn speedscope(text: &str) -> Weights {
-    let file: Value = serde_json::from_str(text).unwrap();
-    let mut weights = Weights::new();
-    for profile in file["profiles"].as_array().unwrap() {
-        let mut sum = 0;
-        for (sample, weight) in
-            profile["samples"].as_array().unwrap().iter().zip(profile["weights"].as_array().unwrap())
-        {
-            let frame = |at: &Value| file["shared"]["frames"][at.as_u64().unwrap() as usize]["name"].as_str().unwrap();
-            add(
-                &mut weights,
-                &sample.as_array().unwrap().iter().map(frame).collect::<Vec<_>>(),
-                weight.as_u64().unwrap(),
-            );
-            sum += weight.as_u64().unwrap();
-        }
-        assert_eq!(profile["endValue"], sum);
-    }
-    weights
-}
-
-/// As the Firefox Profiler counts: a stack is a row that names its caller's, a function counts once for each sample.
-fn firefox(text: &str) -> Weights {
-    let document: Value = serde_json::from_str(text).unwrap();
-    let shared = &document["shared"];
-    let number = |table: &str, column: &str, at: u64| shared[table][column][at as usize].as_u64().unwrap();
-    let mut weights = Weights::new();
-    for thread in document["threads"].as_array().unwrap() {
-        let samples = &thread["samples"];
-        for at in 0..samples["length"].as_u64().unwrap() as usize {
-            let mut functions = Vec::new();
-            let mut row = samples["stack"][at].as_u64().unwrap();
-            loop {
-                let function = number("frameTable", "func", number("stackTable", "frame", row));
-                let name = number("funcTable", "name", function) as usize;
-                functions.insert(0, shared["stringArray"][name].as_str().unwrap());
-                match number("stackTable", "prefixOffset", row) {
-                    0 => break,
-                    offset => row -= offset,
-                }
-            }
-            let scale = if samples["weightType"] == "tracing-ms" { 1e6 } else { 1.0 };
-            add(&mut weights, &functions, (samples["weight"][at].as_f64().unwrap() * scale).round() as u64);
-        }
-    }
-    weights
-}
-
-fn json(text: &str) -> Weights {
-    let document: Value = serde_json::from_str(text).unwrap();
-    let mut weights = Weights::new();
-    for stack in document["stacks"].as_array().unwrap() {
-        let name = |at: &Value| document["functions"][at.as_u64().unwrap() as usize]["name"].as_str().unwrap();
-        let names: Vec<_> = stack["functions"].as_array().unwrap().iter().map(name).collect();
-        add(&mut weights, &names, stack["weights"][0].as_u64().unwrap());
-    }
-    weights
-}
-
-/// Own cost, and own cost with that of the calls.
-fn callgrind(text: &str) -> Weights {
-    let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let mut weights = Weights::new();
-    let (mut function, mut call) = (String::new(), false);
-    for line in text.lines().skip_while(|line| !line.starts_with("summary:")).skip(1) {
-        if let Some((key, value)) = line.split_once('=') {
-            if let Some((number, name)) = value.split_once(' ').filter(|_| matches!(key, "fn" | "cfn")) {
-                names.insert(number.to_owned(), name.to_owned());
-            }
-            match key {
-                "fn" => function = names[value.split(' ').next().unwrap()].clone(),
-                "calls" => call = true,
-                _ => {}
-            }
-        } else if let Some((_, cost)) = line.split_once(' ').filter(|_| line.starts_with(|c: char| c.is_ascii_digit()))
-        {
-            let cost: u64 = cost.parse().unwrap();
-            let weight = weights.entry(function.clone()).or_default();
-            weight.0 += if std::mem::take(&mut call) { 0 } else { cost };
-            weight.1 += cost;
-        }
-    }
-    weights
-}
-
-fn csv(text: &str) -> Weights {
-    let rows = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
-    rows.map(|row| (row[0].to_owned(), (row[2].parse().unwrap(), row[3].parse().unwrap()))).collect()
-}
-
-fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
-    prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
-    /// I5 in every format that has stacks or costs, with recursion of all kinds and with functions hidden.
-    #[test]
-    fn consumers_count_as_ccsd_does(samples in samples(), hide in prop::option::of(0..6u32)) {
-        let mut maker = Maker::new();
-        for (i, (stack, weight)) in samples.iter().enumerate() {
-            let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
-            maker.charge_at(7 + i as u32 % 3, &names.join(" "), LineId::UNKNOWN, *weight);
-        }
-        let profile = &maker.profile;
-        let hidden = hide.map(|it| format!("f{it}"));
-        let hidden = profile.cost_centres().iter().position(|it| it.linkage_name == hidden);
-        let hidden = hidden.map(|at| ccsd_profile::CostCentreId::new(at as u32));
-        let selection = Selection::all().hide(hidden);
-        let expected = expected(profile, &selection);
-        prop_assert_eq!(&folded(&text(profile, &selection, Format::Folded)), &expected);
-        prop_assert_eq!(&speedscope(&text(profile, &selection, Format::Speedscope)), &expected);
-        prop_assert_eq!(&firefox(&text(profile, &selection, Format::Firefox)), &expected);
-        prop_assert_eq!(&json(&text(profile, &selection, Format::Json)), &expected);
-        prop_assert_eq!(&callgrind(&text(profile, &selection, Format::Callgrind)), &expected);
-        prop_assert_eq!(&csv(&text(profile, &selection, Format::Csv)), &expected);
-        // The others have no such numbers, or not in text; they are made all the same.
-        for format in [Format::Pprof, Format::Dot, Format::Gprof, Format::Svg] {
-            prop_assert!(!export(profile, &selection, format).is_empty());
-        }
-    }
-}
 
 #[test]
 fn hostile_names_are_inert() {
@@ -190,12 +29,34 @@ fn hostile_names_are_inert() {
         }
     }
     let folded = text(&maker.profile, &Selection::all(), Format::Folded);
-    assert_eq!((folded.lines().count(), folded.matches(';').count()), (2, 1), "{folded}");
+    let stacks: Vec<&str> = folded.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!((stacks.len(), folded.matches(';').count()), (2, 1), "{folded}");
     let dot = text(&maker.profile, &Selection::all(), Format::Dot);
     // A quote that ends a string is not preceded by an odd number of backslashes.
     assert!(dot.contains("</script>\\\"];x;"), "{dot}");
     let csv = text(&maker.profile, &Selection::all(), Format::Csv);
-    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert_eq!(csv.lines().filter(|line| !line.starts_with('#')).count(), 4, "{csv}");
+}
+
+#[test]
+fn remarks_are_rows_that_weigh_nothing() {
+    let mut maker = Maker::new();
+    maker.charge("#main f", 5);
+    maker.profile.add_note("a, \"b\"; c");
+    let all = Selection::all();
+    let folded = text(&maker.profile, &all, Format::Folded);
+    let remarks = Export::new(&maker.profile, &all).remarks().len();
+    assert_eq!(folded.lines().filter(|line| line.starts_with("# ") && line.ends_with(" 0")).count(), remarks);
+    assert!(folded.starts_with("# ccsd 0: ") && folded.ends_with("\n# a, \"b\", c 0\n#main;f 5\n"), "{folded}");
+    let csv = text(&maker.profile, &all, Format::Csv);
+    assert!(csv.starts_with("function,") && csv.ends_with("\r\n# a; 'b'; c,,0,0,0,0\r\n"), "{csv}");
+    // A name is unaltered, and no remark.
+    assert!(csv.contains("\r\n\"#main\",demo,0,5,0,1\r\n"), "{csv}");
+    for format in [Format::Folded, Format::Csv] {
+        let mut without = Vec::new();
+        Export { comments: false, ..Export::new(&maker.profile, &all) }.write(format, &mut without).unwrap();
+        assert!(!String::from_utf8(without).unwrap().contains("# "));
+    }
 }
 
 #[test]
@@ -212,12 +73,6 @@ fn formulas_are_text_in_tables_for_spreadsheets() {
     for cell in ["\"'=1+1\"", "\"'-x\"", "\"'@y\"", "\"'+z\"", "\"a,b\"", "\"say\"\"hi\"\"\""] {
         assert!(csv.contains(cell), "{cell}: {csv}");
     }
-}
-
-/// The data of a page.
-fn page(html: &str) -> Value {
-    let data = html.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
-    serde_json::from_str(data).unwrap()
 }
 
 #[test]

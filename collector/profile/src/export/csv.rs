@@ -1,4 +1,8 @@
 //! The flat profile as comma-separated values (RFC 4180).
+//!
+//! The format has no comments, and readers want the header in the first line and numbers in every row. So a remark is a row
+//! after the functions, whose name begins with `#` and whose numbers are 0. Names of functions that begin with `#` are
+//! quoted, and remarks are not: for readers that are told to leave out comments.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -30,13 +34,18 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             row.samples_inherited
         )?;
     }
+    if export.comments {
+        for remark in export.remarks() {
+            write!(out, "# {},,0,0,0,0\r\n", remark.replace(',', ";").replace('"', "'"))?;
+        }
+    }
     Ok(())
 }
 
 fn field(text: &str, spreadsheet: bool) -> Cow<'_, str> {
     // A spreadsheet would compute what begins like this; an apostrophe makes it text.
     let formula = spreadsheet && text.starts_with(['=', '+', '-', '@']);
-    // A comment begins with this.
+    // Remarks begin with `#`.
     if !formula && !text.starts_with('#') && !text.contains([',', '"', '\n', '\r']) {
         return Cow::Borrowed(text);
     }

@@ -1,4 +1,7 @@
 //! Brendan Gregg's folded stacks: `root;caller;leaf weight`, a line for each.
+//!
+//! The format has no comments, and readers differ in what they do with a line that is no stack: flamegraph.pl skips it,
+//! difffolded.pl and gprof2dot fail. So a remark is a stack of one frame, which begins with `#`, with a weight of 0.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,6 +28,11 @@ pub(super) fn lines(export: &Export<'_>) -> BTreeMap<String, u64> {
 }
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    if export.comments {
+        for remark in export.remarks() {
+            writeln!(out, "# {} 0", remark.replace(';', ","))?;
+        }
+    }
     for (stack, weight) in lines(export) {
         writeln!(out, "{stack} {weight}")?;
     }

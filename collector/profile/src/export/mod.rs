@@ -4,7 +4,7 @@
 //! function is on a stack once for its latest activation and as often as it takes to keep callers and callees true. Where the
 //! function above may not have called the one below, `[...]` stands between the two. A consumer that counts a function once
 //! for each stack, as they do, has ccsd's own self and inherited weights, and totals that agree to the last
-//! unit. Every format that has room for a remark says so. Names are made safe ([`sanitise`]) in all of them but JSON,
+//! unit. Every format says so. Names are made safe ([`sanitise`]) in all of them but JSON,
 //! which has escapes of its own.
 
 mod callgrind;
@@ -92,10 +92,10 @@ impl Format {
         }
     }
 
-    /// Whether it has a place for remarks on the numbers. (Readers of the others take every line for data.)
+    /// Whether remarks on the numbers are rows among its rows, which [`Export::comments`] can leave out.
     #[must_use]
-    pub const fn has_remarks(self) -> bool {
-        !matches!(self, Format::Folded | Format::Csv)
+    pub const fn has_comments(self) -> bool {
+        matches!(self, Format::Folded | Format::Csv)
     }
 
     /// Whether it shows what was spent when.
@@ -134,6 +134,8 @@ pub struct Export<'a> {
     pub max_bytes: usize,
     /// What orders the rows of a table, if not self weight.
     pub sort: Option<Column>,
+    /// Whether [`Format::Folded`] and [`Format::Csv`] have the remarks, in rows that begin with `#` and weigh nothing.
+    pub comments: bool,
     /// Names in a table that a spreadsheet would compute, such as `=f`, are made text, by an apostrophe before them.
     pub spreadsheet: bool,
     /// What was asked of the profile to get this one, for the remarks; empty if nothing.
@@ -152,6 +154,7 @@ impl<'a> Export<'a> {
             selection,
             max_bytes: DEFAULT_MAX_BYTES,
             sort: None,
+            comments: true,
             spreadsheet: false,
             question: "",
             columns: &[],

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
+pub mod raw;
+pub mod readers;
+
 use ccsd_profile::*;
 
 pub fn session() -> Session {
