@@ -12,7 +12,7 @@ pub mod dump;
 pub mod export;
 pub mod report;
 pub mod service;
-mod spelling;
+pub mod spelling;
 pub mod values;
 pub mod watch;
 
@@ -200,12 +200,13 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
     ///
-    /// Prints a completion script.
+    /// Prints a completion script. Those for bash, zsh and fish also complete processes, sessions, watches, and the
+    /// functions of a profile.
     #[command(after_long_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
-    /// Print the manual page, or write all of them
+    /// Show the manual page of ccsd or of a command
     ///
-    /// Prints ccsd(1), or writes the pages of ccsd and of its commands into a directory.
+    /// Shows ccsd(1), or the page of a command: with man(1) on a terminal, as troff's source elsewhere.
     #[command(after_long_help = MAN_EXAMPLES)]
     Man(ManArgs),
 }
@@ -273,15 +274,19 @@ Examples:
 /// Arguments of `ccsd man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Where to write all pages
-    #[arg(value_name = "DIR")]
-    pub directory: Option<PathBuf>,
+    /// The command, as in `ccsd man record` or `ccsd man daemon status`
+    #[arg(value_name = "COMMAND")]
+    pub command: Vec<String>,
+    /// Write the pages of ccsd and of all its commands into this directory
+    #[arg(short, long, value_name = "DIR", conflicts_with = "command")]
+    pub output: Option<PathBuf>,
 }
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  ccsd man | man -l -
-  ccsd man ~/.local/share/man/man1";
+  ccsd man
+  ccsd man record
+  ccsd man --output ~/.local/share/man/man1";
 
 #[cfg(test)]
 mod tests {

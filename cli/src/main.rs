@@ -5,6 +5,7 @@
 
 mod annotate;
 mod args;
+mod completion;
 mod diff;
 mod doctor;
 mod dump;
@@ -41,9 +42,13 @@ use exit::{Exit, Failure};
 
 fn main() {
     ccsd_collector::usage::begin();
-    // No command for people, and nothing else is to happen in that process before it has given up its rights.
-    if std::env::args_os().nth(1).is_some_and(|word| word == service::worker::ARGUMENT) {
-        service::worker::serve().leave();
+    // Two commands that only ccsd and its scripts use. The worker must do nothing else before it has given up its rights.
+    match std::env::args_os().nth(1) {
+        Some(word) if word == service::worker::ARGUMENT => service::worker::serve().leave(),
+        Some(word) if word == completion::ARGUMENT => {
+            completion::complete(std::env::args_os().skip(2).collect()).leave()
+        }
+        _ => {}
     }
     let cli = Cli::parse_grouped();
     let exit = run(cli).unwrap_or_else(|failure| {
@@ -74,7 +79,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Import(args) => import::run(&args, cli.color),
         Command::Export(args) => export::run(&args),
         Command::Doctor(args) => doctor::run(&args, cli.color),
-        Command::Completions(args) => manual::completions(&args),
+        Command::Completions(args) => completion::print_script(&args),
         Command::Man(args) => manual::man(&args),
     }
 }

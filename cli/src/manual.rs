@@ -1,49 +1,46 @@
-//! `ccsd completions` and `ccsd man`: made from the definition of the arguments.
+//! `ccsd man`: manual pages, made from the definition of the arguments.
 
 use std::fs;
-use std::io::{self, Write, stdout};
+use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use ccsd_daemon::destination;
-use clap_complete::Shell;
+use clap::{Arg, ArgAction};
 use clap_mangen::Man;
 
-use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::args::{Cli, ManArgs};
 use crate::exit::{Exit, Failure};
 
-/// Prints a completion script.
-pub fn completions(args: &CompletionsArgs) -> Result<Exit, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::grouped(), "ccsd", &mut script);
-    if args.shell == Shell::Bash {
-        script = values_first(&String::from_utf8_lossy(&script)).into_bytes();
-    }
-    print(&script)
-}
+/// When the pages last changed. They have no date of their build, so that two builds of one version are the same.
+const DATE: &str = "2026-11-23";
 
-/// A script for bash that offers values, as formats are, before options: it offers them in the order of its lists.
-fn values_first(script: &str) -> String {
-    let lines = script.lines().map(|line| {
-        let list = line.split_once("opts=\"").and_then(|(start, rest)| Some((start, rest.strip_suffix('"')?)));
-        let Some((start, words)) = list else { return format!("{line}\n") };
-        let (options, values): (Vec<&str>, Vec<&str>) = words.split(' ').partition(|word| word.starts_with('-'));
-        format!("{start}opts=\"{}\"\n", [values, options].concat().join(" "))
-    });
-    lines.collect()
-}
-
-/// Prints the manual page of ccsd, or writes all pages.
+/// Shows a page, or writes all pages.
 pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
     // `ccsd help` needs no page.
-    let mut command = Cli::grouped().disable_help_subcommand(true);
-    command.build();
-    let Some(directory) = &args.directory else {
-        return print(&page(&command)?);
-    };
+    let mut root = Cli::grouped().disable_help_subcommand(true);
+    root.build();
+    if let Some(directory) = &args.output {
+        return write_all(&root, directory);
+    }
+    let mut command = &root;
+    for name in &args.command {
+        let named = command.find_subcommand(name);
+        command = named.ok_or_else(|| {
+            let hint =
+                if name.contains('/') { "; --output DIR writes all pages" } else { "; `ccsd --help` lists them" };
+            Failure::bad_request(anyhow!("there is no command {:?}{hint}", args.command.join(" ")))
+        })?;
+    }
+    show(command)
+}
+
+fn write_all(root: &clap::Command, directory: &Path) -> Result<Exit, Failure> {
     let written = fs::create_dir_all(directory).and_then(|()| {
-        // Those of `ccsd daemon` have pages of their own: ccsd-daemon-status(1).
-        let below = command.get_subcommands().flat_map(clap::Command::get_subcommands);
-        for command in std::iter::once(&command).chain(command.get_subcommands()).chain(below) {
+        // The commands of `ccsd daemon` have pages of their own: ccsd-daemon-status(1).
+        let below = root.get_subcommands().flat_map(clap::Command::get_subcommands);
+        for command in std::iter::once(root).chain(root.get_subcommands()).chain(below) {
             let file = directory.join(Man::new(command.clone()).get_filename());
             destination::write(&file, &page(command)?, None).map_err(io::Error::other)?;
         }
@@ -55,13 +52,40 @@ pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// One page. The examples are set here: clap_mangen would fill their lines like those of any text.
+/// Shows a page by man(1), with the user's pager, where standard output is a terminal.
+fn show(command: &clap::Command) -> Result<Exit, Failure> {
+    let page = page(command)?;
+    if !stdout().is_terminal() {
+        return print(&page);
+    }
+    let mut reader = match Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn() {
+        Ok(reader) => reader,
+        // The same text without man(1).
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return print(command.clone().render_long_help().to_string().as_bytes());
+        }
+        Err(error) => return Err(Failure::at_run_time(anyhow!("cannot run man: {error}"))),
+    };
+    // A pager that is left early closes the pipe.
+    let _ = reader.stdin.take().map(|mut input| input.write_all(&page));
+    let status = reader.wait()?;
+    if status.success() { Ok(Exit::SUCCESS) } else { Err(Failure::at_run_time(anyhow!("man failed: {status}"))) }
+}
+
+/// One page. The synopsis and the examples are set here: clap_mangen leaves the values of options out of the synopsis, and
+/// would fill the lines of examples like those of any text.
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
-    let man = Man::new(command.clone());
+    // clap_mangen leaves out the only help of an option that short help does not list.
+    let command =
+        &command.clone().mut_args(|argument| match argument.get_long_help().or(argument.get_help()).cloned() {
+            Some(help) => argument.long_help(help),
+            None => argument,
+        });
+    let man = Man::new(command.clone()).date(DATE).manual("ccsd manual");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
+    writeln!(page, ".SH SYNOPSIS\n{}", synopsis(command))?;
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if command.has_subcommands() {
@@ -79,6 +103,46 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
+/// The command with all its options and arguments, one a line of the source.
+fn synopsis(command: &clap::Command) -> String {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let mut lines = vec![format!("\\fB{}\\fR", roff(name))];
+    let options = command.get_arguments().filter(|it| !it.is_positional() && !it.is_hide_set());
+    lines.extend(options.map(option));
+    lines.extend(command.get_positionals().filter(|it| !it.is_hide_set()).map(positional));
+    if command.has_subcommands() {
+        let word = "\\fICOMMAND\\fR";
+        lines.push(if command.is_subcommand_required_set() { word.to_owned() } else { format!("[{word}]") });
+    }
+    // A line that begins with a dot or an apostrophe is a request; none does.
+    lines.join("\n")
+}
+
+fn option(argument: &Arg) -> String {
+    let short = argument.get_short().map(|letter| format!("\\fB\\-{letter}\\fR"));
+    let long = argument.get_long().map(|name| format!("\\fB\\-\\-{}\\fR", roff(name)));
+    let names: Vec<String> = short.into_iter().chain(long).collect();
+    let value = match argument.get_action() {
+        ArgAction::Set | ArgAction::Append => format!(" {}", value(argument)),
+        _ => String::new(),
+    };
+    let repeats = matches!(argument.get_action(), ArgAction::Append);
+    format!("[{}{value}]{}", names.join("|"), if repeats { "..." } else { "" })
+}
+
+fn positional(argument: &Arg) -> String {
+    let repeats = argument.get_num_args().is_some_and(|range| range.max_values() > 1);
+    let text = format!("{}{}", value(argument), if repeats { "..." } else { "" });
+    // The program's own options begin where `--` stands.
+    let text = if argument.is_trailing_var_arg_set() { format!("[\\fB\\-\\-\\fR] {text}") } else { text };
+    if argument.is_required_set() { text } else { format!("[{text}]") }
+}
+
+fn value(argument: &Arg) -> String {
+    let name = argument.get_value_names().and_then(<[_]>::first).map_or("VALUE", |name| name.as_str());
+    format!("\\fI{}\\fR", roff(name))
+}
+
 /// Text without what troff would take for a request or an escape.
 fn roff(text: &str) -> String {
     let lines: Vec<String> = text
@@ -93,8 +157,7 @@ fn roff(text: &str) -> String {
 
 fn print(bytes: &[u8]) -> Result<Exit, Failure> {
     let mut out = stdout().lock();
-    let result: io::Result<()> = out.write_all(bytes).and_then(|()| out.flush());
-    result?;
+    out.write_all(bytes).and_then(|()| out.flush())?;
     Ok(Exit::SUCCESS)
 }
 
@@ -109,13 +172,28 @@ mod tests {
         for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
             let page = String::from_utf8(page(command).unwrap()).unwrap();
             assert!(page.contains(".nf\n  ccsd "), "{}", command.get_name());
+            assert!(page.lines().any(|line| line.starts_with(".TH ") && line.contains(DATE)), "{page}");
         }
     }
 
     #[test]
-    fn values_come_before_options() {
-        let script = "a\n  opts=\"-o --output html svg -h\"\n  opts=\"\"\nb";
-        assert_eq!(values_first(script), "a\n  opts=\"html svg -o --output -h\"\n  opts=\"\"\nb\n");
+    fn synopses_have_the_values_of_options() {
+        let mut command = Cli::grouped();
+        command.build();
+        let record = synopsis(command.find_subcommand("record").unwrap());
+        for part in [
+            "\\fBccsd record\\fR\n",
+            "[\\fB\\-F\\fR|\\fB\\-\\-frequency\\fR \\fIHZ\\fR]\n",
+            "[\\fB\\-\\-no\\-output\\fR]\n",
+            "\n[\\fB\\-\\-\\fR] \\fIPROGRAM\\fR...",
+        ] {
+            assert!(record.contains(part), "{part} is not in {record}");
+        }
+        let report = synopsis(command.find_subcommand("report").unwrap());
+        assert!(report.contains("[\\fB\\-\\-hide\\fR \\fIPATTERN\\fR]...\n"), "{report}");
+        assert!(report.ends_with("[\\fISOURCE\\fR]"), "{report}");
+        let all = [synopsis(&command), record, report].join("\n");
+        assert!(all.lines().all(|line| !line.starts_with(['.', '\''])), "{all}");
     }
 
     #[test]

@@ -534,10 +534,22 @@ fn main() -> ExitCode {
             }
             for shell in ["bash", "zsh", "fish"] {
                 let ended = Ended::of(&mut ccsd(["completions", shell]));
-                assert!(ended.status.success() && ended.stdout.contains("no-inherit"), "{shell}: {ended:?}");
+                assert!(ended.status.success() && ended.stdout.contains("ccsd __complete"), "{shell}: {ended:?}");
             }
             let manual = Ended::of(&mut ccsd(["man"]));
             assert!(manual.status.success() && manual.stdout.contains(".TH ccsd 1"), "{manual:?}");
+            let dir = scratch();
+            let of_record = Ended::of(ccsd(["man", "record"]).current_dir(&dir));
+            assert!(
+                of_record.stdout.contains(".TH ccsd-record 1") && of_record.stdout.contains("fIHZ"),
+                "{of_record:?}"
+            );
+            let of_status = Ended::of(&mut ccsd(["man", "daemon", "status"]));
+            assert!(of_status.stdout.contains(".TH ccsd-daemon-status 1"), "{of_status:?}");
+            assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "only --output writes files");
+            Ended::of(&mut ccsd(["man", "nonsense"])).assert_refused(2, &["no command \"nonsense\""]);
+            assert!(Ended::of(ccsd(["man", "--output", "pages"]).current_dir(&dir)).status.success());
+            assert!(dir.path().join("pages/ccsd-record.1").exists());
             let version = Ended::of(&mut ccsd(["--version"]));
             assert_eq!(version.stdout, format!("ccsd {}\n", env!("CARGO_PKG_VERSION")));
         })

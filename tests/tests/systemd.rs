@@ -101,7 +101,7 @@ static PACKAGE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let release = dir.path().join("target/release");
     fs::create_dir_all(release.join("man")).unwrap();
     fs::copy(binary(), release.join("ccsd")).unwrap();
-    assert!(Ended::of(ccsd(["man"]).arg(release.join("man"))).status.success());
+    assert!(Ended::of(ccsd(["man", "--output"]).arg(release.join("man"))).status.success());
     let package = dir.path().join("ccsd.deb");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["deb", "--package=ccsd", "--no-build", "--no-strip", "--fast", "--offline", "--output"]).arg(&package);

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use ccsd_tests::ccsd::{binary, ccsd};
 use ccsd_tests::fixture::{Running, build};
-use ccsd_tests::suite::{CC, Suite};
+use ccsd_tests::suite::{CC, Need, Suite};
 use ccsd_tests::terminal::{CTRL_C, CTRL_Z, Terminal};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,6 +16,8 @@ use nix::unistd::Pid;
 const REPORT: &str = " at 999 Hz";
 /// Shown once a second while it collects.
 const STATUS: &str = "Ctrl-C: stacks; twice";
+
+const MAN: Need = Need::Program("man", "man-db");
 
 fn main() -> ExitCode {
     Suite::new()
@@ -37,6 +39,12 @@ fn main() -> ExitCode {
             terminal.type_ctrl_c_twice(" _start", REPORT);
             assert!(terminal.end().1.success());
             assert!(fixture.is_alive());
+        })
+        .test("a_manual_page_on_a_terminal_goes_to_the_pager", &[MAN], || {
+            let mut terminal = Terminal::run(ccsd(["man", "record"]).env("MANPAGER", "cat").env_remove("PAGER"));
+            terminal.expect("Samples per second");
+            let (shown, status) = terminal.end();
+            assert!(status.success() && !shown.contains(".TH"), "{shown}");
         })
         .test("attach_ends_by_q", &[CC], || {
             let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);

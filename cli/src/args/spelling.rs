@@ -16,16 +16,18 @@ const RENAMED: [(&str, &[&str]); 6] = [
 
 /// The words of a command line with an earlier spelling replaced, which a line on standard error says.
 pub fn renewed(words: Vec<OsString>) -> Vec<OsString> {
-    let (words, hint) = replaced(words);
+    let (words, hint) = replace(words);
     if let Some((old, new)) = hint {
         warn(format_args!("`ccsd {old}` is now `ccsd {}`", new.join(" ")));
     }
     words
 }
 
-type Renamed = (&'static str, &'static [&'static str]);
+/// An earlier spelling and its replacement.
+pub type Renamed = (&'static str, &'static [&'static str]);
 
-fn replaced(mut words: Vec<OsString>) -> (Vec<OsString>, Option<Renamed>) {
+/// Replaces an earlier spelling, and returns which it was.
+pub fn replace(mut words: Vec<OsString>) -> (Vec<OsString>, Option<Renamed>) {
     let Some(at) = command_index(&words) else { return (words, None) };
     let renamed = RENAMED.into_iter().find(|(old, _)| words.get(at).is_some_and(|word| word == old));
     if let Some((_, new)) = renamed {
@@ -54,7 +56,7 @@ mod tests {
     #[test]
     fn earlier_spellings() {
         let renew = |line: &str| {
-            let (words, hint) = replaced(line.split(' ').map(OsString::from).collect());
+            let (words, hint) = replace(line.split(' ').map(OsString::from).collect());
             (words.join(&OsString::from(" ")).into_string().unwrap(), hint.map(|(old, _)| old))
         };
         assert_eq!(renew("ccsd live --json 3"), ("ccsd top --plain --json 3".to_owned(), Some("live")));

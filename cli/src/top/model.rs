@@ -1,6 +1,6 @@
 //! What is looked at: a profile that grows, what of it is new, and an earlier moment to compare with.
 
-use ccsd_profile::{Limits, Profile, Session, Unit, Update, UpdateError, Updates};
+use ccsd_profile::{Limits, Profile, Session, Unit, Update, UpdateError};
 
 /// Intervals of the strip that are kept: wider is no terminal.
 const POINTS: usize = 512;
@@ -24,37 +24,42 @@ pub struct Frozen {
     pub at: u64,
 }
 
-/// What is looked at.
-pub struct Model {
+/// A profile that grows, as far as it has come.
+struct Moment {
     /// Everything so far.
     profile: Profile,
     /// The last interval by itself, while that is asked for.
     last: Option<Profile>,
-    wants_last: bool,
     frozen: Option<Frozen>,
-    /// What came while paused.
-    held: Option<Held>,
     points: Vec<Point>,
     /// The end of the strip, nanoseconds since the session began.
     until: u64,
-    /// Whether nothing follows.
-    ended: bool,
     /// How often a session began: ids of one mean nothing in another.
     generation: u32,
 }
 
-/// What came while paused.
-#[derive(Default)]
-struct Held {
-    /// The session began anew.
-    begun: Option<Session>,
-    updates: Updates,
+/// What is looked at.
+pub struct Model {
+    /// What has come.
+    live: Moment,
+    /// What is shown while paused. A copy takes as much memory as the profile, however long the pause.
+    paused: Option<Moment>,
+    /// Whether the last interval is asked for.
+    wants_last: bool,
+    /// Whether nothing follows.
+    ended: bool,
 }
 
 fn empty(session: &Session, full_names: bool) -> Profile {
     let mut profile = Profile::new(session.clone(), Limits::reading());
     profile.set_full_names(full_names);
     profile
+}
+
+fn copy(profile: &Profile) -> Result<Profile, UpdateError> {
+    let mut copy = empty(profile.session(), profile.has_full_names());
+    copy.apply(&profile.snapshot())?;
+    Ok(copy)
 }
 
 /// The names of a profile without what was charged: what later updates refer to.
@@ -67,53 +72,34 @@ fn names(profile: &Profile) -> Result<Profile, UpdateError> {
     Ok(copy)
 }
 
-impl Model {
-    /// Nothing yet; names will be shown as they are, or as text shows them.
-    pub fn new(full_names: bool) -> Model {
-        Model {
-            profile: empty(&Session::default(), full_names),
+impl Moment {
+    fn new(session: &Session, full_names: bool, generation: u32) -> Moment {
+        Moment {
+            profile: empty(session, full_names),
             last: None,
-            wants_last: false,
             frozen: None,
-            held: None,
             points: Vec::new(),
             until: 0,
-            ended: false,
-            generation: 0,
+            generation,
         }
     }
 
-    /// A session begins, or begins anew. What was frozen has other names and is gone.
-    pub fn begin(&mut self, session: &Session) {
-        if let Some(held) = &mut self.held {
-            *held = Held { begun: Some(session.clone()), updates: Updates::default() };
-            return;
-        }
-        self.profile = empty(session, self.profile.has_full_names());
-        (self.last, self.frozen, self.until) = (None, None, 0);
-        self.points.clear();
-        self.ended = false;
-        self.generation = self.generation.wrapping_add(1);
+    /// A copy to look at. It takes no updates.
+    fn picture(&self) -> Result<Moment, UpdateError> {
+        let frozen = |frozen: &Frozen| {
+            Ok(Frozen { before: copy(&frozen.before)?, since: copy(&frozen.since)?, at: frozen.at })
+        };
+        Ok(Moment {
+            profile: copy(&self.profile)?,
+            last: self.last.as_ref().map(copy).transpose()?,
+            frozen: self.frozen.as_ref().map(frozen).transpose()?,
+            points: self.points.clone(),
+            ..*self
+        })
     }
 
-    /// How often a session began: functions and threads of one have other numbers than those of another.
-    pub fn generation(&self) -> u32 {
-        self.generation
-    }
-
-    /// What came since. Changes what is shown, unless paused.
-    ///
-    /// # Errors
-    /// The update does not fit to what came before.
-    pub fn update(&mut self, update: &Update) -> Result<(), UpdateError> {
-        match &mut self.held {
-            None => self.apply(update),
-            Some(held) => held.updates.add(update),
-        }
-    }
-
-    fn apply(&mut self, update: &Update) -> Result<(), UpdateError> {
-        if self.wants_last {
+    fn apply(&mut self, update: &Update, wants_last: bool) -> Result<(), UpdateError> {
+        if wants_last {
             let mut last = names(&self.profile)?;
             last.apply(update)?;
             self.last = Some(last);
@@ -136,6 +122,44 @@ impl Model {
         Ok(())
     }
 
+    fn freeze(&mut self) -> Result<(), UpdateError> {
+        let at = self.profile.accounting().duration_ns;
+        self.frozen = Some(Frozen { before: copy(&self.profile)?, since: names(&self.profile)?, at });
+        Ok(())
+    }
+}
+
+impl Model {
+    /// Nothing yet; names will be shown as they are, or as text shows them.
+    pub fn new(full_names: bool) -> Model {
+        let live = Moment::new(&Session::default(), full_names, 0);
+        Model { live, paused: None, wants_last: false, ended: false }
+    }
+
+    fn seen(&self) -> &Moment {
+        self.paused.as_ref().unwrap_or(&self.live)
+    }
+
+    /// A session begins, or begins anew. What was frozen has other names and is gone.
+    pub fn begin(&mut self, session: &Session) {
+        let generation = self.live.generation.wrapping_add(1);
+        self.live = Moment::new(session, self.live.profile.has_full_names(), generation);
+        self.ended = false;
+    }
+
+    /// How often a session began: functions and threads of one have other numbers than those of another.
+    pub fn generation(&self) -> u32 {
+        self.seen().generation
+    }
+
+    /// What came since. Changes what is shown, unless paused.
+    ///
+    /// # Errors
+    /// The update does not fit to what came before.
+    pub fn update(&mut self, update: &Update) -> Result<(), UpdateError> {
+        self.live.apply(update, self.wants_last)
+    }
+
     /// Nothing follows.
     pub fn end(&mut self) {
         self.ended = true;
@@ -148,42 +172,40 @@ impl Model {
 
     /// What is to be shown: everything, or the last interval.
     pub fn shown(&self) -> &Profile {
-        self.last.as_ref().filter(|_| self.wants_last).unwrap_or(&self.profile)
+        let seen = self.seen();
+        seen.last.as_ref().filter(|_| self.wants_last).unwrap_or(&seen.profile)
     }
 
     /// Everything so far.
     pub fn profile(&self) -> &Profile {
-        &self.profile
+        &self.seen().profile
     }
 
     /// Intervals, the oldest first.
     pub fn points(&self) -> &[Point] {
-        &self.points
+        &self.seen().points
     }
 
     /// Whether weights are time on a CPU, so that a weight divided by a length is a number of CPUs.
     pub fn weighs_time(&self) -> bool {
-        self.profile.session().metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds)
+        self.profile().session().metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds)
     }
 
-    /// Whether updates are held back.
+    /// Whether what is shown stays as it is.
     pub fn is_paused(&self) -> bool {
-        self.held.is_some()
+        self.paused.is_some()
     }
 
-    /// Holds updates back, or lets go those that were.
+    /// Keeps what is shown as it is, or goes on to what has come meanwhile.
     ///
     /// # Errors
-    /// As [`Model::update`].
+    /// Never, unless the profile is broken.
     pub fn toggle_pause(&mut self) -> Result<(), UpdateError> {
-        let Some(held) = self.held.take() else {
-            self.held = Some(Held::default());
-            return Ok(());
+        self.paused = match self.paused {
+            None => Some(self.live.picture()?),
+            Some(_) => None,
         };
-        if let Some(session) = held.begun {
-            self.begin(&session);
-        }
-        held.updates.into_iter().try_for_each(|update| self.apply(&update))
+        Ok(())
     }
 
     /// Whether only the last interval is shown; the first one that comes after this was asked for.
@@ -194,12 +216,13 @@ impl Model {
     /// Shows the last interval only, or everything again.
     pub fn toggle_last(&mut self) {
         self.wants_last = !self.wants_last;
-        self.last = None;
+        self.live.last = None;
+        self.paused.iter_mut().for_each(|paused| paused.last = None);
     }
 
     /// The moment that is compared with.
     pub fn frozen(&self) -> Option<&Frozen> {
-        self.frozen.as_ref()
+        self.seen().frozen.as_ref()
     }
 
     /// Compares what comes from now on with what came up to now, or no longer.
@@ -207,13 +230,13 @@ impl Model {
     /// # Errors
     /// Never, unless the profile is broken.
     pub fn toggle_frozen(&mut self) -> Result<(), UpdateError> {
-        if self.frozen.take().is_some() {
-            return Ok(());
+        let is_frozen = self.frozen().is_some();
+        for moment in std::iter::once(&mut self.live).chain(&mut self.paused) {
+            moment.frozen = None;
+            if !is_frozen {
+                moment.freeze()?;
+            }
         }
-        let mut before = empty(self.profile.session(), self.profile.has_full_names());
-        before.apply(&self.profile.snapshot())?;
-        let at = self.profile.accounting().duration_ns;
-        self.frozen = Some(Frozen { before, since: names(&self.profile)?, at });
         Ok(())
     }
 }
@@ -316,6 +339,28 @@ pub mod tests {
         assert_eq!(weights(model.shown()), pairs(&[("a", 3), ("main", 0)]));
         model.toggle_pause().unwrap();
         assert_eq!(weights(model.shown()), pairs(&[("other", 7)]));
+    }
+
+    #[test]
+    fn a_moment_that_is_frozen_while_paused() {
+        let mut source = Source::new();
+        let mut model = model(&source);
+        source.charge(&["main", "a"], 3);
+        model.update(&source.update(1_000_000_000)).unwrap();
+        model.toggle_pause().unwrap();
+        source.charge(&["main", "b"], 2);
+        model.update(&source.update(2_000_000_000)).unwrap();
+        model.toggle_frozen().unwrap();
+        let frozen = model.frozen().unwrap();
+        assert_eq!(weights(&frozen.before), pairs(&[("a", 3), ("main", 0)]));
+        source.charge(&["main", "a"], 1);
+        model.update(&source.update(3_000_000_000)).unwrap();
+        model.toggle_pause().unwrap();
+        let frozen = model.frozen().unwrap();
+        assert_eq!(weights(&frozen.before), pairs(&[("a", 3), ("b", 2), ("main", 0)]));
+        assert_eq!(weights(&frozen.since), pairs(&[("a", 1), ("main", 0)]));
+        model.toggle_frozen().unwrap();
+        assert!(model.frozen().is_none());
     }
 
     #[test]

@@ -1,0 +1,400 @@
+//! What may stand at the cursor.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+
+use ccsd_collector::procfs;
+use ccsd_daemon::config::Config;
+use ccsd_daemon::protocol::message::SessionSummary;
+use ccsd_daemon::store;
+use ccsd_profile::view::{FlatView, Selection};
+use ccsd_profile::{Profile, sanitise};
+use clap::{Arg, ArgAction, Command};
+
+use super::Native;
+use super::cursor::{Cursor, Slot};
+use crate::args::service::SocketArgs;
+use crate::args::values::DEFAULT_FILE;
+use crate::args::watch::StoredArgs;
+use crate::import::is_profile;
+use crate::report::file;
+use crate::service::connect;
+use crate::source::Source;
+
+/// The largest profile whose functions are offered: larger ones take too long to read for a TAB.
+const MAX_PROFILE_BYTES: u64 = 64 << 20;
+
+/// A word that may stand at the cursor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// What is put in.
+    pub value: String,
+    /// What it is; empty where the value says so.
+    pub about: String,
+}
+
+impl Candidate {
+    fn new(value: impl Into<String>, about: impl Into<String>) -> Candidate {
+        Candidate { value: value.into(), about: about.into() }
+    }
+
+    /// The line of the answer, if what was typed is the beginning of this.
+    ///
+    /// Names of processes, functions and threads are chosen by others. One that a terminal must not print as it is
+    /// cannot be typed either, so it is left out.
+    pub fn line(&self, cursor: &Cursor<'_>) -> Option<String> {
+        let is_printable = sanitise(&self.value) == self.value && !self.value.contains(['\t', '\n']);
+        let is_wanted = is_printable && self.value.starts_with(&cursor.typed);
+        let about = sanitise(&self.about).replace(['\t', '\n'], " ");
+        is_wanted.then(|| format!("{}{}\t{about}\n", cursor.kept, self.value))
+    }
+}
+
+/// Whether a socket, a file or `/proc` has to be asked, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Values that the definition lists, or free text.
+    Listed,
+    /// A profile: a file, `session:3`, `pid:123`, `watch:nginx`.
+    Profile,
+    /// The same, or a running process by its name.
+    ProfileOrProcess,
+    /// A session, by number or as a source.
+    Session,
+    /// A process, by number or name.
+    Process,
+    /// A watch by its bare name.
+    Watch,
+    /// A function of the profile.
+    Function,
+    /// A pattern: a function, or `module:`, `file:`, `thread:`, `process:` and a name.
+    Pattern,
+    /// A metric of the profile.
+    Metric,
+    File,
+    Directory,
+    Program,
+}
+
+impl Kind {
+    /// By the name that the help gives the value.
+    fn of(argument: &Arg, command: &Command) -> Kind {
+        let name = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
+        match (name, argument.get_id().as_str()) {
+            ("SOURCE", "session" | "sessions") => Kind::Session,
+            ("SOURCE", _) if command.get_name() == "top" => Kind::ProfileOrProcess,
+            ("SOURCE", _) => Kind::Profile,
+            ("PID|NAME", _) => Kind::Process,
+            ("NAME", "watch") => Kind::Watch,
+            ("NAME", "metric") => Kind::Metric,
+            ("FUNCTION", _) | (_, "function") => Kind::Function,
+            ("PATTERN", _) => Kind::Pattern,
+            ("FILE" | "PATH", _) => Kind::File,
+            ("DIR", _) => Kind::Directory,
+            ("PROGRAM", _) => Kind::Program,
+            _ => Kind::Listed,
+        }
+    }
+
+    fn at(cursor: &Cursor<'_>) -> Kind {
+        cursor.argument().map_or(Kind::Listed, |argument| Kind::of(argument, cursor.command))
+    }
+}
+
+/// What the shell completes here.
+pub fn native(cursor: &Cursor<'_>) -> Native {
+    let is_special = ["session:", "pid:", "watch:"].iter().any(|prefix| cursor.typed.starts_with(prefix));
+    match (cursor.slot, Kind::at(cursor)) {
+        (Slot::ProgramArgument, _) => Native::Files,
+        (_, Kind::Profile | Kind::ProfileOrProcess) if !is_special => Native::Files,
+        (_, Kind::File) => Native::Files,
+        (_, Kind::Directory) => Native::Directories,
+        (_, Kind::Program) => Native::Commands,
+        _ => Native::Nothing,
+    }
+}
+
+/// Commands, options and values that the definition lists.
+///
+/// Options are offered once a dash is typed. Before that they would only hide the values.
+pub fn listed(cursor: &Cursor<'_>) -> Vec<Candidate> {
+    match cursor.slot {
+        Slot::Option => options(cursor),
+        Slot::ProgramArgument => Vec::new(),
+        Slot::Positional(_) | Slot::Value(_) => {
+            let is_positional = matches!(cursor.slot, Slot::Positional(_));
+            let mut all = if is_positional && cursor.takes_command { commands(cursor.command) } else { Vec::new() };
+            if let Some(argument) = cursor.argument() {
+                let values = argument.get_possible_values();
+                let visible = values.iter().filter(|value| !value.is_hide_set());
+                all.extend(visible.map(|value| {
+                    Candidate::new(value.get_name(), value.get_help().map_or_else(String::new, ToString::to_string))
+                }));
+            }
+            all
+        }
+    }
+}
+
+fn commands(command: &Command) -> Vec<Candidate> {
+    let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let about = |command: &Command| command.get_about().map_or_else(String::new, ToString::to_string);
+    visible.map(|command| Candidate::new(command.get_name(), about(command))).collect()
+}
+
+/// The options that have not been given yet, or may be given again.
+fn options(cursor: &Cursor<'_>) -> Vec<Candidate> {
+    let is_given = |argument: &Arg| cursor.given.iter().any(|(id, _)| *id == argument.get_id().as_str());
+    let repeats = |argument: &Arg| matches!(argument.get_action(), ArgAction::Append | ArgAction::Count);
+    let offered = cursor.command.get_arguments().filter(|it| !it.is_hide_set() && (repeats(it) || !is_given(it)));
+    offered
+        .flat_map(|argument| {
+            let about = argument.get_help().map_or_else(String::new, ToString::to_string);
+            let names = argument.get_long_and_visible_aliases().unwrap_or_default();
+            names.into_iter().map(move |name| Candidate::new(format!("--{name}"), about.clone()))
+        })
+        .collect()
+}
+
+/// What has to be looked up, apart from the definition: it is done on a thread that may be left behind.
+#[derive(Debug)]
+pub struct Request {
+    kind: Kind,
+    typed: String,
+    socket: SocketArgs,
+    /// Whose functions are offered.
+    source: Source,
+}
+
+impl Request {
+    /// What stands at the cursor.
+    pub fn new(cursor: &Cursor<'_>) -> Request {
+        let watch = cursor.value("watch").map(|name| Source::Watch(name.to_owned()));
+        let named = || cursor.value("source").or_else(|| cursor.value("sources")).unwrap_or(DEFAULT_FILE);
+        let source = watch.or_else(|| Source::parse(named().into()).ok());
+        Request {
+            kind: Kind::at(cursor),
+            typed: cursor.typed.clone(),
+            socket: SocketArgs { socket: cursor.value("socket").map(PathBuf::from) },
+            source: source.unwrap_or_else(|| Source::File(DEFAULT_FILE.into())),
+        }
+    }
+
+    /// Looks up and sends, until the receiver has gone.
+    pub fn send_candidates(&self, sender: &Sender<Candidate>) {
+        let send = |candidate| sender.send(candidate).unwrap_or_default();
+        match self.kind {
+            Kind::Listed | Kind::File | Kind::Directory | Kind::Program => {}
+            Kind::Process => processes("").into_iter().for_each(send),
+            Kind::Watch => watches(&self.socket, "").into_iter().for_each(send),
+            Kind::Session => {
+                let sessions = running_sessions(&self.socket);
+                let number = |session: &SessionSummary| session.id.to_string();
+                match self.typed.starts_with(|c: char| c.is_ascii_digit()) {
+                    true => sessions.iter().map(|it| Candidate::new(number(it), about_session(it))).for_each(send),
+                    false => session_sources(&sessions).into_iter().for_each(send),
+                }
+            }
+            Kind::Profile | Kind::ProfileOrProcess => {
+                session_sources(&running_sessions(&self.socket)).into_iter().for_each(send);
+                watches(&self.socket, "watch:").into_iter().for_each(send);
+                if self.kind == Kind::ProfileOrProcess {
+                    // Hundreds of numbers only once they are asked for.
+                    let prefix = if self.typed.starts_with('p') { "pid:" } else { "" };
+                    let all = processes(prefix);
+                    let wanted = all.into_iter().filter(|it| it.value.starts_with("pid:") || !is_number(&it.value));
+                    wanted.for_each(send);
+                }
+            }
+            Kind::Function | Kind::Pattern | Kind::Metric => {
+                if let Some(profile) = self.profile() {
+                    self.of_profile(&profile).into_iter().for_each(send);
+                }
+            }
+        }
+    }
+
+    /// The profile, unless reading it takes longer than anybody waits.
+    fn profile(&self) -> Option<Profile> {
+        if let Source::File(path) = &self.source {
+            let is_small = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() <= MAX_PROFILE_BYTES);
+            if !is_small(path) || !is_profile(path) {
+                return None;
+            }
+        }
+        file::load_source(&self.source, &StoredArgs::default(), &self.socket).ok().map(|loaded| loaded.profile)
+    }
+
+    fn of_profile(&self, profile: &Profile) -> Vec<Candidate> {
+        match self.kind {
+            Kind::Metric => profile.session().metrics.iter().map(|it| Candidate::new(it.name.clone(), "")).collect(),
+            Kind::Pattern => match self.typed.split_once(':') {
+                Some((prefix @ ("module" | "file" | "thread" | "process"), _)) => {
+                    let names = names(profile, prefix).into_iter();
+                    names.map(|name| Candidate::new(format!("{prefix}:{name}"), "")).collect()
+                }
+                _ => functions(profile, &self.typed),
+            },
+            _ => functions(profile, &self.typed),
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Functions, the one that spent most first: by the name that reports show or, where only that begins with what was typed,
+/// by the whole name.
+fn functions(profile: &Profile, typed: &str) -> Vec<Candidate> {
+    let labels = profile.labels();
+    let rows = FlatView::new(profile, &Selection::all()).rows;
+    let mut seen = std::collections::HashSet::new();
+    let names = rows.iter().filter_map(|row| {
+        let label = labels.label(row.function);
+        let whole = profile.name(row.function);
+        [label, whole].into_iter().find(|name| name.starts_with(typed)).map(std::borrow::Cow::into_owned)
+    });
+    // `[kernel]` and its like are no functions that can be asked for.
+    let real = names.filter(|name| !name.starts_with('['));
+    real.filter(|name| seen.insert(name.clone())).map(|name| Candidate::new(name, "")).collect()
+}
+
+/// Names that a pattern with a prefix selects, each once.
+fn names(profile: &Profile, prefix: &str) -> Vec<String> {
+    let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let mut names: Vec<String> = match prefix {
+        "module" => profile.images().iter().map(|image| file_name(&image.name)).collect(),
+        "file" => profile.cost_centres().iter().filter_map(|centre| centre.file.as_deref().map(file_name)).collect(),
+        "thread" => profile.threads().iter().map(|thread| thread.name.clone()).collect(),
+        _ => profile.processes().iter().map(|process| process.name.clone()).collect(),
+    };
+    names.retain(|name| !name.is_empty());
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The programs that this user may look at: by name, where one process has it, and by number.
+fn processes(prefix: &str) -> Vec<Candidate> {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut by_name: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for pid in pids.filter(|&pid| pid != own) {
+        let stat = procfs::stat(pid).ok().filter(|stat| !stat.kernel_thread && !stat.exiting);
+        let Some(stat) = stat.filter(|_| fs::read_link(format!("/proc/{pid}/exe")).is_ok()) else { continue };
+        by_name.entry(stat.comm).or_default().push(pid);
+    }
+    let single = by_name.iter().filter(|(name, pids)| prefix.is_empty() && pids.len() == 1 && !is_number(name));
+    let mut all: Vec<Candidate> =
+        single.filter_map(|(name, pids)| Some(Candidate::new(name, format!("PID {}", pids.first()?)))).collect();
+    let mut numbers: Vec<(u32, &str)> =
+        by_name.iter().flat_map(|(name, pids)| pids.iter().map(|&pid| (pid, name.as_str()))).collect();
+    numbers.sort_unstable();
+    all.extend(numbers.into_iter().map(|(pid, name)| Candidate::new(format!("{prefix}{pid}"), name)));
+    all
+}
+
+fn running_sessions(socket: &SocketArgs) -> Vec<SessionSummary> {
+    connect(socket).and_then(|mut client| client.list()).unwrap_or_default()
+}
+
+fn about_session(session: &SessionSummary) -> String {
+    let state = if session.ended.is_some() { ", ended" } else { "" };
+    format!("{}{state}", session.target)
+}
+
+/// `session:3` for each session, and `pid:123` for each process with one.
+fn session_sources(sessions: &[SessionSummary]) -> Vec<Candidate> {
+    let numbers = sessions.iter().map(|it| Candidate::new(format!("session:{}", it.id), about_session(it)));
+    let running = sessions.iter().filter(|session| session.ended.is_none());
+    let pids = running.flat_map(|session| {
+        session.pids.iter().map(|pid| Candidate::new(format!("pid:{pid}"), about_session(session)))
+    });
+    numbers.chain(pids).collect()
+}
+
+/// Watches of the service, or those that have stored something where it does not answer.
+fn watches(socket: &SocketArgs, prefix: &str) -> Vec<Candidate> {
+    let (statuses, dir) = connect(socket).and_then(|mut client| client.watches()).unwrap_or_default();
+    let dir = dir.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
+    let mut names: Vec<String> = statuses.into_iter().map(|status| status.name).collect();
+    names.extend(store::watches(&dir).unwrap_or_default());
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(|name| Candidate::new(format!("{prefix}{name}"), "a watch of the service")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+
+    fn with_cursor<T>(line: &str, ask: impl FnOnce(&Cursor<'_>) -> T) -> T {
+        let mut command = Cli::grouped();
+        command.build();
+        ask(&Cursor::new(&command, line.split(' ').map(str::to_owned).collect()))
+    }
+
+    fn offered(line: &str) -> Vec<String> {
+        with_cursor(line, |cursor| {
+            let lines = listed(cursor).into_iter().filter_map(|it| it.line(cursor));
+            lines.map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+        })
+    }
+
+    #[test]
+    fn commands_values_and_options() {
+        assert_eq!(offered("re"), ["record", "report"]);
+        assert_eq!(offered("daemon st"), ["status", "stop"]);
+        assert_eq!(offered("report --view=g"), ["--view=graph"]);
+        assert_eq!(offered("export s"), ["svg", "speedscope"]);
+        assert_eq!(offered("completions z"), ["zsh"]);
+        assert_eq!(offered("report --fu"), ["--function", "--full-names"]);
+        assert_eq!(offered("report --graph --gra"), Vec::<String>::new(), "it was given");
+        assert_eq!(offered("report --hide a --hi"), ["--hide"], "it may be given again");
+        assert_eq!(offered("report "), Vec::<String>::new(), "options wait for a dash");
+        assert_eq!(offered("record ls --vi"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_shell_completes_files() {
+        for (line, expected) in [
+            ("report ", Native::Files),
+            ("report pid:", Native::Nothing),
+            ("report -", Native::Nothing),
+            ("record -o ", Native::Files),
+            ("record ", Native::Commands),
+            ("record ls ", Native::Files),
+            ("man --output ", Native::Directories),
+            ("attach ", Native::Nothing),
+            ("report --min ", Native::Nothing),
+        ] {
+            assert_eq!(with_cursor(line, native), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_a_terminal_must_not_print_are_left_out() {
+        with_cursor("attach ", |cursor| {
+            for hostile in ["a\nb", "a\tb", "\x1b[2J", "a\u{202e}b", "a\r"] {
+                assert_eq!(Candidate::new(hostile, "").line(cursor), None, "{hostile:?}");
+            }
+            let line = Candidate::new("a", "b\n\x1b[2J\tc").line(cursor).unwrap();
+            assert!(line.starts_with("a\t") && line.matches(['\n', '\t', '\x1b']).count() == 2, "{line:?}");
+        });
+    }
+
+    #[test]
+    fn processes_by_number_and_name() {
+        let parent = std::os::unix::process::parent_id().to_string();
+        let all = processes("");
+        assert!(all.iter().any(|it| it.value == parent), "{all:?}");
+        assert!(processes("pid:").iter().any(|it| it.value == format!("pid:{parent}")));
+        let own = std::process::id().to_string();
+        assert!(all.iter().all(|it| it.value != own));
+    }
+}

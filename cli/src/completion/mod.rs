@@ -1,0 +1,105 @@
+//! `ccsd completions` and the hidden `ccsd __complete`, which the scripts call for every TAB.
+//!
+//! `ccsd __complete WORDS...` takes the words behind `ccsd` up to the cursor, the last of which is being typed. The first
+//! line of the answer says what else the shell offers: [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
+
+mod candidates;
+mod cursor;
+
+use std::ffi::OsString;
+use std::io::{Write, stdout};
+use std::panic;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap_complete::Shell;
+
+use crate::args::{Cli, CompletionsArgs, spelling};
+use crate::exit::{Exit, Failure};
+use candidates::Candidate;
+use cursor::Cursor;
+
+/// The first argument of a process that completes.
+pub const ARGUMENT: &str = "__complete";
+/// After this, what has been found so far is the answer: a daemon or file system that hangs must not hang the shell.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Candidates of one answer.
+const MAX_CANDIDATES: usize = 500;
+
+/// What the shell itself completes, beside the candidates: it knows about quotes, `~` and its own commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Native {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Names of files.
+    Files,
+    /// Names of directories.
+    Directories,
+    /// Names of commands.
+    Commands,
+}
+
+impl Native {
+    fn name(self) -> &'static str {
+        match self {
+            Native::Nothing => "values",
+            Native::Files => "files",
+            Native::Directories => "directories",
+            Native::Commands => "commands",
+        }
+    }
+}
+
+/// Prints a completion script.
+pub fn print_script(args: &CompletionsArgs) -> Result<Exit, Failure> {
+    let script = match args.shell {
+        Shell::Bash => include_bytes!("bash.sh").to_vec(),
+        Shell::Zsh => include_bytes!("zsh.zsh").to_vec(),
+        Shell::Fish => include_bytes!("fish.fish").to_vec(),
+        shell => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::grouped(), "ccsd", &mut script);
+            script
+        }
+    };
+    let mut out = stdout().lock();
+    out.write_all(&script).and_then(|()| out.flush())?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Answers the completion script of a shell. Mistakes give an empty answer: the user is in the middle of a line.
+pub fn complete(words: Vec<OsString>) -> Exit {
+    panic::set_hook(Box::new(|_| {}));
+    let words = std::iter::once("ccsd".into()).chain(words).collect();
+    let words =
+        spelling::replace(words).0.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut command = Cli::grouped();
+    command.build();
+    let cursor = Cursor::new(&command, words);
+    let native = candidates::native(&cursor);
+    // Commands, options and values that the definition lists: known at once.
+    let listed = candidates::listed(&cursor);
+    let (sender, receiver) = channel();
+    let request = candidates::Request::new(&cursor);
+    thread::spawn(move || request.send_candidates(&sender));
+    let looked_up = receive(&receiver, Instant::now() + PATIENCE);
+    let mut answer = format!("{}\n", native.name());
+    let matching = listed.into_iter().chain(looked_up).filter_map(|candidate| candidate.line(&cursor));
+    answer.extend(matching.take(MAX_CANDIDATES));
+    let mut out = stdout().lock();
+    // A shell that has gone needs no answer.
+    let _ = out.write_all(answer.as_bytes()).and_then(|()| out.flush());
+    Exit::SUCCESS
+}
+
+fn receive(receiver: &Receiver<Candidate>, deadline: Instant) -> Vec<Candidate> {
+    let mut received = Vec::new();
+    loop {
+        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(candidate) => received.push(candidate),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return received,
+        }
+    }
+}

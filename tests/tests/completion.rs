@@ -1,0 +1,184 @@
+//! Completion: what `ccsd __complete` answers, and what a bash on a terminal makes of it.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
+
+use ccsd_tests::ccsd::{Ended, Record, binary, ccsd};
+use ccsd_tests::daemon::Daemon;
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::terminal::Terminal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+const BASH: Need = Need::Program("bash", "bash");
+const TAB: &str = "\t";
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("functions_of_a_profile_by_their_time", &[CC], || {
+            let file = shared().file.to_str().unwrap();
+            let all = offered(&["report", file, "--function", ""]);
+            assert_eq!(all[0], "values");
+            for name in ["weight_12", "weight_11"] {
+                assert!(all.iter().any(|it| it == name), "{name} is not in {all:?}");
+            }
+            assert!(!all.iter().any(|it| it.starts_with('[')), "{all:?}");
+            assert_eq!(offered(&["report", file, "--function", "weight_12"]), ["values", "weight_12"]);
+            assert_eq!(offered(&["report", file, "--hide=weight_12"]), ["values", "--hide=weight_12"]);
+            let program = shared().file.parent().unwrap();
+            let modules = offered(&["report", file, "--hide", "module:w"]);
+            assert!(modules.iter().any(|it| it.starts_with("module:weights")), "{modules:?} of {program:?}");
+        })
+        .test("processes_sessions_and_watches", &[CC], || {
+            let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+            let daemon = Daemon::start(&[]);
+            let pid = fixture.pid().to_string();
+            let ended = daemon.run(&["attach", "--detach", &pid]);
+            assert!(ended.status.success(), "{ended:?}");
+            let ask = |words: &[&str]| lines(&mut daemon.ccsd([&["__complete"], words].concat()));
+            assert_eq!(ask(&["report", "session:"]), ["values", "session:1"]);
+            assert_eq!(ask(&["report", &format!("pid:{pid}")]), ["values".to_owned(), format!("pid:{pid}")]);
+            assert_eq!(ask(&["daemon", "stop", "1"]), ["values", "1"]);
+            let sources = ask(&["top", ""]);
+            assert_eq!(sources[0], "files");
+            assert!(sources.iter().any(|it| it == "session:1"), "{sources:?}");
+            assert!(ask(&["dump", &pid]).contains(&pid));
+            assert!(ask(&["top", &format!("pid:{pid}")]).contains(&format!("pid:{pid}")));
+        })
+        .test("names_of_others_reach_no_terminal", &[CC], || {
+            let dir = scratch();
+            let program = dir.path().join("a\x1b[31mb");
+            copy_program(build("forever.c", &["-O1"]), &program);
+            let fixture = Running::start(&program, &[]);
+            let ended = Ended::of(&mut ccsd(["__complete", "attach", ""]));
+            assert!(ended.stdout.contains(&fixture.pid().to_string()) && !ended.stdout.contains('\x1b'), "{ended:?}");
+            let names: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with('a')).collect();
+            assert!(names.iter().all(|line| !line.contains("31m")), "{names:?}");
+        })
+        .test("what_hangs_or_is_wrong_gives_an_empty_answer", &[], || {
+            let dir = scratch();
+            let fifo = dir.path().join("fifo");
+            mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+            // Nobody accepts here.
+            let socket = dir.path().join("socket");
+            let _listener = UnixListener::bind(&socket).unwrap();
+            let garbage = dir.path().join("garbage");
+            fs::write(&garbage, b"ccsd\x00\xff\xff").unwrap();
+            for words in [
+                &["report", fifo.to_str().unwrap(), "--function", ""][..],
+                &["report", garbage.to_str().unwrap(), "--function", ""],
+                &["report", "/nowhere", "--function", ""],
+                &["report", "session:9", "--function", ""],
+                &["daemon", "stop", "--socket", socket.to_str().unwrap(), "session:"],
+                &["record", "-F", "--nonsense", "--", "--"],
+                &["nonsense", "--x=", "-"],
+                &["report", "--view", "--", "-="],
+                &["--", "--", ""],
+                &[],
+            ] {
+                let ended = Ended::of(ccsd(["__complete"]).args(words));
+                assert!(ended.status.success() && ended.stderr.is_empty(), "{words:?}: {ended:?}");
+                assert!(!ended.stdout.is_empty(), "{words:?}");
+            }
+        })
+        .test("bash", &[BASH, CC], || {
+            let mut shell = Shell::start();
+            for (keys, words) in [
+                ("ccsd rep\t", "<ccsd><report>"),
+                ("ccsd daemon stat\t", "<ccsd><daemon><status>"),
+                ("ccsd report --view=gra\t", "<ccsd><report><--view=graph>"),
+                ("ccsd report --view bot\t", "<ccsd><report><--view><bottom-up>"),
+                ("ccsd report pro\t", "<ccsd><report><profile.ccsd>"),
+                ("ccsd report a\t", "<ccsd><report><a file>"),
+                ("ccsd report \"a\t", "<ccsd><report><a file>"),
+                ("ccsd report sub/x\t", "<ccsd><report><sub/xyz>"),
+                ("ccsd report -o\t", "<ccsd><report><-o>"),
+                ("ccsd annotate weight_12\t", "<ccsd><annotate><weight_12>"),
+                ("ccsd report --hide module:wei\t", "<ccsd><report><--hide><module:weights"),
+                ("ccsd report --hide=weight_12\t", "<ccsd><report><--hide=weight_12>"),
+                ("ccsd daemon stop session:\t", "<ccsd><daemon><stop><session:1>"),
+                ("ccsd report session:\t", "<ccsd><report><session:1>"),
+                ("ccsd record -o profile.cc\t", "<ccsd><record><-o><profile.ccsd>"),
+                ("ccsd record -- printen\t", "<ccsd><record><--><printenv>"),
+            ] {
+                shell.assert_completes(keys, words);
+            }
+        })
+        .run()
+}
+
+/// One profile for all tests.
+fn shared() -> &'static Recorded {
+    static RECORDED: OnceLock<Recorded> = OnceLock::new();
+    RECORDED.get_or_init(|| Record::new(build("weights.c", &["-O1", "-g"]), &["300"]).run())
+}
+
+/// The first words of the lines of an answer.
+fn lines(command: &mut Command) -> Vec<String> {
+    let ended = Ended::of(command);
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    ended.stdout.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+}
+
+fn offered(words: &[&str]) -> Vec<String> {
+    lines(ccsd(["__complete"]).args(words))
+}
+
+/// A bash on a terminal that has read the completion script.
+struct Shell {
+    terminal: Terminal,
+    _daemon: Daemon,
+    _fixture: Running,
+    _dir: tempfile::TempDir,
+}
+
+impl Shell {
+    fn start() -> Shell {
+        let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+        let daemon = Daemon::start(&[]);
+        assert!(daemon.run(&["attach", "--detach", &fixture.pid().to_string()]).status.success());
+        let dir = scratch();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir(path("sub")).unwrap();
+        fs::create_dir(path("bin")).unwrap();
+        symlink(binary(), path("bin/ccsd")).unwrap();
+        for empty in ["a file", "sub/xyz"] {
+            fs::write(path(empty), "").unwrap();
+        }
+        fs::copy(&shared().file, path("profile.ccsd")).unwrap();
+        fs::write(path("script"), Ended::of(&mut ccsd(["completions", "bash"])).stdout).unwrap();
+        let mut command = Command::new("bash");
+        command.args(["--noprofile", "--norc", "-i"]).current_dir(dir.path());
+        command.env("PS1", "> ").env("PATH", with_first(&path("bin"))).env("CCSD_SOCKET", &daemon.socket);
+        let mut terminal = Terminal::run(&mut command);
+        terminal.type_keys("source ./script; echo re''ady\n");
+        terminal.expect("ready");
+        Shell { terminal, _daemon: daemon, _fixture: fixture, _dir: dir }
+    }
+
+    /// Types a line and TAB, and then has bash print its words instead of running it.
+    fn assert_completes(&mut self, keys: &str, words: &str) {
+        assert!(keys.ends_with(TAB));
+        // Ctrl-E and Ctrl-A are read once the completion is done.
+        self.terminal.type_keys(&format!("{keys}\x05\x01printf '<%s>' \n"));
+        // The quote that was opened is closed by the completion.
+        self.terminal.type_keys("echo; echo do''ne\n");
+        let shown = self.terminal.expect("done");
+        assert!(shown.contains(words), "{keys:?}: {words} is not in {shown}");
+    }
+}
+
+/// The search path with this directory first.
+fn with_first(dir: &Path) -> OsString {
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths(std::iter::once(dir.to_owned()).chain(std::env::split_paths(&rest))).unwrap()
+}
