@@ -223,7 +223,7 @@ impl Aggregator {
                     _ => self.resolver.look_for_names(&mut self.profile),
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
-                let held_bytes = self.held_bytes().saturating_add(batch.counts.held_bytes);
+                let held_bytes = self.held_bytes().saturating_add(batch.counts.sampler.held_bytes);
                 self.profile.accounting_mut().held_bytes = held_bytes;
                 let update = self.profile.take_update();
                 held.tell(held_bytes);
@@ -259,8 +259,8 @@ impl Aggregator {
     fn begin_generation(&mut self, counts: &Counts, samples_left: u64, events: &Sender<SessionEvent>) {
         // The counters of events and clocks are of the last interval's end.
         let accounting = self.profile.accounting_mut();
-        accounting.duration_ns = counts.duration_ns;
-        accounting.received = counts.received.saturating_sub(samples_left);
+        accounting.duration_ns = counts.sampler.duration_ns;
+        accounting.received = counts.samples.received.saturating_sub(samples_left);
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
         self.profile.begin_generation();
@@ -585,7 +585,8 @@ mod tests {
         let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
         for received in 0..30 {
             pulse.beat();
-            let batch = Batch { counts: Counts { received, ..Counts::default() }, ..Batch::default() };
+            let mut batch = Batch::default();
+            batch.counts.samples.received = received;
             let sent = batches.send(batch).is_ok();
             std::thread::sleep(LOOK);
             longest = longest.max(last.elapsed());

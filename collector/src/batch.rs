@@ -6,11 +6,11 @@
 use crate::layers::Common;
 use crate::pace::{Change, Cost};
 use crate::perf::told::Counted;
-use crate::process::images::{Image, ImageIndex};
+use crate::process::images::{Image, ImageIndex, ImageStats};
 use crate::process::jit_code::JitEvent;
-use crate::process::{LeftOut, ProcessKey, ThreadKey};
-use crate::unwind::memory::Refusals;
-use crate::unwind::{Frame, Gap, Root};
+use crate::process::{ProcessKey, ThreadKey};
+use crate::tracker::TrackerStats;
+use crate::unwind::{Frame, Gap, Root, UnwindStats};
 
 /// Metrics that ccsd's own samples have: the event's own, and the TSC cycles where they are read.
 pub const MAX_METRICS: usize = 2;
@@ -128,100 +128,101 @@ pub struct Death {
     pub code: i32,
 }
 
-/// What the sampler has counted, absolute values since the session began.
+/// What has been counted, absolute values since the session began, by the part of the sampler that counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Samples.
+    pub samples: SampleStats,
+    /// Records, and what the kernel lost or kept back.
+    pub rings: RingStats,
+    /// Threads and processes.
+    pub tracker: TrackerStats,
+    /// Mapped files.
+    pub images: ImageStats,
+    /// Stacks.
+    pub unwind: UnwindStats,
+    /// The sampling thread.
+    pub sampler: SamplerStats,
+    /// The target's CPU time.
+    pub target: TargetStats,
+}
+
+/// Samples of the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleStats {
     /// Samples taken out of the rings.
     pub received: u64,
-    /// Records the kernel dropped because a ring of samples was full. See [`Counts::lost_samples`].
-    pub lost: u64,
-    /// Records about mappings, forks and names that were taken out of rings of samples; only where both are in one.
-    pub beside_samples: u64,
+    /// Samples that found the kernel at work.
+    pub in_kernel: u64,
     /// Samples ccsd dropped because its own queue was full.
     pub dropped: u64,
     /// Of these, the samples that the queue had no room for.
     pub dropped_by_queue: u64,
+    /// Stacks remembered only in part, because there was no room.
+    pub cut_memories: u64,
+}
+
+/// Records of the rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingStats {
+    /// Records the kernel dropped because a ring of samples was full. See [`Counts::lost_samples`].
+    pub lost: u64,
+    /// Records about mappings, forks and names that the kernel dropped.
+    pub lost_tracking: u64,
+    /// Records about mappings, forks and names that were taken out of rings of samples; only where both are in one.
+    pub beside_samples: u64,
     /// Times the kernel stopped an event that fired too often.
     pub throttle_events: u64,
     /// Samples missing because of that: rate times the time stopped.
     pub throttled: u64,
-    /// Whether the sampling thread is scheduled like any other, because it may not be urgent.
-    pub waits_its_turn: bool,
-    /// Threads that have ended.
-    pub ended_threads: u64,
-    /// Of these, those of which no sample was taken.
-    pub ended_unsampled: u64,
-    /// Threads that are alive.
-    pub live_threads: u64,
-    /// Threads that there ever were, or more.
-    pub threads: u64,
-    /// Processes that there ever were, or more.
-    pub processes: u64,
-    /// Samples that found the kernel at work.
-    pub in_kernel: u64,
-    /// Samples of other programs, where whole CPUs are sampled, and [`Counts::filtered`].
-    pub others: u64,
-    /// Samples of processes that are followed and do not fit the session's filter.
-    pub filtered: u64,
-    /// Samples of processes that were not known to be the user's, where only those are followed.
-    pub withheld: u64,
     /// Records that made no sense.
     pub malformed: u64,
-    /// Images whose unwind information was not read, because there was too much already.
-    pub refused_images: u64,
-    /// Times that what was remembered of all addresses for unwinding was forgotten, because there was too much.
-    pub forgotten_rules: u64,
-    /// Threads and mappings of live processes that there was no room for.
-    pub not_followed: LeftOut,
-    /// Bytes that the unwinder's tables take, and what is known of live processes.
-    pub held_bytes: u64,
-    /// Mappings whose image found no room.
-    pub images_left_out: u64,
-    /// Stacks remembered only in part, because there was no room.
-    pub cut_memories: u64,
-    /// Times that the file of an image was not kept open, because there were too many.
-    pub images_without_file: u64,
-    /// Images that could not be read when they were first seen, because nobody could be asked.
-    pub unread_images: u64,
-    /// Stacks completed with what was read from the target's memory, later than the sample.
-    pub read_late: u64,
-    /// Stacks that were not followed to their root because they took too long.
-    pub cut_stacks: u64,
-    /// Why memory beyond the copied stack was not read.
-    pub memory: Refusals,
     /// Records that came out of order.
     pub late: u64,
-    /// Records about mappings, forks and names that the kernel dropped.
-    pub lost_tracking: u64,
+}
+
+/// The sampling thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SamplerStats {
     /// Nanoseconds since sampling began.
     pub duration_ns: u64,
     /// CPU time of the sampling thread, nanoseconds.
-    pub sampler_cpu_ns: u64,
+    pub cpu_ns: u64,
     /// What of it images took, nanoseconds.
-    pub sampler_images_ns: u64,
+    pub images_ns: u64,
+    /// Whether it is scheduled like any other, because it may not be urgent.
+    pub waits_its_turn: bool,
+    /// Bytes that the unwinder's tables take, and what is known of live processes.
+    pub held_bytes: u64,
+    /// What a sample costs, where there is a budget for it.
+    pub cost: Option<Cost>,
+}
+
+/// The target's CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetStats {
     /// Sum of the events' counters, where it has been read.
     pub counted: Option<Counted>,
     /// CPU time of the target that the events did not count, by the clocks of its processes, or somewhat less, nanoseconds.
     pub uncounted_ns: u64,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
-    /// What a sample costs, where there is a budget for it.
-    pub cost: Option<Cost>,
 }
 
 impl Counts {
     /// How many of the records lost were probably samples; see [`Counts::samples_of`].
     #[must_use]
     pub fn lost_samples(&self) -> u64 {
-        self.samples_of(self.lost)
+        self.samples_of(self.rings.lost)
     }
 
-    /// How many of so many lost records were probably samples, where the rings have others, too: it is not said what they
-    /// were.
+    /// Estimates how many of `lost` records were samples, where the rings have others, too: the kernel gives no types, so the
+    /// observed mix is used.
     #[must_use]
     pub fn samples_of(&self, lost: u64) -> u64 {
-        let samples = u128::from(self.received) + u128::from(self.others) + u128::from(self.dropped);
-        part_of(lost, samples, samples + u128::from(self.beside_samples))
+        let SampleStats { received, dropped, .. } = self.samples;
+        let samples = u128::from(received) + u128::from(self.tracker.others) + u128::from(dropped);
+        part_of(lost, samples, samples + u128::from(self.rings.beside_samples))
     }
 }
 
@@ -253,7 +254,7 @@ pub struct Batch {
     /// The weights of its samples by the metrics after the first [`MAX_METRICS`], one sample after the other. Only imports
     /// have as many metrics.
     pub further_weights: Vec<u64>,
-    /// Counts at its end.
+    /// Counts at its end; what takes system calls to know, as of the last interval.
     pub counts: Counts,
     /// Whether it ends an interval.
     pub mark: Mark,

@@ -1,7 +1,7 @@
 //! Samples the call stacks of running programs through perf events, and turns them into profiles.
 //!
 //! ```text
-//! perf rings -> sorter -> Record -> process table + unwinder -> stacks of frames      (sampling thread, `sampler`)
+//! perf rings -> sorter -> Record -> tracker + unwinder -> batch builder               (sampling thread, `sampler`)
 //!            -> batches  -> resolver -> contexts -> profile -> Update                (aggregating thread, `aggregator`)
 //! ```
 //!
@@ -40,6 +40,7 @@ mod seldom;
 mod session;
 mod session_event;
 pub mod system;
+pub mod tracker;
 pub mod unwind;
 pub mod usage;
 

@@ -353,7 +353,7 @@ fn looking_at_the_rings_allocates_nothing() {
         sampler.run();
     });
     let so_far = |samples: u64| {
-        while full.recv().unwrap().counts.received < samples {}
+        while full.recv().unwrap().counts.samples.received < samples {}
         [TOLD.load(Ordering::Relaxed), pulse.beats()]
     };
     let before = so_far(300);

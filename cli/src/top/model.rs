@@ -86,9 +86,8 @@ impl Moment {
 
     /// A copy to look at. It takes no updates.
     fn picture(&self) -> Result<Moment, UpdateError> {
-        let frozen = |frozen: &Frozen| {
-            Ok(Frozen { before: copy(&frozen.before)?, since: copy(&frozen.since)?, at: frozen.at })
-        };
+        let frozen =
+            |frozen: &Frozen| Ok(Frozen { before: copy(&frozen.before)?, since: copy(&frozen.since)?, at: frozen.at });
         Ok(Moment {
             profile: copy(&self.profile)?,
             last: self.last.as_ref().map(copy).transpose()?,

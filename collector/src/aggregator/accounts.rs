@@ -14,36 +14,40 @@ impl Aggregator {
         let spec = self.spec;
         let named_later = self.resolver.take_named_later();
         let (own_cpu_ns, own_cpu) = self.own_cpu(counts);
-        let threads = counts.ended_threads.saturating_add(self.profile.threads().len() as u64);
+        let threads = counts.tracker.ended_threads.saturating_add(self.profile.threads().len() as u64);
         let accounting: &mut Accounting = self.profile.accounting_mut();
         accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
-        accounting.duration_ns = counts.duration_ns;
-        accounting.received = counts.received;
-        accounting.dropped_by_us = counts.dropped;
-        accounting.shed.add(Shed::Images, counts.images_left_out.saturating_sub(self.images_left_out));
-        self.images_left_out = counts.images_left_out;
-        accounting.shed.set(Shed::Queue, counts.dropped_by_queue);
-        accounting.shed.set(Shed::Stacks, counts.cut_memories);
-        accounting.shed.set(Shed::UnwindTables, counts.refused_images);
-        accounting.shed.set(Shed::UnwindRules, counts.forgotten_rules);
-        accounting.shed.set(Shed::LiveThreads, counts.not_followed.threads);
-        accounting.shed.set(Shed::Mappings, counts.not_followed.mappings);
-        accounting.throttled = own_part(counts.throttled, counts);
-        accounting.read_late = counts.read_late;
-        accounting.throttle_events = counts.throttle_events;
-        accounting.pace = self.rates.pace(counts.duration_ns, counts.cost);
+        accounting.duration_ns = counts.sampler.duration_ns;
+        accounting.received = counts.samples.received;
+        accounting.dropped_by_us = counts.samples.dropped;
+        accounting.shed.add(Shed::Images, counts.images.left_out.saturating_sub(self.images_left_out));
+        self.images_left_out = counts.images.left_out;
+        accounting.shed.set(Shed::Queue, counts.samples.dropped_by_queue);
+        accounting.shed.set(Shed::Stacks, counts.samples.cut_memories);
+        accounting.shed.set(Shed::UnwindTables, counts.unwind.refused_images);
+        accounting.shed.set(Shed::UnwindRules, counts.unwind.forgotten_rules);
+        accounting.shed.set(Shed::LiveThreads, counts.tracker.not_followed.threads);
+        accounting.shed.set(Shed::Mappings, counts.tracker.not_followed.mappings);
+        accounting.throttled = own_part(counts.rings.throttled, counts);
+        accounting.read_late = counts.unwind.read_late;
+        accounting.throttle_events = counts.rings.throttle_events;
+        accounting.pace = self.rates.pace(counts.sampler.duration_ns, counts.sampler.cost);
         accounting.own_cpu_ns = own_cpu_ns;
         // Until the end it would only be one more thing that changes.
         accounting.own_cpu = last.then_some(own_cpu);
         accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
-            let used = counts.counted.map(|counted| counted.used);
+            let used = counts.target.counted.map(|counted| counted.used);
             let expected = match spec.event {
-                Event::Tick { .. } => counts.counted.map(|counted| counted.ticks),
-                _ => expected(spec.kernel, counts.counted.map(|counted| counted.due_milli), counts.user_share),
+                Event::Tick { .. } => counts.target.counted.map(|counted| counted.ticks),
+                _ => expected(
+                    spec.kernel,
+                    counts.target.counted.map(|counted| counted.due_milli),
+                    counts.target.user_share,
+                ),
             };
             // The events count the time of processes that do not fit the filter, too: by its samples, which part that is.
-            let filtered = counts.filtered.min(expected.unwrap_or(0));
+            let filtered = counts.tracker.filtered.min(expected.unwrap_or(0));
             let own = |all: u64| {
                 part_of(all, expected.unwrap_or(0).saturating_sub(filtered).into(), expected.unwrap_or(0).into())
             };
@@ -62,7 +66,7 @@ impl Aggregator {
                     unseen(accounting, self.layout, threads.saturating_mul(self.cpus).saturating_mul(sets))
                 }
             };
-            let slow = (counts.waits_its_turn && counts.lost > 0).then(|| SLOW.to_owned());
+            let slow = (counts.sampler.waits_its_turn && counts.rings.lost > 0).then(|| SLOW.to_owned());
             let left_out = self.crashes_left_out;
             let crashes =
                 (left_out > 0).then(|| format!("{left_out} more processes died of signals: their stacks are not kept"));
@@ -90,7 +94,7 @@ impl Aggregator {
         let here = usage::thread_cpu_ns();
         let total = match self.own_process {
             true => usage::own_cpu_ns(),
-            false => counts.sampler_cpu_ns.saturating_add(here).saturating_add(worker),
+            false => counts.sampler.cpu_ns.saturating_add(here).saturating_add(worker),
         };
         let (images, names) = (usage::aside_ns(Aside::Images), usage::aside_ns(Aside::KernelNames));
         let (start, kernel, worker) = match self.own_process {
@@ -100,8 +104,8 @@ impl Aggregator {
         let parts = [
             (Phase::Start, start),
             (Phase::KernelNames, kernel.saturating_add(names)),
-            (Phase::Images, images.saturating_add(counts.sampler_images_ns).saturating_add(worker)),
-            (Phase::Sampling, counts.sampler_cpu_ns.saturating_sub(counts.sampler_images_ns)),
+            (Phase::Images, images.saturating_add(counts.sampler.images_ns).saturating_add(worker)),
+            (Phase::Sampling, counts.sampler.cpu_ns.saturating_sub(counts.sampler.images_ns)),
             (Phase::Aggregating, here.saturating_sub(images).saturating_sub(names)),
         ];
         (total, OwnCpu::split(total, &parts))
@@ -115,7 +119,8 @@ const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it w
 /// How many of the samples that the kernel lost were probably the target's, where others are sampled, too: it does not say
 /// whose they were.
 fn own_part(lost: u64, counts: &Counts) -> u64 {
-    let (own, all) = (u128::from(counts.received), u128::from(counts.received) + u128::from(counts.others));
+    let (own, all) =
+        (u128::from(counts.samples.received), u128::from(counts.samples.received) + u128::from(counts.tracker.others));
     part_of(lost, own, all)
 }
 
@@ -123,9 +128,9 @@ fn own_part(lost: u64, counts: &Counts) -> u64 {
 /// samples is an estimate, but no more than those that were expected and have not come.
 fn lost_samples(counts: &Counts, expected: Option<u64>) -> u64 {
     let lost = own_part(counts.lost_samples(), counts);
-    let here = counts.received.saturating_add(counts.throttled).saturating_add(counts.dropped);
+    let here = counts.samples.received.saturating_add(counts.rings.throttled).saturating_add(counts.samples.dropped);
     let most =
-        expected.filter(|_| counts.beside_samples > 0).map_or(u64::MAX, |expected| expected.saturating_sub(here));
+        expected.filter(|_| counts.rings.beside_samples > 0).map_or(u64::MAX, |expected| expected.saturating_sub(here));
     lost.min(most)
 }
 
@@ -165,31 +170,31 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
     let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
     [
         line(
-            counts.lost_tracking.saturating_add(counts.lost.saturating_sub(counts.lost_samples())),
+            counts.rings.lost_tracking.saturating_add(counts.rings.lost.saturating_sub(counts.lost_samples())),
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
-        line(counts.others, "samples of other programs were taken and dropped"),
-        line(counts.withheld, "samples were of processes that were not known to be for this user, and dropped"),
-        line(counts.malformed, "records of the kernel made no sense and were left out"),
-        line(counts.late, "records came out of order"),
+        line(counts.tracker.others, "samples of other programs were taken and dropped"),
+        line(counts.tracker.withheld, "samples were of processes that were not known to be for this user, and dropped"),
+        line(counts.rings.malformed, "records of the kernel made no sense and were left out"),
+        line(counts.rings.late, "records came out of order"),
         line(
-            counts.memory.not_permitted,
+            counts.unwind.memory.not_permitted,
             "stacks were deeper than the copied 63 KiB, and the rest may not be read: that takes the right to trace the \
              program (root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0)",
         ),
-        line(counts.memory.over_budget, "deep stacks or those of generated code were not read to their root: reading memory took too long"),
-        line(counts.cut_stacks, "stacks were not followed to their root: unwinding them took too long (\"too deep\")"),
+        line(counts.unwind.memory.over_budget, "deep stacks or those of generated code were not read to their root: reading memory took too long"),
+        line(counts.unwind.cut_stacks, "stacks were not followed to their root: unwinding them took too long (\"too deep\")"),
         line(
-            counts.unread_images,
+            counts.images.unread,
             "images could not be read when they were first seen, because the process that reads images had failed too often: \
              until it was back, stacks in them had no names and may be cut short",
         ),
         line(
-            counts.images_without_file,
+            counts.images.without_file,
             "mappings are of files that were not read, because no more may be open (`ulimit -Hn`): stacks in them have no names \
              and may be cut short",
         ),
-        line(counts.refused_images, "images were not unwound: too much unwind information"),
+        line(counts.unwind.refused_images, "images were not unwound: too much unwind information"),
     ]
     .into_iter()
     .flatten()
@@ -213,6 +218,9 @@ fn expected(kernel: bool, due_milli: Option<u64>, user_share: Option<(u64, u64)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::{RingStats, SampleStats};
+    use crate::tracker::TrackerStats;
+    use crate::unwind::UnwindStats;
     use crate::unwind::memory::Refusals;
 
     #[test]
@@ -220,13 +228,9 @@ mod tests {
         assert_eq!(troubles(&Counts::default()).count(), 0);
         let memory = Refusals { not_permitted: 5, over_budget: 6, moved_on: 7 };
         let counts = Counts {
-            lost_tracking: 1,
-            others: 2,
-            malformed: 3,
-            late: 4,
-            memory,
-            cut_stacks: 8,
-            refused_images: 9,
+            rings: RingStats { lost_tracking: 1, malformed: 3, late: 4, ..RingStats::default() },
+            tracker: TrackerStats { others: 2, ..TrackerStats::default() },
+            unwind: UnwindStats { memory, cut_stacks: 8, refused_images: 9, ..UnwindStats::default() },
             ..Counts::default()
         };
         let notes: Vec<String> = troubles(&counts).collect();
@@ -237,17 +241,25 @@ mod tests {
 
     #[test]
     fn what_was_lost_beside_samples_is_not_samples() {
-        let counts = Counts { received: 800, lost: 1000, ..Counts::default() };
+        let samples = SampleStats { received: 800, ..SampleStats::default() };
+        let rings = RingStats { lost: 1000, ..RingStats::default() };
+        let counts = Counts { samples, rings, ..Counts::default() };
         assert_eq!(lost_samples(&counts, Some(900)), 1000, "nothing else is in these rings");
-        let beside = Counts { beside_samples: 200, ..counts };
-        assert_eq!((lost_samples(&beside, None), beside.lost - beside.lost_samples()), (800, 200));
+        let beside = Counts { rings: RingStats { beside_samples: 200, ..rings }, ..counts };
+        assert_eq!((lost_samples(&beside, None), beside.rings.lost - beside.lost_samples()), (800, 200));
         assert_eq!(lost_samples(&beside, Some(2_000)), 800);
         assert_eq!(troubles(&beside).next().map(|note| note.starts_with("200 records")), Some(true));
         // No more than were expected: but for those that were throttled and dropped, and fifty more, they are here.
-        let short = Counts { throttled: 20, dropped: 30, ..beside };
+        let short = Counts {
+            samples: SampleStats { dropped: 30, ..samples },
+            rings: RingStats { throttled: 20, ..beside.rings },
+            ..beside
+        };
         assert_eq!((lost_samples(&short, Some(900)), lost_samples(&short, Some(700))), (50, 0));
         // Where all CPUs are sampled, others' samples are lost as well.
-        assert_eq!(lost_samples(&Counts { received: 400, others: 400, ..counts }, None), 500);
+        let samples = SampleStats { received: 400, ..samples };
+        let tracker = TrackerStats { others: 400, ..TrackerStats::default() };
+        assert_eq!(lost_samples(&Counts { samples, tracker, ..counts }, None), 500);
     }
 
     #[test]

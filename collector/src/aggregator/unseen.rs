@@ -109,7 +109,7 @@ impl Aggregator {
         let period = self.rates.longest_period_ns();
         let sets = self.profile.accounting().pace.changes.saturating_add(1);
         let timers = |threads: u64| threads.saturating_mul(self.cpus).saturating_mul(sets);
-        let rests = timers(self.profile.threads().len() as u64).min(counts.received).saturating_mul(period);
+        let rests = timers(self.profile.threads().len() as u64).min(counts.samples.received).saturating_mul(period);
         if last {
             let rest = used.saturating_sub(accounted);
             if rest > rests {
@@ -125,7 +125,7 @@ impl Aggregator {
         } else {
             // As of the last update: samples of the time since may still be on their way. Threads alive may be sampled yet.
             let before = std::mem::replace(&mut self.unseen.used_before, used);
-            let later = timers(counts.live_threads).saturating_mul(period);
+            let later = timers(counts.tracker.live_threads).saturating_mul(period);
             let sure = before.saturating_sub(accounted.saturating_add(rests).saturating_add(later));
             if sure > before / 100 {
                 self.charge_anyone(counts, sure);
@@ -144,9 +144,9 @@ impl Aggregator {
         let whole = !matches!(self.spec.event, Event::Cycles { .. })
             && self.spec.kernel
             && self.layout != Layout::Cpus
-            && counts.others == 0
-            && counts.withheld == 0;
-        counts.counted.filter(|_| whole).map(|counted| counted.used.saturating_add(counts.uncounted_ns))
+            && counts.tracker.others == 0
+            && counts.tracker.withheld == 0;
+        counts.target.counted.filter(|_| whole).map(|counted| counted.used.saturating_add(counts.target.uncounted_ns))
     }
 
     /// Charges time of which only the process is known, if that: to the only thread, if there was no other, else to a thread
@@ -158,9 +158,9 @@ impl Aggregator {
         let (threads, processes) = (self.profile.threads().len(), self.profile.processes().len());
         let only = self.profile.threads().first().map(|thread| thread.process);
         let thread = match only {
-            Some(_) if threads == 1 && counts.threads == 1 => ThreadId::new(0),
+            Some(_) if threads == 1 && counts.tracker.threads == 1 => ThreadId::new(0),
             _ => {
-                let process = only.filter(|_| processes == 1 && counts.processes == 1).unwrap_or_else(|| {
+                let process = only.filter(|_| processes == 1 && counts.tracker.processes == 1).unwrap_or_else(|| {
                     let (exec_generation, name) = (u32::MAX - 1, ANYONE.to_owned());
                     self.profile.add_process(Process { pid: 0, start_time: 0, exec_generation, parent: None, name })
                 });
@@ -173,23 +173,27 @@ impl Aggregator {
     /// What has been charged, by cause.
     fn split_unseen(&self, counts: &Counts, used: u64) -> NotSampled {
         let accounting = self.profile.accounting();
-        let counted = counts.counted.unwrap_or_default();
+        let counted = counts.target.counted.unwrap_or_default();
         let period = match u128::from(counted.used).saturating_mul(1000).checked_div(counted.due_milli.into()) {
             Some(period) => u64::try_from(period).unwrap_or(u64::MAX),
             None => self.spec.period_ns(),
         };
         let of_samples = |samples: u64| samples.saturating_mul(period);
-        let switching = counts.uncounted_ns;
-        let in_kernel = counts.user_share.map_or(0, |(user, all)| {
+        let switching = counts.target.uncounted_ns;
+        let in_kernel = counts.target.user_share.map_or(0, |(user, all)| {
             let system = part_of(used, all.saturating_sub(user).into(), all.into());
-            system.saturating_sub(part_of(self.weighed, counts.in_kernel.into(), counts.received.into()))
+            system.saturating_sub(part_of(
+                self.weighed,
+                counts.samples.in_kernel.into(),
+                counts.samples.received.into(),
+            ))
         });
         NotSampled::split(
             self.unseen.charged,
             &[
                 (Unseen::Lost, of_samples(accounting.lost.saturating_add(accounting.dropped_by_us))),
                 (Unseen::Throttled, of_samples(accounting.throttled)),
-                (Unseen::Ended, of_samples(counts.ended_unsampled)),
+                (Unseen::Ended, of_samples(counts.tracker.ended_unsampled)),
                 (Unseen::Switching, switching),
                 (Unseen::Kernel, in_kernel.saturating_sub(switching)),
             ],
@@ -238,6 +242,7 @@ mod tests {
     use crate::perf::attr::EventSpec;
     use crate::perf::told::Counted;
     use crate::process::{ProcessKey, ThreadKey};
+    use crate::tracker::TrackerStats;
     use crate::unwind::Root;
 
     const PERIOD: u64 = 4_000_000;
@@ -317,8 +322,13 @@ mod tests {
             let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
             let profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
             let aggregator = Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default());
-            let counts =
-                Counts { threads: threads.into(), processes: 1, live_threads: threads.into(), ..Counts::default() };
+            let tracker = TrackerStats {
+                threads: threads.into(),
+                processes: 1,
+                live_threads: threads.into(),
+                ..TrackerStats::default()
+            };
+            let counts = Counts { tracker, ..Counts::default() };
             let mut simulated = Simulated { aggregator, counts, used: 0 };
             let key = ProcessKey(0);
             let process =
@@ -336,14 +346,14 @@ mod tests {
         fn sample(&mut self, tid: u32) {
             let weights = [EventSpec::CLOCK.period_ns(), 0];
             self.used += weights[0];
-            self.counts.received += 1;
+            self.counts.samples.received += 1;
             let (thread, root, common) = (ThreadKey(tid), Root::Complete, Common::default());
             self.absorb(vec![Item::Sample { thread, time: self.used, frames: 0, common, gap: None, root, weights }]);
         }
 
         /// All that is charged after an update, and what of that is not sampled.
         fn update(&mut self, last: bool) -> (u64, u64) {
-            self.counts.counted =
+            self.counts.target.counted =
                 Some(Counted { used: self.used, ticks: 0, due_milli: self.used * 1000 / EventSpec::CLOCK.period_ns() });
             self.aggregator.account(&self.counts, last);
             let mut sum = 0;
@@ -351,7 +361,7 @@ mod tests {
             let accounting = self.aggregator.profile.accounting();
             assert_eq!(accounting.target_cpu_ns, Some(self.used));
             let unseen = accounting.not_sampled.unwrap().total();
-            assert_eq!(sum, self.counts.received * EventSpec::CLOCK.period_ns() + unseen);
+            assert_eq!(sum, self.counts.samples.received * EventSpec::CLOCK.period_ns() + unseen);
             (sum, unseen)
         }
     }
@@ -392,11 +402,11 @@ mod tests {
         let mut session = Simulated::new(1);
         session.sample(0);
         session.used *= 1_000;
-        session.counts.counted = Some(Counted { used: session.used, ticks: 0, due_milli: 1_000_000 });
+        session.counts.target.counted = Some(Counted { used: session.used, ticks: 0, due_milli: 1_000_000 });
         for (others, kernel, layout) in
             [(1, true, Layout::Threads), (0, false, Layout::Threads), (0, true, Layout::Cpus)]
         {
-            session.counts.others = others;
+            session.counts.tracker.others = others;
             session.aggregator.spec.kernel = kernel;
             session.aggregator.layout = layout;
             session.aggregator.account(&session.counts, true);

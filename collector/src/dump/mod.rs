@@ -29,6 +29,7 @@ use crate::process::owner::Owner;
 use crate::procfs;
 use crate::session::check_target;
 use crate::system;
+use crate::tracker::scan::ThreadScan;
 
 pub use model::{Dump, End, FrameInfo, Method, State, ThreadDump};
 
@@ -134,13 +135,13 @@ fn permission_note(dump: &Dump) -> Option<String> {
 fn take_all(pid: u32) -> Result<Vec<take::Taken>> {
     let until = Instant::now() + MAX_TIME;
     let mut taken = Vec::new();
-    let mut seen = HashSet::new();
+    let mut scan = ThreadScan::default();
     for _ in 0..ROUNDS {
-        let mut new = procfs::threads(pid).unwrap_or_default();
-        new.retain(|&tid| seen.insert(tid));
+        let mut new = scan.new_threads(pid).unwrap_or_default();
         if new.is_empty() {
             break;
         }
+        new.iter().for_each(|&tid| scan.open(tid, now_ns()));
         // The main thread comes first; the others in the order of their numbers, which is mostly that of their age.
         new.sort_unstable_by_key(|&tid| (tid != pid, tid));
         take::take(pid, &new, until, &mut taken)?;

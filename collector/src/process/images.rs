@@ -57,6 +57,17 @@ struct Awaited {
     pid: u32,
 }
 
+/// What the images have counted, absolute values since the session began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageStats {
+    /// Mappings whose image found no room, and images whose headers found none.
+    pub left_out: u64,
+    /// Times that the file of an image was not kept open, because there were too many.
+    pub without_file: u64,
+    /// Images that could not be read when they were first seen, because the symbol worker was down.
+    pub unread: u64,
+}
+
 /// All images of a session.
 #[derive(Debug)]
 pub struct Images {
@@ -67,17 +78,14 @@ pub struct Images {
     sweep_at: usize,
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
-    /// Bytes that the list may take and takes, about; and how many found no room. A program that maps new files without end
-    /// has the later ones counted as `[unknown]`.
+    /// Bytes that the list may take and takes, about. A program that maps new files without end has the later ones counted as
+    /// `[unknown]`.
     limit: usize,
     bytes: usize,
-    left_out: u64,
-    /// The number that the file of an image may not have, because there are too many then; and how many had.
+    /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
-    without_file: u64,
     awaited: VecDeque<Awaited>,
-    /// Images that could not be read when they were first seen, ever.
-    unread: u64,
+    stats: ImageStats,
     door: Door,
     debug_roots: DebugRoots,
     recent: RecentFiles,
@@ -104,11 +112,9 @@ impl Images {
             reopened: Vec::new(),
             limit: images.saturating_mul(2 * IMAGE_BYTES),
             bytes: 0,
-            left_out: 0,
             most_files: files_for_images(system::file_limit()),
-            without_file: 0,
             awaited: VecDeque::new(),
-            unread: 0,
+            stats: ImageStats::default(),
             door: Door::default(),
             debug_roots: DebugRoots::default(),
             recent: RecentFiles::default(),
@@ -130,9 +136,9 @@ impl Images {
         &self.door
     }
 
-    /// How many mappings of images found no room for their image, and images for their headers.
-    pub fn left_out(&self) -> u64 {
-        self.left_out
+    /// What has been counted.
+    pub fn stats(&self) -> ImageStats {
+        self.stats
     }
 
     /// Takes the room for one more image, if there is any.
@@ -142,7 +148,7 @@ impl Images {
         let fits = bytes <= self.limit;
         match fits {
             true => self.bytes = bytes,
-            false => self.left_out += 1,
+            false => self.stats.left_out += 1,
         }
         fits
     }
@@ -219,13 +225,8 @@ impl Images {
     /// Whether the file of an image may stay open: a new file has the lowest number that is free.
     fn may_keep(&mut self, file: &File) -> bool {
         let may = u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < self.most_files);
-        self.without_file += u64::from(!may);
+        self.stats.without_file += u64::from(!may);
         may
-    }
-
-    /// How often the file of an image was not kept open, because there were too many.
-    pub fn without_file(&self) -> u64 {
-        self.without_file
     }
 
     /// To be called now and then: closes the files of the last mappings, which are looked for anew.
@@ -294,7 +295,7 @@ impl Images {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
             Opened::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => {
-                self.left_out += 1;
+                self.stats.left_out += 1;
                 return false;
             }
             Opened::Image(elf) => {
@@ -306,7 +307,7 @@ impl Images {
             }
             Opened::NoImage => {}
             Opened::NotNow(file) => {
-                self.unread += 1;
+                self.stats.unread += 1;
                 if self.awaited.len() < MAX_AWAITED {
                     self.awaited.push_back(Awaited { index, file, pid });
                 }
@@ -339,11 +340,6 @@ impl Images {
     /// Whether some image waits for [`Images::retry`].
     pub fn is_awaiting(&self) -> bool {
         !self.awaited.is_empty()
-    }
-
-    /// Images that could not be read when they were first seen, because nobody could be asked.
-    pub fn unread(&self) -> u64 {
-        self.unread
     }
 
     /// If many files are open: closes those of images that are not `mapped` and returns which. They keep their index,
@@ -451,9 +447,9 @@ mod tests {
         let mut images = Images { most_files: 0, ..Images::default() };
         let exe = std::env::current_exe().unwrap();
         let file = File::open(&exe).unwrap();
-        assert!(!images.may_keep(&file) && images.without_file() == 1);
+        assert!(!images.may_keep(&file) && images.stats().without_file == 1);
         images.most_files = 1 << 20;
-        assert!(images.may_keep(&file) && images.without_file() == 1);
+        assert!(images.may_keep(&file) && images.stats().without_file == 1);
     }
 
     #[test]
@@ -462,9 +458,9 @@ mod tests {
         let found: Vec<ImageIndex> = (0..100).map(|i| images.by_name(&format!("/usr/lib/lib{i:04}.so"))).collect();
         let known = found.iter().filter(|&&index| index != ImageIndex::UNKNOWN).count();
         // 8 KiB, of which each takes 512 bytes and three times its name.
-        assert_eq!((known, images.len(), images.left_out()), (14, 16, 86));
+        assert_eq!((known, images.len(), images.stats().left_out), (14, 16, 86));
         // Those that are known stay so, and cost nothing more.
-        assert_eq!((images.by_name("/usr/lib/lib0003.so"), images.left_out()), (found[3], 86));
+        assert_eq!((images.by_name("/usr/lib/lib0003.so"), images.stats().left_out), (found[3], 86));
         // A long name takes more room.
         let mut images = Images::within(8);
         assert_eq!(images.by_name(&"x".repeat(4096)), ImageIndex::UNKNOWN);
@@ -498,10 +494,10 @@ mod tests {
         assert_eq!(images.sweep(HashSet::new), Some(vec![first]));
         let second = map(&mut images, "b");
         // Its functions are known by their addresses, and what could be told now are places in the file.
-        assert_eq!((map(&mut images, "a"), images.left_out()), (ImageIndex::UNKNOWN, 1));
+        assert_eq!((map(&mut images, "a"), images.stats().left_out), (ImageIndex::UNKNOWN, 1));
         images.sweep_at = 0;
         assert_eq!(images.sweep(HashSet::new), Some(vec![second]));
-        assert_eq!((map(&mut images, "a"), images.left_out()), (first, 1));
+        assert_eq!((map(&mut images, "a"), images.stats().left_out), (first, 1));
         assert!(images.get(first).is_some_and(|image| image.elf.is_some()));
     }
 
@@ -513,7 +509,7 @@ mod tests {
         let mut images = Images::within(4 * unusual / 1024);
         let mut insert = |count| {
             let index = images.insert_for_test(with_sections(count));
-            (images.get(index).is_some_and(|image| image.elf.is_some()), images.left_out())
+            (images.get(index).is_some_and(|image| image.elf.is_some()), images.stats().left_out)
         };
         let found: Vec<_> = (0..5).map(|_| insert(1000)).collect();
         assert_eq!(found, [(true, 0), (true, 0), (true, 0), (false, 1), (false, 2)]);
@@ -521,6 +517,6 @@ mod tests {
         images.sweep_at = 0;
         assert_eq!(images.sweep(HashSet::new).map_or(0, |gone| gone.len()), 4);
         let index = images.insert_for_test(with_sections(1000));
-        assert!(images.get(index).is_some_and(|image| image.elf.is_some()) && images.left_out() == 2);
+        assert!(images.get(index).is_some_and(|image| image.elf.is_some()) && images.stats().left_out == 2);
     }
 }

@@ -239,13 +239,13 @@ mod tests {
         remember(&mut unwinder, all[0], 0);
         let one = unwinder.rule_bytes();
         assert!(one > 64 * 24 && one < LIMIT / 2, "{one}");
-        assert_eq!(unwinder.forgotten_rules(), 0);
+        assert_eq!(unwinder.stats().forgotten_rules, 0);
         for round in 0..8 {
             for &index in &all {
                 remember(&mut unwinder, index, round * 64);
             }
         }
-        let forgotten = unwinder.forgotten_rules();
+        let forgotten = unwinder.stats().forgotten_rules;
         assert!(forgotten >= 2, "{forgotten} of {one}");
         // The tables are read again when they are needed, and are not counted twice.
         unwinder.images.drop_all(&mut unwinder.unwinder);

@@ -80,6 +80,21 @@ const MAX_PASSES: usize = 4;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
+/// What the unwinder has counted, absolute values since the session began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnwindStats {
+    /// Images whose unwind information was not read, because there was too much already.
+    pub refused_images: u64,
+    /// Times that what was remembered of all addresses for unwinding was forgotten, because there was too much.
+    pub forgotten_rules: u64,
+    /// Stacks completed with what was read from the target's memory, later than the sample.
+    pub read_late: u64,
+    /// Stacks that were not followed to their root because they took too long.
+    pub cut_stacks: u64,
+    /// Why memory beyond the copied stack was not read, in samples.
+    pub memory: Refusals,
+}
+
 /// Unwinds samples. Owns the unwind information of all images, read when the first frame falls into them.
 pub struct StackUnwinder {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
@@ -241,9 +256,15 @@ impl StackUnwinder {
         self.images.held() + self.rule_bytes()
     }
 
-    /// How often what is remembered of all addresses was forgotten, because it was too much.
-    pub fn forgotten_rules(&self) -> u64 {
-        self.forgotten
+    /// What has been counted.
+    pub fn stats(&self) -> UnwindStats {
+        UnwindStats {
+            refused_images: self.images.refused(),
+            forgotten_rules: self.forgotten,
+            read_late: self.read_late,
+            cut_stacks: self.allowance.refusals(),
+            memory: self.memory.refusals(),
+        }
     }
 
     /// Whether the outermost frame that was found is of a Go program.
@@ -251,11 +272,6 @@ impl StackUnwinder {
     fn is_in_go(&mut self, frames: &[Frame], images: &Images) -> bool {
         let image = frames.last().and_then(|frame| self.images.get(&mut self.unwinder, frame.image, images));
         image.is_some_and(|image| image.roots.go().is_some())
-    }
-
-    /// Stacks that were completed with what was read from the target's memory, later than the sample.
-    pub fn read_late(&self) -> u64 {
-        self.read_late
     }
 
     #[inline]
@@ -310,21 +326,6 @@ impl StackUnwinder {
     /// Stacks whose outer part lies beyond what was copied, and was not there any more when it was read.
     pub fn read_too_late(&self) -> u64 {
         self.read_too_late
-    }
-
-    /// Why the memory of targets was not read where it would have been needed, in samples.
-    pub fn memory_refusals(&self) -> Refusals {
-        self.memory.refusals()
-    }
-
-    /// Stacks that were not followed to their root because they took too long.
-    pub fn cut_stacks(&self) -> u64 {
-        self.allowance.refusals()
-    }
-
-    /// Images whose unwind information was not read, because there was too much already.
-    pub fn refused_images(&self) -> u64 {
-        self.images.refused()
     }
 
     /// Frees what is kept of an image that is not mapped any more.

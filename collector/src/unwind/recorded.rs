@@ -317,7 +317,7 @@ fn stacks_that_take_too_long_are_cut() {
     let mut unwinder = StackUnwinder::default();
     let mut unwind = |time, count| {
         let (found, root, _) = module.unwind_by(&mut unwinder, time, (0, 5), &frames(count), &[(R::RBX, SP)]);
-        (found.len() as u64, root, unwinder.cut_stacks())
+        (found.len() as u64, root, unwinder.stats().cut_stacks)
     };
     // In the first moment there is no time at all: a short stack is followed, of a long one the first frames.
     assert_eq!(unwind(0, 20), (21, Root::Complete, 0));

@@ -7,13 +7,13 @@ use hashbrown::{HashMap, HashSet};
 
 /// Threads of which that is not known yet, and all that descend from them.
 #[derive(Debug, Default)]
-pub struct Doubts {
+pub struct DuplicateEvents {
     threads: HashSet<u32>,
     /// Which event of a thread is believed, by ring.
     believed: HashMap<(u32, usize), u64>,
 }
 
-impl Doubts {
+impl DuplicateEvents {
     /// A thread was opened that may have inherited events.
     pub fn add(&mut self, tid: u32) {
         self.threads.insert(tid);
@@ -56,22 +56,25 @@ mod tests {
 
     #[test]
     fn of_two_events_the_first_is_believed() {
-        let mut doubts = Doubts::default();
-        assert_eq!(doubts.redundant(1, 0, 7), None);
-        doubts.add(1);
-        doubts.fork(2, 1);
-        doubts.fork(3, 9);
+        let mut duplicates = DuplicateEvents::default();
+        assert_eq!(duplicates.redundant(1, 0, 7), None);
+        duplicates.add(1);
+        duplicates.fork(2, 1);
+        duplicates.fork(3, 9);
         for tid in [1, 2] {
-            assert_eq!([7, 7].map(|event| doubts.redundant(tid, 0, event)), [None, None]);
+            assert_eq!([7, 7].map(|event| duplicates.redundant(tid, 0, event)), [None, None]);
             // Each ring has events of its own.
-            assert_eq!(doubts.redundant(tid, 2, 8), None);
-            assert_eq!([9, 5, 7, 5].map(|event| doubts.redundant(tid, 0, event)), [Some(9), Some(7), Some(7), None]);
+            assert_eq!(duplicates.redundant(tid, 2, 8), None);
+            assert_eq!(
+                [9, 5, 7, 5].map(|event| duplicates.redundant(tid, 0, event)),
+                [Some(9), Some(7), Some(7), None]
+            );
         }
-        assert_eq!([4, 5].map(|event| doubts.redundant(3, 0, event)), [None, None]);
+        assert_eq!([4, 5].map(|event| duplicates.redundant(3, 0, event)), [None, None]);
         // The number may be another thread's later.
-        doubts.exit(1);
-        doubts.add(1);
-        assert_eq!(doubts.redundant(1, 0, 9), None);
-        assert_eq!(doubts.redundant(2, 0, 9), Some(9));
+        duplicates.exit(1);
+        duplicates.add(1);
+        assert_eq!(duplicates.redundant(1, 0, 9), None);
+        assert_eq!(duplicates.redundant(2, 0, 9), Some(9));
     }
 }

@@ -1,0 +1,201 @@
+//! The batch being filled: what the aggregator is told, in order of time.
+
+use crossbeam_channel::TrySendError;
+
+use super::channels::Channels;
+use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
+use crate::clock::now_ns;
+use crate::pace::Change;
+use crate::process::images::{ImageIndex, Images};
+use crate::process::jit_code::JitEvent;
+use crate::process::{Process, ProcessKey, Thread, ThreadKey};
+use crate::unwind::{Frame, Unwound};
+
+/// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
+const BATCH_BYTES: usize = 64 << 10;
+/// A batch that is smaller than that waits this long, in nanoseconds, so that the aggregator wakes a few times a second
+/// and not at every look at the rings.
+const BATCH_NS: u64 = 200_000_000;
+
+/// Fills a batch and sends it.
+pub struct BatchBuilder {
+    batch: Batch,
+    /// The largest that it may grow while the aggregator is busy, bytes. By default, at depth 24 and 999 Hz, that is 40 s of
+    /// one CPU.
+    most_bytes: usize,
+    /// Images that the aggregator knows.
+    announced_images: usize,
+    /// The aggregator's queue was full at the last attempt.
+    queue_full: bool,
+    /// When the last batch was due, `CLOCK_MONOTONIC` nanoseconds.
+    handed_on: u64,
+}
+
+impl BatchBuilder {
+    /// Empty, and never larger than so many bytes and a stack.
+    pub fn within(most_bytes: usize) -> BatchBuilder {
+        BatchBuilder { batch: Batch::default(), most_bytes, announced_images: 0, queue_full: false, handed_on: 0 }
+    }
+
+    /// Whether there is no room for samples.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.batch.bytes() >= self.most_bytes
+    }
+
+    /// Whether it is to be sent in the middle of a round.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.batch.bytes() >= BATCH_BYTES && !self.queue_full
+    }
+
+    /// Whether it is to be sent after a round: it is marked, or has waited long enough.
+    pub fn is_due(&mut self) -> bool {
+        let now = now_ns();
+        let waited = now.saturating_sub(self.handed_on) >= BATCH_NS && !self.batch.items.is_empty();
+        let due = self.batch.mark != Mark::None || waited;
+        if due {
+            self.handed_on = now;
+        }
+        due
+    }
+
+    /// Whether what was read waits to be taken: a batch that finds room is sent long before it is so large.
+    pub fn is_behind(&self) -> bool {
+        self.batch.bytes() > (self.most_bytes / 4).max(8 * BATCH_BYTES)
+    }
+
+    /// The queue may have room again.
+    pub fn retry_queue(&mut self) {
+        self.queue_full = false;
+    }
+
+    /// Says why the batch is sent.
+    pub fn mark(&mut self, mark: Mark) {
+        self.batch.mark = mark;
+    }
+
+    /// Says something to readers of the profile.
+    pub fn note(&mut self, note: String) {
+        self.batch.items.push(Item::Note(note));
+    }
+
+    /// Samples are taken at another rate, `at` nanoseconds since sampling began.
+    pub fn rate(&mut self, at: u64, change: Change) {
+        self.batch.items.push(Item::Rate { at, change });
+    }
+
+    /// Tells of images that are new or opened again, and of what has happened to generated code.
+    #[inline]
+    pub fn announce_images(&mut self, images: &mut Images) {
+        for index in images.take_reopened() {
+            if let Some(image) = images.get(index).filter(|image| image.elf.is_some()) {
+                self.batch.items.push(Item::ImageReopened(index, image.clone()));
+            }
+        }
+        if self.announced_images < images.len() || images.jit.has_events() {
+            self.announce_new(images);
+        }
+    }
+
+    #[cold]
+    fn announce_new(&mut self, images: &mut Images) {
+        for index in self.announced_images..images.len() {
+            if let Some(image) = images.get(ImageIndex(index as u32)) {
+                self.batch.items.push(Item::Image(image.clone()));
+            }
+        }
+        self.announced_images = images.len();
+        self.batch.items.extend(images.jit.take_events().into_iter().map(Item::Jit));
+    }
+
+    /// The images of generated code of which the batch says that they are no more.
+    pub fn ended_code(&self) -> impl Iterator<Item = ImageIndex> {
+        let ended = |item: &Item| if let Item::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
+        self.batch.items.iter().filter_map(ended)
+    }
+
+    /// No process has an image mapped any more.
+    pub fn close_image(&mut self, index: ImageIndex) {
+        self.batch.items.push(Item::ImageClosed(index));
+    }
+
+    /// Tells of a process and a thread that are about to have their first sample.
+    #[inline]
+    pub fn announce(&mut self, process: &mut Process, thread: &mut Thread, (pid, tid): (u32, u32)) {
+        if !process.announced {
+            process.announced = true;
+            self.batch.items.push(Item::Process {
+                key: process.key,
+                parent: process.parent,
+                pid,
+                start_time: process.start_time,
+                exec_generation: process.exec_generation,
+                name: process.name.clone(),
+            });
+        }
+        if !thread.announced {
+            thread.announced = true;
+            self.batch.items.push(Item::Thread {
+                key: thread.key,
+                process: process.key,
+                tid: if thread.is_others { 0 } else { tid },
+                name: thread.name.clone(),
+            });
+        }
+    }
+
+    /// A thread has another name, and so has its process, if that is given.
+    pub fn rename(&mut self, key: ThreadKey, process: Option<ProcessKey>, name: String) {
+        self.batch.items.push(Item::ThreadName { key, process, name });
+    }
+
+    /// Announced threads are no more.
+    pub fn end_threads(&mut self, ended: impl Iterator<Item = ThreadKey>) {
+        self.batch.items.extend(ended.map(Item::ThreadEnd));
+    }
+
+    /// A thread's stack at some time.
+    #[inline]
+    pub fn stack(&mut self, thread: ThreadKey, time: u64, stack: (Unwound, &[Frame]), weights: [u64; MAX_METRICS]) {
+        let (Unwound { root, common, gap }, frames) = (stack.0, self.frames(stack.1));
+        self.batch.items.push(Item::Sample { thread, time, frames, common, gap, root, weights });
+    }
+
+    /// The stack of a thread that dies of a signal.
+    #[cold]
+    pub fn crash(&mut self, thread: ThreadKey, time: u64, stack: (Unwound, &[Frame]), death: Death) {
+        let (Unwound { root, common, gap }, frames) = (stack.0, self.frames(stack.1));
+        self.batch.items.push(Item::Crash { death: Box::new(death), thread, time, frames, common, gap, root });
+    }
+
+    #[inline]
+    fn frames(&mut self, frames: &[Frame]) -> u32 {
+        self.batch.frames.extend_from_slice(frames);
+        // MAX_FRAMES and the kernel's chain limit are far below 2^32.
+        frames.len() as u32
+    }
+
+    /// Sends the batch with `counts`, if there is room for it, or as soon as there is if `wait`.
+    pub fn send(&mut self, channels: &Channels, counts: Counts, wait: bool) {
+        self.batch.counts = counts;
+        let mut next = channels.empty.try_recv().unwrap_or_default();
+        next.clear();
+        let full = std::mem::replace(&mut self.batch, next);
+        if wait {
+            // If the aggregator is gone there is no one to tell.
+            let _ = channels.batches.send(full);
+            return;
+        }
+        if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full) {
+            self.batch = full;
+            self.queue_full = true;
+        }
+    }
+
+    /// Bytes in the batch.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.batch.bytes()
+    }
+}

@@ -1,0 +1,267 @@
+//! The way of a record: through the tracker and, with a sample, through the unwinder into the batch.
+//!
+//! Samples are unwound here, and mappings, forks and names entered, in the order in which they happened.
+
+use ccsd_profile::MAX_SESSION_CRASHES;
+
+use super::batch_builder::BatchBuilder;
+use super::channels::Channels;
+use super::rate_change::RateChange;
+use super::unwinding::Unwinding;
+use crate::batch::{Counts, Death, MAX_METRICS, RingStats, SampleStats, SamplerStats, TargetStats};
+use crate::budget::Budget;
+use crate::perf::attr::{Event, EventSpec};
+use crate::perf::layout::Layout;
+use crate::perf::record::{Change, Record, Sample};
+use crate::process::owner::Owner;
+use crate::tracker::Tracker;
+use crate::unwind::Root;
+
+/// How samples weigh.
+#[derive(Clone, Copy, Debug)]
+enum Weighing {
+    /// By the time since the thread's last tick, which is read with them.
+    Tick,
+    /// By their period.
+    Period,
+    /// By their period and what a second counter, which is read with them, has gained.
+    PeriodAndCounter,
+}
+
+/// What handling a record touches: apart from the rings, so that both can be borrowed.
+pub struct Pipeline {
+    /// Processes, threads and images.
+    pub tracker: Tracker,
+    /// Stacks.
+    pub unwinding: Unwinding,
+    /// What the aggregator is told next.
+    pub batch: BatchBuilder,
+    /// The events that sample.
+    pub rate: RateChange,
+    weighing: Weighing,
+    layout: Layout,
+    samples: SampleStats,
+    rings: RingStats,
+    /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
+    lost_by_records: u64,
+    /// Processes that signals have killed.
+    deaths: usize,
+    /// One has just been: somebody will want to know at once.
+    died: bool,
+    /// What the sampling thread counts of itself, for the batches.
+    pub sampler: SamplerStats,
+    /// What is known of the target's CPU time, for the batches.
+    pub target: TargetStats,
+}
+
+impl Pipeline {
+    /// Nothing has happened yet. There are so many rings.
+    pub fn new(spec: &EventSpec, layout: Layout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Pipeline {
+        let weighing = match spec.event {
+            _ if spec.metrics() > 1 => Weighing::PeriodAndCounter,
+            Event::Tick { .. } => Weighing::Tick,
+            _ => Weighing::Period,
+        };
+        // Where samples have one weight, no values of counters are kept.
+        let rings = if matches!(weighing, Weighing::Period) { 0 } else { rings };
+        Pipeline {
+            tracker: Tracker::new(spec, layout, rings, owner, (budget.live, budget.images)),
+            unwinding: Unwinding::within(budget),
+            batch: BatchBuilder::within(budget.batch),
+            rate: RateChange::new(spec),
+            weighing,
+            layout,
+            samples: SampleStats::default(),
+            rings: RingStats::default(),
+            lost_by_records: 0,
+            deaths: 0,
+            died: false,
+            sampler: SamplerStats::default(),
+            target: TargetStats::default(),
+        }
+    }
+
+    /// What has been counted, by whom.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            samples: SampleStats { cut_memories: self.unwinding.cut_memories(), ..self.samples },
+            rings: RingStats { throttled: self.rate.throttled(), ..self.rings },
+            tracker: self.tracker.stats(),
+            images: self.tracker.images.stats(),
+            unwind: self.unwinding.stats(),
+            sampler: self.sampler,
+            target: self.target,
+        }
+    }
+
+    /// Sends the batch, if there is room for it, or as soon as there is if `wait`.
+    pub fn send(&mut self, channels: &Channels, wait: bool) {
+        self.batch.end_threads(self.tracker.take_ended());
+        let counts = self.counts();
+        self.batch.send(channels, counts, wait);
+    }
+
+    /// The events say that so many samples were lost. A record tells of the same, but not before the next one that finds room
+    /// in its ring: of what is lost last, never.
+    pub fn told_lost(&mut self, lost: u64) {
+        if lost > self.rings.lost {
+            self.rings.lost = lost;
+            self.samples_were_lost();
+        }
+    }
+
+    fn samples_were_lost(&mut self) {
+        if self.layout == Layout::Compact {
+            self.tracker.records_were_lost();
+        }
+    }
+
+    /// Whether a process has been killed by a signal since the last call.
+    pub fn take_died(&mut self) -> bool {
+        std::mem::take(&mut self.died)
+    }
+
+    /// Ends a round of reading records, of which `late` came out of order since the beginning. `at_end` it is the last.
+    pub fn end_round(&mut self, late: u64, at_end: bool) {
+        self.rings.late = late;
+        self.batch.retry_queue();
+        self.tracker.read_missed(at_end);
+        if self.tracker.images.jit.sweep() {
+            self.batch.announce_images(&mut self.tracker.images);
+            self.batch.ended_code().for_each(|index| self.unwinding.drop_image(index));
+        }
+        for index in self.tracker.retry_images() {
+            self.unwinding.drop_image(index);
+        }
+        for index in self.tracker.close_images() {
+            self.unwinding.drop_image(index);
+            self.batch.close_image(index);
+        }
+    }
+
+    /// Handles a record of a ring.
+    pub fn handle(&mut self, ring: usize, record: Record<'_>) {
+        match record {
+            Record::Sample(sample) => {
+                self.rate.reach(sample.time);
+                if !self.tracker.is_foreign_sample(sample.pid, sample.tid) {
+                    self.sample(ring, &sample, None);
+                }
+            }
+            Record::Fatal { sample, signal, code } => self.fatal(ring, &sample, (signal, code)),
+            Record::Change { change, .. } if self.tracker.is_about_others(&change) => {}
+            Record::Change { time, change, .. } => {
+                let is_beside = self.layout == Layout::Compact && !matches!(change, Change::Lost { .. });
+                self.rings.beside_samples += u64::from(is_beside);
+                self.change(ring, time, change);
+            }
+            Record::Other => {}
+            Record::Malformed => self.rings.malformed += 1,
+        }
+    }
+
+    /// A signal has killed a process, of the target or any other.
+    #[cold]
+    fn fatal(&mut self, ring: usize, sample: &Sample<'_>, signal: (u32, i32)) {
+        if self.tracker.is_known(sample.pid, sample.tid) && !self.tracker.is_waiting_child(sample.pid) {
+            self.died |= self.deaths < MAX_SESSION_CRASHES;
+            self.deaths += 1;
+            self.sample(ring, sample, Some(signal));
+        }
+    }
+
+    /// A sample or, with a signal, the stack of a thread that dies of it.
+    #[inline]
+    fn sample(&mut self, ring: usize, sample: &Sample<'_>, fatal: Option<(u32, i32)>) {
+        if fatal.is_none() && self.rate.is_redundant(sample.tid, ring, sample.id) {
+            return;
+        }
+        if self.batch.is_full() {
+            self.samples.dropped += 1;
+            self.samples.dropped_by_queue += 1;
+            return;
+        }
+        if self.tracker.withholds_unknown(sample.pid) {
+            return;
+        }
+        let Some((thread, process, images)) = self.tracker.thread(sample.pid, sample.tid) else {
+            // A thread that is in no process: nothing to charge it to.
+            self.samples.dropped += 1;
+            return;
+        };
+        thread.group_values.begin(self.rate.generation());
+        if sample.time < process.permitted_from {
+            // What it has used until now is not the next sample's.
+            if let Some(value) = sample.group_value {
+                let _ = thread.group_values.advance(ring, value);
+            }
+            self.tracker.count_withheld();
+            return;
+        }
+        self.samples.received += u64::from(fatal.is_none());
+        self.samples.in_kernel += u64::from(fatal.is_none() && !sample.kernel_chain.is_empty());
+        // Each thread has a counter of its own: what one of many has gained is not known.
+        let value = sample.group_value.filter(|_| !thread.is_others);
+        let gained = value.map_or(0, |value| thread.group_values.advance(ring, value));
+        let weights: [u64; MAX_METRICS] = match self.weighing {
+            Weighing::Tick => [gained, 0],
+            Weighing::Period => [sample.period, 0],
+            Weighing::PeriodAndCounter => [sample.period, gained],
+        };
+        let unwound = self.unwinding.unwind(sample, (&mut *thread, &mut *process), images, fatal.is_some());
+        self.batch.announce_images(images);
+        self.batch.announce(process, thread, (sample.pid, sample.tid));
+        let stack = (unwound, self.unwinding.frames());
+        match fatal {
+            None => self.batch.stack(thread.key, sample.time, stack, weights),
+            Some((signal, code)) => {
+                let (process, name) = (process.name.clone(), thread.name.clone());
+                let death = Death { pid: sample.pid, tid: sample.tid, process, thread: name, signal, code };
+                self.batch.crash(thread.key, sample.time, stack, death);
+            }
+        }
+    }
+
+    fn change(&mut self, ring: usize, time: u64, change: Change) {
+        match change {
+            Change::Mmap(mmap) => self.tracker.mmap(&mmap, time),
+            // Without inheritance there is no event on the new one, and no record will tell of its end.
+            Change::Fork { .. } if !self.tracker.inherits() => {}
+            Change::Fork { pid, tid, parent_pid, parent_tid } => {
+                self.rate.fork(tid, parent_tid);
+                self.tracker.fork((pid, tid), (parent_pid, parent_tid), time);
+            }
+            Change::Exit { pid, tid } => {
+                self.tracker.exit(pid, tid);
+                self.rate.exit(tid);
+            }
+            Change::Comm { pid, tid, exec: true, name } => self.tracker.exec(pid, tid, &name),
+            Change::Comm { pid, tid, exec: false, name } => {
+                if let Some((thread, process)) = self.tracker.rename(pid, tid, &name) {
+                    self.batch.rename(thread, process, name);
+                }
+            }
+            // Even rings carry samples, odd ones everything else; see `EventSet`.
+            Change::Lost { count } if ring.is_multiple_of(2) => {
+                self.lost_by_records = self.lost_by_records.saturating_add(count);
+                self.rings.lost = self.rings.lost.max(self.lost_by_records);
+                self.samples_were_lost();
+            }
+            Change::Lost { count } => {
+                self.rings.lost_tracking += count;
+                self.tracker.records_were_lost();
+            }
+            Change::Throttle { stopped, stream } => {
+                self.rings.throttle_events += u64::from(stopped);
+                self.rate.throttle(stream, time, stopped);
+            }
+        }
+    }
+}
+
+// A root is part of every sample item; if it grew, batches would.
+const _: () = assert!(size_of::<Root>() <= 2);
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;

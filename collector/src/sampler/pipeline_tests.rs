@@ -1,0 +1,203 @@
+//! Records go through a pipeline that no kernel feeds.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+
+use ccsd_profile::view::{FlatView, Selection};
+use ccsd_profile::{Metric, Profile, Session, Shed, Unit};
+use crossbeam_channel::bounded;
+
+use super::*;
+use crate::aggregator::Aggregator;
+use crate::batch::Mark;
+use crate::clock::now_ns;
+use crate::perf::ring_buffer::Bytes;
+use crate::process::filter::Filter;
+use crate::pulse::Pulse;
+use crate::session_event::{Held, SessionEvent};
+
+const SPEC: EventSpec = EventSpec::CLOCK;
+
+/// A sample of a process's main thread without registers.
+fn sample(pid: u32, time: u64, kernel_chain: Bytes<'_>) -> Sample<'_> {
+    let no = || Bytes::new(&[]);
+    Sample {
+        id: 1,
+        pid,
+        tid: pid,
+        time,
+        period: SPEC.period_ns(),
+        group_value: None,
+        kernel_chain,
+        user_chain: no(),
+        regs: None,
+        has_user_state: false,
+        stack: no(),
+        stack_full: false,
+    }
+}
+
+/// Keeps the processes of a set, and names that begin with `a`.
+#[derive(Debug, Default)]
+struct These(Mutex<HashSet<u32>>);
+
+impl These {
+    fn set(&self, pids: &[u32]) {
+        *self.0.lock().unwrap() = pids.iter().copied().collect();
+    }
+}
+
+impl Filter for These {
+    fn keeps(&self, pid: u32) -> Option<bool> {
+        Some(self.0.lock().unwrap().contains(&pid))
+    }
+
+    fn keeps_name(&self, name: &str) -> bool {
+        name.starts_with('a')
+    }
+}
+
+struct Filtered {
+    pipeline: Pipeline,
+    these: Arc<These>,
+    time: u64,
+}
+
+impl Filtered {
+    /// This process is followed.
+    fn new() -> Filtered {
+        let mut pipeline = Pipeline::new(&SPEC, Layout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
+        let these = Arc::new(These::default());
+        these.set(&[own_pid()]);
+        pipeline.tracker.keep_only(Some(Arc::<These>::clone(&these)));
+        let mut filtered = Filtered { pipeline, these, time: 0 };
+        filtered.pipeline.tracker.enter(own_pid()).unwrap();
+        filtered.time = now_ns() + 1;
+        filtered
+    }
+
+    fn tell(&mut self, change: Change) {
+        self.time += 1;
+        self.pipeline.handle(1, Record::Change { time: self.time, id: 0, change });
+    }
+
+    /// Whether a sample of a process is kept.
+    fn keeps(&mut self, pid: u32) -> bool {
+        self.time = self.time.max(now_ns()) + 1;
+        let received = self.pipeline.samples.received;
+        let sample = sample(pid, self.time, Bytes::new(&[]));
+        self.pipeline.handle(0, Record::Sample(sample));
+        self.pipeline.samples.received > received
+    }
+
+    fn judge(&mut self, all: bool) {
+        self.pipeline.tracker.set_next_review(if all { 0 } else { u64::MAX });
+        self.pipeline.tracker.judge(now_ns());
+    }
+}
+
+fn own_pid() -> u32 {
+    std::process::id()
+}
+
+fn comm(pid: u32, exec: bool, name: &str) -> Change {
+    Change::Comm { pid, tid: pid, exec, name: name.to_owned() }
+}
+
+#[test]
+fn what_executes_something_is_judged_before_anything_is_kept() {
+    let own = own_pid();
+    let mut filtered = Filtered::new();
+    assert!(filtered.keeps(own));
+    filtered.tell(comm(own, true, "other"));
+    assert!(!filtered.keeps(own), "until it is judged");
+    filtered.judge(false);
+    assert!(filtered.keeps(own));
+    filtered.these.set(&[]);
+    filtered.tell(comm(own, true, "third"));
+    filtered.judge(false);
+    assert!(!filtered.keeps(own));
+    let Counts { samples, tracker, .. } = filtered.pipeline.counts();
+    assert_eq!((samples.received, tracker.filtered, tracker.others, tracker.withheld), (2, 2, 2, 0));
+}
+
+#[test]
+fn another_name_counts_from_its_record_on() {
+    let own = own_pid();
+    let mut filtered = Filtered::new();
+    filtered.tell(comm(own, false, "b"));
+    assert!(!filtered.keeps(own));
+    // Only a name that fits has it judged anew.
+    filtered.judge(false);
+    assert!(!filtered.keeps(own));
+    filtered.tell(comm(own, false, "a2"));
+    filtered.judge(false);
+    assert!(filtered.keeps(own));
+    // That of another thread is not the process's.
+    filtered.tell(Change::Comm { pid: own, tid: own + 1, exec: false, name: "b".to_owned() });
+    assert!(filtered.keeps(own));
+}
+
+#[test]
+fn what_no_record_tells_of_is_found_at_the_next_look() {
+    let (own, child) = (own_pid(), u32::MAX - 7);
+    let mut filtered = Filtered::new();
+    filtered.tell(Change::Fork { pid: child, tid: child, parent_pid: own, parent_tid: own });
+    assert!(filtered.keeps(child), "it is what its parent is");
+    filtered.judge(true);
+    assert!(filtered.keeps(own) && !filtered.keeps(child));
+    filtered.these.set(&[child]);
+    filtered.judge(true);
+    assert!(!filtered.keeps(own) && filtered.keeps(child));
+    // What it forks now is as it is; of another process nobody has told.
+    filtered.tell(Change::Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own });
+    assert!(!filtered.keeps(child + 1) && !filtered.keeps(child + 2));
+}
+
+/// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.
+#[test]
+fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
+    const SAMPLES: u64 = 20_000;
+    let budget = Budget::of(Budget::MIN_MEMORY);
+    let (batches, taken) = bounded(2);
+    let (_returned, empty) = bounded(2);
+    let (_told, commands) = bounded(1);
+    let wake = File::open("/dev/null").unwrap().into();
+    let pulse = Arc::new(Pulse::default());
+    let channels = Channels { batches, empty, commands, wake, pulse: Arc::clone(&pulse) };
+    let mut pipeline = Pipeline::new(&SPEC, Layout::Threads, 2, None, &budget);
+    let pid = std::process::id();
+    let chain: Vec<u8> = (0..20u64).flat_map(|i| (0xffff_ffff_8100_0000 + i * 16).to_le_bytes()).collect();
+    for time in 1..=SAMPLES {
+        pipeline.handle(0, Record::Sample(sample(pid, time, Bytes::new(&chain))));
+        if pipeline.batch.is_large() {
+            pipeline.send(&channels, false);
+        }
+        assert!(pipeline.batch.bytes() <= budget.batch + (8 << 10), "{}", pipeline.batch.bytes());
+    }
+    let counts = pipeline.counts().samples;
+    assert!(counts.dropped_by_queue > SAMPLES / 4 && counts.received > 200, "{counts:?}");
+    assert_eq!((counts.dropped, counts.received + counts.dropped), (counts.dropped_by_queue, SAMPLES));
+    // Of those that had room none is lost, and the profile says how many are missing.
+    let (forward, received) = bounded(8);
+    taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
+    pipeline.batch.mark(Mark::End);
+    pipeline.send(&channels, true);
+    taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
+    let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
+    let profile = Profile::new(Session { metrics, ..Session::default() }, budget.profile.clone());
+    let (events, told) = bounded(8);
+    let aggregator = Aggregator::new(profile, SPEC, Layout::Threads, true, &budget);
+    aggregator.run(&received, &bounded(8).0, &events, &pulse, &Held::new(0));
+    let finished = told.try_iter().find_map(|event| match event {
+        SessionEvent::Finished(profile) => Some(profile),
+        _ => None,
+    });
+    let profile = finished.expect("the end was told");
+    let accounting = profile.accounting();
+    assert_eq!((accounting.received, accounting.dropped_by_us), (counts.received, counts.dropped));
+    assert_eq!(accounting.shed.get(Shed::Queue), counts.dropped);
+    let total = FlatView::new(&profile, &Selection::all()).total;
+    assert_eq!((total.samples, total.weight), (counts.received, counts.received * SPEC.period_ns()));
+}

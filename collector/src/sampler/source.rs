@@ -1,0 +1,58 @@
+//! The live source of records: the events, their rings, and the pipeline that the records go through.
+
+use std::os::fd::OwnedFd;
+
+use super::channels::Channels;
+use super::pipeline::Pipeline;
+use super::target_time::TargetTime;
+use crate::clock::now_ns;
+use crate::perf::set::EventSet;
+use crate::perf::sorter::{EventSorter, MARGIN_NS};
+
+/// Threads whose events are opened between two looks at the rings, so that these do not run full.
+pub const BETWEEN_READS: usize = 64;
+
+/// All that attaching, a change of the rate and every round of reading work on.
+pub struct Source {
+    /// The events.
+    pub events: EventSet,
+    /// Their rings.
+    pub sorter: EventSorter,
+    /// To the aggregator and the session.
+    pub channels: Channels,
+    /// Where the records go.
+    pub pipeline: Pipeline,
+    /// What the target spends.
+    pub time: TargetTime,
+}
+
+impl Source {
+    /// Handles every record of the rings that is older than `horizon`, and sends full batches.
+    pub fn read_rings(&mut self, horizon: u64) {
+        let (sorter, pipeline, channels) = (&mut self.sorter, &mut self.pipeline, &self.channels);
+        sorter.drain(horizon, |ring, record| {
+            channels.pulse.beat();
+            pipeline.handle(ring, record);
+            if pipeline.batch.is_large() {
+                pipeline.send(channels, false);
+            }
+        });
+    }
+
+    /// The same of all records up to about now.
+    pub fn read_recent(&mut self) {
+        self.read_rings(now_ns().saturating_sub(MARGIN_NS));
+    }
+
+    /// Handles every record that is there, whatever may still come before it, and sends nothing.
+    pub fn drain(&mut self) {
+        self.sorter.drain(u64::MAX, |ring, record| self.pipeline.handle(ring, record));
+    }
+}
+
+/// Closes events. That waits for locks that threads of the target hold while they start and end.
+pub fn close_elsewhere(events: Vec<OwnedFd>) {
+    if !events.is_empty() {
+        let _ = std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(move || drop(events));
+    }
+}

@@ -1,0 +1,88 @@
+//! The target's CPU time, as events, clocks and /proc tell of it.
+
+use hashbrown::HashMap;
+
+use super::clocks::ProcessClocks;
+use crate::batch::TargetStats;
+use crate::perf::told::Counted;
+use crate::procfs;
+
+/// What the target has spent, beside what the events count.
+#[derive(Default)]
+pub struct TargetTime {
+    /// Of all processes that are followed.
+    clocks: ProcessClocks,
+    /// How much the clocks were ahead of the events at the first look.
+    clock_lead: Option<u64>,
+    /// What a recorded program has spent with all that it waited for, once it has ended.
+    child_ns: u64,
+    /// CPU ticks, user and system, of the processes that were there at the beginning.
+    ticks_before: HashMap<u32, (u64, u64)>,
+    stats: TargetStats,
+}
+
+impl TargetTime {
+    /// The process that is about to execute the recorded program is followed.
+    pub fn begin_child(&mut self, pid: u32) {
+        self.clocks.begin_child(pid);
+    }
+
+    /// A process that runs is followed.
+    pub fn begin(&mut self, pid: u32) {
+        let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
+        self.ticks_before.insert(pid, ticks);
+        self.clocks.begin(pid);
+    }
+
+    /// The recorded program has ended, and has spent so much, user and in all, nanoseconds, if that is known.
+    pub fn end_child(&mut self, cpu_ns: Option<(u64, u64)>) {
+        self.stats.user_share = cpu_ns.or(self.stats.user_share);
+        self.child_ns = cpu_ns.map_or(0, |(_, all)| all).saturating_sub(self.clocks.before_exec());
+    }
+
+    /// What is known.
+    pub fn stats(&self) -> TargetStats {
+        self.stats
+    }
+
+    /// What the events have counted.
+    pub fn count(&mut self, counted: Option<Counted>) {
+        self.stats.counted = counted;
+    }
+
+    /// Reads how the kernel splits the time of live processes, where nobody waits for them.
+    pub fn read_ticks(&mut self, pids: &[u32]) {
+        let mut sum = (0u64, 0u64);
+        for &pid in pids {
+            let Ok(stat) = procfs::stat(pid) else { continue };
+            let before = self.ticks_before.get(&pid).copied().unwrap_or_default();
+            let user = stat.cpu_ticks.0.saturating_sub(before.0);
+            sum.0 += user;
+            sum.1 += user + stat.cpu_ticks.1.saturating_sub(before.1);
+        }
+        if sum.1 > 0 {
+            self.stats.user_share = Some(sum);
+        }
+    }
+
+    /// What the target has spent by the clocks of its processes, or somewhat less.
+    pub fn read_clocks(&mut self, pids: &[u32]) -> u64 {
+        self.clocks.read(pids).max(self.child_ns)
+    }
+
+    /// Finds out what the target has spent beyond what the events have counted, where the clocks said `spent` just before the
+    /// events were read. What the clocks are ahead at the first look is `execve` itself, or was spent before the events were
+    /// there. `again` reads the clocks.
+    pub fn compare(&mut self, spent: u64, again: impl FnOnce(&mut TargetTime) -> u64) {
+        let Some(used) = self.stats.counted.map(|counted| counted.used) else { return };
+        match self.clock_lead {
+            // After the events: what is left out here must not be less than it is.
+            None => self.clock_lead = Some(again(self).saturating_sub(used)),
+            Some(lead) => {
+                let uncounted = spent.saturating_sub(lead).saturating_sub(used);
+                // What processes spent between the last look and their end is missing in `spent` alone.
+                self.stats.uncounted_ns = self.stats.uncounted_ns.max(uncounted);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Whose samples are kept: processes of the session's user, and those that fit its filter.
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use crate::clock::now_ns;
+use crate::process::NEVER;
+use crate::process::filter::Filter;
+use crate::process::owner::{Denied, Owner};
+use crate::seldom::Seldom;
+
+/// Time between two reviews of all processes by the filter, nanoseconds, at least: so long samples are kept of a process
+/// that has changed its user or control group, because no record tells of that.
+const REVIEW_NS: u64 = 500_000_000;
+/// The part of the time that reviews take, one in so many.
+const REVIEW_SHARE: u64 = 100;
+
+/// The rule by which processes are admitted, and which have yet to be judged by it.
+pub struct Admission {
+    /// Whose processes are followed, and no others. `None` for everybody's.
+    owner: Option<Owner>,
+    /// What a process must fit. `None` where all are kept.
+    filter: Option<Arc<dyn Filter>>,
+    /// Processes that are withheld until the filter has judged them.
+    unjudged: HashSet<u32>,
+    judging: Seldom,
+    /// When all processes are judged anew.
+    review_at: u64,
+}
+
+/// Processes to be judged by the filter.
+pub struct Review {
+    /// The filter.
+    pub filter: Arc<dyn Filter>,
+    /// The processes.
+    pub pids: HashSet<u32>,
+    all: bool,
+    began: u64,
+}
+
+impl Admission {
+    /// For one user's processes, or for everybody's.
+    pub fn new(owner: Option<Owner>) -> Admission {
+        Admission { owner, filter: None, unjudged: HashSet::new(), judging: Seldom::default(), review_at: 0 }
+    }
+
+    /// Sets the filter.
+    pub fn keep_only(&mut self, filter: Option<Arc<dyn Filter>>) {
+        self.filter = filter;
+    }
+
+    /// Whether some processes are not admitted.
+    pub fn is_restricted(&self) -> bool {
+        self.owner.is_some() || self.filter.is_some()
+    }
+
+    /// Whether there is a filter.
+    pub fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Whether the filter, if there is one, keeps processes of this name.
+    pub fn keeps_name(&self, name: &str) -> Option<bool> {
+        self.filter.as_ref().map(|filter| filter.keeps_name(name))
+    }
+
+    /// The filter, if there is one, judges a process at the next review.
+    #[cold]
+    pub fn judge_later(&mut self, pid: u32) {
+        if self.filter.is_some() {
+            self.unjudged.insert(pid);
+        }
+    }
+
+    /// Whether a process may be followed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, pid: u32) -> Result<(), Denied> {
+        self.owner.map_or(Ok(()), |owner| owner.check(pid))?;
+        // One that does not fit the filter is left out without a word, as one that has ended is.
+        let fits = self.filter.as_ref().is_none_or(|filter| filter.keeps(pid) == Some(true));
+        if fits { Ok(()) } else { Err(Denied::Gone) }
+    }
+
+    /// From when on the samples of a process are kept, after [`Admission::check`]. `None`: that does not change.
+    pub fn permitted_from(&self, pid: u32, checked: Result<(), Denied>) -> Option<u64> {
+        match checked {
+            // Not what was before the check: then it may have been another program.
+            Ok(()) => Some(now_ns()),
+            Err(Denied::Forbidden(_)) => Some(NEVER),
+            // A process that does not fit the filter has not ended.
+            Err(Denied::Gone) if self.filter.as_ref().is_some_and(|filter| filter.keeps(pid) == Some(false)) => {
+                Some(NEVER)
+            }
+            // What it did before its end is what it was.
+            Err(Denied::Gone) => None,
+        }
+    }
+
+    /// The processes to be judged now, if there are a filter and any: those that wait for it, and now and then all.
+    pub fn begin_review(&mut self, now: u64, live: impl FnOnce() -> Vec<u32>) -> Option<Review> {
+        let filter = self.filter.clone()?;
+        let all = now >= self.review_at;
+        if !all && (self.unjudged.is_empty() || !self.judging.is_due(now)) {
+            return None;
+        }
+        let mut pids = std::mem::take(&mut self.unjudged);
+        if all {
+            pids.extend(live());
+        }
+        Some(Review { filter, pids, all, began: now })
+    }
+
+    /// They have been judged.
+    pub fn end_review(&mut self, review: &Review, ended: u64) {
+        if review.all {
+            let took = ended.saturating_sub(review.began);
+            self.review_at = ended.saturating_add(took.saturating_mul(REVIEW_SHARE).max(REVIEW_NS));
+        }
+        self.judging.done(review.began, ended);
+    }
+
+    /// When all processes are judged next.
+    #[cfg(test)]
+    pub fn set_next_review(&mut self, at: u64) {
+        self.review_at = at;
+    }
+}

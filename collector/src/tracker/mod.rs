@@ -1,0 +1,441 @@
+//! The processes and threads of a session: which are followed, which of them may be shown, what they have mapped.
+//!
+//! Records of forks, ends, names and mappings change the tracker in the order in which they happened. Where records are
+//! missing, or there were none yet (at the beginning), /proc is asked.
+
+mod admission;
+pub mod scan;
+
+use std::sync::Arc;
+
+use crate::clock::now_ns;
+use crate::perf::attr::EventSpec;
+use crate::perf::layout::Layout;
+use crate::perf::record::{Change, Mmap};
+use crate::process::filter::Filter;
+use crate::process::images::{ImageIndex, Images};
+use crate::process::owner::{Denied, Owner};
+use crate::process::{LeftOut, NEVER, Process, ProcessKey, ProcessTable, Thread, ThreadKey};
+use crate::procfs;
+use crate::seldom::Seldom;
+use admission::Admission;
+use scan::ForkLog;
+
+/// Time between two attempts to read images that could not be read because the symbol worker was down, nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// What the tracker has counted, absolute values since the session began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrackerStats {
+    /// Threads that have ended.
+    pub ended_threads: u64,
+    /// Of these, those of which no sample was taken.
+    pub ended_unsampled: u64,
+    /// Threads that were alive at the last [`Tracker::count_live`].
+    pub live_threads: u64,
+    /// Threads that there ever were until then, or more.
+    pub threads: u64,
+    /// Processes that there ever were until then, or more.
+    pub processes: u64,
+    /// Threads and mappings of live processes that there was no room for.
+    pub not_followed: LeftOut,
+    /// Samples of other programs, where whole CPUs are sampled, and [`TrackerStats::filtered`].
+    pub others: u64,
+    /// Samples of processes that are followed and do not fit the session's filter.
+    pub filtered: u64,
+    /// Samples of processes that were not known to be the user's, where only those are followed.
+    pub withheld: u64,
+}
+
+/// The processes and threads of a session, and the images that they have mapped.
+pub struct Tracker {
+    table: ProcessTable,
+    /// All images that some process has or had mapped.
+    pub images: Images,
+    admission: Admission,
+    /// Whether what threads start is followed.
+    inherit: bool,
+    layout: Layout,
+    /// A child that is still ccsd, and no target before it has called `execve`. (Events on threads wait for that
+    /// themselves.)
+    waiting_child: Option<u32>,
+    /// The forks that records tell of while the target's threads are being looked for.
+    forks: ForkLog,
+    /// Records about mappings, forks or names were lost since the processes were last read.
+    records_lost: bool,
+    reread: Seldom,
+    /// When images that could not be read were last asked for again.
+    retried: u64,
+    stats: TrackerStats,
+}
+
+impl Tracker {
+    /// No process yet. `rings` is the number of rings whose counters are read with samples; threads have values of each.
+    pub fn new(
+        spec: &EventSpec,
+        layout: Layout,
+        rings: usize,
+        owner: Option<Owner>,
+        (live_bytes, images): (usize, usize),
+    ) -> Tracker {
+        let table = ProcessTable::within(live_bytes, rings);
+        Tracker {
+            table: if owner.is_some() { table.restricted() } else { table },
+            images: Images::within(images).of(owner),
+            admission: Admission::new(owner),
+            inherit: spec.inherit,
+            layout,
+            waiting_child: None,
+            forks: ForkLog::default(),
+            records_lost: false,
+            reread: Seldom::default(),
+            retried: 0,
+            stats: TrackerStats::default(),
+        }
+    }
+
+    /// Keeps samples of processes only while these fit a filter. To be called before any is followed.
+    pub fn keep_only(&mut self, filter: Option<Arc<dyn Filter>>) {
+        if filter.is_some() {
+            self.table = std::mem::take(&mut self.table).restricted();
+        }
+        self.admission.keep_only(filter);
+    }
+
+    /// What has been counted.
+    pub fn stats(&self) -> TrackerStats {
+        TrackerStats { not_followed: self.table.left_out(), ..self.stats }
+    }
+
+    /// Counts live threads and processes, for [`Tracker::stats`].
+    pub fn count_live(&mut self) {
+        self.stats.live_threads = self.table.live_threads();
+        (self.stats.threads, self.stats.processes) = self.table.ever();
+    }
+
+    /// Bytes that live processes and threads take.
+    pub fn held_bytes(&self) -> u64 {
+        self.table.held_bytes() as u64
+    }
+
+    /// Whether what threads start is followed.
+    pub fn inherits(&self) -> bool {
+        self.inherit
+    }
+
+    /// Whether no process is alive.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Live processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.table.pids()
+    }
+
+    /// Frames of last stacks that all threads keep.
+    pub fn remembered_frames(&self) -> usize {
+        self.table.remembered_frames()
+    }
+
+    /// Announced threads that have ended since the last call.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = ThreadKey> + '_ {
+        self.table.take_ended()
+    }
+
+    /// Whether a thread is known to be alive.
+    pub fn knows_thread(&self, tid: u32) -> bool {
+        self.table.knows_thread(tid)
+    }
+
+    /// The process or thread of a sample is the target's, as far as is known: its process where children are followed, else
+    /// itself.
+    #[inline]
+    pub fn is_known(&self, pid: u32, tid: u32) -> bool {
+        if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) }
+    }
+
+    /// Whether a process is the recorded program's before it has called `execve`.
+    pub fn is_waiting_child(&self, pid: u32) -> bool {
+        self.waiting_child == Some(pid)
+    }
+
+    /// Whether the recorded program has yet to begin.
+    pub fn has_waiting_child(&self) -> bool {
+        self.waiting_child.is_some()
+    }
+
+    /// Enters the process that is about to execute the recorded program.
+    ///
+    /// # Errors
+    /// Why its samples may not be shown.
+    pub fn enter_waiting_child(&mut self, pid: u32) -> Result<(), Denied> {
+        self.waiting_child = Some(pid);
+        self.enter(pid)?;
+        self.table.add_thread(pid, pid, String::new());
+        Ok(())
+    }
+
+    /// Enters a thread whose events have been opened, under its name in /proc.
+    pub fn enter_thread(&mut self, pid: u32, tid: u32) {
+        if !self.table.knows_thread(tid) {
+            self.table.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
+        }
+    }
+
+    /// Whether a thread is not the target's, and counts its sample if so. Only where whole CPUs are observed are there others.
+    #[inline]
+    pub fn is_foreign_sample(&mut self, pid: u32, tid: u32) -> bool {
+        let is_foreign = self.layout == Layout::Cpus && (!self.is_known(pid, tid) || self.is_waiting_child(pid));
+        self.stats.others += u64::from(is_foreign);
+        is_foreign
+    }
+
+    /// Whether a record tells of what is not the target's. (A process is the target's from the fork on.)
+    pub fn is_about_others(&self, change: &Change) -> bool {
+        match change {
+            Change::Mmap(mmap) => self.is_foreign_process(mmap.pid),
+            Change::Fork { parent_pid, .. } => self.is_foreign_process(*parent_pid),
+            Change::Exit { pid, .. } | Change::Comm { pid, .. } => self.is_foreign_process(*pid),
+            Change::Lost { .. } | Change::Throttle { .. } => false,
+        }
+    }
+
+    fn is_foreign_process(&self, pid: u32) -> bool {
+        self.layout == Layout::Cpus && !self.table.knows_process(pid)
+    }
+
+    /// Whether a sample is withheld because nothing is known of its process where samples of some processes alone are kept.
+    #[inline]
+    pub fn withholds_unknown(&mut self, pid: u32) -> bool {
+        let withheld = self.is_restricted() && !self.table.knows_process(pid);
+        if withheld {
+            // The fork record is missing, so the parent, and with it the permission, is unknown.
+            self.admission.judge_later(pid);
+            self.count_withheld();
+        }
+        withheld
+    }
+
+    /// Counts a sample that is withheld.
+    pub fn count_withheld(&mut self) {
+        let filtered = u64::from(self.admission.has_filter());
+        self.stats.filtered += filtered;
+        self.stats.others += filtered;
+        self.stats.withheld += 1 - filtered;
+    }
+
+    /// The thread and the process of a sample, made up from /proc if no record told of them, and all images. `None` for a
+    /// thread that is in no process.
+    #[inline]
+    pub fn thread(&mut self, pid: u32, tid: u32) -> Option<(&mut Thread, &mut Process, &mut Images)> {
+        let Tracker { table, images, .. } = self;
+        let (thread, process) = table.thread(pid, tid, images)?;
+        Some((thread, process, images))
+    }
+
+    /// A process has mapped something.
+    pub fn mmap(&mut self, mmap: &Mmap, time: u64) {
+        // What may not be shown is mapped anew when it is permitted.
+        if !self.table.is_withheld(mmap.pid, time) {
+            self.table.mmap(mmap, &mut self.images);
+        }
+    }
+
+    /// A thread was forked.
+    pub fn fork(&mut self, (pid, tid): (u32, u32), (parent_pid, parent_tid): (u32, u32), time: u64) {
+        self.forks.add(tid, parent_tid, time);
+        self.table.fork(pid, tid, parent_pid, parent_tid, time);
+    }
+
+    /// A thread has ended.
+    pub fn exit(&mut self, pid: u32, tid: u32) {
+        self.stats.ended_threads += 1;
+        self.stats.ended_unsampled += u64::from(self.table.is_unsampled(tid));
+        self.table.exit(pid, tid);
+    }
+
+    /// A process has executed another program.
+    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) {
+        self.waiting_child = self.waiting_child.filter(|&child| child != pid);
+        self.table.exec(pid, tid, name);
+        if self.admission.has_filter() {
+            self.table.permit(pid, NEVER);
+            self.admission.judge_later(pid);
+        }
+    }
+
+    /// A thread has another name. Returns whose names the aggregator has to change: those of announced threads that are not
+    /// withheld, because the name under which samples were kept stays.
+    pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(ThreadKey, Option<ProcessKey>)> {
+        if pid == tid {
+            match self.admission.keeps_name(name) {
+                Some(false) => self.table.permit(pid, NEVER),
+                Some(true) if self.table.is_withheld(pid, NEVER - 1) => self.admission.judge_later(pid),
+                _ => {}
+            }
+        }
+        let (thread, process) = self.table.rename(pid, tid, name)?;
+        let told = thread.announced && process.permitted_from != NEVER;
+        told.then(|| (thread.key, (pid == tid && process.announced).then_some(process.key)))
+    }
+
+    /// Judges processes by the filter: those that have executed something or are unknown, and now and then all. To be called
+    /// after every look at the rings.
+    pub fn judge(&mut self, now: u64) {
+        let Some(review) = self.admission.begin_review(now, || self.table.pids()) else { return };
+        for &pid in &review.pids {
+            let withheld = self.table.is_withheld(pid, NEVER - 1);
+            match review.filter.keeps(pid) {
+                Some(true) if withheld => _ = self.enter(pid),
+                Some(false) if !withheld => self.table.permit(pid, NEVER),
+                // One that has ended makes no more samples; those that it has made are what it was.
+                _ => {}
+            }
+        }
+        self.admission.end_review(&review, now_ns());
+    }
+
+    /// When all processes are judged next.
+    #[cfg(test)]
+    pub fn set_next_review(&mut self, at: u64) {
+        self.admission.set_next_review(at);
+    }
+
+    /// Whether samples are kept of some processes alone: those of a user, or those that fit a filter.
+    pub fn is_restricted(&self) -> bool {
+        self.admission.is_restricted()
+    }
+
+    /// Whether what a process does from now on is kept from everybody.
+    pub fn is_withheld(&self, pid: u32) -> bool {
+        self.table.is_withheld(pid, NEVER - 1)
+    }
+
+    /// Whether a process may be followed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_follow(&self, pid: u32) -> Result<(), Denied> {
+        self.admission.check(pid)
+    }
+
+    /// Enters a process of which events are open, as it is now. If it may be followed, its samples are charged from now on,
+    /// else never; if it has ended meanwhile, as before.
+    ///
+    /// # Errors
+    /// Why never.
+    pub fn enter(&mut self, pid: u32) -> Result<(), Denied> {
+        let permitted = self.admission.check(pid);
+        let from = self.admission.permitted_from(pid, permitted);
+        if permitted.is_ok() {
+            if self.is_waiting_child(pid) {
+                self.table.expect_exec(pid);
+            } else {
+                self.table.read_process(pid, &mut self.images);
+            }
+        }
+        if self.is_restricted()
+            && let Some(from) = from
+        {
+            self.table.permit(pid, from);
+        }
+        permitted
+    }
+
+    /// Records about mappings, forks or names were lost, or nothing was open to tell of them: processes are read anew.
+    pub fn records_were_lost(&mut self) {
+        self.records_lost = true;
+    }
+
+    /// Reads from /proc what records did not tell: of all processes after records were lost, and of those whose mappings
+    /// found no room. `at_end` there is no later.
+    pub fn read_missed(&mut self, at_end: bool) {
+        if self.records_lost {
+            self.reread_processes(at_end);
+        }
+        self.table.read_missed(&mut self.images);
+    }
+
+    /// Not at once where that took long the last time: meanwhile rings run full, and what maps so much that its records are
+    /// lost will go on.
+    #[cold]
+    fn reread_processes(&mut self, at_end: bool) {
+        let began = now_ns();
+        if !at_end && !self.reread.is_due(began) {
+            return;
+        }
+        for pid in self.table.pids() {
+            // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
+            let _ = self.enter(pid);
+        }
+        self.records_lost = false;
+        self.reread.done(began, now_ns());
+    }
+
+    /// Asks again for images that could not be read, now and then. Returns those that can be read by now: addresses in
+    /// them are others from now on.
+    pub fn retry_images(&mut self) -> Vec<ImageIndex> {
+        if !self.images.is_awaiting() || now_ns().saturating_sub(self.retried) < RETRY_NS {
+            return Vec::new();
+        }
+        self.retried = now_ns();
+        let known = self.images.retry();
+        known.iter().for_each(|&index| self.table.translate(index, &self.images));
+        known
+    }
+
+    /// Closes files that are not needed at the moment. Returns the images that no process has mapped any more.
+    pub fn close_images(&mut self) -> Vec<ImageIndex> {
+        self.images.forget_recent();
+        self.images.sweep(|| self.table.mapped_images()).unwrap_or_default()
+    }
+
+    /// Drops processes whose end was not seen, because its record was lost or there is no event to tell of it: the session
+    /// must not wait for them. To be called now and then, with a look at the rings in between.
+    pub fn forget_the_dead(&mut self) {
+        self.forget_the_replaced();
+        self.table.forget_untold(procfs::has_ended);
+    }
+
+    /// Drops processes whose number is another's by now: no event may be opened on that one.
+    pub fn forget_the_replaced(&mut self) {
+        for pid in self.table.pids() {
+            if procfs::stat(pid).is_ok_and(|stat| self.table.is_replaced(pid, stat.start_time)) {
+                self.table.remove_process(pid);
+            }
+        }
+    }
+
+    /// Notes forks from now on, for a scan for the target's threads, until [`Tracker::end_scan`].
+    pub fn begin_scan(&mut self) {
+        self.forks = ForkLog::begin();
+    }
+
+    /// The scan for threads is over.
+    pub fn end_scan(&mut self) {
+        self.forks = ForkLog::default();
+    }
+
+    /// The forks noted since [`Tracker::begin_scan`].
+    pub fn forks(&self) -> &ForkLog {
+        &self.forks
+    }
+
+    /// The live processes, and with inheritance those that descend from them and may be followed: of some no record may
+    /// have told, because it was lost.
+    pub fn family(&self) -> Vec<u32> {
+        let mut pids = self.table.pids();
+        if self.inherit {
+            pids.extend(scan::descendants(&pids).filter(|&pid| self.may_follow(pid).is_ok()));
+        }
+        pids
+    }
+
+    /// Whether events may be opened on a thread that /proc shows in one of these processes: without inheritance only on those
+    /// that are followed already, and not on another one that has the number of one of them.
+    pub fn follows(&self, tid: u32) -> bool {
+        let is_same = || procfs::stat(tid).is_ok_and(|stat| !self.table.is_replaced_thread(tid, stat.start_time));
+        self.inherit || (self.table.knows_thread(tid) && is_same())
+    }
+}

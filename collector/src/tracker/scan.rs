@@ -1,0 +1,167 @@
+//! The scan for all threads of a target that runs: what starts meanwhile is found in the next round, or has inherited.
+//!
+//! Attaching and a change of the rate open events on every thread; a dump takes the stack of each, in rounds of its own.
+
+use std::io;
+
+use hashbrown::HashMap;
+
+use crate::procfs;
+
+/// Rounds of looking for threads that came while events were being opened. Each finds those that the one before missed.
+/// Where a program starts threads faster than events are opened on them, attaching relies on inheritance from then on, and a
+/// change of the rate is given up.
+pub const SCAN_ROUNDS: u32 = 20;
+
+/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
+/// some 100 us.
+pub const FORK_NS: u64 = 5_000_000;
+
+/// The forks that records tell of during a scan.
+#[derive(Debug, Default)]
+pub struct ForkLog(Option<HashMap<u32, Fork>>);
+
+/// By whom a thread was forked, and when.
+#[derive(Clone, Copy, Debug)]
+struct Fork {
+    parent_tid: u32,
+    time: u64,
+}
+
+impl ForkLog {
+    /// No fork yet. (The default one notes none.)
+    pub fn begin() -> ForkLog {
+        ForkLog(Some(HashMap::new()))
+    }
+
+    /// Notes a fork, if a scan is under way.
+    pub fn add(&mut self, tid: u32, parent_tid: u32, time: u64) {
+        if let Some(forks) = &mut self.0 {
+            forks.insert(tid, Fork { parent_tid, time });
+        }
+    }
+
+    /// Whether a record told of the fork of a thread.
+    pub fn contains(&self, tid: u32) -> bool {
+        self.get(tid).is_some()
+    }
+
+    fn get(&self, tid: u32) -> Option<Fork> {
+        self.0.as_ref()?.get(&tid).copied()
+    }
+}
+
+/// The threads of a target that a scan has dealt with.
+#[derive(Debug, Default)]
+pub struct ThreadScan {
+    /// Since when.
+    opened: HashMap<u32, u64>,
+}
+
+impl ThreadScan {
+    /// A thread has been dealt with at `time`: its events, if any, are open since then.
+    pub fn open(&mut self, tid: u32, time: u64) {
+        self.opened.insert(tid, time);
+    }
+
+    /// Whether it has.
+    pub fn contains(&self, tid: u32) -> bool {
+        self.opened.contains_key(&tid)
+    }
+
+    /// How many have.
+    pub fn count(&self) -> usize {
+        self.opened.len()
+    }
+
+    /// The threads of a process that have yet to be dealt with.
+    ///
+    /// # Errors
+    /// Those of reading /proc.
+    pub fn new_threads(&self, pid: u32) -> io::Result<Vec<u32>> {
+        let mut tids = procfs::threads(pid)?;
+        tids.retain(|&tid| !self.contains(tid));
+        Ok(tids)
+    }
+
+    /// Whether a thread has inherited the first events of a target, by whoever forked it: a record tells of a fork only
+    /// where the parent has events, so a parent that this scan has not opened has inherited them itself, or was opened by an
+    /// earlier scan.
+    pub fn has_inherited_first(&self, tid: u32, forks: &ForkLog) -> bool {
+        forks.get(tid).is_some_and(|Fork { parent_tid, time }| {
+            self.opened.get(&parent_tid).is_none_or(|&since| time.saturating_sub(since) > FORK_NS)
+        })
+    }
+
+    /// Whether a thread has certainly inherited events beside those that it had: one of those that it descends from was open
+    /// when it forked the next. Where it is not certain a thread is opened, and if it has both, one is closed again.
+    pub fn has_inherited_next(&self, tid: u32, forks: &ForkLog) -> bool {
+        let mut before = u64::MAX;
+        let mut child = tid;
+        while let Some(Fork { parent_tid, time }) = forks.get(child) {
+            // Nobody is forked after his own child: that was another thread with this number. (So this comes to an end.)
+            if time >= before {
+                return false;
+            }
+            if self.opened.get(&parent_tid).is_some_and(|&since| time.saturating_sub(since) > FORK_NS) {
+                return true;
+            }
+            (child, before) = (parent_tid, time);
+        }
+        false
+    }
+}
+
+/// What descends from processes, without ccsd itself: whoever attaches to his own shell does not mean ccsd.
+pub fn descendants(pids: &[u32]) -> impl Iterator<Item = u32> + use<> {
+    let own = std::process::id();
+    procfs::descendants(pids).into_iter().filter(move |&pid| pid != own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_inherited_from_any_ancestor() {
+        const T: u64 = 1_000_000_000;
+        let mut scan = ThreadScan::default();
+        scan.open(1, T);
+        scan.open(20, T + 3 * FORK_NS);
+        let mut forks = ForkLog::begin();
+        for (tid, (parent_tid, time)) in [
+            (2, (1, T + FORK_NS + 1)),
+            (3, (2, T + FORK_NS + 2)),
+            (4, (3, T + FORK_NS + 3)),
+            // While their parent was being opened, or before.
+            (10, (1, T + FORK_NS)),
+            (11, (10, T + FORK_NS + 1)),
+            (12, (1, T - 1)),
+            // Opened itself, though it had inherited.
+            (20, (1, T + 2 * FORK_NS)),
+            (21, (20, T + 3 * FORK_NS)),
+            // Numbers that were given anew.
+            (30, (31, T + 5)),
+            (31, (30, T + 4)),
+            (41, (40, T + 2 * FORK_NS)),
+            (40, (1, T + 3 * FORK_NS)),
+        ] {
+            forks.add(tid, parent_tid, time);
+        }
+        let inherited: Vec<u32> = (0..50).filter(|&tid| scan.has_inherited_next(tid, &forks)).collect();
+        assert_eq!(inherited, [2, 3, 4, 20, 21, 40]);
+        // The first events: whoever forked a thread and was not opened has inherited.
+        let inherited: Vec<u32> = (0..50).filter(|&tid| scan.has_inherited_first(tid, &forks)).collect();
+        assert_eq!(inherited, [2, 3, 4, 11, 20, 30, 31, 40, 41]);
+    }
+
+    #[test]
+    fn forks_are_noted_during_a_scan_alone() {
+        let mut forks = ForkLog::default();
+        forks.add(2, 1, 5);
+        assert!(!forks.contains(2));
+        forks = ForkLog::begin();
+        forks.add(2, 1, 5);
+        assert!(forks.contains(2) && !forks.contains(1));
+    }
+}
