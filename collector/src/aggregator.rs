@@ -7,7 +7,11 @@ mod accounts;
 mod cycles;
 mod unseen;
 
-use ccsd_profile::{ContextId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId};
+use ccsd_profile::origin::begins_at_entry;
+use ccsd_profile::{
+    ContextId, CostCentreId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId,
+    TruncationReason,
+};
 use ccsd_symbolizer::Door;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
@@ -402,6 +406,7 @@ impl Aggregator {
             let limits = self.resolver.lend(&self.profile);
             self.profile.set_limits(limits);
         }
+        let outside = self.judge_root(time, stack, outside);
         let Some(at) = self.follow(thread, time, stack, outside) else { return };
         let Outside { root, gap, .. } = outside;
         let mut weights = *weights;
@@ -435,6 +440,22 @@ impl Aggregator {
         if let Root::Truncated(reason) = root {
             accounting.count_truncated(reason);
         }
+    }
+
+    /// Says whether a stack that another profiler has followed is complete, which its functions' names tell.
+    #[inline]
+    fn judge_root(&mut self, time: u64, stack: &[Frame], outside: Outside) -> Outside {
+        if outside.root != Root::Truncated(TruncationReason::NoEntry) {
+            return outside;
+        }
+        let (profile, resolver) = (&mut self.profile, &mut self.resolver);
+        let outermost = stack.iter().rev().take(ENTRY_FRAMES).flat_map(|&frame| {
+            let resolved = resolver.resolve(profile, frame, time);
+            resolver.cost_centres(&resolved).to_vec()
+        });
+        let outermost: Vec<CostCentreId> = outermost.collect();
+        let root = if begins_at_entry(profile, outermost) { Root::Complete } else { outside.root };
+        Outside { root, ..outside }
     }
 
     /// Tells of a process that has died. It is charged nothing for that.
@@ -536,6 +557,9 @@ impl Aggregator {
         Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })
     }
 }
+
+/// Outermost frames of an imported stack whose names tell whether it is complete.
+const ENTRY_FRAMES: usize = 3;
 
 /// New contexts of one stack that there has to be room for: twice as many as the deepest so far had frames, within limits.
 const LEAST_CONTEXTS: usize = 64;

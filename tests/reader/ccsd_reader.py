@@ -10,7 +10,7 @@ SESSION, UPDATE, END, CRASH, FIRST_OPTIONAL = 1, 2, 3, 128, 128
 MAX_RECORD, MAX_TEXT, MAX_LIST, MAX_FILES, MAX_METRICS = 32 << 20, 65536, 131072, 1 << 20, 16
 ELIDED, ROOT, MASK = 0, 1, (1 << 64) - 1
 REASONS = ["stack copy too small", "no unwind information", "bad unwind information", "stack unreadable", "too deep",
-           "unknown mapping", "not a user stack", "generated code without a map", "no user registers", "other reason"]
+           "unknown mapping", "not a user stack", "generated code without a map", "no user registers", "other reason", "no entry point"]
 NUMBERS = """duration_ns received lost throttled throttle_events unsymbolised elided own_cpu_ns own_peak_rss_bytes pushes
     frames max_stack_depth dropped file_bytes with_gap read_late held_bytes memory_bytes""".split()
 PACE, PACE_AT = "changes budget_ppm target_cost_ns own_cost_ns last_hz".split(), 48
@@ -178,7 +178,7 @@ class Profile:
         reasons = defaultdict(int)
         for i, count in enumerate(truncated):
             if count:
-                reasons[REASONS[min(i, len(REASONS) - 1)]] += count
+                reasons[REASONS[i] if i < len(REASONS) else "other reason"] += count
         fixed = numbers + [0] * (PACE_AT + 5 - len(numbers))
         a = dict(zip(NUMBERS, fixed), expected=expected, target_cpu_ns=target_cpu, truncated_by_reason=dict(reasons))
         rates = [{"rate_hz": rate, "duration_ns": ns} for rate, ns in zip(numbers[PACE_AT + 5::2], numbers[PACE_AT + 6::2] + [0])]

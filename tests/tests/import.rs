@@ -15,6 +15,8 @@ use serde_json::Value;
 /// Samples in which a function runs, and in which it is on the stack.
 type Counts = BTreeMap<String, (u64, u64)>;
 
+/// How the program that takes pages is built.
+const PAGES: [&str; 5] = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"];
 const FLAGS: [&str; 4] = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 fn main() -> ExitCode {
@@ -23,6 +25,26 @@ fn main() -> ExitCode {
             let dir = scratch();
             let data = record(dir.path(), &["-g"]);
             agree(&data, &import(&data));
+        })
+        .test("stacks_that_begin_at_no_entry_are_truncated", &[CC, PERF], || {
+            let dir = scratch();
+            let without = ["-O2", "-g", "-fomit-frame-pointer"];
+            for (source, flags, is_whole) in
+                [("recursion.c", &FLAGS[..], true), ("pages.c", &PAGES, true), ("recursion.c", &without, false)]
+            {
+                let data = record_of(&build(source, flags), dir.path(), &["-g"]);
+                let (complete, truncated) = outermost(&data);
+                let document = report(&import(&data));
+                let accounting = &document["accounting"];
+                let reasons = accounting["truncated_by_reason"].as_object().unwrap();
+                assert_eq!(accounting["truncated"].as_u64(), Some(truncated), "{source} {flags:?} {accounting}");
+                assert_eq!(accounting["received"].as_u64(), Some(complete + truncated), "{source} {flags:?}");
+                assert!(reasons.keys().all(|reason| reason == "no entry point"), "{accounting}");
+                // A few samples are of the dynamic linker.
+                let few = (complete + truncated) / 5;
+                let (many, few_are) = if is_whole { (complete, truncated) } else { (truncated, complete) };
+                assert!(many > few && (few_are <= few || !is_whole), "{source} {flags:?} {complete} {truncated}");
+            }
         })
         .test("stack_bytes_as_perf_unwinds_them", &[CC, PERF], || {
             let dir = scratch();
@@ -101,7 +123,8 @@ fn main() -> ExitCode {
                 ("{task-clock,page-faults,context-switches}:S", &["--call-graph", "dwarf,4096"]),
                 ("{page-faults,cpu-clock}:S", &["-c", "10"]),
                 ("{cpu-clock,page-faults}", &["-g"]),
-                ("cpu-clock:S", &["-g"]),
+                // perf before 6.12 takes the counters of threads that inherit an event for one.
+                ("cpu-clock:S", &["-g", "--no-inherit"]),
                 ("{cpu-clock,page-faults}:S", &["-a", "-g"]),
             ] {
                 let data = record_events(dir.path(), group, options);
@@ -334,9 +357,24 @@ fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     if !options.contains(&"-c") {
         perf.args(["-F", "999"]);
     }
-    let ended = Ended::of(perf.args(options).arg("--").arg(build("pages.c", &FLAGS)));
+    let ended = Ended::of(perf.args(options).arg("--").arg(build("pages.c", &PAGES)));
     assert!(ended.status.success(), "{ended:?}");
     data
+}
+
+/// How many stacks begin with a function that begins a process or thread, by what perf prints, and how many do not.
+fn outermost(data: &Path) -> (u64, u64) {
+    let mut perf = Command::new("perf");
+    let ended = Ended::of(perf.args(["script", "-G", "-F", "event", "-i"]).arg(data));
+    let all = ended.stdout.lines().count() as u64;
+    let mut perf = Command::new("perf");
+    perf.args(["script", "--no-inline", "-F", "ip,sym", "--max-stack", "1000", "-i"]).arg(data);
+    let entries = ["main", "_start", "__libc_start_call_main", "__libc_start_main", "start_thread", "clone3"];
+    let text = Ended::of(&mut perf).stdout;
+    let last = |stack: &str| stack.lines().last().and_then(|line| line.split_whitespace().nth(1)).map(str::to_owned);
+    let is_entry = |stack: &&str| last(stack).is_some_and(|name| entries.contains(&name.split('@').next().unwrap()));
+    let complete = text.split("\n\n").filter(is_entry).count() as u64;
+    (complete, all - complete)
 }
 
 /// The weight of all samples by a metric.

@@ -64,6 +64,8 @@ reasons! {
     NoUserRegisters => "no user registers",
     /// Any other reason.
     Other => "other reason",
+    /// Another profiler followed the stack, and its outermost function is none that begins a process or thread.
+    NoEntry => "no entry point",
 }
 
 impl fmt::Display for TruncationReason {

@@ -1,7 +1,8 @@
 //! Profiles of what another profiler has sampled: the text of `perf script`.
 //!
-//! perf has followed the stacks and knows the names; here its samples become contexts. What perf does not tell (how many
-//! samples it should have taken, which stacks do not reach their root) is not known here either, and the profile says so.
+//! perf has followed the stacks and knows the names; here its samples become contexts. What perf does not tell is not known
+//! here either, and the profile says so: how many samples it should have taken, and which stacks do not reach their root.
+//! Those whose outermost function begins no process or thread count as truncated ([`begins_at_entry`]).
 
 mod sample;
 
@@ -9,9 +10,11 @@ use std::io::{self, BufRead};
 
 use hashbrown::HashMap;
 
+use crate::accounting::TruncationReason;
 use crate::ids::{ContextId, CostCentreId, LineId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS};
 use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
+use crate::origin::begins_at_entry;
 use crate::profile::Profile;
 use crate::update::Update;
 use sample::Sample;
@@ -163,8 +166,9 @@ impl Header {
             first.comm.clone_into(&mut self.session.target);
         }
         self.session.pids = vec![first.pid];
-        self.session
-            .add_note("imported: perf followed the stacks, and does not say which of them end before their root");
+        self.session.add_note(
+            "imported: perf followed the stacks: complete are those that begin with a process or thread, by names",
+        );
         self.session.add_note(
             "imported: how many samples should have been taken is not known; inlined functions are not expanded",
         );
@@ -360,9 +364,11 @@ impl Importer {
             // A sample without an address has a place all the same.
             self.frames.push(CostCentreId::ROOT);
         }
+        let is_complete = begins_at_entry(&self.profile, self.frames.iter().rev().copied());
+        let cut = (!is_complete).then(|| self.profile.truncated_cost_centre(TruncationReason::NoEntry));
         let table = self.profile.contexts_mut();
-        let context =
-            self.frames.iter().rev().fold(ContextId::ROOT, |context, &function| table.push(context, function));
+        let root_first = cut.iter().chain(self.frames.iter().rev());
+        let context = root_first.fold(ContextId::ROOT, |context, &function| table.push(context, function));
         let mut weights = [0; MAX_METRICS];
         if let Some(weight) = weights.get_mut(metric) {
             *weight = period;
@@ -371,6 +377,9 @@ impl Importer {
         let depth = self.frames.len() as u64;
         let accounting = self.profile.accounting_mut();
         accounting.received += 1;
+        if !is_complete {
+            accounting.count_truncated(TruncationReason::NoEntry);
+        }
         accounting.unsymbolised += u64::from(self.unsymbolised);
         accounting.frames = accounting.frames.saturating_add(depth);
         accounting.max_stack_depth = accounting.max_stack_depth.max(depth);

@@ -65,6 +65,20 @@ const STARTUP_STARTS: [&str; 6] = [
 ];
 /// What begins a thread, in C libraries alone: programs have functions of these names, too.
 const THREAD_STARTUP: [&str; 6] = ["start_thread", "start", "clone", "clone3", "__clone", "__clone3"];
+/// Those of the same that no program has for something else, wherever they are: in C libraries that are part of the program.
+const THREAD_ENTRIES: [&str; 4] = ["start_thread", "clone3", "__clone", "__clone3"];
+/// What begins a thread of the kernel, and what an idle CPU does.
+const KERNEL_ENTRIES: [&str; 9] = [
+    "ret_from_fork",
+    "ret_from_fork_asm",
+    "kthread",
+    "start_kernel",
+    "start_secondary",
+    "cpu_startup_entry",
+    "common_startup_64",
+    "secondary_startup_64",
+    "secondary_startup_64_no_verify",
+];
 /// What stands between the start of a program or thread and its first function, but also between functions of its own.
 const WRAPPERS: [&str; 3] = [
     "core::ops::function::FnOnce::call_once",
@@ -167,6 +181,43 @@ impl Origins {
     }
 }
 
+/// Whether a stack begins where a process or thread does, as far as names can tell; `root_first` are its functions.
+///
+/// That is where its outermost function is `main` or comes before it, or begins a thread. C libraries without symbols have
+/// functions without names there: they count where they call one of those.
+pub fn begins_at_entry(profile: &Profile, root_first: impl IntoIterator<Item = CostCentreId>) -> bool {
+    for function in root_first {
+        let Some(centre) = profile.cost_centre(function) else { return false };
+        let image = profile.image(centre.image).map_or("", |image| image.name.as_str());
+        let is_libc = is_libc(basename(image));
+        let Some(name) = name(centre).filter(|&name| name != "[unknown]") else {
+            if is_libc {
+                continue;
+            }
+            return false;
+        };
+        // perf writes versions behind names.
+        let name = name.split('@').next().unwrap_or(name);
+        return match image {
+            _ if centre.image == ImageId::CCSD || is_generated(image) => false,
+            _ if image.starts_with("[kernel") => KERNEL_ENTRIES.contains(&name),
+            _ => {
+                name == "main"
+                    || STARTUP.contains(&name)
+                    || THREAD_ENTRIES.contains(&name)
+                    || STARTUP_STARTS.iter().any(|start| name.starts_with(start))
+                    || is_libc && THREAD_STARTUP.contains(&name)
+            }
+        };
+    }
+    false
+}
+
+/// Whether a file is a C library, by its name.
+fn is_libc(file_name: &str) -> bool {
+    ["libc.", "libc-", "libpthread", "ld-musl"].iter().any(|start| file_name.starts_with(start))
+}
+
 /// Whether an image is an interpreter or virtual machine, by its file name.
 #[must_use]
 pub fn is_interpreter(file_name: &str) -> bool {
@@ -206,7 +257,7 @@ fn origin(profile: &Profile, centre: &CostCentre) -> Origin {
     let shared = file_name.ends_with(".so") || file_name.contains(".so.");
     // The dynamic linker has a `_start` of its own, where real work begins; and a program may call a function `clone`.
     let is_linker = file_name.starts_with("ld-") && !file_name.starts_with("ld-musl");
-    let is_libc = ["libc.", "libc-", "libpthread", "ld-musl"].iter().any(|start| file_name.starts_with(start));
+    let is_libc = is_libc(file_name);
     if let Some(name) = name.filter(|_| !is_linker) {
         let starts = |list: &[&str]| list.iter().any(|start| name.starts_with(start));
         if STARTUP.contains(&name) || starts(&STARTUP_STARTS) || is_libc && THREAD_STARTUP.contains(&name) {
@@ -253,6 +304,8 @@ const SCRIPTS: [&str; 7] = ["JS", "LazyCompile", "Function", "Script", "Eval", "
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Limits;
+    use crate::model::{Image, Session};
 
     #[test]
     fn files_of_libraries() {
@@ -287,6 +340,63 @@ mod tests {
         ] {
             assert_eq!(of_script(name), Origin::Library, "{name}");
         }
+    }
+
+    #[test]
+    fn entries() {
+        let begins = |root_first: &[(&str, Option<&str>)]| {
+            let mut profile = Profile::new(Session::default(), Limits::default());
+            let functions: Vec<CostCentreId> = root_first
+                .iter()
+                .map(|&(image, name)| {
+                    let image = profile.add_image(Image { name: image.to_owned(), build_id: Vec::new() });
+                    profile.add_cost_centre(CostCentre {
+                        image,
+                        linkage_name: name.map(str::to_owned),
+                        display_name: None,
+                        start: name.is_none().then_some(0x1000),
+                        file: None,
+                        line: 0,
+                        local: false,
+                    })
+                })
+                .collect();
+            begins_at_entry(&profile, functions)
+        };
+        let (libc, program) = ("/usr/lib/x86_64-linux-gnu/libc.so.6", "/srv/program");
+        for (image, name) in [
+            (program, "_start"),
+            (program, "main"),
+            (program, "clone3"),
+            (program, "std::rt::lang_start::{{closure}}"),
+            (program, "runtime.goexit.abi0"),
+            (libc, "__libc_start_call_main"),
+            (libc, "__libc_start_main@@GLIBC_2.34"),
+            (libc, "start_thread"),
+            (libc, "clone"),
+            ("[kernel]", "ret_from_fork_asm"),
+            ("[kernel.kallsyms]", "kthread"),
+        ] {
+            assert!(begins(&[(image, Some(name)), (program, Some("work"))]), "{name} of {image}");
+            assert!(!begins(&[(program, Some("work")), (image, Some(name))]), "{name} of {image}");
+        }
+        for (image, name) in [
+            (program, "work"),
+            (program, "clone"),
+            (program, "kthread"),
+            (program, "mainly"),
+            (libc, "qsort_r"),
+            ("[kernel]", "entry_SYSCALL_64_after_hwframe"),
+            ("[kernel]", "main"),
+            ("[jit]", "main"),
+        ] {
+            assert!(!begins(&[(image, Some(name)), (program, Some("work"))]), "{name} of {image}");
+        }
+        // A C library without symbols that calls main; one that calls something else may be in the middle of anything.
+        assert!(begins(&[(libc, None), (libc, Some("[unknown]")), (program, Some("main"))]));
+        assert!(!begins(&[(libc, None), (program, Some("compare"))]));
+        assert!(!begins(&[(program, None), (program, Some("main"))]));
+        assert!(!begins(&[]) && !begins(&[(libc, None)]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::import::{Passed, perf_script};
 use ccsd_profile::view::{FlatView, Selection, ThreadsView};
-use ccsd_profile::{Encoder, Profile, Session, Unit, read_profile};
+use ccsd_profile::{Encoder, Profile, Session, TruncationReason, Unit, read_profile};
 use proptest::prelude::*;
 
 const TEXT: &str = "\
@@ -85,6 +85,29 @@ fn one_event_of_several() {
     assert_eq!(weights(&profile, 0)["main"], (3, 3));
     assert_eq!(read("cpu-clock").unwrap().accounting().received, 2);
     assert!(read("nothing").is_err());
+}
+
+#[test]
+fn stacks_that_begin_at_no_entry_are_truncated() {
+    let stack = |frames: &str| format!("a 7/7 100.5: 10 cycles: \n{frames}\n");
+    let whole = [
+        "f (/p)|main (/p)|[unknown] (/lib/libc.so.6)",
+        "g (/p)|start_thread (/lib/libc.so.6)|__clone3 (/lib/libc.so.6)",
+    ];
+    let cut = ["f (/p)", "f (/p)|qsort_r (/lib/libc.so.6)", "f (/p)|[unknown] (/p)", "ksys_read ([kernel.kallsyms])"];
+    let text: String = whole
+        .iter()
+        .chain(&cut)
+        .map(|frames| frames.split('|').map(|frame| format!("\t 1140 {frame}\n")).collect::<String>())
+        .map(|frames| stack(&frames))
+        .collect();
+    let (profile, ..) = read(&text).unwrap();
+    let accounting = profile.accounting();
+    assert_eq!(accounting.truncated[TruncationReason::NoEntry.index()], cut.len() as u64);
+    assert_eq!((accounting.received, accounting.truncated.iter().sum()), (6, cut.len() as u64));
+    let rows = weights(&profile, 0);
+    assert_eq!(rows["[truncated: no entry point]"], (0, 40));
+    assert_eq!((rows["f"], rows["main"]), ((40, 40), (0, 10)));
 }
 
 fn weights(profile: &Profile, metric: usize) -> BTreeMap<String, (u64, u64)> {

@@ -360,11 +360,12 @@ impl<'a> Import<'a> {
                     Some(mapping) => Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) },
                     None => Frame { image: ImageIndex::UNKNOWN, address },
                 }));
-                let root = match chain.is_alone {
-                    true => Root::Truncated(TruncationReason::NoUserRegisters),
-                    false => Root::Complete,
+                let reason = match chain.is_alone {
+                    true => TruncationReason::NoUserRegisters,
+                    // Names tell whether it is complete: that is the aggregator's to find out.
+                    false => TruncationReason::NoEntry,
                 };
-                (root, Common::default(), None)
+                (Root::Truncated(reason), Common::default(), None)
             }
         };
         let items = &mut self.batch.items;
@@ -421,7 +422,8 @@ impl<'a> Import<'a> {
             return Err(ImportError::Empty);
         }
         if self.by_frame_pointers > 0 {
-            let what = "stacks are as perf recorded them, by frame pointers: nothing tells whether they are whole";
+            let what = "stacks are as perf recorded them, by frame pointers: complete are those that begin with a process or \
+                        thread, by names";
             self.note(format!("{} {what}", self.by_frame_pointers));
         }
         if self.counters.shed > 0 {
