@@ -163,7 +163,7 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         let checked = match args.output {
             Some(_) => OutputFile::check_creatable(path),
             // Who has named none may be where nothing can be written, and wants to see where the time goes.
-            None => OutputFile::check_replaceable(path),
+            None => OutputFile::check_contents(path),
         };
         checked.map_err(Failure::bad_request)?;
     }

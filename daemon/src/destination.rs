@@ -258,23 +258,31 @@ pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<()
     replacement.commit()
 }
 
-/// Checks in advance whether a path may be written to. With `writable` also checks the permission to write the file, or to
-/// create it.
+/// How a file is going to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By [`open`].
+    InPlace,
+    /// By [`replace`].
+    Replaced,
+}
+
+/// Checks in advance whether a path may be written to. Where the `way` is given, also checks the permission that it takes: of
+/// the file, or to make names in its directory.
 ///
 /// # Errors
 /// As [`open`].
-pub fn check(path: &Path, contents: Contents, writable: bool) -> Result<(), DestinationError> {
+pub fn check(path: &Path, contents: Contents, way: Option<Way>) -> Result<(), DestinationError> {
     let Place::Name(name) = resolve(path)? else { return Ok(()) };
     let existing = name.check(Some(contents), false)?;
-    if !writable {
-        return Ok(());
-    }
-    let access = match existing {
-        Some(_) => {
-            let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;
-            faccessat(&name.directory, name.name.as_os_str(), AccessFlags::W_OK, flags)
-        }
-        None => faccessat(&name.directory, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS),
+    let Some(way) = way else { return Ok(()) };
+    // Devices are written to as they are.
+    let is_written = existing.is_some_and(|meta| way == Way::InPlace || !meta.is_file());
+    let access = if is_written {
+        let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;
+        faccessat(&name.directory, name.name.as_os_str(), AccessFlags::W_OK, flags)
+    } else {
+        faccessat(&name.directory, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS)
     };
     access.map_err(|error| name.failed(error.into()))
 }
@@ -344,9 +352,11 @@ impl Replacement {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         let (directory, to) = (&pending.place.directory, pending.place.name.as_os_str());
         let failed = |error: io::Error| DestinationError::Write { path: self.path.clone(), source: error };
-        if let Some(old) = &self.of {
+        if pending.place.existing()?.is_some() {
             // Its contents are on disk before those of the old one are gone: what a power failure leaves is one of the two.
             self.file.sync_data().map_err(failed)?;
+        }
+        if let Some(old) = &self.of {
             pending.place.check_still(old)?;
         }
         renameat(directory, pending.temporary.as_os_str(), directory, to).map_err(|error| failed(error.into()))?;
@@ -507,7 +517,9 @@ impl Name {
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let file = match openat(&self.directory, self.name.as_os_str(), flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
-            Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => return Ok(None),
+            Err(Errno::ENOENT | Errno::ELOOP) => return Ok(None),
+            // A FIFO or a socket has taken the name, or this is a device that is not there.
+            Err(Errno::ENXIO) if !self.existing()?.is_some_and(|now| is_same_file(&now, meta)) => return Ok(None),
             Err(error) => return Err(self.failed(error.into())),
         };
         if !is_same(&file, meta) {
@@ -548,7 +560,11 @@ impl Name {
 }
 
 fn is_same(file: &File, meta: &Metadata) -> bool {
-    file.metadata().is_ok_and(|now| (now.dev(), now.ino()) == (meta.dev(), meta.ino()))
+    file.metadata().is_ok_and(|now| is_same_file(&now, meta))
+}
+
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// A handle (O_PATH) of a name, which is not followed if it is a link.

@@ -120,6 +120,7 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
         }
         other => other?,
     };
+    // Not synced: after a power failure nothing that it says is true any more.
     let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);

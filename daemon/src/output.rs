@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen};
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
-use crate::destination::{self, Contents, DestinationError, Opened, Replacement};
+use crate::destination::{self, Contents, DestinationError, Opened, Replacement, Way};
 
 /// A file that holds something else than a profile must not be lost to a mistyped `-o`.
 const PROFILE: Contents =
@@ -171,17 +171,25 @@ impl OutputFile {
     ///
     /// # Errors
     /// [`OutputError::Destination`].
-    pub fn check_replaceable(path: &Path) -> Result<(), OutputError> {
-        Ok(destination::check(path, PROFILE, false)?)
+    pub fn check_contents(path: &Path) -> Result<(), OutputError> {
+        Ok(destination::check(path, PROFILE, None)?)
     }
 
-    /// The same, and whether a file can be made at a path, or the one there be written, as far as its directory and the file
-    /// tell. A full disk, for one, still comes out as it is written.
+    /// The same, and whether [`OutputFile::create`] will have the permission to write there, as far as the directory and the
+    /// file tell. A full disk, for one, still comes out as it is written.
     ///
     /// # Errors
     /// [`OutputError::Destination`].
     pub fn check_creatable(path: &Path) -> Result<(), OutputError> {
-        Ok(destination::check(path, PROFILE, true)?)
+        Ok(destination::check(path, PROFILE, Some(Way::InPlace))?)
+    }
+
+    /// The same for [`OutputFile::replace`].
+    ///
+    /// # Errors
+    /// [`OutputError::Destination`].
+    pub fn check_replaceable(path: &Path) -> Result<(), OutputError> {
+        Ok(destination::check(path, PROFILE, Some(Way::Replaced))?)
     }
 
     /// Begins anew: what was written is replaced by what comes.

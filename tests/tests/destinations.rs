@@ -239,6 +239,39 @@ fn main() -> ExitCode {
             place.run("record", Path::new("-"), None).assert_refused(2, &["standard output"]);
             place.assert_untouched();
         })
+        .test("what_a_file_that_is_replaced_permits_is_no_matter", &[CC, Need::Root], || {
+            let place = Place::new();
+            // A file that may not be written, in a directory that may.
+            let name = place.theirs("read-only");
+            place.file(&name, "", NOBODY);
+            fs::set_permissions(&name, Permissions::from_mode(0o400)).unwrap();
+            let imported = place.run("import", &name, Some(NOBODY));
+            assert!(imported.status.success(), "{imported:?}");
+            place.assert_written("import", &name);
+            place.run("record", &name, Some(NOBODY)).assert_refused(2, &["Permission denied"]);
+            // And the other way round.
+            let directory = place.theirs("directory");
+            fs::create_dir(&directory).unwrap();
+            let name = directory.join("file");
+            place.file(&name, "", NOBODY);
+            let refused = place.run("import", &name, Some(NOBODY));
+            refused.assert_refused(2, &["Permission denied"]);
+            assert!(place.run("record", &name, Some(NOBODY)).status.success());
+            place.assert_untouched();
+        })
+        .test("a_device_that_is_not_there", &[CC], || {
+            // The terminal of a session that has none.
+            let place = Place::new();
+            for way in ["record", "export"] {
+                let plain = place.command(way, Path::new("/dev/tty"), None);
+                let mut command = Command::new("setsid");
+                command.arg("-w").arg(plain.get_program()).args(plain.get_args());
+                command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
+                let ended = Ended::of(command.stdin(Stdio::null()));
+                assert!(!ended.status.success(), "{way} {ended:?}");
+                assert!(ended.stderr.contains("/dev/tty: No such device or address"), "{way} {ended:?}");
+            }
+        })
         .test("a_full_disk_leaves_what_was_there", &[CC, Need::Root, UNSHARE], || {
             for way in ["import", "export", "save"] {
                 let place = Place::new();

@@ -333,7 +333,10 @@ fn main() -> ExitCode {
                 std::fs::write(&printed, text.stdout).unwrap();
                 let imported = Ended::of(ccsd(["import", "-o"]).arg(&file).arg(&printed));
                 assert!(imported.status.success() && imported.stderr.is_empty(), "{imported:?}");
-                assert!(imported.stdout.contains("complete are those that begin with a process or thread"), "{imported:?}");
+                assert!(
+                    imported.stdout.contains("complete are those that begin with a process or thread"),
+                    "{imported:?}"
+                );
                 let profile = ccsd_profile::read_profile(std::fs::File::open(&file).unwrap()).unwrap().profile;
                 // The same samples, counted by hand from what perf prints of them in other words.
                 let mut script = Command::new("perf");

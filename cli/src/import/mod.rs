@@ -23,7 +23,7 @@ use kind::{Kind, START_BYTES, describe};
 
 /// Runs the command.
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    OutputFile::check_creatable(&args.output).map_err(Failure::bad_request)?;
+    OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
     let name = args.file.display().to_string();
     let mut output = Output::new(Some(&args.output));
     let profile = if args.file.as_os_str() == "-" {

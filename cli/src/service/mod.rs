@@ -185,7 +185,7 @@ pub fn save(args: &SaveArgs) -> Result<Exit, Failure> {
     if args.output.as_os_str() == "-" {
         return save_to_standard_output(args);
     }
-    OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
+    OutputFile::check_contents(&args.output).map_err(Failure::bad_request)?;
     let (client, session) = session_to_save(args)?;
     let mut stream = client.subscribe(session, false)?;
     let mut output = OutputFile::replace(&args.output, stream.session()).map_err(Failure::at_run_time)?;
