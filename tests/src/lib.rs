@@ -14,6 +14,7 @@
 pub mod ccsd;
 pub mod daemon;
 pub mod fixture;
+pub mod readers;
 pub mod recorded;
 pub mod statistics;
 pub mod suite;
