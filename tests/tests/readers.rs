@@ -22,7 +22,10 @@ use ccsd_tests::suite::{GO, PYTHON, Suite};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Thread, functions from the root on, and hundredths of a second.
+/// What a sample weighs, in nanoseconds.
+const PERIOD: u64 = 10_000_000;
+
+/// Thread, functions from the root on, and samples.
 const STACKS: [(u32, &str, u64); 15] = [
     (1, "main", 3),
     (1, "main parse", 20),
@@ -107,7 +110,7 @@ fn main() -> ExitCode {
                     let latest = stack.iter().rposition(|it| it == caller).unwrap();
                     if let Some(callee) = stack.get(latest + 1) {
                         let sum = calls.entry((caller.clone(), callee.clone())).or_default();
-                        *sum = (sum.0 + weight, sum.1 + 1);
+                        *sum = (sum.0 + weight, sum.1 + weight / PERIOD);
                     }
                 }
             }
@@ -188,7 +191,7 @@ fn main() -> ExitCode {
             assert!(read.status.success(), "{read:?}");
             let rows: Vec<(String, u64, u64, u64, u64)> = serde_json::from_str(&read.stdout).unwrap();
             let (remarks, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.0.starts_with("# "));
-            assert!(remarks.iter().any(|row| row.0.contains("15 samples received")), "{remarks:?}");
+            assert!(remarks.iter().any(|row| row.0.contains("220 samples received")), "{remarks:?}");
             assert!(remarks.iter().all(|row| (row.1, row.2, row.3, row.4) == (0, 0, 0, 0)), "{remarks:?}");
             let found: Weights = rows.into_iter().map(|row| (row.0, (row.1, row.2))).collect();
             assert_eq!(found, weights());
@@ -210,7 +213,7 @@ fn samples() -> Vec<(u32, Vec<String>, u64)> {
     let sample = |&(tid, stack, weight): &(u32, &str, u64)| {
         let mut names: Vec<String> = stack.split(' ').map(str::to_owned).collect();
         names.dedup();
-        (tid, names, weight * 10_000_000)
+        (tid, names, weight * PERIOD)
     };
     STACKS.iter().map(sample).collect()
 }
@@ -316,8 +319,10 @@ fn profile() -> Vec<u8> {
             });
             profile.contexts_mut().push(context, function)
         });
-        profile.charge(thread, context, LineId::UNKNOWN, &[weight * 10_000_000]);
-        profile.accounting_mut().received += 1;
+        for _ in 0..weight {
+            profile.charge(thread, context, LineId::UNKNOWN, &[PERIOD]);
+        }
+        profile.accounting_mut().received += weight;
     }
     profile.accounting_mut().duration_ns = 1_000_000_000;
     let mut encoder = Encoder::new(Vec::new(), &session).unwrap();
