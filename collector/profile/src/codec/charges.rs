@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use super::split::record_charges;
 use super::wire::{Cursor, Wrong, put, put_delta, put_large, put_len};
 use crate::ids::{ContextId, LineId, ThreadId};
-use crate::limits::MAX_METRICS;
+use crate::limits::{MAX_METRICS, MAX_PLACES};
 use crate::squares::{Squares, equal_squares, squared_metrics};
 use crate::stream::sort_charges;
 use crate::update::{ChargeDelta, Update};
@@ -198,6 +198,9 @@ pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: u
     if new > count {
         return Err("more places than charges");
     }
+    if new > MAX_PLACES.saturating_sub(places.len()) {
+        return Err("more places than a generation may have");
+    }
     let mut columns = [Vec::new(), Vec::new()];
     for column in &mut columns {
         let mut before = 0;
@@ -306,3 +309,28 @@ fn scale(update: &Update, metric: usize, metrics: usize) -> Scale {
 
 /// Units are below two to this: a sample that weighs a second in nanoseconds or cycles is some 2^30.
 const UNIT_BITS: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_has_so_many_places_and_no_more() {
+        let place = |context| ChargeDelta {
+            thread: ThreadId(0),
+            context: ContextId(context),
+            line: LineId::UNKNOWN,
+            samples: 1,
+        };
+        let update = Update { charges: vec![place(2), place(3)], weights: vec![5, 5], ..Update::default() };
+        let mut bytes = Vec::new();
+        put_charges(&mut bytes, &mut PlaceNumbers::default(), &update, 1);
+        let mut places = Vec::new();
+        let (read, ..) = charges(&mut Cursor::new(&bytes), &mut places, 1).unwrap();
+        assert_eq!((read, &places[..]), (update.charges, &[(2, 0), (3, 0)][..]));
+        // Memory that is zero and never touched.
+        let mut full = vec![(0, 0); MAX_PLACES - 1];
+        let refused = charges(&mut Cursor::new(&bytes), &mut full, 1);
+        assert_eq!((refused, full.len()), (Err("more places than a generation may have"), MAX_PLACES - 1));
+    }
+}

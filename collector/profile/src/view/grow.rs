@@ -32,11 +32,7 @@ impl<A: Amount> Chains<A> {
         self.amounts.push(amount);
     }
 
-    /// The entry of a chain at a depth, `None` where it has ended. How sure it is does not tell chains apart.
-    fn at(&self, chain: u32, depth: usize) -> Option<u32> {
-        self.flagged(chain, depth).map(|entry| entry & !APPROXIMATE)
-    }
-
+    /// The entry of a chain at a depth, with [`APPROXIMATE`]; `None` where the chain has ended.
     fn flagged(&self, chain: u32, depth: usize) -> Option<u32> {
         let start = self.starts.get(chain as usize)?;
         let end = self.starts.get(chain as usize + 1)?;
@@ -44,9 +40,10 @@ impl<A: Amount> Chains<A> {
         self.entries.get(at).copied()
     }
 
-    fn sum(&self, chains: &[u32]) -> A {
+    /// The amounts of all chains of a group.
+    fn sum(&self, group: &[Next]) -> A {
         let mut sum = A::default();
-        for amount in chains.iter().filter_map(|&chain| self.amounts.get(chain as usize)) {
+        for amount in group.iter().filter_map(|next| self.amounts.get(next.chain as usize)) {
             sum.add(amount);
         }
         sum
@@ -93,22 +90,42 @@ struct Task {
     depth: usize,
 }
 
+/// How a chain goes on at a depth. What orders chains comes first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Next {
+    /// The entry without [`APPROXIMATE`], which does not tell chains apart; `None` where the chain has ended.
+    entry: Option<u32>,
+    chain: u32,
+    approximate: bool,
+}
+
 /// Grows a tree of the nodes that `keep` wants. It must want every node above one that it wants.
 pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> Forest<A> {
     let mut order: Vec<u32> = (0..chains.amounts.len() as u32).collect();
     let mut forest = Forest { nodes: Vec::new(), roots: Vec::new(), rest: Rest::default() };
+    let mut nexts: Vec<Next> = Vec::new();
     let mut tasks = vec![Task { node: None, first: 0, end: order.len(), depth: 0 }];
     while let Some(Task { node, first, end, depth }) = tasks.pop() {
         let Some(part) = order.get_mut(first..end) else { continue };
-        part.sort_unstable_by_key(|&chain| (chains.at(chain, depth), chain));
+        // Read once: deep chains come here once for each depth, mostly in order already.
+        nexts.clear();
+        nexts.extend(part.iter().map(|&chain| {
+            let flagged = chains.flagged(chain, depth);
+            let approximate = flagged.is_some_and(|entry| entry & APPROXIMATE != 0);
+            Next { entry: flagged.map(|entry| entry & !APPROXIMATE), chain, approximate }
+        }));
+        if !nexts.is_sorted() {
+            nexts.sort_unstable();
+            part.iter_mut().zip(&nexts).for_each(|(place, next)| *place = next.chain);
+        }
         let mut at = first;
         let mut own = A::default();
         let (mut children, mut rest) = (Vec::new(), Rest::<A>::default());
-        for group in part.chunk_by(|&a, &b| chains.at(a, depth) == chains.at(b, depth)) {
+        for group in nexts.chunk_by(|a, b| a.entry == b.entry) {
             let (from, to) = (at, at + group.len());
             at = to;
             let all = chains.sum(group);
-            let Some(entry) = group.first().and_then(|&chain| chains.at(chain, depth)) else {
+            let Some(entry) = group.first().and_then(|next| next.entry) else {
                 own = all;
                 continue;
             };
@@ -118,11 +135,10 @@ pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> 
                 continue;
             }
             let id = forest.nodes.len();
-            let flagged = |&chain: &u32| chains.flagged(chain, depth).is_some_and(|entry| entry & APPROXIMATE != 0);
             forest.nodes.push(Grown {
                 parent: node,
                 entry,
-                approximate: group.iter().any(flagged),
+                approximate: group.iter().any(|next| next.approximate),
                 own: A::default(),
                 all,
                 children: Vec::new(),
