@@ -9,7 +9,7 @@ mod unseen;
 
 use ccsd_profile::origin::begins_at_entry;
 use ccsd_profile::{
-    ContextId, CostCentreId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, ThreadId,
+    ContextId, CostCentreId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, RouteId, Thread, ThreadId,
     TruncationReason,
 };
 use ccsd_symbolizer::Door;
@@ -42,6 +42,27 @@ struct Step {
     frame: Frame,
     /// The context after the frame's cost centres have been pushed.
     context: ContextId,
+    /// The call sites of all that is further out than its innermost function: the route of a sample that ends here.
+    route: RouteId,
+}
+
+/// Pushes what a frame adds: its cost centres to the context, and to the route those that called another of them. `called`
+/// is the innermost of the frame further out, which is now known to have called this one.
+#[inline]
+fn push_frame(
+    (mut context, mut route): (ContextId, RouteId),
+    called: Option<(CostCentreId, LineId)>,
+    sites: impl Iterator<Item = (CostCentreId, LineId)>,
+    profile: &mut Profile,
+) -> ((ContextId, RouteId), Option<(CostCentreId, LineId)>) {
+    let mut caller = called;
+    for (centre, line) in sites {
+        if let Some((centre, line)) = caller.replace((centre, line)) {
+            route = profile.routes_mut().push(route, centre, line);
+        }
+        context = profile.contexts_mut().descend(context, centre);
+    }
+    ((context, route), caller)
 }
 
 /// A thread as the profile knows it, and its last stack, root first.
@@ -73,13 +94,14 @@ impl ThreadState {
         (self.until, self.generation) = (u64::MAX, resolver.generation());
         let until = &mut self.until;
         self.steps.each_with_outer(self.resolved, |outer: Option<&Step>, step| {
+            let called = outer.and_then(|outer| {
+                let resolved = resolver.resolve(profile, outer.frame, time);
+                resolver.sites(&resolved).last()
+            });
             let resolved = resolver.resolve(profile, step.frame, time);
             *until = (*until).min(resolved.until);
-            let mut context = outer.map_or(ContextId::ROOT, |outer| outer.context);
-            for &centre in resolver.cost_centres(&resolved) {
-                context = profile.contexts_mut().descend(context, centre);
-            }
-            step.context = context;
+            let outer = outer.map_or((ContextId::ROOT, RouteId::EMPTY), |outer| (outer.context, outer.route));
+            (step.context, step.route) = push_frame(outer, called, resolver.sites(&resolved), profile).0;
         });
     }
 }
@@ -97,6 +119,7 @@ struct Place {
     thread: ThreadId,
     context: ContextId,
     line: LineId,
+    route: RouteId,
     /// Whether the innermost function has a name.
     named: bool,
     /// Frames of the stack.
@@ -422,9 +445,21 @@ impl Aggregator {
         }
         self.weighed = self.weighed.saturating_add(weights[0]);
         if further.is_empty() {
-            self.profile.charge(at.thread, at.context, at.line, &weights[..self.metrics.min(MAX_METRICS)]);
+            self.profile.charge_route(
+                at.thread,
+                at.context,
+                at.line,
+                at.route,
+                &weights[..self.metrics.min(MAX_METRICS)],
+            );
         } else {
-            self.profile.charge(at.thread, at.context, at.line, &[weights.as_slice(), further].concat());
+            self.profile.charge_route(
+                at.thread,
+                at.context,
+                at.line,
+                at.route,
+                &[weights.as_slice(), further].concat(),
+            );
         }
 
         let accounting = self.profile.accounting_mut();
@@ -509,15 +544,23 @@ impl Aggregator {
         // What comes after a gap is not in the place that its position says.
         thread.root = gap.is_none().then_some(root);
         thread.steps.cut(Common { own: common.own + more as u32, ..common });
-        let mut context = match thread.steps.last() {
-            Some(step) => step.context,
+        let (mut context, mut route) = match thread.steps.last() {
+            Some(step) => (step.context, step.route),
             None => match root {
-                Root::Complete => ContextId::ROOT,
+                Root::Complete => (ContextId::ROOT, RouteId::EMPTY),
                 Root::Truncated(reason) => {
                     let centre = self.profile.truncated_cost_centre(reason);
-                    self.profile.contexts_mut().descend(ContextId::ROOT, centre)
+                    (self.profile.contexts_mut().descend(ContextId::ROOT, centre), RouteId::EMPTY)
                 }
             },
+        };
+        // The innermost function of what is kept calls the next one now.
+        let mut called = match thread.steps.last() {
+            Some(step) if more < stack.len() => {
+                let resolved = self.resolver.resolve(&mut self.profile, step.frame, time);
+                self.resolver.sites(&resolved).last()
+            }
+            _ => None,
         };
         let gap_at = gap.map(|gap| (gap.outer as usize).min(stack.len().saturating_sub(1)));
         let mut last = None;
@@ -528,11 +571,9 @@ impl Aggregator {
             }
             let resolved = self.resolver.resolve(&mut self.profile, frame, time);
             thread.until = thread.until.min(resolved.until);
-            let contexts = self.profile.contexts_mut();
-            for &centre in self.resolver.cost_centres(&resolved) {
-                context = contexts.descend(context, centre);
-            }
-            thread.steps.push(Step { frame, context });
+            let sites = self.resolver.sites(&resolved);
+            ((context, route), called) = push_frame((context, route), called, sites, &mut self.profile);
+            thread.steps.push(Step { frame, context, route });
             last = Some(resolved);
         }
         let depth = thread.steps.depth() as u64;
@@ -554,7 +595,7 @@ impl Aggregator {
                 context = self.profile.contexts_mut().push(context, leaf);
             }
         }
-        Some(Place { thread: thread.id, context, line: thread.line, named: thread.named, depth })
+        Some(Place { thread: thread.id, context, line: thread.line, route, named: thread.named, depth })
     }
 }
 

@@ -10,7 +10,7 @@
 
 use ccsd_profile::{Limits, MIN_CONTEXT_BYTES};
 
-/// Parts that the memory of a session is divided into. The tables below have 52 of them; the others are for ccsd itself,
+/// Parts that the memory of a session is divided into. The tables below have 53 of them; the others are for ccsd itself,
 /// the updates under way, and an image whose debug information alone takes twice the part of all.
 const PARTS: u64 = 64;
 
@@ -77,6 +77,7 @@ impl Budget {
             profile: Limits {
                 context_bytes: bytes(2).max(MIN_CONTEXT_BYTES),
                 charge_bytes: bytes(2),
+                route_bytes: bytes(1),
                 string_bytes: bytes(4),
                 cost_centres: entries(parts(4), FUNCTION_BYTES),
                 lines: entries(parts(1), LINE_BYTES),
@@ -186,7 +187,17 @@ mod tests {
             images,
             live,
         } = budget;
-        let Limits { context_bytes, charge_bytes, string_bytes, cost_centres, lines, processes, threads, .. } = profile;
+        let Limits {
+            context_bytes,
+            charge_bytes,
+            route_bytes,
+            string_bytes,
+            cost_centres,
+            lines,
+            processes,
+            threads,
+            ..
+        } = profile;
         let entries = [
             (cost_centres, FUNCTION_BYTES),
             (lines, LINE_BYTES),
@@ -197,10 +208,19 @@ mod tests {
             (stack_frames, FRAME_BYTES),
         ];
         let entries: u64 = entries.iter().map(|&(count, each)| count as u64 * each).sum();
-        let bytes = [rings, context_bytes, charge_bytes, string_bytes, generated_code, live, batch * BATCHES as usize];
+        let bytes = [
+            rings,
+            context_bytes,
+            charge_bytes,
+            route_bytes,
+            string_bytes,
+            generated_code,
+            live,
+            batch * BATCHES as usize,
+        ];
         let bytes: u64 = bytes.iter().map(|&bytes| bytes as u64).sum();
         let all = entries + bytes + debug_information + unwind_tables + unwind_rules;
-        assert!(all <= memory / PARTS * 52 && all >= memory / 2, "{all} of {memory}");
+        assert!(all <= memory / PARTS * 53 && all >= memory / 2, "{all} of {memory}");
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub struct Resolver {
     kernel: Option<KernelNames>,
     known: HashMap<Frame, Resolved, FxBuildHasher>,
     arena: Vec<CostCentreId>,
+    /// The source line of each.
+    arena_lines: Vec<LineId>,
     functions: Vec<Function>,
     batch: Batch,
     /// Frames resolved so far, each once.
@@ -100,6 +102,7 @@ impl Resolver {
             kernel: kernel.then(|| aside(Aside::KernelNames, KernelNames::new)),
             known: HashMap::default(),
             arena: Vec::new(),
+            arena_lines: Vec::new(),
             functions: Vec::new(),
             batch: Batch::default(),
             resolved: 0,
@@ -166,7 +169,7 @@ impl Resolver {
     /// What is remembered and kept of images in this process, bytes, about. The kernel's names are shared by all sessions.
     pub fn held_bytes(&self) -> u64 {
         let known = self.known.capacity() * size_of::<(Frame, Resolved)>();
-        let arena = self.arena.capacity() * size_of::<CostCentreId>();
+        let arena = self.arena.capacity() * (size_of::<CostCentreId>() + size_of::<LineId>());
         self.image_bytes().saturating_add((known + arena + self.generated_bytes()) as u64)
     }
 
@@ -207,6 +210,19 @@ impl Resolver {
         }
     }
 
+    /// The same with their source lines: where each ran or, of all but the innermost, called the next.
+    #[inline]
+    pub fn sites<'a>(&'a self, resolved: &'a Resolved) -> impl Iterator<Item = (CostCentreId, LineId)> + 'a {
+        let lines = match &resolved.centres {
+            Centres::One(_) => std::slice::from_ref(&resolved.line),
+            Centres::Run { first, count } => {
+                let first = *first as usize;
+                self.arena_lines.get(first..first + usize::from(*count)).unwrap_or_default()
+            }
+        };
+        self.cost_centres(resolved).iter().copied().zip(lines.iter().copied())
+    }
+
     /// The functions of a frame in an image's file, innermost first: that of the frame and those inlined into it there, each
     /// with its source line. None where no symbols tell. Not remembered.
     pub fn functions(&mut self, frame: Frame) -> &[Function] {
@@ -216,9 +232,10 @@ impl Resolver {
 
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
-        if self.known.len() >= self.budget.addresses || self.arena.len() >= 4 * self.budget.addresses {
+        if self.known.len() >= self.budget.addresses || self.arena.len() >= 2 * self.budget.addresses {
             self.known.clear();
             self.arena.clear();
+            self.arena_lines.clear();
             profile.accounting_mut().count_shed(Shed::Addresses);
         }
         self.resolved += 1;
@@ -235,7 +252,10 @@ impl Resolver {
             self.user_frame(profile, frame)
         };
         let centres = match self.arena.len() - first {
-            1 => Centres::One(self.arena.pop().unwrap_or(CostCentreId::ELIDED)),
+            1 => {
+                self.arena_lines.pop();
+                Centres::One(self.arena.pop().unwrap_or(CostCentreId::ELIDED))
+            }
             // The symbolizer gives a few hundred at most.
             count => Centres::Run { first: first as u32, count: u16::try_from(count).unwrap_or(u16::MAX) },
         };
@@ -259,9 +279,11 @@ impl Resolver {
             image.bare_addresses += u32::from(is_told);
             let start = is_told.then_some(frame.address);
             self.arena.push(profile.add_cost_centre(CostCentre { start, ..nameless }));
+            self.arena_lines.push(LineId::UNKNOWN);
             return (LineId::UNKNOWN, false);
         }
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
+        let mut line = LineId::UNKNOWN;
         for function in self.functions.iter().rev() {
             // Most are known already, by other addresses.
             let local = function.local.then_some((function.decl_file.as_deref(), function.decl_line));
@@ -277,13 +299,13 @@ impl Resolver {
                     local: function.local,
                 })
             }));
+            line = match &function.file {
+                Some(file) if function.line > 0 => profile.add_line(file, function.line),
+                _ => LineId::UNKNOWN,
+            };
+            self.arena_lines.push(line);
         }
-        let innermost = &self.functions[0];
-        let line = match &innermost.file {
-            Some(file) if innermost.line > 0 => profile.add_line(file, innermost.line),
-            _ => LineId::UNKNOWN,
-        };
-        (line, innermost.linkage_name.is_some())
+        (line, self.functions[0].linkage_name.is_some())
     }
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
@@ -304,6 +326,7 @@ impl Resolver {
             line: 0,
             local: function.as_ref().is_some_and(|function| function.definition.is_some()),
         }));
+        self.arena_lines.push(LineId::UNKNOWN);
         (LineId::UNKNOWN, named)
     }
 

@@ -18,7 +18,7 @@ UNSEEN, UNSEEN_AT = "lost throttled ended switching kernel unknown".split(), 36
 OWN, OWN_AT = "start kernel_names images sampling aggregating rest".split(), 18
 CONTEXT_NUMBERS = "transition_hits known_contexts new_contexts elided contexts transitions checkpoints bytes limit_bytes".split()
 TABLES = """contexts charges names functions lines images processes threads addresses generated_code debug_information
-    unwind_tables stacks queue unwind_rules live_threads mappings""".split()
+    unwind_tables stacks queue unwind_rules live_threads mappings call_sites""".split()
 
 class Malformed(Exception): pass
 
@@ -44,8 +44,7 @@ class Payload:
                 return value
     def s(self):
         return (value := self.n()) >> 1 ^ -(value & 1)
-    def o(self):
-        return None if (value := self.n()) == 0 else value - 1
+    def o(self): return None if (value := self.n()) == 0 else value - 1
     def bytes(self):
         length = self.n()
         self.at += check(length <= len(self.data) - self.at, "ends early", length)
@@ -84,7 +83,7 @@ class Profile:
         self.images, self.lines = ["[ccsd]"], [("", 0)]
         self.functions = [(0, "[elided]", None), (0, "[root]", None)]  # image, name, start
         self.contexts = [(None, None), (0, ELIDED)]  # parent, function
-        self.ids, self.places = [0, 1], []  # of this generation: contexts; context and line
+        self.ids, self.places, self.routes = [0, 1], [], [None]  # of this generation: contexts; what was charged; call sites
         self.charges = {}  # by context: samples, and a weight for each metric
         self.namings, self.accounting, self.finished = {}, {}, False
 
@@ -97,11 +96,11 @@ class Profile:
 
     def read_update(self, p, version):
         p.n(), p.s()  # from, length
-        tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.ids]
-        base = [p.n() for _ in tables]
-        if base[-1] == 2:  # a generation begins
-            del self.ids[2:], self.places[:]
-        check(base == [len(table) for table in tables], "an update is missing")
+        tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.ids, self.routes]
+        base = [p.n() for _ in tables[:7 if version >= 3 else 6]]
+        if base[5] == 2:  # a generation begins
+            del self.ids[2:], self.places[:], self.routes[1:]
+        check(base == [len(table) for table in tables][:len(base)], "an update is missing")
         self.files += p.list(p.text)
         check(len(self.files) <= MAX_FILES, "too many file names")
         self.images += p.list(lambda: (p.text(), p.bytes())[0])
@@ -132,6 +131,8 @@ class Profile:
             parent = self.ids[check(distance > 0, "unknown context", len(self.ids) - distance)]
             self.contexts.append((parent, function))
             self.ids.append(len(self.contexts) - 1)
+        new = p.list(p.s) if version >= 3 else []
+        self.routes += zip(new, *[[p.s() for _ in new] for _ in range(2)])  # by differences: not shown here
         unnamed = 0
         for _ in range(p.n() if version >= 2 else 0):
             unnamed += p.s()
@@ -145,7 +146,7 @@ class Profile:
             return self.read_old_charges(p)
         scales = [(p.n(), p.n()) for _ in self.metrics]
         count, new = p.n(), p.n()
-        columns = [list(accumulate(p.s() for _ in range(new))) for _ in range(2)]
+        columns = [list(accumulate(p.s() for _ in range(new))) for _ in range(3)]
         self.places += zip(*columns)
         runs = p.list(lambda: (p.n(), p.n()))
         check(sum(length for _, length in runs) == count, "runs of charges do not add up")
@@ -164,11 +165,11 @@ class Profile:
             for _ in range(run):
                 context, line, k = context + p.s(), line + p.s(), p.n()
                 weights = [(k >> 1) * each + (0 if k & 1 else p.s()) & MASK for each in usual]
-                self.charge(thread, context, line, [k >> 1] + weights)
+                self.charge(thread, context, line, 0, [k >> 1] + weights)
 
-    def charge(self, thread, context, line, sums):
+    def charge(self, thread, context, line, route, sums):
         check(0 <= context < len(self.ids) and 0 <= line < len(self.lines), "unknown context or line")
-        check(thread < len(self.threads), "unknown thread")
+        check(thread < len(self.threads) and route >> 1 < len(self.routes), "unknown thread or route")
         add(self.charges.setdefault(self.ids[context], [0] * len(sums)), sums)
 
     def read_accounting(self, p):

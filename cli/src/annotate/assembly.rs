@@ -294,7 +294,18 @@ mod tests {
         $0x1,%eax\n\nDisassembly of section .fini:\n";
 
     fn row(file: &str, line: u32, weight: u64) -> LineRow {
-        LineRow { id: LineId::UNKNOWN, file: file.to_owned(), line, weight, samples: 1, share: Share::default() }
+        let share = Share::default();
+        LineRow {
+            id: LineId::UNKNOWN,
+            file: file.to_owned(),
+            line,
+            weight,
+            samples: 1,
+            share,
+            inherited_weight: weight,
+            inherited_samples: 1,
+            inherited_share: share,
+        }
     }
 
     #[test]

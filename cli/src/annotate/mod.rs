@@ -1,4 +1,4 @@
-//! `ccsd annotate`: source with what each line cost.
+//! `ccsd annotate`: source with what each line cost, and what it called.
 
 mod assembly;
 mod source;
@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use ccsd_profile::json::to_text;
 use ccsd_profile::query::By;
-use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Share, Total};
+use ccsd_profile::view::{Column as ByColumn, FunctionLines, LineRow, LinesView, Share, Total};
 use ccsd_profile::{Definition, Labels, Profile, sanitise};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::args::annotate::AnnotateArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, counted, percent, unit_name};
 use crate::query::{self, Asked, Question};
-use crate::report::{Counts, Pattern, accounting, file};
+use crate::report::{Counts, Pattern, accounting, file, line_remarks};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
 use crate::{near, warn};
@@ -46,6 +46,9 @@ struct Annotated {
     self_weight: u64,
     samples: u64,
     share: Share,
+    inherited_weight: u64,
+    inherited_samples: u64,
+    inherited_share: Share,
     /// The heaviest first.
     files: Vec<AnnotatedFile>,
     /// What ran where no line is known.
@@ -70,9 +73,14 @@ struct AnnotatedFile {
 #[derive(Serialize)]
 struct AnnotatedLine {
     line: u32,
+    /// What ran in it.
     weight: u64,
     samples: u64,
     share: Share,
+    /// With what it called.
+    inherited_weight: u64,
+    inherited_samples: u64,
+    inherited_share: Share,
     /// `null` if the file, or the line in it, is not there.
     text: Option<String>,
 }
@@ -91,7 +99,10 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let Asked { profile, selection, metric, question, .. } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     let profile = &loaded.profile;
-    let LinesView { total, functions } = LinesView::new(profile, &selection);
+    let mut view = LinesView::new(profile, &selection);
+    view.sort(ByColumn::Inherited);
+    let remarks = line_remarks(profile, &view);
+    let LinesView { total, functions, .. } = view;
     let pattern = Pattern::new(&args.function, profile);
     let labels = profile.labels();
     let layout = Layout::of(&stdout(), colour);
@@ -126,6 +137,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             metric: &metric.name,
             unit: unit_name(metric.unit),
             total,
+            remarks,
             instructions: NO_ADDRESSES,
             functions: shown,
         };
@@ -133,6 +145,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     } else {
         let what = format!("annotate {}; weighed by {}; {NO_ADDRESSES}", sanitise(&args.function), metric.name);
         let mut head = vec![("view", what)];
+        head.extend(remarks.iter().map(|remark| ("lines", remark.clone())));
         head.extend(question.text().map(|text| ("selected", text)));
         let mut text = accounting::text(profile, Some(&loaded), head, layout);
         let scale = Scale::new(metric.unit, total.weight);
@@ -161,6 +174,8 @@ struct Document<'a> {
     metric: &'a str,
     unit: &'static str,
     total: Total,
+    /// What is not known of the lines of calls.
+    remarks: Vec<String>,
     /// Why there are none.
     instructions: &'static str,
     functions: Vec<Annotated>,
@@ -217,15 +232,24 @@ fn annotated(
                     .into_iter()
                     .map(|line| {
                         let row = costs.get(&line);
-                        let (weight, samples) = row.map_or((0, 0), |row| (row.weight, row.samples));
-                        let share = row.map_or_else(|| Share::of_weight(0, &total), |row| row.share);
-                        AnnotatedLine { line, weight, samples, share, text: text(line) }
+                        let none = || Share::of_weight(0, &total);
+                        AnnotatedLine {
+                            line,
+                            weight: row.map_or(0, |row| row.weight),
+                            samples: row.map_or(0, |row| row.samples),
+                            share: row.map_or_else(none, |row| row.share),
+                            inherited_weight: row.map_or(0, |row| row.inherited_weight),
+                            inherited_samples: row.map_or(0, |row| row.inherited_samples),
+                            inherited_share: row.map_or_else(none, |row| row.inherited_share),
+                            text: text(line),
+                        }
                     })
                     .collect(),
             }
         })
         .collect();
-    files.sort_by_key(|file| std::cmp::Reverse(file.weight));
+    let most = |file: &AnnotatedFile| file.lines.iter().map(|line| line.inherited_weight).max();
+    files.sort_by_key(|file| std::cmp::Reverse((most(file), file.weight)));
     Annotated {
         name: function.name.clone(),
         label: labels.label_beside_image(function.function).into_owned(),
@@ -234,6 +258,9 @@ fn annotated(
         self_weight: function.self_weight,
         samples: function.samples,
         share: function.share,
+        inherited_weight: function.inherited_weight,
+        inherited_samples: function.inherited_samples,
+        inherited_share: function.inherited_share,
         files,
         without_line,
         assembly: None,
@@ -252,9 +279,12 @@ fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly,
 
 fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layout) -> String {
     let head = format!(
-        "{} ({}): self {} {} ({}%), {}",
+        "{} ({}): total {} {} ({}%), self {} {} ({}%), {}",
         sanitise(&function.label),
         sanitise(&function.image),
+        scale.weight(function.inherited_weight),
+        scale.unit,
+        percent(function.inherited_share.fraction),
         scale.weight(function.self_weight),
         scale.unit,
         percent(function.share.fraction),
@@ -274,6 +304,8 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
             text.push_str(&layout.paint(Tone::Warning, &format!("# {}\n", sanitise(remark))));
         }
         let mut table = Table::new(vec![
+            Column::number(format!("total {}", scale.unit)),
+            Column::number("%"),
             Column::number(format!("self {}", scale.unit)),
             Column::number("%"),
             Column::number("line"),
@@ -282,17 +314,24 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
         let mut before: Option<u32> = None;
         for line in &file.lines {
             if before.is_some_and(|before| before + 1 < line.line) && file.source.is_some() {
-                table.row(vec![Cell::default(), Cell::default(), Cell::toned(Tone::Faint, "...")]);
+                let mut cells: Vec<Cell> = (0..4).map(|_| Cell::default()).collect();
+                cells.push(Cell::toned(Tone::Faint, "..."));
+                table.row(cells);
             }
             before = Some(line.line);
             let source = line.text.as_deref().unwrap_or_default();
             let number = line.line.to_string();
-            if line.samples == 0 {
+            let empty = || vec![Cell::default(), Cell::default()];
+            let costs = |weight: u64, share: Share| vec![scale.weight(weight).into(), percent(share.fraction).into()];
+            if line.inherited_samples == 0 {
                 let faint = |text: String| Cell::toned(Tone::Faint, text);
-                table.row(vec![Cell::default(), Cell::default(), faint(number), faint(source.to_owned())]);
+                let cells = [empty(), empty(), vec![faint(number), faint(source.to_owned())]];
+                table.row(cells.into_iter().flatten().collect());
             } else {
-                let share = percent(line.share.fraction);
-                table.row(vec![scale.weight(line.weight).into(), share.into(), number.into(), source.into()]);
+                let own = if line.samples == 0 { empty() } else { costs(line.weight, line.share) };
+                let cells =
+                    [costs(line.inherited_weight, line.inherited_share), own, vec![number.into(), source.into()]];
+                table.row(cells.into_iter().flatten().collect());
             }
         }
         text.push_str(&table.render(layout));

@@ -1,7 +1,7 @@
 //! Source lines within functions.
 
-use ccsd_profile::sanitise;
-use ccsd_profile::view::{FunctionLines, LinesView, Share};
+use ccsd_profile::view::{Column as By, FunctionLines, LinesView, Share};
+use ccsd_profile::{Profile, sanitise};
 
 use super::Shown;
 use super::flat::interval;
@@ -15,16 +15,14 @@ const LINES_ON_TERMINAL: usize = 10;
 /// The view of what is asked for.
 pub fn view(shown: &Shown<'_>) -> LinesView {
     let mut view = LinesView::new(shown.profile, &shown.selection);
-    if let Some(column) = shown.sort {
-        view.sort(column);
-    }
+    view.sort(shown.sort.unwrap_or(By::Inherited));
     view.functions.retain(|function| shown.wants(function.function));
     view
 }
 
 /// Functions and lines that are shown, and the functions that are not.
 pub fn kept(shown: &Shown<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
-    let share = |function: &FunctionLines| function.share.fraction;
+    let share = |function: &FunctionLines| function.share.fraction.max(function.inherited_share.fraction);
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.functions), share);
     view.functions = kept;
     left_out
@@ -39,31 +37,40 @@ pub fn text(shown: &Shown<'_>) -> String {
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut table = Table::new(vec![
-        Column::number(format!("self {}", scale.unit)),
+        Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
         Column::number("95% interval").if_room(),
+        Column::number(format!("self {}", scale.unit)),
+        Column::number("%"),
         Column::text("function and line"),
     ]);
     let share = |weight| Share::of_weight(weight, &view.total);
-    let row = |table: &mut Table, weight, share: Share, tone, what: String| {
-        table.row(vec![
-            Cell::toned(tone, scale.weight(weight)),
-            Cell::toned(tone, percent(share.fraction)),
-            interval(&share),
-            Cell::toned(tone, what),
-        ]);
+    let row = |table: &mut Table, total: Option<(u64, Share)>, own: (u64, Share), tone, what: String| {
+        let mut cells = match total {
+            Some((weight, share)) => vec![
+                Cell::toned(tone, scale.weight(weight)),
+                Cell::toned(tone, percent(share.fraction)),
+                interval(&share),
+            ],
+            None => vec![Cell::default(), Cell::default(), Cell::default()],
+        };
+        let (weight, share) = own;
+        cells.push(Cell::toned(tone, scale.weight(weight)));
+        cells.push(Cell::toned(tone, percent(share.fraction)));
+        cells.push(Cell::toned(tone, what));
+        table.row(cells);
     };
     for function in &view.functions {
         row(
             &mut table,
-            function.self_weight,
-            function.share,
+            Some((function.inherited_weight, function.inherited_share)),
+            (function.self_weight, function.share),
             Tone::Strong,
             sanitise(&shown.labels.label(function.function)).into_owned(),
         );
         let most = if shown.layout.is_terminal() { LINES_ON_TERMINAL } else { usize::MAX };
         let (mut lines, mut rest): (Vec<_>, Vec<_>) =
-            function.lines.iter().partition(|line| line.share.fraction >= shown.min);
+            function.lines.iter().partition(|line| line.inherited_share.fraction >= shown.min);
         rest.splice(0..0, lines.drain(lines.len().min(most)..));
         for line in lines {
             let place = match (line.file.as_str(), line.line) {
@@ -71,18 +78,39 @@ pub fn text(shown: &Shown<'_>) -> String {
                 (file, 0) => sanitise(file).into_owned(),
                 (file, line) => format!("{}:{line}", sanitise(file)),
             };
-            row(&mut table, line.weight, line.share, Tone::Plain, format!("    {place}"));
+            let total = Some((line.inherited_weight, line.inherited_share));
+            row(&mut table, total, (line.weight, line.share), Tone::Plain, format!("    {place}"));
         }
         if !rest.is_empty() {
             let weight = rest.iter().map(|line| line.weight).fold(0, u64::saturating_add);
             let more = counted(rest.len() as u64, "more line", "more lines");
-            row(&mut table, weight, share(weight), Tone::Faint, format!("    [{more}]"));
+            row(&mut table, None, (weight, share(weight)), Tone::Faint, format!("    [{more}]"));
         }
     }
     if !left_out.is_empty() {
         let weight = left_out.iter().map(|function| function.self_weight).fold(0, u64::saturating_add);
         let more = shown.counted(left_out.len(), "more ");
-        row(&mut table, weight, share(weight), Tone::Faint, format!("[{more}{}]", shown.hint()));
+        row(&mut table, None, (weight, share(weight)), Tone::Faint, format!("[{more}{}]", shown.hint()));
     }
-    table.render(shown.layout)
+    let mut text = table.render(shown.layout);
+    for remark in remarks(shown.profile, &view) {
+        text.push_str(&shown.layout.paint(Tone::Faint, &format!("# {remark}\n")));
+    }
+    text
+}
+
+/// What is not known of the lines of calls.
+pub fn remarks(profile: &Profile, view: &LinesView) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if !profile.has_call_sites() {
+        remarks.push("the profile has no lines of calls: the total of a line is what ran in it".to_owned());
+    }
+    if view.cut_weight > 0 {
+        let share = Share::of_weight(view.cut_weight, &view.total);
+        remarks.push(format!(
+            "for {}% the lines of inner callers are missing, for want of memory (--memory): their totals are too small",
+            percent(share.fraction)
+        ));
+    }
+    remarks
 }

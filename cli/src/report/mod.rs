@@ -36,6 +36,7 @@ use crate::style::{ColorChoice, Layout};
 use crate::{near, warn};
 
 pub use json::Counts;
+pub use lines::remarks as line_remarks;
 
 /// What of a profile is shown, and how.
 struct Shown<'a> {

@@ -1,21 +1,25 @@
-//! What was charged where: (thread, context, line) -> samples and weights.
+//! What was charged where: (thread, context, line, route) -> samples and weights.
 //!
 //! A sample only adds to the pending part of its row; `take` moves the pending parts to the settled ones. So keeping
 //! both a total and a delta costs a sample nothing.
 
 use hashbrown::HashTable;
 
-use crate::hash::{mix3, random_seed};
+use crate::hash::{mix4, random_seed};
 use crate::squares::{Squares, equal_squares, squared_metrics};
 
 /// The sums of squares of this row follow from its samples and weights.
 const FOLLOWS: u32 = u32::MAX;
+
+/// Thread, context, line and route.
+pub(crate) type Key = (u32, u32, u32, u32);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) thread: u32,
     pub(crate) context: u32,
     pub(crate) line: u32,
+    pub(crate) route: u32,
     /// Where its sums of squares are, or [`FOLLOWS`].
     squares: u32,
     /// Samples settled.
@@ -33,7 +37,7 @@ impl Row {
 /// What a row is for, and with it how much of the budget it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// A context and line of its own.
+    /// A context, line and route of its own.
     Own,
     /// A caller, for samples that have no row of their own.
     Coarse,
@@ -81,7 +85,7 @@ impl Charges {
     #[inline]
     pub(crate) fn add(
         &mut self,
-        key: (u32, u32, u32),
+        key: Key,
         samples: u64,
         weights: &[u64],
         squares: Option<&[Squares]>,
@@ -161,27 +165,27 @@ impl Charges {
     }
 
     /// Whether there is such a row.
-    pub(crate) fn contains(&self, key: (u32, u32, u32)) -> bool {
+    pub(crate) fn contains(&self, key: Key) -> bool {
         self.find(self.hash(key), key).is_some()
     }
 
-    fn hash(&self, (thread, context, line): (u32, u32, u32)) -> u64 {
-        mix3(self.seed, thread, context, line)
+    fn hash(&self, (thread, context, line, route): Key) -> u64 {
+        mix4(self.seed, thread, context, line, route)
     }
 
-    fn find(&self, hash: u64, (thread, context, line): (u32, u32, u32)) -> Option<u32> {
-        let is_it = |r: &Row| r.context == context && r.line == line && r.thread == thread;
+    fn find(&self, hash: u64, (thread, context, line, route): Key) -> Option<u32> {
+        let is_it = |r: &Row| r.context == context && r.line == line && r.route == route && r.thread == thread;
         self.index.find(hash, |&i| self.rows.get(i as usize).is_some_and(is_it)).copied()
     }
 
     #[cold]
-    fn insert(&mut self, hash: u64, (thread, context, line): (u32, u32, u32)) -> usize {
+    fn insert(&mut self, hash: u64, (thread, context, line, route): Key) -> usize {
         let i = self.rows.len();
-        self.rows.push(Row { thread, context, line, squares: FOLLOWS, settled: 0, pending: 0 });
+        self.rows.push(Row { thread, context, line, route, squares: FOLLOWS, settled: 0, pending: 0 });
         self.weights.resize((i + 1) * 2 * self.metrics, 0);
         let (rows, seed) = (&self.rows, self.seed);
         self.index.insert_unique(hash, i as u32, |&i| {
-            rows.get(i as usize).map_or(0, |r| mix3(seed, r.thread, r.context, r.line))
+            rows.get(i as usize).map_or(0, |r| mix4(seed, r.thread, r.context, r.line, r.route))
         });
         i
     }
@@ -280,7 +284,7 @@ impl Charges {
     pub(crate) fn take(&mut self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let rows = &self.rows;
-        dirty.sort_unstable_by_key(|&i| rows.get(i as usize).map(|r| (r.thread, r.context, r.line)));
+        dirty.sort_unstable_by_key(|&i| rows.get(i as usize).map(|r| (r.thread, r.context, r.line, r.route)));
         dirty.dedup(); // a row charged zero samples is listed more than once
         let (metrics, squared) = (self.metrics, self.squared);
         let mut followed = vec![0; squared];

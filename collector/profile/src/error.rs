@@ -37,6 +37,9 @@ pub enum UpdateError {
     /// A context that no stack leads to.
     #[error("context {0} is not one that a push makes")]
     BadContext(u32),
+    /// A route that no stack leads to.
+    #[error("route {0} is not one that a push makes")]
+    BadRoute(u32),
     /// A cost centre is named that has a name, or has been named.
     #[error("function {0} cannot be named later")]
     BadNaming(u32),

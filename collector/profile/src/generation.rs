@@ -10,8 +10,9 @@
 
 use crate::charges::Charges;
 use crate::context::{ContextStats, ContextTable};
-use crate::ids::{ContextId, CostCentreId};
+use crate::ids::{ContextId, CostCentreId, RouteId};
 use crate::profile::Profile;
+use crate::routes::{NewRoute, RouteTable};
 use crate::update::{Counts, NewContext, Update};
 
 /// The contexts of the generation under way, as the stream numbers them.
@@ -21,16 +22,42 @@ pub(crate) struct Generation {
     contexts: Vec<NewContext>,
     /// What they are in the reader's own table, or the `[elided]` that they are below.
     own: Vec<ContextId>,
+    /// The same of routes, from number 1 on, and all of them in the reader's own table.
+    routes: Vec<NewRoute>,
+    own_routes: Vec<RouteId>,
 }
 
 impl Generation {
     pub(crate) fn new() -> Self {
-        Self { contexts: Vec::new(), own: vec![ContextId::ROOT, ContextId::ELIDED] }
+        Self {
+            contexts: Vec::new(),
+            own: vec![ContextId::ROOT, ContextId::ELIDED],
+            routes: Vec::new(),
+            own_routes: vec![RouteId::EMPTY],
+        }
     }
 
     /// Number of contexts in the stream's numbering.
     pub(crate) fn len(&self) -> usize {
         self.own.len()
+    }
+
+    /// Number of routes in the stream's numbering.
+    pub(crate) fn routes(&self) -> usize {
+        self.own_routes.len()
+    }
+
+    /// Adds the next route.
+    pub(crate) fn add_route(&mut self, new: NewRoute, routes: &mut RouteTable) {
+        let parent = self.route(new.parent);
+        self.own_routes.push(routes.graft(parent, new.function, new.line));
+        self.routes.push(new);
+    }
+
+    /// The route of the reader's table that one of the stream is.
+    pub(crate) fn route(&self, id: RouteId) -> RouteId {
+        let own = self.own_routes.get(id.index()).copied().unwrap_or(RouteId::EMPTY.cut());
+        if id.is_cut() { own.cut() } else { own }
     }
 
     /// Adds the next context.
@@ -61,7 +88,10 @@ impl Generation {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.contexts.capacity() * size_of::<NewContext>() + self.own.capacity() * size_of::<ContextId>()
+        self.contexts.capacity() * size_of::<NewContext>()
+            + self.own.capacity() * size_of::<ContextId>()
+            + self.routes.capacity() * size_of::<NewRoute>()
+            + self.own_routes.capacity() * size_of::<RouteId>()
     }
 }
 
@@ -72,12 +102,13 @@ const FIRST: usize = Counts::FRESH.contexts as usize;
 const LEAST_CONTEXTS: usize = 256;
 
 impl Profile {
-    /// Whether the next `contexts` new contexts, or the next charge, may have no room.
+    /// Whether the next `contexts` new contexts, their routes, or the next charge may have no room.
     #[must_use]
     pub fn needs_generation(&self, contexts: usize) -> bool {
         let gains = self.contexts.len() >= LEAST_CONTEXTS && self.contexts.len() > 2 * contexts;
         let rows = !self.charges.has_room_for(2 * contexts.min(LEAST_CONTEXTS)) && self.charges.len() >= LEAST_CONTEXTS;
-        gains && self.contexts.is_nearly_full(contexts) || rows
+        let routes = self.routes.len() > 2 * contexts && self.routes.is_nearly_full(contexts);
+        gains && self.contexts.is_nearly_full(contexts) || rows || routes
     }
 
     /// What the tables of contexts of all generations did.
@@ -89,13 +120,14 @@ impl Profile {
         stats
     }
 
-    /// Begins a new generation of contexts and charges. To be called after [`Profile::take_update`], and only by who has
+    /// Begins a new generation of contexts, routes and charges. To be called after [`Profile::take_update`], and only by who has
     /// handed that update on: this profile then holds what comes, and no context of before is valid.
     pub fn begin_generation(&mut self) {
         self.earlier_contexts = Some(self.context_stats());
         self.contexts = ContextTable::new(self.limits.context_bytes);
         self.charges = Charges::new(self.session.metrics.len(), self.limits.charge_bytes);
-        self.sent.contexts = Counts::FRESH.contexts;
+        self.routes = RouteTable::new(self.limits.route_bytes);
+        (self.sent.contexts, self.sent.routes) = (Counts::FRESH.contexts, Counts::FRESH.routes);
     }
 
     /// Whether a generation has begun since the first.
@@ -110,6 +142,12 @@ impl Profile {
         self.generation.as_ref().map_or(own, |generation| u32::try_from(generation.len()).unwrap_or(u32::MAX))
     }
 
+    /// The same of routes.
+    pub(crate) fn stream_routes(&self) -> u32 {
+        let own = self.counts().routes;
+        self.generation.as_ref().map_or(own, |generation| u32::try_from(generation.routes()).unwrap_or(u32::MAX))
+    }
+
     /// After [`Profile::snapshot`], what a reader needs that goes on with the updates that this profile will get: the
     /// contexts of the generation under way, as these updates number them. `None` where they are numbered as in the snapshot.
     #[must_use]
@@ -119,8 +157,9 @@ impl Profile {
         Some(Update {
             from_ns: now,
             to_ns: now,
-            base: Counts { contexts: Counts::FRESH.contexts, ..self.sent },
+            base: Counts { contexts: Counts::FRESH.contexts, routes: Counts::FRESH.routes, ..self.sent },
             contexts: generation.contexts.clone(),
+            routes: generation.routes.clone(),
             accounting: self.settled_accounting.clone(),
             ..Update::default()
         })

@@ -55,6 +55,46 @@ id! {
     LineId
 }
 
+/// A route: the call sites of a stack in a [`RouteTable`](crate::RouteTable). Its lowest bit says that it is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteId(pub(crate) u32);
+
+impl RouteId {
+    /// The empty route: no call site is known.
+    pub const EMPTY: Self = Self(0);
+    /// Numbers are below this.
+    pub(crate) const MOST: u32 = u32::MAX >> 1;
+
+    /// The route of this number in its table, not cut.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number << 1)
+    }
+
+    /// Its number in its table.
+    pub(crate) const fn number(self) -> u32 {
+        self.0 >> 1
+    }
+
+    /// The same, to index with.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
+    /// Whether call sites are missing, for want of room.
+    #[must_use]
+    pub const fn is_cut(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The same route with call sites missing.
+    #[must_use]
+    pub const fn cut(self) -> Self {
+        Self(self.0 | 1)
+    }
+}
+
 impl ImageId {
     /// `[ccsd]`, the image of the cost centres that the profiler makes up itself. In every profile.
     pub const CCSD: Self = Self(0);

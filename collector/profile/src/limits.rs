@@ -5,6 +5,10 @@
 /// keeps a hostile file of n contexts from costing n x n steps to show.
 pub const MAX_HISTORY_ENTRIES: usize = 2048;
 
+/// Call sites of a route beyond which it is cut. Stacks have some 200 different ones at most; the limit keeps a hostile file
+/// of n routes from costing n x n steps to show.
+pub(crate) const MAX_ROUTE_SITES: usize = 2048;
+
 /// Metrics that one session can carry: cycles, two clocks, faults, allocation and a few more. A charge costs 16 bytes
 /// of memory for each of them, and 32 more where its samples differ in weight.
 pub const MAX_METRICS: usize = 16;
@@ -39,9 +43,11 @@ pub struct Limits {
     /// Bytes of the context table, everything counted. At least [`MIN_CONTEXT_BYTES`]. A full table charges new paths
     /// to `[elided]` below the callers that it knows.
     pub context_bytes: usize,
-    /// Bytes of the charges (thread x context x line). When full, a new combination is charged to `[elided]`
+    /// Bytes of the charges (thread x context x line x route). When full, a new combination is charged to `[elided]`
     /// below its outer callers, in its thread.
     pub charge_bytes: usize,
+    /// Bytes of the routes, the call sites of stacks. When full, the call sites further in are not known.
+    pub route_bytes: usize,
     /// Bytes of all names. What comes later goes by its address, or to `[elided]` and `[other]`.
     pub string_bytes: usize,
     /// Images; more share the image `[other]`.
@@ -64,6 +70,7 @@ impl Default for Limits {
         Self {
             context_bytes: 64 << 20,
             charge_bytes: 64 << 20,
+            route_bytes: 32 << 20,
             string_bytes: 128 << 20,
             images: 1 << 14,
             cost_centres: 1 << 20,
@@ -81,6 +88,7 @@ impl Limits {
         Self {
             context_bytes: 1 << 30,
             charge_bytes: 1 << 30,
+            route_bytes: 1 << 30,
             string_bytes: 1 << 30,
             images: 1 << 18,
             cost_centres: 1 << 24,

@@ -1,11 +1,11 @@
 //! Merging profiles (I7), regrouping their functions, and comparing them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::{HashMap, HashSet};
 
 use crate::error::MergeError;
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::Limits;
 use crate::model::{CostCentre, Metric};
 use crate::profile::Profile;
@@ -171,11 +171,14 @@ impl Profile {
             let leaf = functions.get(leaf.index()).copied().unwrap_or(CostCentreId::ELIDED);
             self.contexts.graft(parent, leaf)
         });
+        let mut known = HashSet::new();
+        self.merges_functions |= other.merges_functions || !functions.iter().all(|it| known.insert(*it));
+        let routes = other.copied_routes(self, |id| functions.get(id.index()).copied());
         other.for_each_charge(|charge| {
             let thread = threads.get(charge.thread.index()).copied().unwrap_or(ThreadId(u32::MAX));
             let context = contexts.get(charge.context.index()).copied().unwrap_or(ContextId::ELIDED);
             let line = lines.get(charge.line.index()).copied().unwrap_or(LineId::UNKNOWN);
-            self.charge_sums((thread, context, line), &charge);
+            self.charge_sums((thread, context, line, routes.of(charge.route)), &charge);
         });
         (functions, contexts)
     }
@@ -197,6 +200,7 @@ impl Profile {
                 .map(|e| (self.key(e.function), e.marked))
                 .collect();
         }
+        let mut routes: BTreeMap<RouteId, Vec<SiteKey>> = BTreeMap::new();
         let mut charges = BTreeMap::new();
         self.for_each_charge(|charge| {
             let thread = self.thread(charge.thread);
@@ -207,6 +211,8 @@ impl Profile {
                 tid: thread.map(|thread| thread.tid).unwrap_or_default(),
                 history: histories.get(&charge.context).cloned().unwrap_or_default(),
                 line: line.map(|line| (line.file.to_string(), line.line)).unwrap_or_default(),
+                sites: routes.entry(charge.route).or_insert_with(|| self.site_keys(charge.route)).clone(),
+                cut: charge.route.is_cut(),
             };
             let sums: &mut ChargeSums = charges.entry(key).or_default();
             sums.weights.resize(charge.weights.len(), 0);
@@ -221,6 +227,21 @@ impl Profile {
         });
         charges.retain(|_, sums| sums.samples > 0 || sums.weights.iter().any(|&weight| weight > 0));
         Canonical { metrics: self.session.metrics.clone(), charges }
+    }
+
+    /// The call sites of a route, each once.
+    fn site_keys(&self, route: RouteId) -> Vec<SiteKey> {
+        let mut latest = HashSet::new();
+        let mut sites = BTreeSet::new();
+        let mut seen = HashSet::new();
+        for (function, line) in self.routes.sites(route) {
+            let is_latest = latest.insert(function);
+            if seen.insert((function, line)) {
+                let line = self.line(line).map(|line| (line.file.to_string(), line.line)).unwrap_or_default();
+                sites.insert(SiteKey { function: self.key(function), line, is_latest });
+            }
+        }
+        sites.into_iter().collect()
     }
 
     fn key(&self, id: CostCentreId) -> CostCentreKey {
@@ -272,6 +293,21 @@ pub struct ChargeKey {
     pub history: Vec<(CostCentreKey, bool)>,
     /// File and line.
     pub line: (String, u32),
+    /// From where its callers made their calls.
+    pub sites: Vec<SiteKey>,
+    /// Whether some of them are missing.
+    pub cut: bool,
+}
+
+/// Identity of a call site.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SiteKey {
+    /// The function.
+    pub function: CostCentreKey,
+    /// File and line.
+    pub line: (String, u32),
+    /// Whether the latest activation of the function made its call there.
+    pub is_latest: bool,
 }
 
 /// Identity of a cost centre.

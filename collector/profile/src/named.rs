@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use crate::context::ContextTable;
-use crate::ids::{ContextId, CostCentreId, ImageId};
-use crate::profile::Profile;
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId};
+use crate::profile::{Charge, Profile};
 use crate::uncertain::Uncertain;
 use crate::view::Selection;
 
@@ -142,6 +142,15 @@ impl Shown<'_> {
     /// Whether the running function of a context of the profile is shown.
     pub(crate) fn shows_leaf(&self, id: ContextId) -> bool {
         self.made.as_ref().is_none_or(|(_, places)| places.get(id.index()).is_some_and(|place| place.leaf))
+    }
+
+    /// The line where the innermost visible function ran: that of the charge, or where a hidden function it called counts.
+    pub(crate) fn line(&self, charge: &Charge<'_>) -> LineId {
+        if self.shows_leaf(charge.context) {
+            return charge.line;
+        }
+        let leaf = self.contexts().leaf(self.context(charge.context));
+        leaf.map_or(LineId::UNKNOWN, |leaf| self.profile.latest_line(charge.route, leaf))
     }
 
     /// Whether what is charged to a context of the profile counts.

@@ -5,17 +5,18 @@ use crate::charges::{Charges, Room};
 use crate::context::{ContextStats, ContextTable};
 use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::generation::Generation;
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::{Limits, MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::naming::Namings;
+use crate::routes::RouteTable;
 use crate::shed::Shed;
 use crate::squares::Squares;
 use crate::symbols::{Files, Table, clip, clip_string};
 use crate::uncertain::Uncertain;
 use crate::update::Counts;
 
-/// Everything charged in one place: a thread, a context, a line of the context's running function.
+/// Everything charged in one place: a thread, a context, a line of the context's running function, the lines of its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
     /// The thread that ran.
@@ -24,6 +25,8 @@ pub struct Charge<'a> {
     pub context: ContextId,
     /// The line, or [`LineId::UNKNOWN`].
     pub line: LineId,
+    /// From which lines the functions of the stack made their calls.
+    pub route: RouteId,
     /// Number of samples.
     pub samples: u64,
     /// One weight for each metric of the session.
@@ -47,6 +50,7 @@ pub struct Profile {
     pub(crate) processes: Table<Process>,
     pub(crate) threads: Table<Thread>,
     pub(crate) contexts: ContextTable,
+    pub(crate) routes: RouteTable,
     /// What the tables of contexts of earlier generations did.
     pub(crate) earlier_contexts: Option<ContextStats>,
     /// Of a profile that follows a stream, the contexts of its generation under way, if that is not its first.
@@ -72,6 +76,8 @@ pub struct Profile {
     pub(crate) string_bytes: usize,
     /// Text shows names as they are.
     pub(crate) full_names: bool,
+    /// Several functions of what was charged are one here: which of them was active last is not known.
+    pub(crate) merges_functions: bool,
 }
 
 impl Profile {
@@ -88,6 +94,7 @@ impl Profile {
         let mut profile = Self {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
+            routes: RouteTable::new(limits.route_bytes),
             earlier_contexts: None,
             generation: None,
             namings: Namings::default(),
@@ -111,6 +118,7 @@ impl Profile {
             sent: Counts::default(),
             collecting: true,
             full_names: false,
+            merges_functions: false,
             string_bytes: 0,
         };
         // What every profile has, under the ids that the constants name.
@@ -178,6 +186,7 @@ impl Profile {
     pub fn set_limits(&mut self, limits: Limits) {
         self.contexts.set_limit(limits.context_bytes);
         self.charges.set_limit(limits.charge_bytes);
+        self.routes.set_limit(limits.route_bytes);
         self.limits = limits;
     }
 
@@ -481,6 +490,23 @@ impl Profile {
         &mut self.contexts
     }
 
+    /// The routes: the call sites of stacks.
+    #[must_use]
+    pub const fn routes(&self) -> &RouteTable {
+        &self.routes
+    }
+
+    /// Whether any line of a call is known.
+    #[must_use]
+    pub const fn has_call_sites(&self) -> bool {
+        self.routes.len() > 1
+    }
+
+    /// The routes, to push to.
+    pub const fn routes_mut(&mut self) -> &mut RouteTable {
+        &mut self.routes
+    }
+
     /// What became of the samples.
     #[must_use]
     pub const fn accounting(&self) -> &Accounting {
@@ -494,7 +520,7 @@ impl Profile {
 
     /// Charges one sample: `weights[m]` to metric m; missing weights count as 0, further ones are ignored.
     ///
-    /// O(1), and without allocation where this thread, context and line were charged before. Counts the sample in
+    /// O(1), and without allocation where the same was charged before. Counts the sample in
     /// `accounting.elided` if the context is `[elided]` or below, or if the budget makes it so; all other accounting is
     /// the caller's.
     #[inline]
@@ -502,31 +528,48 @@ impl Profile {
         self.charge_many(thread, context, line, 1, weights);
     }
 
+    /// Charges one sample, as [`Profile::charge`], of which is known from which lines its callers made their calls.
+    #[inline]
+    pub fn charge_route(
+        &mut self,
+        thread: ThreadId,
+        context: ContextId,
+        line: LineId,
+        route: RouteId,
+        weights: &[u64],
+    ) {
+        if route.is_cut() {
+            self.accounting.count_shed(Shed::Routes);
+        }
+        self.charge_squares((thread, context, line, route), 1, weights, None);
+    }
+
     /// Charges several samples of equal weight at once: `samples` of them, `weights` in all.
     pub fn charge_many(&mut self, thread: ThreadId, context: ContextId, line: LineId, samples: u64, weights: &[u64]) {
-        self.charge_squares((thread, context, line), samples, weights, None);
+        self.charge_squares((thread, context, line, RouteId::EMPTY), samples, weights, None);
     }
 
     /// Charges what another profile charged in one place, with its sums of squares.
-    pub fn charge_sums(&mut self, (thread, context, line): (ThreadId, ContextId, LineId), sums: &Charge<'_>) {
-        self.charge_squares((thread, context, line), sums.samples, sums.weights, Some(sums.squares));
+    pub fn charge_sums(&mut self, place: (ThreadId, ContextId, LineId, RouteId), sums: &Charge<'_>) {
+        self.charge_squares(place, sums.samples, sums.weights, Some(sums.squares));
     }
 
     #[inline]
     pub(crate) fn charge_squares(
         &mut self,
-        (thread, context, line): (ThreadId, ContextId, LineId),
+        (thread, context, line, route): (ThreadId, ContextId, LineId, RouteId),
         samples: u64,
         weights: &[u64],
         squares: Option<&[Squares]>,
     ) {
         let known = thread.index() < self.threads.len()
             && context.index() < self.contexts.len()
-            && line.index() < self.lines.len();
+            && line.index() < self.lines.len()
+            && route.index() < self.routes.len();
         let elided = self.contexts.is_elided(context);
         if !known {
             self.charge_elided(thread, samples, weights, squares);
-        } else if !self.charges.add((thread.0, context.0, line.0), samples, weights, squares, Room::Own) {
+        } else if !self.charges.add((thread.0, context.0, line.0, route.0), samples, weights, squares, Room::Own) {
             self.accounting.shed.add(Shed::Charges, samples);
             self.charge_caller(thread, context, samples, weights, squares);
         } else if elided {
@@ -545,7 +588,7 @@ impl Profile {
         weights: &[u64],
         squares: Option<&[Squares]>,
     ) {
-        let row = |elided: ContextId| (thread.0, elided.0, LineId::UNKNOWN.0);
+        let row = |elided: ContextId| (thread.0, elided.0, LineId::UNKNOWN.0, RouteId::EMPTY.0);
         let mut at = self.contexts.prefix(context);
         let (mut found, mut deeper) = (ContextId::ELIDED, None);
         for _ in 0..MAX_CALLERS {
@@ -579,7 +622,8 @@ impl Profile {
     ) {
         let thread = if thread.index() < self.threads.len() { thread } else { self.other_thread() };
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
-        self.charges.add((thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0), samples, weights, squares, Room::Always);
+        let key = (thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0, RouteId::EMPTY.0);
+        self.charges.add(key, samples, weights, squares, Room::Always);
     }
 
     /// Calls `visit` with every charge, in order of first occurrence.
@@ -589,6 +633,7 @@ impl Profile {
                 thread: ThreadId(row.thread),
                 context: ContextId(row.context),
                 line: LineId(row.line),
+                route: RouteId(row.route),
                 samples: row.samples(),
                 weights,
                 squares,
@@ -596,7 +641,7 @@ impl Profile {
         });
     }
 
-    /// Number of different (thread, context, line) charged.
+    /// Number of different (thread, context, line, route) charged.
     #[must_use]
     pub fn charge_count(&self) -> usize {
         self.charges.len()
@@ -610,6 +655,7 @@ impl Profile {
             + self.generation.as_ref().map_or(0, Generation::bytes)
             + self.namings.bytes()
             + self.charges.bytes()
+            + self.routes.bytes()
             + self.images.bytes()
             + self.cost_centres.bytes()
             + self.lines.bytes()

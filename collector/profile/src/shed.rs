@@ -73,6 +73,8 @@ tables! {
     LiveThreads => "live_threads", "a live thread was not followed: its samples count as [other] of its process",
     /// Mappings of live processes that were not entered.
     Mappings => "mappings", "a mapping of a live process was not entered: code in it counts as [unknown]",
+    /// Samples some of whose call sites are not known.
+    Routes => "call_sites", "a sample's callers have no lines, or only its outer ones have",
 }
 
 /// How often each table had no room.

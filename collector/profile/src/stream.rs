@@ -3,7 +3,7 @@
 use crate::charges::{Room, Row};
 use crate::error::UpdateError;
 use crate::generation::Generation;
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId, ThreadId};
 use crate::model::Line;
 use crate::profile::{Profile, string_bytes};
 use crate::shed::Shed;
@@ -21,6 +21,7 @@ impl Profile {
             processes: count(self.processes.len()),
             threads: count(self.threads.len()),
             contexts: count(self.contexts.len()),
+            routes: count(self.routes.len()),
         }
     }
 
@@ -34,9 +35,11 @@ impl Profile {
         let base = self.sent;
         let now = self.counts();
         let mut update = self.definitions(base, now);
-        if let Some(generation) = self.generation.as_ref().filter(|_| update.contexts.is_empty()) {
+        let is_new = !update.contexts.is_empty() || !update.routes.is_empty();
+        if let Some(generation) = self.generation.as_ref().filter(|_| !is_new) {
             // Those who go on with the stream have its numbering.
             update.base.contexts = generation.len() as u32;
+            update.base.routes = generation.routes() as u32;
         }
         self.renamed_processes.sort_unstable();
         self.renamed_processes.dedup();
@@ -111,6 +114,7 @@ impl Profile {
                     Some(NewContext { parent, function })
                 })
                 .collect(),
+            routes: self.routes.range(base.routes, end.routes),
             ..Update::default()
         }
     }
@@ -138,6 +142,9 @@ impl Profile {
             for &new in &update.contexts {
                 generation.add(new, &mut self.contexts);
             }
+            for &new in &update.routes {
+                generation.add_route(new, &mut self.routes);
+            }
         } else {
             let contexts = self.contexts.len();
             for (new, id) in update.contexts.iter().zip(contexts..) {
@@ -145,6 +152,15 @@ impl Profile {
                     self.contexts.truncate(contexts);
                     self.namings.truncate(namings);
                     return Err(UpdateError::BadContext(id as u32));
+                }
+            }
+            let routes = self.routes.len();
+            for (&new, id) in update.routes.iter().zip(routes..) {
+                if self.routes.append(new).is_none() {
+                    self.contexts.truncate(contexts);
+                    self.routes.truncate(routes);
+                    self.namings.truncate(namings);
+                    return Err(UpdateError::BadRoute(id as u32));
                 }
             }
         }
@@ -194,7 +210,7 @@ impl Profile {
         for (i, (charge, weights)) in update.charges_with_weights(metrics).enumerate() {
             let squares = update.squares_of(i, metrics);
             let Some(generation) = &self.generation else {
-                let key = (charge.thread.0, charge.context.0, charge.line.0);
+                let key = (charge.thread.0, charge.context.0, charge.line.0, charge.route.0);
                 if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
                     // No context of the reader's own: the ids are the writer's.
                     self.charge_elided(charge.thread, charge.samples, weights, squares);
@@ -203,8 +219,9 @@ impl Profile {
             };
             let was_elided = generation.is_elided(charge.context);
             let context = generation.charged(charge.context, &mut self.contexts);
+            let route = generation.route(charge.route);
             let elided = self.accounting.elided;
-            self.charge_squares((charge.thread, context, charge.line), charge.samples, weights, squares);
+            self.charge_squares((charge.thread, context, charge.line, route), charge.samples, weights, squares);
             elided_here |= self.accounting.elided > elided && !was_elided;
         }
         if elided_here {
@@ -226,7 +243,9 @@ impl Profile {
         let counts = self.counts();
         let base = update.base;
         let before = self.stream_contexts();
-        let stream_contexts = if update.begins_generation(before) { Counts::FRESH.contexts } else { before };
+        let begins = update.begins_generation(before);
+        let stream_contexts = if begins { Counts::FRESH.contexts } else { before };
+        let stream_routes = if begins { Counts::FRESH.routes } else { self.stream_routes() };
         let sequence = [
             ("image", base.images, counts.images),
             ("function", base.cost_centres, counts.cost_centres),
@@ -234,6 +253,7 @@ impl Profile {
             ("process", base.processes, counts.processes),
             ("thread", base.threads, counts.threads),
             ("context", base.contexts, stream_contexts),
+            ("route", base.routes, stream_routes),
         ];
         for (what, found, expected) in sequence {
             if found != expected {
@@ -248,6 +268,8 @@ impl Profile {
         let threads = total("threads", counts.threads, update.threads.len(), limits.threads)?;
         // A context takes at least 12 bytes, so the byte budget bounds their number, too.
         let contexts = total("contexts", stream_contexts, update.contexts.len(), limits.context_bytes / 12)?;
+
+        let routes = total("routes", stream_routes, update.routes.len(), limits.route_bytes / 12)?;
 
         // Names of files are counted as often as they occur here, and once when they are kept.
         let names = string_bytes_of(update, |file| self.files.added_bytes(file));
@@ -280,6 +302,12 @@ impl Profile {
             known("context", new.parent.0, id)?;
             known("function", new.function.0, functions)?;
         }
+        for (new, id) in update.routes.iter().zip(stream_routes..) {
+            let whole = RouteId(new.parent.0 & !1);
+            known("route", if whole == new.parent { whole.number() } else { u32::MAX }, id)?;
+            known("function", new.function.0, functions)?;
+            known("line", new.line.0, lines)?;
+        }
         for (unnamed, function) in &update.namings {
             known("function", unnamed.0, functions)?;
             known("function", function.0, functions)?;
@@ -293,6 +321,7 @@ impl Profile {
             known("thread", charge.thread.0, threads)?;
             known("context", charge.context.0, contexts)?;
             known("line", charge.line.0, lines)?;
+            known("route", charge.route.number(), routes)?;
         }
         let expected = update.charges.len() * self.session.metrics.len();
         if update.weights.len() != expected {
@@ -350,7 +379,13 @@ fn unique<T: Identity>(what: &'static str, known: &Table<T>, new: &[T]) -> Resul
 }
 
 fn delta(row: &Row, samples: u64) -> ChargeDelta {
-    ChargeDelta { thread: ThreadId(row.thread), context: ContextId(row.context), line: LineId(row.line), samples }
+    ChargeDelta {
+        thread: ThreadId(row.thread),
+        context: ContextId(row.context),
+        line: LineId(row.line),
+        route: RouteId(row.route),
+        samples,
+    }
 }
 
 /// Sorts charges by key, their weights and squares along: so many of each a charge.

@@ -2,8 +2,9 @@
 
 use crate::accounting::Accounting;
 use crate::crash::Crash;
-use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, RouteId, ThreadId};
 use crate::model::{CostCentre, Image, Line, Process, Thread};
+use crate::routes::NewRoute;
 use crate::squares::{Squares, equal_squares, squared_metrics};
 
 /// How many of each there were before an update: the ids of its definitions continue from here.
@@ -22,11 +23,14 @@ pub struct Counts {
     /// Contexts, the empty one and `[elided]` among them, of the generation under way. Where an update has only these two
     /// and its reader more, it begins a generation: contexts are numbered anew.
     pub contexts: u32,
+    /// Routes, the empty one among them, of the same generation.
+    pub routes: u32,
 }
 
 impl Counts {
     /// What every profile has from its beginning.
-    pub const FRESH: Self = Self { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2 };
+    pub const FRESH: Self =
+        Self { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2, routes: 1 };
 }
 
 /// A context as it is sent: where it was first reached from, and by which function.
@@ -47,6 +51,8 @@ pub struct ChargeDelta {
     pub context: ContextId,
     /// The source line within the context's running function.
     pub line: LineId,
+    /// The call sites of its callers.
+    pub route: RouteId,
     /// Number of samples.
     pub samples: u64,
 }
@@ -76,9 +82,11 @@ pub struct Update {
     pub renamed_threads: Vec<(ThreadId, String)>,
     /// New contexts, parents before children.
     pub contexts: Vec<NewContext>,
+    /// New routes, parents before children.
+    pub routes: Vec<NewRoute>,
     /// Cost centres without a name that turned out to be another; see [`Profile::name_later`](crate::Profile::name_later).
     pub namings: Vec<(CostCentreId, CostCentreId)>,
-    /// What was charged, sorted by thread, context, line.
+    /// What was charged, sorted by thread, context, line, route.
     pub charges: Vec<ChargeDelta>,
     /// The weights of the charges: one for each metric of the session, charge after charge.
     pub weights: Vec<u64>,
@@ -139,6 +147,7 @@ impl Update {
             && self.renamed_processes.is_empty()
             && self.renamed_threads.is_empty()
             && self.contexts.is_empty()
+            && self.routes.is_empty()
             && self.namings.is_empty()
             && self.charges.is_empty()
             && self.notes.is_empty()

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::charges::Key;
 use crate::crash::Crash;
 use crate::error::UpdateError;
 use crate::squares::{equal_squares, squared_metrics};
@@ -54,6 +55,7 @@ impl Update {
             processes: after(self.base.processes, self.processes.len()),
             threads: after(self.base.threads, self.threads.len()),
             contexts: after(self.base.contexts, self.contexts.len()),
+            routes: after(self.base.routes, self.routes.len()),
         }
     }
 
@@ -76,6 +78,7 @@ impl Update {
         rename(&mut self.renamed_processes, &later.renamed_processes);
         rename(&mut self.renamed_threads, &later.renamed_threads);
         self.contexts.extend_from_slice(&later.contexts);
+        self.routes.extend_from_slice(&later.routes);
         self.namings.extend_from_slice(&later.namings);
         self.add_charges(later, metrics);
         self.notes.extend_from_slice(&later.notes);
@@ -105,6 +108,7 @@ impl Update {
             + named(self.threads.iter().map(|t| t.name.len()).sum(), self.threads.len(), size_of::<crate::Thread>())
             + named(0, self.renamed_processes.len() + self.renamed_threads.len(), 48)
             + named(0, self.contexts.len() + self.namings.len(), 8)
+            + named(0, self.routes.len(), 12)
             + named(0, self.charges.len(), size_of::<ChargeDelta>())
             + named(0, self.weights.len(), 8)
             + named(0, self.squares.len(), size_of::<crate::Squares>())
@@ -162,8 +166,8 @@ impl Update {
     }
 }
 
-fn key(charge: &ChargeDelta) -> (u32, u32, u32) {
-    (charge.thread.0, charge.context.0, charge.line.0)
+fn key(charge: &ChargeDelta) -> Key {
+    (charge.thread.0, charge.context.0, charge.line.0, charge.route.0)
 }
 
 /// The later name of a thing is its name. Both lists are in the order of ids.
@@ -187,6 +191,7 @@ fn in_sequence(expected: Counts, found: Counts) -> Result<(), UpdateError> {
         ("process", found.processes, expected.processes),
         ("thread", found.threads, expected.threads),
         ("context", found.contexts, expected.contexts),
+        ("route", found.routes, expected.routes),
     ];
     match both.into_iter().find(|(_, found, expected)| found != expected) {
         Some((what, found, expected)) => Err(UpdateError::OutOfSequence { what, found, expected }),

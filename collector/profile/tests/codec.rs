@@ -54,6 +54,12 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
             }
         }
         if version >= 3 {
+            // Calls from several lines, recursion among them.
+            for line in 1..4 {
+                maker.charge_sites(round, &[("main", 100 + line), ("f", 200 + round), ("g", 0)], 1_001_001);
+                let stack = [("main", 101), ("f", 200 + line), ("g", 300), ("f", 201), ("g", 301 + line), ("h", 0)];
+                maker.charge_sites(round, &stack, 1_001_001);
+            }
             // Functions of one name, in two files and without a file; samples that differ in weight.
             for (file, start) in [(Some("a.c"), 1), (Some("b.c"), 2), (None, 3), (None, 4)] {
                 let file = file.map(str::to_owned);
@@ -229,7 +235,7 @@ fn intervals_can_be_left_out() {
     assert!(matches!(loaded.recovery, Recovery::Whole));
     let mut samples = 0;
     loaded.profile.for_each_charge(|charge| samples += charge.samples);
-    assert_eq!(samples, 19);
+    assert_eq!(samples, 25);
 }
 
 /// Wraps a payload as a record with a good checksum.
@@ -514,7 +520,8 @@ proptest! {
     /// Updates with arbitrary charges come back as they were.
     #[test]
     fn updates_come_back(
-        charges in prop::collection::vec((0..4u32, any::<u32>(), any::<u32>(), 0..u64::MAX / 4, any::<u64>(), any::<u64>()), 0..50),
+        charges in prop::collection::vec((0..4u32, any::<u32>(), any::<(u32, u32)>(), 0..u64::MAX / 4, any::<u64>(), any::<u64>()), 0..50),
+        routes in prop::collection::vec(any::<[u32; 3]>(), 0..50),
         above in prop::collection::vec(prop_oneof![Just(0), 0..1_000u128, 0..u128::MAX / 2], 0..100),
         contexts in prop::collection::vec((any::<u32>(), any::<u32>()), 0..50),
         text in ".{0,40}",
@@ -530,12 +537,21 @@ proptest! {
                 .iter()
                 .map(|&(parent, function)| NewContext { parent: ContextId::new(parent), function: CostCentreId::new(function) })
                 .collect(),
+            routes: routes
+                .iter()
+                .map(|&[parent, function, line]| NewRoute {
+                    parent: RouteId::new(parent & 0x7fff_fffe),
+                    function: CostCentreId::new(function),
+                    line: LineId::new(line),
+                })
+                .collect(),
             charges: charges
                 .iter()
-                .map(|&(thread, context, line, samples, _, _)| ChargeDelta {
+                .map(|&(thread, context, (line, route), samples, _, _)| ChargeDelta {
                     thread: ThreadId::new(thread),
                     context: ContextId::new(context),
                     line: LineId::new(line),
+                    route: if route % 2 == 0 { RouteId::new(route >> 1) } else { RouteId::new(route >> 1).cut() },
                     samples,
                 })
                 .collect(),

@@ -36,7 +36,7 @@ fn file(functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
         let first = if lines > 0 { 1 } else { 0 };
         for line in (first..=lines).filter(|_| *charged) {
             let (thread, context, line) = (ThreadId::new(0), ContextId::new(context), LineId::new(line));
-            update.charges.push(ChargeDelta { thread, context, line, samples: 1 });
+            update.charges.push(ChargeDelta { thread, context, line, route: RouteId::EMPTY, samples: 1 });
             update.weights.push(1_000);
         }
     }
@@ -143,11 +143,11 @@ fn notes_without_end() {
 fn file_names_without_end() {
     // An update of nothing but empty names of files.
     let names = 100_000u32;
-    let mut payload = vec![0, 0, 0, 1, 2, 1, 0, 0, 2];
+    let mut payload = vec![0, 0, 0, 1, 2, 1, 0, 0, 2, 1];
     payload.extend([names as u8 | 0x80, (names >> 7) as u8 | 0x80, (names >> 14) as u8]);
     payload.resize(payload.len() + names as usize, 0);
-    // The other nine lists, usual weights and units, charges, places, runs, notes, and an accounting of nothing.
-    payload.resize(payload.len() + 9, 0);
+    // The other ten lists, usual weights and units, charges, places, runs, notes, and an accounting of nothing.
+    payload.resize(payload.len() + 10, 0);
     session().metrics.iter().for_each(|_| payload.extend([0, 1]));
     payload.resize(payload.len() + 3 + 1 + 5, 0);
     let mut file = Encoder::new(Vec::new(), &session()).unwrap().get_ref().clone();

@@ -10,6 +10,7 @@ use common::{Maker, session};
 const TIGHT: Limits = Limits {
     context_bytes: MIN_CONTEXT_BYTES,
     charge_bytes: 4 << 10,
+    route_bytes: 4 << 10,
     string_bytes: 2 << 10,
     images: 5,
     cost_centres: 100,

@@ -1,6 +1,6 @@
 //! Charges, column by column: what repeats is in one place, where deflate finds it.
 //!
-//! A *place* is a context and a line of its running function. The first charge of a place in a generation of contexts defines
+//! A *place* is a context, a line of its running function, and a route. The first charge of a place in a generation of contexts defines
 //! it; later ones name its number. So a charge that repeats takes a few bits: the step to its place, the number of samples,
 //! and how much they weigh beside the usual.
 
@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::split::record_charges;
 use super::wire::{Cursor, Wrong, put, put_delta, put_large, put_len};
-use crate::ids::{ContextId, LineId, ThreadId};
+use crate::ids::{ContextId, LineId, RouteId, ThreadId};
 use crate::limits::{MAX_METRICS, MAX_PLACES};
 use crate::squares::{Squares, equal_squares, squared_metrics};
 use crate::stream::sort_charges;
@@ -21,8 +21,8 @@ const SQUARES: u64 = 1 << 1;
 /// Bits of flags below the number of samples.
 const FLAG_BITS: u32 = 2;
 
-/// A context and a line.
-type Place = (u32, u32);
+/// A context, a line and a route.
+pub(super) type Place = (u32, u32, u32);
 
 /// The numbers of places, for writing.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update:
     for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
         let first = rows.len();
         for charge in run {
-            let place = (charge.context.0, charge.line.0);
+            let place = (charge.context.0, charge.line.0, charge.route.0);
             let next = numbers.0.len() as u32;
             let number = *numbers.0.entry(place).or_insert(next);
             if number == next {
@@ -124,7 +124,7 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update:
         runs.extend(run.first().map(|charge| (charge.thread.0, run.len())));
     }
     put_len(out, new.len());
-    let columns: [fn(&Place) -> u32; 2] = [|place| place.0, |place| place.1];
+    let columns: [fn(&Place) -> u32; 3] = [|place| place.0, |place| place.1, |place| place.2];
     for column in columns {
         let mut before = 0;
         for value in new.iter().map(column) {
@@ -201,7 +201,7 @@ pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: u
     if new > MAX_PLACES.saturating_sub(places.len()) {
         return Err("more places than a generation may have");
     }
-    let mut columns = [Vec::new(), Vec::new()];
+    let mut columns = [Vec::new(), Vec::new(), Vec::new()];
     for column in &mut columns {
         let mut before = 0;
         for _ in 0..new {
@@ -209,8 +209,9 @@ pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: u
             column.push(before);
         }
     }
-    let [contexts, lines] = columns;
-    places.extend(contexts.into_iter().zip(lines));
+    let [contexts, lines, routes] = columns;
+    let new = contexts.into_iter().zip(lines).zip(routes);
+    places.extend(new.map(|((context, line), route)| (context, line, route)));
 
     let mut threads: Vec<u32> = Vec::new();
     let mut lengths: Vec<usize> = Vec::new();
@@ -232,9 +233,9 @@ pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: u
         for thread in threads.by_ref().take(length) {
             number = number.saturating_add(from.get()?);
             let place = usize::try_from(number).ok().and_then(|number| places.get(number));
-            let &(context, line) = place.ok_or("unknown place")?;
-            let (thread, context, line) = (ThreadId(thread), ContextId(context), LineId(line));
-            charges.push(ChargeDelta { thread, context, line, samples: 0 });
+            let &(context, line, route) = place.ok_or("unknown place")?;
+            let (thread, context, line, route) = (ThreadId(thread), ContextId(context), LineId(line), RouteId(route));
+            charges.push(ChargeDelta { thread, context, line, route, samples: 0 });
         }
     }
 

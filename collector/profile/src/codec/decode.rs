@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
 use super::body;
-use super::charges::{Charges, charges};
+use super::charges::{Charges, Place, charges};
 use super::crash::{MAX_CRASH_BYTES, crash};
 use super::records;
 use super::split::record_charges;
@@ -15,10 +15,11 @@ use super::{
 use crate::accounting::Accounting;
 use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::{Limits, MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES};
 use crate::model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
 use crate::profile::Profile;
+use crate::routes::NewRoute;
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
 
 /// One record after the session.
@@ -34,8 +35,8 @@ pub enum Decoded {
 #[derive(Debug, Default)]
 struct Known {
     files: Vec<Arc<str>>,
-    /// Contexts and lines that were charged in this generation of contexts.
-    places: Vec<(u32, u32)>,
+    /// What was charged in this generation of contexts.
+    places: Vec<Place>,
     /// Functions that have flags or fields that this version does not know.
     strange_functions: u64,
     /// Records of types that it does not know.
@@ -357,6 +358,7 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         processes: from.get_u32()?,
         threads: from.get_u32()?,
         contexts: from.get_u32()?,
+        routes: if version >= 3 { from.get_u32()? } else { Counts::FRESH.routes },
     };
     let files = from.list(|from| Ok(Arc::from(short(from.str()?)?)))?;
     if known.files.len() + files.len() > MAX_FILES {
@@ -384,6 +386,7 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         known.places = Vec::new();
     }
     let contexts = if version >= 3 { contexts(from, base.contexts)? } else { old_contexts(from, base.contexts)? };
+    let routes = if version >= 3 { routes(from, base.routes)? } else { Vec::new() };
     let mut before = 0;
     let naming = |from: &mut Cursor<'_>| {
         before = from.delta(before)?;
@@ -406,6 +409,7 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         renamed_processes,
         renamed_threads,
         contexts,
+        routes,
         namings,
         charges,
         weights,
@@ -433,6 +437,31 @@ fn contexts(from: &mut Cursor<'_>, next: u32) -> Result<Vec<NewContext>, Wrong> 
         contexts.push(NewContext { parent: parent(id, distance)?, function: CostCentreId(from.get_u32()?) });
     }
     Ok(contexts)
+}
+
+/// Routes from number `next` on: distances to their parents, functions, lines.
+fn routes(from: &mut Cursor<'_>, next: u32) -> Result<Vec<NewRoute>, Wrong> {
+    let distances = from.list(Cursor::signed)?;
+    let end = u32::try_from(distances.len()).ok().and_then(|count| next.checked_add(count));
+    if end.is_none_or(|end| end > RouteId::MOST) {
+        return Err("too many routes");
+    }
+    let mut column = || {
+        let mut before = 0;
+        let values = (0..distances.len()).map(|_| {
+            before = from.delta(before)?;
+            Ok(before)
+        });
+        values.collect::<Result<Vec<u32>, Wrong>>()
+    };
+    let (functions, lines) = (column()?, column()?);
+    let places = functions.into_iter().zip(lines);
+    let new = distances.iter().zip(next..).zip(places).map(|((&distance, id), (function, line))| {
+        let parent = i64::from(id).checked_sub(distance).and_then(|parent| u32::try_from(parent).ok());
+        let parent = RouteId::new(parent.filter(|&parent| parent < RouteId::MOST).ok_or("id out of range")?);
+        Ok(NewRoute { parent, function: CostCentreId(function), line: LineId(line) })
+    });
+    new.collect()
 }
 
 /// The same in versions 1 and 2: distance and function in turn.
@@ -494,7 +523,8 @@ fn old_charges(from: &mut Cursor<'_>, metrics: usize) -> Result<Charges, Wrong> 
             let samples = from.get()?;
             let plain = samples & 1 == 1;
             let samples = samples >> 1;
-            charges.push(ChargeDelta { thread, context: ContextId(context), line: LineId(line), samples });
+            let (context, line, route) = (ContextId(context), LineId(line), RouteId::EMPTY);
+            charges.push(ChargeDelta { thread, context, line, route, samples });
             for usual in &usual {
                 let difference = if plain { 0 } else { from.signed()? as u64 };
                 weights.push(samples.wrapping_mul(*usual).wrapping_add(difference));

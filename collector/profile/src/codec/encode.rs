@@ -17,6 +17,7 @@ use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
 use crate::model::{CostCentre, Session};
+use crate::routes::NewRoute;
 use crate::update::{Counts, Update};
 
 /// Writes one session: its header, its updates, its end. Every record is written with a single call and flushed, so that
@@ -169,7 +170,9 @@ impl<W: Write> Encoder<W> {
         put(out, update.from_ns);
         put_signed(out, update.to_ns.wrapping_sub(update.from_ns) as i64);
         let base = update.base;
-        for count in [base.images, base.cost_centres, base.lines, base.processes, base.threads, base.contexts] {
+        for count in
+            [base.images, base.cost_centres, base.lines, base.processes, base.threads, base.contexts, base.routes]
+        {
             put(out, u64::from(count));
         }
         put_files(out, files, update);
@@ -192,6 +195,7 @@ impl<W: Write> Encoder<W> {
         for new in &update.contexts {
             put(out, u64::from(new.function.0));
         }
+        put_routes(out, update);
         put_len(out, update.namings.len());
         let mut before = 0;
         for (unnamed, function) in &update.namings {
@@ -272,6 +276,22 @@ fn put_cost_centres(out: &mut Vec<u8>, files: &HashMap<Arc<str>, u32>, cost_cent
             put(out, file_number(files, file));
         }
         put(out, u64::from(*line));
+    }
+}
+
+/// Column by column: distances to the parents, functions, lines.
+fn put_routes(out: &mut Vec<u8>, update: &Update) {
+    put_len(out, update.routes.len());
+    for (new, id) in update.routes.iter().zip(update.base.routes..) {
+        put_delta(out, id, new.parent.number());
+    }
+    let columns: [fn(&NewRoute) -> u32; 2] = [|new| new.function.0, |new| new.line.0];
+    for column in columns {
+        let mut before = 0;
+        for value in update.routes.iter().map(column) {
+            put_delta(out, value, before);
+            before = value;
+        }
     }
 }
 

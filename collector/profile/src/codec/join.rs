@@ -3,7 +3,8 @@
 
 use hashbrown::HashMap;
 
-use crate::ids::ContextId;
+use crate::ids::{ContextId, RouteId};
+use crate::routes::NewRoute;
 use crate::squares::squared_metrics;
 use crate::stream::sort_charges;
 use crate::update::{Counts, NewContext, Update};
@@ -22,6 +23,10 @@ pub(super) struct Join {
     generation: Vec<NewContext>,
     /// What they are in the new one, from number 0 on.
     numbers: Vec<u32>,
+    /// The same of routes, all of which are in no more generations than the contexts.
+    known_routes: HashMap<NewRoute, u32>,
+    routes: Vec<NewRoute>,
+    route_numbers: Vec<u32>,
     metrics: usize,
 }
 
@@ -29,7 +34,16 @@ impl Join {
     /// Of updates with so many metrics. About `most` contexts are remembered.
     pub(super) fn new(metrics: usize, most: usize) -> Self {
         let numbers = (0..FIRST).collect();
-        Self { known: HashMap::new(), most, generation: Vec::new(), numbers, metrics }
+        Self {
+            known: HashMap::new(),
+            most,
+            generation: Vec::new(),
+            numbers,
+            known_routes: HashMap::new(),
+            routes: Vec::new(),
+            route_numbers: vec![0],
+            metrics,
+        }
     }
 
     /// Makes an update of the old stream one of the new.
@@ -37,21 +51,30 @@ impl Join {
         if update.begins_generation(self.numbers.len() as u32) {
             self.forget_generation();
         }
-        let mut contexts = Vec::new();
-        update.base.contexts = self.count();
-        if self.known.len() >= self.most {
-            self.known = HashMap::new();
-            update.base.contexts = FIRST;
-            for context in self.forget_generation() {
+        let (mut contexts, mut routes) = (Vec::new(), Vec::new());
+        (update.base.contexts, update.base.routes) = (self.count(), self.count_routes());
+        // A new generation is one only for a reader that has contexts of the one before.
+        if self.known.len().max(self.known_routes.len()) >= self.most && !self.known.is_empty() {
+            (self.known, self.known_routes) = (HashMap::new(), HashMap::new());
+            (update.base.contexts, update.base.routes) = (FIRST, Counts::FRESH.routes);
+            let (of_generation, routes_of_generation) = self.forget_generation();
+            for context in of_generation {
                 self.add(context, &mut contexts);
+            }
+            for route in routes_of_generation {
+                self.add_route(route, &mut routes);
             }
         }
         for context in std::mem::take(&mut update.contexts) {
             self.add(context, &mut contexts);
         }
-        update.contexts = contexts;
+        for route in std::mem::take(&mut update.routes) {
+            self.add_route(route, &mut routes);
+        }
+        (update.contexts, update.routes) = (contexts, routes);
         for charge in &mut update.charges {
             charge.context = self.number(charge.context);
+            charge.route = self.route(charge.route);
         }
         if !update.charges.is_sorted() {
             let (weights, squares) = (&mut update.weights, &mut update.squares);
@@ -65,8 +88,9 @@ impl Join {
         Update {
             from_ns: last.from_ns,
             to_ns: last.to_ns,
-            base: Counts { contexts: FIRST, ..last.end() },
+            base: Counts { contexts: FIRST, routes: Counts::FRESH.routes, ..last.end() },
             contexts: self.generation,
+            routes: self.routes,
             accounting: last.accounting.clone(),
             ..Update::default()
         }
@@ -77,9 +101,33 @@ impl Join {
         FIRST.saturating_add(u32::try_from(self.known.len()).unwrap_or(u32::MAX))
     }
 
-    fn forget_generation(&mut self) -> Vec<NewContext> {
+    /// Routes of the new stream's generation.
+    fn count_routes(&self) -> u32 {
+        Counts::FRESH.routes.saturating_add(u32::try_from(self.known_routes.len()).unwrap_or(u32::MAX))
+    }
+
+    fn forget_generation(&mut self) -> (Vec<NewContext>, Vec<NewRoute>) {
         self.numbers.truncate(FIRST as usize);
-        std::mem::take(&mut self.generation)
+        self.route_numbers.truncate(Counts::FRESH.routes as usize);
+        (std::mem::take(&mut self.generation), std::mem::take(&mut self.routes))
+    }
+
+    fn route(&self, id: RouteId) -> RouteId {
+        let Some(&number) = self.route_numbers.get(id.index()) else { return RouteId::EMPTY.cut() };
+        let there = RouteId::new(number);
+        if id.is_cut() { there.cut() } else { there }
+    }
+
+    /// The next route of the old stream, and of the new one if that has none such.
+    fn add_route(&mut self, route: NewRoute, new: &mut Vec<NewRoute>) {
+        let next = self.count_routes();
+        let there = NewRoute { parent: self.route(route.parent), ..route };
+        let number = *self.known_routes.entry(there).or_insert(next);
+        if number == next {
+            new.push(there);
+        }
+        self.route_numbers.push(number);
+        self.routes.push(route);
     }
 
     fn number(&self, id: ContextId) -> ContextId {

@@ -34,6 +34,7 @@ pub(super) fn fits(update: &Update, metrics: usize) -> bool {
         + update.renamed_processes.len()
         + update.renamed_threads.len()
         + update.contexts.len()
+        + update.routes.len()
         + update.namings.len()
         + update.notes.len();
     items <= RECORD_ITEMS && update.charges.len() <= record_charges(metrics) && names(update) <= RECORD_NAMES
@@ -92,6 +93,7 @@ pub(super) struct Pieces<'a> {
     renamed_processes: &'a [(crate::ProcessId, String)],
     renamed_threads: &'a [(crate::ThreadId, String)],
     contexts: &'a [crate::NewContext],
+    routes: &'a [crate::NewRoute],
     namings: &'a [(crate::CostCentreId, crate::CostCentreId)],
     notes: &'a [String],
     charged: usize,
@@ -114,6 +116,7 @@ impl<'a> Pieces<'a> {
             renamed_processes: &whole.renamed_processes,
             renamed_threads: &whole.renamed_threads,
             contexts: &whole.contexts,
+            routes: &whole.routes,
             namings: &whole.namings,
             notes: &whole.notes,
             charged: 0,
@@ -143,6 +146,7 @@ impl Iterator for Pieces<'_> {
             && room.take(&mut self.renamed_processes, &mut piece.renamed_processes, |(_, name)| name.len())
             && room.take(&mut self.renamed_threads, &mut piece.renamed_threads, |(_, name)| name.len())
             && room.take(&mut self.contexts, &mut piece.contexts, |_| 0)
+            && room.take(&mut self.routes, &mut piece.routes, |_| 0)
             && room.take(&mut self.namings, &mut piece.namings, |_| 0)
             && room.take(&mut self.notes, &mut piece.notes, String::len);
         if defined {
@@ -168,6 +172,7 @@ impl Iterator for Pieces<'_> {
             (&mut base.processes, piece.processes.len()),
             (&mut base.threads, piece.threads.len()),
             (&mut base.contexts, piece.contexts.len()),
+            (&mut base.routes, piece.routes.len()),
         ] {
             *count = count.saturating_add(more as u32);
         }

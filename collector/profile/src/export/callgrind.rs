@@ -15,13 +15,14 @@ use super::{Export, unit_name};
 use crate::ids::CostCentreId;
 use crate::labels::Labels;
 use crate::sanitise;
-use crate::view::{GraphView, LineRow, LinesView};
+use crate::view::{GraphView, LineRow, LinesView, call_lines};
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let profile = export.profile;
     let graph = GraphView::new(profile, export.selection);
     let lines = LinesView::new(profile, export.selection).functions;
     let lines: HashMap<CostCentreId, Vec<LineRow>> = lines.into_iter().map(|it| (it.function, it.lines)).collect();
+    let calls = call_lines(profile, export.selection);
     let metric = export.metric();
     writeln!(out, "# callgrind format\nversion: 1\ncreator: ccsd {}", profile.session().version)?;
     for pid in profile.session().pids.iter().take(1) {
@@ -40,29 +41,40 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut names = Names { labels: profile.full_labels(), known: BTreeSet::new() };
     for node in &graph.nodes {
         let declared = profile.cost_centre(node.function).map_or(0, |it| it.line);
-        let file = names.file(node.function);
+        let own_file = names.file(node.function);
         let (image, function) = (names.image(node.function), names.function(node.function));
-        writeln!(out, "ob={image}\nfl={file}\nfn={function}")?;
-        for line in lines.get(&node.function).into_iter().flatten() {
+        writeln!(out, "ob={image}\nfl={own_file}\nfn={function}")?;
+        for line in lines.get(&node.function).into_iter().flatten().filter(|line| line.samples > 0 || line.weight > 0) {
             let number = if line.line == 0 { declared } else { line.line };
             // A body that the function includes from another file.
-            let elsewhere = line.line > 0 && !line.file.is_empty() && sanitise(&line.file) != file;
+            let elsewhere = line.line > 0 && !line.file.is_empty() && sanitise(&line.file) != own_file;
             if elsewhere {
                 writeln!(out, "fi={}", sanitise(&line.file))?;
             }
             writeln!(out, "{number} {}", line.weight)?;
             if elsewhere {
-                writeln!(out, "fe={file}")?;
+                writeln!(out, "fe={own_file}")?;
             }
         }
         for arc in &node.callees {
             let file = names.file(arc.function);
-            let (image, function) = (names.image(arc.function), names.function(arc.function));
+            let (mut image, mut function) = (names.image(arc.function), names.function(arc.function));
             if arc.approximate {
                 writeln!(out, "# approximate: the callee may be another in a part of this")?;
             }
-            writeln!(out, "cob={image}\ncfi={file}\ncfn={function}\ncalls={} 0", arc.samples.max(1))?;
-            writeln!(out, "{declared} {}", arc.self_weight.saturating_add(arc.child_weight))?;
+            for (line, sums) in calls.get(&(node.function, arc.function)).into_iter().flatten() {
+                let line = profile.line(*line).filter(|line| line.line > 0);
+                let elsewhere = line.filter(|line| !line.file.is_empty() && sanitise(&line.file) != own_file);
+                if let Some(line) = elsewhere {
+                    writeln!(out, "fi={}", sanitise(&line.file))?;
+                }
+                writeln!(out, "cob={image}\ncfi={file}\ncfn={function}\ncalls={} 0", sums.samples.max(1))?;
+                writeln!(out, "{} {}", line.map_or(declared, |line| line.line), sums.weight)?;
+                if elsewhere.is_some() {
+                    writeln!(out, "fe={own_file}")?;
+                }
+                (image, function) = (names.image(arc.function), names.function(arc.function));
+            }
         }
         writeln!(out)?;
     }

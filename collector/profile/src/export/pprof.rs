@@ -9,9 +9,9 @@ use flate2::write::GzEncoder;
 use hashbrown::HashMap;
 use prost::Message;
 
-use super::walk::{frame_name, walk};
+use super::walk::{frame_index, frame_name, walk_routes};
 use super::{Export, unit_name};
-use crate::ids::{CostCentreId, LineId};
+use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::model::Unit;
 use crate::sanitise;
 use crate::view::FlatView;
@@ -198,15 +198,29 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let labels = profile.full_labels();
     // Weight and number of the samples: [not sampled] has a weight alone.
     let mut sampled = (0u64, 0u64);
-    walk(export, |stack| {
+    let mut calls = (RouteId::EMPTY, HashMap::new());
+    // Of each function the last stack that it was seen on.
+    let mut seen = vec![0; profile.cost_centres().len() + 1];
+    let mut stacks = 0u64;
+    walk_routes(export, |stack| {
+        if calls.0 != stack.route {
+            calls = (stack.route, profile.calls_of(stack.route));
+        }
         if stack.samples > 0 {
             sampled = (sampled.0.saturating_add(stack.weight), sampled.1.saturating_add(stack.samples));
         }
         let mut location_id = Vec::with_capacity(stack.functions.len());
-        // Leaf first; only of the leaf is the line known.
-        for (&function, line) in
-            stack.functions.iter().rev().zip([stack.line].into_iter().chain(std::iter::repeat(LineId::UNKNOWN)))
-        {
+        stacks += 1;
+        // Leaf first. Of a function that is there more than once, only the latest activation's line is known, unless all
+        // have the same.
+        for (depth, &function) in stack.functions.iter().rev().enumerate() {
+            let before = seen.get_mut(frame_index(profile, function)).map(|seen| std::mem::replace(seen, stacks));
+            let line = match (depth, calls.1.get(&function)) {
+                (0, _) => stack.line,
+                (_, Some(calls)) if before != Some(stacks) => calls.latest,
+                (_, Some(calls)) => calls.only,
+                (_, None) => LineId::UNKNOWN,
+            };
             let next = locations.len() as u64 + 1;
             let location = *locations.entry((function, line)).or_insert_with(|| {
                 let centre = profile.cost_centre(function);

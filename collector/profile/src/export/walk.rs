@@ -1,9 +1,11 @@
 //! Every charge with its stack.
 
-use super::Export;
 use std::borrow::Cow;
 
-use crate::ids::{CostCentreId, LineId, ThreadId};
+use hashbrown::HashMap;
+
+use super::Export;
+use crate::ids::{CostCentreId, LineId, RouteId, ThreadId};
 use crate::labels::Labels;
 use crate::profile::Profile;
 use crate::sanitise;
@@ -30,6 +32,8 @@ pub(super) struct Stack<'a> {
     pub(super) functions: &'a [CostCentreId],
     /// Where the innermost function ran, if it is shown and the line is known.
     pub(super) line: LineId,
+    /// From where its callers made their calls; the empty one where that was not asked for.
+    pub(super) route: RouteId,
     pub(super) samples: u64,
     /// By the metric of the selection.
     pub(super) weight: u64,
@@ -101,40 +105,53 @@ impl<'a> Room<'a> {
 /// What this takes in all is limited in proportion to the number of rows: a row of a few bytes in a file can have a very
 /// deep stack. What goes beyond is shown with its outer callers and `[elided]`; see [`shortened`].
 pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
-    walk_rows(export, visit).0
+    walk_rows(export, false, visit).0
+}
+
+/// The same with the routes of the stacks, each by itself.
+pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
+    walk_rows(export, true, visit).0
 }
 
 /// The weight of stacks that [`walk`] shows only in part.
 pub(super) fn shortened(export: &Export<'_>) -> u64 {
-    walk_rows(export, |_| {}).1
+    walk_rows(export, false, |_| {}).1
 }
 
-fn walk_rows(export: &Export<'_>, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {
+fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {
     let (profile, selection) = (export.profile, export.selection);
     let shown = profile.shown(selection);
     struct Row {
         context: usize,
         thread: ThreadId,
         line: LineId,
+        route: RouteId,
         samples: u64,
         /// Where its weights begin.
         weights: usize,
     }
     let metrics = profile.session().metrics.len();
     let (mut rows, mut weights) = (Vec::with_capacity(profile.charge_count()), Vec::new());
+    let mut known = HashMap::new();
     profile.for_each_charge(|charge| {
         if selection.takes_thread(charge.thread) && shown.counts(charge.context) {
-            rows.push(Row {
-                context: shown.context(charge.context).index(),
-                thread: charge.thread,
-                line: if shown.shows_leaf(charge.context) { charge.line } else { LineId::UNKNOWN },
-                samples: charge.samples,
-                weights: weights.len(),
-            });
-            weights.extend_from_slice(charge.weights);
+            let context = shown.context(charge.context).index();
+            let route = if routes { charge.route } else { RouteId::EMPTY };
+            let (thread, line) = (charge.thread, shown.line(&charge));
+            let at = *known.entry((context, thread, line, route)).or_insert(rows.len());
+            let Some(row) = rows.get_mut(at) else {
+                rows.push(Row { context, thread, line, route, samples: charge.samples, weights: weights.len() });
+                weights.extend_from_slice(charge.weights);
+                return;
+            };
+            row.samples = row.samples.saturating_add(charge.samples);
+            for (sum, weight) in weights.iter_mut().skip(row.weights).zip(charge.weights) {
+                *sum = u64::saturating_add(*sum, *weight);
+            }
         }
     });
-    rows.sort_by_key(|row| (row.context, row.thread, row.line));
+    drop(known);
+    rows.sort_by_key(|row| (row.context, row.thread, row.line, row.route));
     let mut functions = Vec::new();
     let mut room = Room::new(profile, rows.len());
     let mut shortened = 0u64;
@@ -154,13 +171,17 @@ fn walk_rows(export: &Export<'_>, mut visit: impl FnMut(&Stack<'_>)) -> (Total, 
                 continue;
             }
             let is_short = functions.len() <= SHORT_ENTRIES && bytes <= SHORT_BYTES;
-            let functions = if is_short || room.take(functions.len(), bytes) {
+            let is_whole = is_short || room.take(functions.len(), bytes);
+            let functions = if is_whole {
                 &functions
             } else {
                 shortened = shortened.saturating_add(weight);
                 &*short.get_or_insert_with(|| room.shorten(&functions))
             };
-            visit(&Stack { thread: row.thread, functions, line: row.line, samples: row.samples, weight, weights });
+            let &Row { thread, samples, .. } = row;
+            // The lines are those of functions that are left out.
+            let (line, route) = if is_whole { (row.line, row.route) } else { (LineId::UNKNOWN, RouteId::EMPTY) };
+            visit(&Stack { thread, functions, line, route, samples, weight, weights });
         }
     });
     (total, shortened)

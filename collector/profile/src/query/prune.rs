@@ -47,12 +47,14 @@ impl Profile {
         let named = self.named();
         let table = named.contexts();
         let contexts = named.remade(&mut new, shown);
+        let routes = self.copied_routes(&mut new, |id| Some(self.real(id)).filter(|&real| !is_small(real)));
+        new.merges_functions = self.merges_functions;
         let profile = self.charge_to(new, |new, charge| {
             let context = named.context(charge.context);
             let kept = table.leaf(context).is_none_or(|leaf| shown(leaf) == leaf);
             // The line is one of the function that ran.
             let line = if kept { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
-            Some((contexts.get(context.index()).copied()?, line))
+            Some((contexts.get(context.index()).copied()?, line, routes.of(charge.route)))
         });
         Pruned { profile, other, functions }
     }

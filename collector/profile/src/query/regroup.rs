@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::group::Groups;
 use super::lexical::{Definer, Definers, outer};
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId, ThreadId};
 use crate::limits::Limits;
 use crate::marked::MARK;
 use crate::model::{CostCentre, Image};
@@ -141,7 +141,7 @@ impl Profile {
                 new.uncertain = uncertain;
                 self.charge_to(new, |new, charge| {
                     let &(context, _) = contexts.get(shown.context(charge.context).index())?;
-                    Some((context, self.copied_line(new, charge.line)))
+                    Some((context, self.copied_line(new, charge.line), RouteId::EMPTY))
                 })
             }
         }
@@ -162,16 +162,21 @@ impl Profile {
             new.add_cost_centre(centre.clone());
         }
         let contexts = shown.remade(&mut new, |function| function);
+        let visible = selection.visible(self);
+        let routes = self.copied_routes(&mut new, |id| {
+            let real = self.real(id);
+            let shows = |visible: &Vec<bool>| visible.get(real.index()).copied().unwrap_or(false);
+            visible.as_ref().is_none_or(shows).then_some(real)
+        });
+        new.merges_functions = self.merges_functions;
         let root = new.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
         self.charge_to(new, |new, charge| {
             if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
                 return None;
             }
             let context = contexts.get(shown.context(charge.context).index()).copied()?;
-            // The line is one of the function that ran.
-            let leaf = shown.shows_leaf(charge.context);
-            let line = if leaf { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
-            Some((if context == ContextId::ROOT { root } else { context }, line))
+            let line = self.copied_line(new, shown.line(charge));
+            Some((if context == ContextId::ROOT { root } else { context }, line, routes.of(charge.route)))
         })
     }
 
@@ -180,13 +185,8 @@ impl Profile {
         let named = self.named();
         self.charge_to(self.emptied(), |new, charge| {
             let leaf = named.contexts().leaf(named.context(charge.context)).unwrap_or(CostCentreId::ROOT);
-            Some((context(new, charge, leaf), self.copied_line(new, charge.line)))
+            Some((context(new, charge, leaf), self.copied_line(new, charge.line), RouteId::EMPTY))
         })
-    }
-
-    /// A line of this profile in another.
-    pub(super) fn copied_line(&self, new: &mut Profile, id: LineId) -> LineId {
-        self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }
 
     /// A profile of the same session with its processes and threads, under the same ids, and nothing charged.
@@ -205,11 +205,11 @@ impl Profile {
     pub(super) fn charge_to(
         &self,
         mut new: Profile,
-        mut place: impl FnMut(&mut Profile, &Charge<'_>) -> Option<(ContextId, LineId)>,
+        mut place: impl FnMut(&mut Profile, &Charge<'_>) -> Option<(ContextId, LineId, RouteId)>,
     ) -> Profile {
         self.for_each_charge(|charge| {
-            let Some((context, line)) = place(&mut new, &charge) else { return };
-            new.charge_sums((charge.thread, context, line), &charge);
+            let Some((context, line, route)) = place(&mut new, &charge) else { return };
+            new.charge_sums((charge.thread, context, line, route), &charge);
         });
         new.accounting = self.accounting.clone();
         new.crashes.clone_from(&self.crashes);

@@ -11,6 +11,7 @@
 //! Names in views are as the profiled program has them: pass them through [`sanitise`](crate::sanitise) before they go to
 //! a terminal.
 
+mod calls;
 mod column;
 mod cycles;
 mod diff;
@@ -42,6 +43,7 @@ use crate::labels::{Definition, labelled};
 use crate::profile::Profile;
 use crate::squares::Squares;
 
+pub(crate) use calls::call_lines;
 pub use column::Column;
 pub use cycles::{Cycle, CycleRow, CyclesView};
 pub use diff::{DiffRow, DiffSide, DiffView, Run};

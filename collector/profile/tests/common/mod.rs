@@ -80,6 +80,24 @@ impl Maker {
         context
     }
 
+    /// Charges a stack, root first, of functions and the lines that they are at; 0 is a line that is not known.
+    pub fn charge_sites(&mut self, tid: u32, stack: &[(&str, u32)], weight: u64) {
+        let thread = self.thread(tid);
+        let (mut context, mut route, mut line) = (ContextId::ROOT, RouteId::EMPTY, LineId::UNKNOWN);
+        let mut caller = None;
+        for &(name, number) in stack {
+            let function = self.function(name);
+            if let Some(caller) = caller {
+                route = self.profile.routes_mut().push(route, caller, line);
+            }
+            context = self.profile.contexts_mut().push(context, function);
+            line = if number == 0 { LineId::UNKNOWN } else { self.profile.add_line("demo.c", number) };
+            caller = Some(function);
+        }
+        self.profile.charge_route(thread, context, line, route, &[weight]);
+        self.profile.accounting_mut().received += 1;
+    }
+
     pub fn find(&self, name: &str) -> CostCentreId {
         let position = self.profile.cost_centres().iter().position(|f| f.linkage_name.as_deref() == Some(name));
         CostCentreId::new(u32::try_from(position.unwrap()).unwrap())

@@ -1,0 +1,54 @@
+//! From which lines calls were made: the outgoing arcs of the graph view by line.
+
+use hashbrown::HashMap;
+
+use super::walk::{is_marked, sums_of};
+use super::{Selection, Sums, function, walk_contexts};
+use crate::ids::{CostCentreId, LineId, RouteId};
+use crate::profile::Profile;
+
+/// The lines of calls from the first to the second function, those with the most weight first. Their weights are together
+/// that of the outgoing arc of the [`GraphView`](super::GraphView): the call is that of the caller's latest activation. [`LineId::UNKNOWN`] where its line is not
+/// known.
+pub(crate) type CallLines = HashMap<(CostCentreId, CostCentreId), Vec<(LineId, Sums)>>;
+
+/// The lines of all calls.
+pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> CallLines {
+    let shown = profile.shown(selection);
+    // By context and route, over all threads and lines.
+    let mut charged: HashMap<(usize, RouteId), Sums> = HashMap::new();
+    profile.for_each_charge(|charge| {
+        if selection.takes_thread(charge.thread) && shown.counts(charge.context) {
+            let key = (shown.context(charge.context).index(), charge.route);
+            charged.entry(key).or_default().add(sums_of(&charge, selection));
+        }
+    });
+    let mut charged: Vec<((usize, RouteId), Sums)> = charged.into_iter().collect();
+    charged.sort_unstable_by_key(|(key, _)| *key);
+    let mut sums: HashMap<(CostCentreId, CostCentreId, LineId), Sums> = HashMap::new();
+    let mut latest = (RouteId::EMPTY, HashMap::new());
+    walk_contexts(profile, &shown, selection, |id, visible| {
+        let first = charged.partition_point(|((context, _), _)| *context < id.index());
+        for ((_, route), of_route) in charged.iter().skip(first).take_while(|((context, _), _)| *context == id.index())
+        {
+            if latest.0 != *route {
+                latest = (*route, profile.calls_of(*route));
+            }
+            for pair in visible.entries().windows(2) {
+                let &[caller, callee] = pair else { continue };
+                if is_marked(caller) {
+                    let line = latest.1.get(&function(caller)).map_or(LineId::UNKNOWN, |calls| calls.latest);
+                    sums.entry((function(caller), function(callee), line)).or_default().add(*of_route);
+                }
+            }
+        }
+    });
+    let mut lines = CallLines::new();
+    for ((caller, callee, line), sums) in sums {
+        lines.entry((caller, callee)).or_default().push((line, sums));
+    }
+    for lines in lines.values_mut() {
+        lines.sort_unstable_by_key(|(line, sums)| (std::cmp::Reverse(sums.weight), *line));
+    }
+    lines
+}
