@@ -78,7 +78,7 @@ pub struct LinesView {
 
 impl LinesView {
     /// What [`LinesView::sort`] can order by.
-    pub const COLUMNS: &[Column] = &[Column::Own, Column::Inherited, Column::Samples, Column::Name];
+    pub const COLUMNS: &[Column] = &[Column::Inherited, Column::Own, Column::Samples, Column::Name];
 
     /// Orders the functions by a column instead of self weight, and their lines: by name is by file and number.
     pub fn sort(&mut self, by: Column) {

@@ -1,0 +1,213 @@
+//! Lines of callers against raw stacks: what a line has is the weight of the stacks that have a frame there.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccsd_profile::export::{Export, Format};
+use ccsd_profile::view::{LinesView, Selection};
+use ccsd_profile::*;
+use common::{Maker, session};
+use proptest::prelude::*;
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// Thread, frames from the root on (function, line or 0), weight.
+type Stack = (u32, Vec<(usize, u32)>, u64);
+/// By function and line: self and inherited weight.
+type Lines = BTreeMap<(String, u32), (u64, u64)>;
+/// By caller, its line, and callee.
+type Calls = BTreeMap<(String, u32, String), u64>;
+
+fn stacks() -> impl Strategy<Value = Vec<Stack>> {
+    let frame = (0..NAMES.len(), 0..4u32);
+    prop::collection::vec((1..3u32, prop::collection::vec(frame, 1..12), 1..100u64), 1..40)
+}
+
+fn charge(maker: &mut Maker, (thread, frames, weight): &Stack) {
+    let frames: Vec<(&str, u32)> =
+        frames.iter().map(|&(function, line)| (NAMES[function], line_of(function, line))).collect();
+    maker.charge_sites(*thread, &frames, *weight);
+}
+
+/// The last function has no debug information, the others all of it.
+fn line_of(function: usize, line: u32) -> u32 {
+    if function + 1 == NAMES.len() { 0 } else { 10 * function as u32 + line + 11 }
+}
+
+fn profile_of(stacks: &[Stack]) -> Profile {
+    let mut maker = Maker::new();
+    stacks.iter().for_each(|stack| charge(&mut maker, stack));
+    maker.profile
+}
+
+fn raw_lines(stacks: &[Stack], hidden: &[usize], thread: Option<u32>) -> Lines {
+    let mut lines = Lines::new();
+    for (of, frames, weight) in stacks {
+        if thread.is_some_and(|thread| thread != *of) {
+            continue;
+        }
+        let visible = frames.iter().filter(|(function, _)| !hidden.contains(function));
+        let places: Vec<_> =
+            visible.map(|&(function, line)| (NAMES[function].to_owned(), line_of(function, line))).collect();
+        let Some(leaf) = places.last() else {
+            lines.entry(("[root]".to_owned(), 0)).or_default().0 += weight;
+            continue;
+        };
+        lines.entry(leaf.clone()).or_default().0 += weight;
+        for place in places.iter().collect::<BTreeSet<_>>() {
+            lines.entry(place.clone()).or_default().1 += weight;
+        }
+    }
+    // Where no line is known, callers have none.
+    lines.retain(|(_, line), (own, _)| *line > 0 || *own > 0);
+    lines.iter_mut().filter(|((_, line), _)| *line == 0).for_each(|(_, (own, all))| *all = *own);
+    lines
+}
+
+fn shown_lines(profile: &Profile, selection: &Selection) -> Lines {
+    let functions = LinesView::new(profile, selection).functions;
+    let rows = functions.iter().flat_map(|it| it.lines.iter().map(|line| (it.name.clone(), line)));
+    rows.map(|(name, row)| ((name, row.line), (row.weight, row.inherited_weight))).collect()
+}
+
+fn raw_calls(stacks: &[Stack]) -> Calls {
+    let mut calls = Calls::new();
+    for (_, frames, weight) in stacks {
+        let functions: BTreeSet<usize> = frames.iter().map(|frame| frame.0).collect();
+        for function in functions {
+            let latest = frames.iter().rposition(|frame| frame.0 == function).unwrap();
+            if let Some(callee) = frames.get(latest + 1) {
+                let line = line_of(function, frames[latest].1);
+                *calls.entry((NAMES[function].to_owned(), line, NAMES[callee.0].to_owned())).or_default() += weight;
+            }
+        }
+    }
+    calls
+}
+
+/// The calls of a callgrind file.
+fn callgrind_calls(profile: &Profile) -> Calls {
+    let mut text = Vec::new();
+    Export::new(profile, &Selection::all()).write(Format::Callgrind, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let mut name = |text: &str| match text.split_once(' ') {
+        Some((number, name)) => {
+            names.insert(number.to_owned(), name.to_owned());
+            name.to_owned()
+        }
+        None => names[text].clone(),
+    };
+    let (mut caller, mut callee, mut is_call) = (String::new(), String::new(), false);
+    let mut calls = Calls::new();
+    for line in text.lines() {
+        if let Some(text) = line.strip_prefix("fn=") {
+            caller = name(text);
+        } else if let Some(text) = line.strip_prefix("cfn=") {
+            callee = name(text);
+        } else if std::mem::replace(&mut is_call, line.starts_with("calls=")) {
+            let (line, weight) = line.split_once(' ').unwrap();
+            let line: u32 = line.parse().unwrap();
+            // Calls without a line stand where the function is declared.
+            let line = if line == 3 { 0 } else { line };
+            *calls.entry((caller.clone(), line, callee.clone())).or_default() += weight.parse::<u64>().unwrap();
+        }
+    }
+    calls
+}
+
+proptest! {
+    #[test]
+    fn a_line_has_the_stacks_with_a_frame_there(stacks in stacks(), hidden in prop::collection::vec(0..NAMES.len(), 0..3)) {
+        let profile = profile_of(&stacks);
+        prop_assert_eq!(shown_lines(&profile, &Selection::all()), raw_lines(&stacks, &[], None));
+        let thread = profile.threads().iter().position(|thread| thread.tid == 1);
+        if let Some(thread) = thread {
+            let one = Selection::all().threads([ThreadId::new(thread as u32)]);
+            prop_assert_eq!(shown_lines(&profile, &one), raw_lines(&stacks, &[], Some(1)));
+        }
+        let id = |name: &str| profile.cost_centres().iter().position(|it| it.linkage_name.as_deref() == Some(name));
+        let ids: Vec<_> = hidden.iter().filter_map(|&it| id(NAMES[it])).map(|id| CostCentreId::new(id as u32)).collect();
+        let hiding = Selection::all().hide(ids);
+        let expected = raw_lines(&stacks, &hidden, None);
+        let shown: Lines = shown_lines(&profile, &hiding);
+        let with_root = |lines: &Lines| lines.iter().filter(|((name, _), _)| name != "[root]").map(|(a, b)| (a.clone(), *b)).collect::<Lines>();
+        prop_assert_eq!(with_root(&shown), with_root(&expected));
+        prop_assert_eq!(with_root(&shown_lines(&profile.selected(&hiding), &Selection::all())), with_root(&expected));
+    }
+
+    #[test]
+    fn a_call_has_its_line(stacks in stacks()) {
+        let profile = profile_of(&stacks);
+        prop_assert_eq!(callgrind_calls(&profile), raw_calls(&stacks));
+    }
+
+    #[test]
+    fn streams_generations_and_halves_have_the_same_lines(stacks in stacks(), cut in 0..40usize, generation in any::<bool>()) {
+        let whole = profile_of(&stacks);
+        let (early, late) = stacks.split_at(cut.min(stacks.len()));
+        let mut maker = Maker::new();
+        let mut reader = Profile::new(session(), Limits::reading());
+        let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+        for part in [early, late] {
+            part.iter().for_each(|stack| charge(&mut maker, stack));
+            let update = maker.profile.take_update();
+            encoder.write(&update).unwrap();
+            reader.apply(&update).unwrap();
+            if generation {
+                maker.profile.begin_generation();
+            }
+        }
+        let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
+        prop_assert!(matches!(loaded.recovery, Recovery::Whole));
+        let mut merged = profile_of(late);
+        merged.merge(&profile_of(early)).unwrap();
+        let mut copy = Profile::new(session(), Limits::reading());
+        copy.apply(&reader.snapshot()).unwrap();
+        for profile in [&reader, &loaded.profile, &merged, &copy] {
+            prop_assert_eq!(profile.canonical(), whole.canonical());
+            prop_assert_eq!(shown_lines(profile, &Selection::all()), raw_lines(&stacks, &[], None));
+            prop_assert_eq!(callgrind_calls(profile), raw_calls(&stacks));
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_is_missing_and_counted(stacks in stacks(), route_bytes in 0..6_000usize) {
+        let mut maker = Maker::with(session(), Limits { route_bytes, ..Limits::default() });
+        stacks.iter().for_each(|stack| charge(&mut maker, stack));
+        let profile = maker.profile;
+        prop_assert!(profile.routes().bytes() <= route_bytes.max(64), "{} of {route_bytes}", profile.routes().bytes());
+        let (shown, raw) = (shown_lines(&profile, &Selection::all()), raw_lines(&stacks, &[], None));
+        let total = |lines: &Lines| lines.values().map(|line| line.0).sum::<u64>();
+        prop_assert_eq!(total(&shown), total(&raw));
+        for (place, (own, all)) in &shown {
+            // Never more than there is.
+            prop_assert!(raw.get(place).is_some_and(|raw| raw.0 == *own && raw.1 >= *all), "{place:?}");
+        }
+        let cut = LinesView::new(&profile, &Selection::all()).cut_weight;
+        let missing = profile.accounting().shed.get(Shed::Routes);
+        prop_assert_eq!(cut > 0, missing > 0);
+        if missing == 0 {
+            prop_assert_eq!(shown, raw);
+        }
+        // Calls whose line is not sure have none.
+        let raw = raw_calls(&stacks);
+        for ((caller, line, callee), weight) in callgrind_calls(&profile) {
+            prop_assert!(line == 0 || raw.get(&(caller, line, callee)).is_some_and(|raw| *raw >= weight));
+        }
+    }
+}
+
+#[test]
+fn recursion_makes_no_more_routes() {
+    let mut maker = Maker::new();
+    for depth in 1..200 {
+        let mut stack = vec![("main", 1)];
+        stack.extend((0..depth).map(|at| (["even", "odd"][at % 2], 10 + at as u32 % 4)));
+        maker.charge_sites(1, &stack, 1);
+    }
+    // The empty one, main's, and those of four sites, of which each is the latest of its function in turn.
+    assert!(maker.profile.routes().len() <= 16, "{}", maker.profile.routes().len());
+}
