@@ -147,7 +147,7 @@ impl Table {
             let (Some(column), Some(&width)) = (self.columns.get(i), widths.get(i)) else { continue };
             let cell = cells.get(i).cloned().unwrap_or_default();
             let shown = match limit(i) {
-                Some(limit) if columns.last() == Some(&i) => cut_name(&cell.text, limit),
+                Some(limit) if columns.last() == Some(&i) => cut_name(&cut_remark(cell.text, limit), limit),
                 Some(limit) => cut(&cell.text, limit),
                 None => cell.text,
             };
@@ -212,6 +212,16 @@ pub fn cut(text: &str, width: usize) -> String {
     let head = taken(text.chars(), room - tail_room);
     let tail: String = taken(text.chars().rev(), tail_room).chars().rev().collect();
     format!("{head}\u{2026}{tail}")
+}
+
+/// A remark such as `[9 more functions; -n 0 shows all]` that is wider than `width`, without what is said beside it.
+fn cut_remark(text: String, width: usize) -> String {
+    match text.split_once("; ") {
+        Some((first, rest)) if text.width() > width && first.trim_start().starts_with('[') && rest.ends_with(']') => {
+            format!("{first}]")
+        }
+        _ => text,
+    }
 }
 
 /// The name of a function in at most `width` columns: template arguments go first, then the end of its parameters or of
@@ -399,6 +409,14 @@ mod tests {
             assert!(shown.width() <= width, "{shown}");
             assert_eq!(shown, expected);
         }
+    }
+
+    #[test]
+    fn remarks_are_cut_at_their_end() {
+        let remark = || "[140 more functions; -n 0 shows all]".to_owned();
+        assert_eq!(cut_remark(remark(), 36), remark());
+        assert_eq!(cut_remark(remark(), 35), "[140 more functions]");
+        assert_eq!(cut_remark("f(int; long)".to_owned(), 4), "f(int; long)");
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod kernel_store;
 
 use std::sync::Arc;
 
-use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, Limits, LineId, Profile, Shed};
+use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, Limits, LineId, Profile, Shed, notes};
 use ccsd_symbolizer::{DebugFileFinder, Door, Function};
 use ccsd_worker::Told;
 use hashbrown::HashMap;
@@ -333,7 +333,7 @@ impl Resolver {
     /// What the images' symbols could not give, one line each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let kernel = self.kernel.as_ref().and_then(KernelNames::trouble);
-        let kernel = kernel.map(|why| format!("kernel functions have no names: {why}"));
+        let kernel = kernel.map(|why| format!("{}: {why}", notes::NAMELESS_KERNEL));
         kernel.into_iter().chain(self.door.notes()).chain(self.image_notes())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Metric, Profile, Session as SessionInfo, Unit};
+use ccsd_profile::{Metric, Profile, Session as SessionInfo, Unit, notes};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::aggregator::Aggregator;
@@ -301,9 +301,10 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
             match layout {
                 Layout::Threads => {}
                 Layout::Compact => choice.notes.push(format!(
-                    "one event per thread and CPU, because {why}: a full ring may lose records about mappings, too"
+                    "{}, because {why}: a full ring may lose records about mappings, too",
+                    notes::COMPACT
                 )),
-                Layout::Cpus => choice.notes.push(format!("{PER_CPU}, because {why}")),
+                Layout::Cpus => choice.notes.push(format!("{} {OTHERS_TOO}, because {why}", notes::PER_CPU)),
             }
             if usual.reads_group() && !spec.reads_group() {
                 choice.notes.push("no TSC cycles: that would take one more event each".to_owned());
@@ -317,7 +318,7 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
 const SHARED: &str = "collected by a daemon: its CPU time is that of the two threads of this session and of what names took, its memory that \
      of all sessions, without that of the process that reads images";
 /// What to know of [`Layout::Cpus`].
-const PER_CPU: &str = "sampled per CPU instead of per thread (samples of other programs are taken, too, and dropped)";
+const OTHERS_TOO: &str = "(samples of other programs are taken, too, and dropped)";
 
 /// [`Layout::Cpus`] for who asks for it.
 fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
@@ -332,7 +333,7 @@ fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
         choice.spec.event = Event::CpuClock;
         choice.notes.push("no TSC cycles: on a CPU they would be those of whatever ran in between".to_owned());
     }
-    choice.notes.push(PER_CPU.to_owned());
+    choice.notes.push(format!("{} {OTHERS_TOO}", notes::PER_CPU));
     Ok(Layout::Cpus)
 }
 
@@ -366,7 +367,7 @@ impl Prepared {
         let trusted = options.owner.is_none() && options.whole_machine;
         match if trusted { events.open_fatal_signals() } else { Err(Unwatched::Untrusted) } {
             Ok(fatal) => sorter.expect_fatal(fatal),
-            Err(why) => choice.notes.push(format!("no stacks of fatal signals: {why}")),
+            Err(why) => choice.notes.push(format!("{}: {why}", notes::NO_CRASH_STACKS)),
         }
         let spec = *events.spec();
         let held = Held::new(events.ring_bytes());

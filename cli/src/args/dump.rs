@@ -23,6 +23,9 @@ pub struct DumpArgs {
     /// The kernel's part of the stacks, too (root only, and only of threads that do not run)
     #[arg(short, long)]
     pub kernel: bool,
+    /// Names of functions whole, with all parameters and template arguments, as JSON always has them
+    #[arg(long)]
+    pub full_names: bool,
     /// For how long each thread was stopped
     #[arg(long)]
     pub stats: bool,

@@ -303,11 +303,11 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         Column::number("%"),
         Column::number("-> self"),
         Column::number("%"),
-        Column::number("total"),
-        Column::number("%"),
-        Column::number("-> total"),
-        Column::number("%"),
-        Column::text("image").at_most(IMAGE_WIDTH),
+        Column::number("total").if_room(),
+        Column::number("%").if_room(),
+        Column::number("-> total").if_room(),
+        Column::number("%").if_room(),
+        Column::text("image").at_most(IMAGE_WIDTH).if_room(),
         Column::text(one),
     ]);
     for row in &view.rows {

@@ -5,6 +5,7 @@ mod fold;
 mod json;
 mod text;
 
+use std::collections::HashMap;
 use std::io::{self, Write, stdout};
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use ccsd_collector::dump::{Dump, dump};
 use ccsd_collector::procfs;
 use ccsd_daemon::By;
 use ccsd_daemon::client::{Client, ClientError};
+use ccsd_profile::{FrameInfo, readable_names};
 use crossbeam_channel::Receiver;
 
 use crate::args::dump::DumpArgs;
@@ -44,7 +46,10 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     let by = service::by(&args.by);
     let pids = processes::find(&args.processes, false)?;
-    let (dumps, mut failures) = take(&pids, args.children, &by);
+    let (mut dumps, mut failures) = take(&pids, args.children, &by);
+    if !args.full_names && !args.json {
+        dumps.iter_mut().for_each(|dump| shorten_names(&mut dump.frames));
+    }
     if dumps.is_empty()
         && let Some(failure) = failures.pop()
     {
@@ -82,7 +87,8 @@ pub fn on_request(
     let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
     let answer = move || {
         for () in requests {
-            let (dumps, failures) = take(&pids, children, &by);
+            let (mut dumps, failures) = take(&pids, children, &by);
+            dumps.iter_mut().for_each(|dump| shorten_names(&mut dump.frames));
             // In place of the status line, if there is one.
             let mut output = "\r\x1b[K".to_owned();
             for dump in &dumps {
@@ -104,6 +110,19 @@ pub fn lines(dumps: &[Dump]) -> Vec<String> {
     let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
     let layout = Layout { width: None, colour: false };
     dumps.iter().flat_map(|dump| text(dump, &shown, layout).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Gives functions the names that reports show: short ones, no two of which are equal.
+fn shorten_names(frames: &mut [FrameInfo]) {
+    let short: HashMap<String, String> = readable_names(frames.iter().map(|frame| frame.function.as_str()))
+        .into_iter()
+        .map(|(name, short)| (name.to_owned(), short.into_owned()))
+        .collect();
+    for frame in frames {
+        if let Some(short) = short.get(&frame.function) {
+            frame.function.clone_from(short);
+        }
+    }
 }
 
 /// The dumps of processes and, if asked for, of their descendants; what could not be had of those that were named.

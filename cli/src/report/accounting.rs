@@ -1,6 +1,6 @@
 //! The head of every report: what was sampled, what became of the samples, and what that cost.
 
-use ccsd_profile::{Accounting, Profile, Session, TruncationReason, sanitise};
+use ccsd_profile::{Accounting, Profile, Session, TruncationReason, notes, sanitise};
 
 use super::file::LoadedFile;
 use crate::dump::crash;
@@ -23,18 +23,23 @@ struct Line {
 }
 
 /// The accounting, each line beginning with `#`. `file` is where the profile was read from, if it was; `question` are lines
-/// about what was asked, by their labels.
+/// about what was asked, by their labels. What only matters when a process dies is said then, and if `verbose`.
 pub fn text(
     profile: &Profile,
     file: Option<&LoadedFile>,
     question: Vec<(&'static str, String)>,
+    verbose: bool,
     layout: Layout,
 ) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
     let mut lines = vec![
         Line { label: "target", text: target(session), tone: Tone::Plain },
         Line { label: "event", text: event(session, accounting), tone: Tone::Plain },
-        Line { label: "samples", text: samples(session, accounting), tone: warn_if(is_lossy(accounting)) },
+        Line {
+            label: "samples",
+            text: samples(session, accounting),
+            tone: warn_if(is_lossy(accounting) || exceeds(accounting)),
+        },
         Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
         Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
@@ -56,7 +61,8 @@ pub fn text(
     for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
         lines.push(Line { label: "file", text: message, tone: Tone::Warning });
     }
-    for note in &session.notes {
+    let matters = |note: &&String| verbose || !profile.crashes().is_empty() || !notes::is_of_crashes(note);
+    for note in session.notes.iter().filter(matters) {
         lines.push(Line { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
     }
     lines.extend(question.into_iter().map(|(label, text)| Line { label, text, tone: Tone::Plain }));
@@ -119,18 +125,33 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
         parts.push(match accounting.own_cpu {
             Some(own) => {
                 let (lasting, once) = (own.lasting(), own.once());
-                format!("ccsd used {} of CPU{}, and {} once", nanoseconds(lasting), share(lasting), nanoseconds(once))
+                let once = nanoseconds(once);
+                format!(
+                    "ccsd used {} of CPU{} and {once} once, to start and read names",
+                    nanoseconds(lasting),
+                    share(lasting)
+                )
             }
             None => format!("ccsd used {} of CPU{}", nanoseconds(accounting.own_cpu_ns), share(accounting.own_cpu_ns)),
         });
     }
-    let notes = match session.notes.len() {
+    let (changing, others): (Vec<&String>, Vec<&String>) =
+        session.notes.iter().partition(|note| notes::changes_what_is_measured(note));
+    let others = match others.len() {
         0 => String::new(),
         some => format!("{}, ", counted(some as u64, "note", "notes")),
     };
-    let text = format!("{}; {notes}-v shows all", parts.join(", "));
-    let lines = wrap(&text, layout.width.unwrap_or(usize::MAX));
-    lines.iter().map(|line| layout.paint(Tone::Faint, line) + "\n").collect()
+    let text = format!("{}; {others}-v shows all", parts.join(", "));
+    let width = layout.width.unwrap_or(usize::MAX);
+    let mut lines = String::new();
+    let mut say = |tone, text: &str| {
+        wrap(text, width).iter().for_each(|line| lines.push_str(&(layout.paint(tone, line) + "\n")));
+    };
+    for note in changing {
+        say(Tone::Warning, &format!("note: {}", sanitise(note)));
+    }
+    say(Tone::Faint, &text);
+    lines
 }
 
 /// Whether the accounting is to be shown in full, because something may move a share by more than a percent, or a limit was
@@ -138,11 +159,20 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
 pub fn is_notable(profile: &Profile) -> bool {
     let accounting = profile.accounting();
     is_lossy(accounting)
+        || exceeds(accounting)
         || is_unseen(accounting)
         || is_doubtful(accounting)
         || limits(accounting).is_some()
         || rate_changed(profile.session(), accounting)
         || !profile.crashes().is_empty()
+}
+
+/// Whether more samples have come than the CPU time explains: one of the two is wrong then. Chance gives two dozen, and where
+/// only user code is sampled, what is expected is rough.
+fn exceeds(accounting: &Accounting) -> bool {
+    let most =
+        accounting.expected.map_or(u64::MAX, |expected| expected.saturating_add(expected / 10).saturating_add(24));
+    accounting.received > most
 }
 
 /// Whether another rate than the session's was in use at some time. A watch whose budget lowers its rate begins a new
@@ -299,15 +329,10 @@ fn cost(accounting: &Accounting) -> String {
     };
     let share = |own: u64| accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(own, all)));
     let phases = accounting.own_cpu.map_or_else(String::new, |phases| {
-        let once: Vec<String> = phases
-            .iter()
-            .filter(|(phase, ns)| phase.is_once() && *ns > 0)
-            .map(|(phase, ns)| format!("{} {}", phase.text(), nanoseconds(ns)))
-            .collect();
-        let (lasting, sum) = (phases.lasting(), nanoseconds(phases.once()));
-        format!("; {} CPU{} as long as it ran, {sum} once ({})", nanoseconds(lasting), share(lasting), once.join(", "))
+        let (lasting, once) = (phases.lasting(), nanoseconds(phases.once()));
+        format!(": {}{} while it ran and {once} once", nanoseconds(lasting), share(lasting))
     });
-    format!("{target}; ccsd {own} CPU{}, {peak} peak{phases}", share(accounting.own_cpu_ns))
+    format!("{target}; ccsd {own} CPU{}{phases}; {peak} peak", share(accounting.own_cpu_ns))
 }
 
 /// Which tables were full, if any was.
@@ -371,13 +396,13 @@ mod tests {
     #[test]
     fn all_is_said_in_few_lines() {
         assert_eq!(
-            text(&profile(), None, Vec::new(), Layout::PLAIN),
+            text(&profile(), None, Vec::new(), true, Layout::PLAIN),
             "# target   xz 'a b' (PID 7) on vm, 1970-01-01 00:00:00 UTC\n\
              # event    cpu-clock:u at 999 Hz of CPU time, for 4.32 s\n\
              # samples  about 4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
              # stacks   4,300 complete, 12 truncated (10 no unwind information, 2 stack copy too small); \
              0 unsymbolised, 0 elided\n\
-             # cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%), 20.0 MiB peak\n"
+             # cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%); 20.0 MiB peak\n"
         );
     }
 
@@ -390,7 +415,7 @@ mod tests {
         let pace = &mut profile.accounting_mut().pace;
         pace.spend(499, 1_500_000_000);
         pace.changes = 1;
-        let said = text(&profile, None, Vec::new(), Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), true, Layout::PLAIN);
         assert!(said.contains("\n# rates    999 Hz for 2.00 s, 499 Hz for 1.50 s\n# samples "), "{said}");
         let pace = &mut profile.accounting_mut().pace;
         (pace.budget_ppm, pace.target_cost_ns, pace.own_cost_ns) = (5_000, 16_040, 8_000);
@@ -408,7 +433,7 @@ mod tests {
         assert_eq!(unseen(profile.accounting()), None);
         let split = NotSampled::split(431_000_000, &[(Unseen::Ended, 400_000_000)]);
         profile.accounting_mut().not_sampled = Some(split);
-        let said = text(&profile, None, Vec::new(), Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), true, Layout::PLAIN);
         assert!(
             said.contains(
                 "undelivered\n# unseen   431 ms of CPU time (10.00%) is in no sample and counts as [not sampled]: 400 ms of \
@@ -426,16 +451,42 @@ mod tests {
         let parts = [(Phase::Start, 2_000_000), (Phase::Images, 20_000_000), (Phase::Sampling, 9_000_000)];
         profile.accounting_mut().own_cpu = Some(OwnCpu::split(38_000_000, &parts));
         let said = line(&profile, Layout::PLAIN);
-        assert!(said.contains(" ccsd used 16.0 ms of CPU (0.37%), and 22.0 ms once; "), "{said}");
-        let said = text(&profile, None, Vec::new(), Layout::PLAIN);
-        let cost = "# cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%), 20.0 MiB peak; 16.0 ms CPU (0.37%) as long as it ran, \
-                    22.0 ms once (start-up 2.00 ms, images and names 20.0 ms)\n";
+        assert!(
+            said.contains(" ccsd used 16.0 ms of CPU (0.37%) and 22.0 ms once, to start and read names; "),
+            "{said}"
+        );
+        let said = text(&profile, None, Vec::new(), true, Layout::PLAIN);
+        let cost = "# cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%): 16.0 ms (0.37%) while it ran and 22.0 ms once; 20.0 MiB peak\n";
         assert!(said.ends_with(cost), "{said}");
     }
 
     #[test]
+    fn notes_that_change_what_is_measured_are_said_by_themselves() {
+        let mut profile = profile();
+        let known = |profile: &mut Profile, note: &str| profile.session_mut().notes.push(note.to_owned());
+        known(&mut profile, "no hardware cycle counter here: sampling by the CPU clock");
+        known(&mut profile, &format!("{}: no tracefs", notes::NO_CRASH_STACKS));
+        assert!(line(&profile, Layout::PLAIN).ends_with("; 2 notes, -v shows all\n"));
+        known(&mut profile, &format!("{}: it takes root", notes::USER_ONLY));
+        let said = line(&profile, Layout::PLAIN);
+        assert!(said.starts_with("note: user code only: it takes root\n4,312 samples "), "{said}");
+        assert!(said.ends_with("; 2 notes, -v shows all\n"), "{said}");
+        // What matters to nobody while nothing dies is left out of the whole, too.
+        let whole = |verbose| text(&profile, None, Vec::new(), verbose, Layout::PLAIN);
+        assert!(whole(true).contains("fatal signals") && !whole(false).contains("fatal signals"));
+    }
+
+    #[test]
+    fn more_samples_than_the_time_explains_are_pointed_out() {
+        let mut profile = profile();
+        assert!(!is_notable(&profile));
+        profile.accounting_mut().received = 4_315 * 11 / 10 + 25;
+        assert!(is_notable(&profile));
+    }
+
+    #[test]
     fn a_terminal_wraps() {
-        let text = text(&profile(), None, Vec::new(), Layout { width: Some(60), colour: false });
+        let text = text(&profile(), None, Vec::new(), true, Layout { width: Some(60), colour: false });
         assert!(text.lines().all(|line| line.starts_with('#') && line.chars().count() <= 60), "{text}");
     }
 
@@ -444,7 +495,7 @@ mod tests {
         let mut profile = profile();
         profile.session_mut().target = "x\n# samples  all".to_owned();
         profile.session_mut().notes.push("a\x1b[2Jb".to_owned());
-        let text = text(&profile, None, Vec::new(), Layout::PLAIN);
+        let text = text(&profile, None, Vec::new(), true, Layout::PLAIN);
         assert_eq!(text.lines().count(), 6);
         assert!(!text.contains('\x1b'));
     }

@@ -30,7 +30,9 @@ fn waiting(profile: &Profile) -> Option<String> {
     let accounting = profile.accounting();
     let cpu = accounting.target_cpu_ns.filter(|_| accounting.duration_ns >= LONG_ENOUGH_NS)?;
     let busy = cpu as f64 / accounting.duration_ns as f64;
-    let pid = profile.session().pids.first().map_or_else(|| "PID".to_owned(), u32::to_string);
+    // A program that ccsd has started has ended by now, and has another number the next time.
+    let started = profile.session().command.first() == Some(&profile.session().target);
+    let pid = profile.session().pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
     (busy < BUSY).then(|| {
         format!(
             "hint: on the CPU for {} of the time; while it runs, `ccsd dump {pid}` shows where it waits",

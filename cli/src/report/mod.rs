@@ -246,15 +246,20 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         if view == View::Summary {
             // The answer first.
             let asked = head.iter().filter(|(label, _)| *label != "view").cloned();
-            let about = accounting::about(&loaded, asked, layout);
             let notable = accounting::is_notable(&loaded.profile) || !loaded.messages().is_empty();
-            let accounting = match args.verbose || notable {
-                true => accounting::text(&loaded.profile, Some(&loaded), head, layout),
-                false => accounting::line(&loaded.profile, layout),
-            };
-            format!("{about}\n{}\n{accounting}", summary::text(&shown))
+            let summary = summary::text(&shown);
+            match args.verbose || notable {
+                true => {
+                    let accounting = accounting::text(&loaded.profile, Some(&loaded), head, args.verbose, layout);
+                    format!("{summary}\n{accounting}")
+                }
+                false => {
+                    let about = accounting::about(&loaded, asked, layout);
+                    format!("{about}\n{summary}\n{}", accounting::line(&loaded.profile, layout))
+                }
+            }
         } else {
-            let accounting = accounting::text(&loaded.profile, Some(&loaded), head, layout);
+            let accounting = accounting::text(&loaded.profile, Some(&loaded), head, args.verbose, layout);
             format!("{accounting}\n{}", view_text(view, &shown))
         }
     };
@@ -311,11 +316,11 @@ fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str
 pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: Layout) -> String {
     let limit = Some(choice::SUMMARY_ROWS);
     let shown = Shown { limit, short: true, file_bytes, ..Shown::new(profile, layout) };
-    let accounting = match verbose || accounting::is_notable(profile) {
-        true => accounting::text(profile, None, Vec::new(), layout),
-        false => accounting::line(profile, layout),
-    };
-    format!("{}{}\n{accounting}", accounting::attached(profile, layout), summary::text(&shown))
+    let summary = summary::text(&shown);
+    match verbose || accounting::is_notable(profile) {
+        true => format!("{summary}\n{}", accounting::text(profile, None, Vec::new(), verbose, layout)),
+        false => format!("{}{summary}\n{}", accounting::attached(profile, layout), accounting::line(profile, layout)),
+    }
 }
 
 /// The first rows of the flat profile, for a profile that grows.

@@ -5,7 +5,7 @@ use ccsd_profile::{CostCentreId, Labels, Unit, sanitise};
 
 use super::{Shown, hints};
 use crate::format::{Scale, percent};
-use crate::style::Tone;
+use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table, cut_name, wrap};
 
 /// Columns of the names of files and images on a terminal.
@@ -53,6 +53,13 @@ pub fn text(shown: &Shown<'_>) -> String {
     if view.chain.len() > 1 {
         text.push('\n');
         text.push_str(&chain(&view).render(layout));
+        if view.chain.iter().skip(steps_left_out(&view).max(1)).any(|step| step.folded == 0 && step.uncertain) {
+            say_after(
+                &mut text,
+                layout,
+                "~ recursion or an interpreter is folded away above: the caller may be another",
+            );
+        }
     }
     text.push('\n');
     text.push_str(&functions(shown, &view).render(layout));
@@ -159,11 +166,23 @@ fn whole(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
+/// Steps of a long chain that are not shown. A line that says that one is left out would take its place.
+fn steps_left_out(view: &SummaryView) -> usize {
+    Some(view.chain.len().saturating_sub(STEPS)).filter(|&steps| steps > 1).unwrap_or(0)
+}
+
+/// A remark below a table.
+fn say_after(text: &mut String, layout: Layout, remark: &str) {
+    for line in wrap(remark, layout.width.unwrap_or(usize::MAX)) {
+        text.push_str(&layout.paint(Tone::Faint, &line));
+        text.push('\n');
+    }
+}
+
 /// The most expensive chain. Of a long one the inner end is shown.
 fn chain(view: &SummaryView) -> Table {
     let mut table = Table::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
-    // A line that says that one is left out would take its place.
-    let left_out = Some(view.chain.len().saturating_sub(STEPS)).filter(|&steps| steps > 1).unwrap_or(0);
+    let left_out = steps_left_out(view);
     let above = left_out + view.chain.iter().take(left_out + 1).map(|step| step.folded).sum::<usize>();
     for (i, step) in view.chain.iter().enumerate().skip(left_out) {
         let between = match (step.folded, step.uncertain, i == left_out && left_out > 0) {
@@ -195,7 +214,8 @@ fn functions(shown: &Shown<'_>, view: &SummaryView) -> Table {
     let mut left_out = (0, 0u64);
     for (part, own) in [(&view.own, true), (&view.others, false)] {
         let most = shown.rows(part.len());
-        let (kept, rest) = part.split_at(if own || shown.limit.is_none() { most } else { most.div_ceil(2) });
+        let (kept, rest) =
+            part.split_at(if own || view.own.is_empty() || shown.limit.is_none() { most } else { most.div_ceil(2) });
         if !own && !kept.is_empty() && !view.own.is_empty() {
             table.rule();
         }

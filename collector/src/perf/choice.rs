@@ -6,6 +6,8 @@
 use std::io;
 use std::str::FromStr;
 
+use ccsd_profile::notes;
+
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES};
 use super::event::open;
 use super::tick;
@@ -130,10 +132,10 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
             Ok(()) => true,
             Err(_) if scope == Scope::Kernel => return Err(Error::KernelRefused),
             Err(_) => {
-                notes.push(
-                    "user code only: kernel stacks need root, CAP_PERFMON, or kernel.perf_event_paranoid at most 1"
-                        .to_owned(),
-                );
+                notes.push(format!(
+                    "{}: kernel stacks need root, CAP_PERFMON, or kernel.perf_event_paranoid at most 1",
+                    notes::USER_ONLY
+                ));
                 false
             }
         },
@@ -203,9 +205,8 @@ fn tick(base: &EventSpec, scope: Scope) -> Result<Choice> {
     // Inherited events whose samples read a group exist since Linux 6.12.
     probe(&spec)
         .map_err(|_| unavailable("this kernel does not read event groups of child threads (Linux 6.12 does)"))?;
-    let note = format!(
-        "sampled by the scheduler's tick, {rate_hz} times a second: what runs in step with it is seen always or never"
-    );
+    let note =
+        format!("{}, {rate_hz} times a second: what runs in step with it is seen always or never", notes::BY_TICK);
     Ok(Choice { spec, notes: vec![note] })
 }
 

@@ -10,6 +10,7 @@ pub mod renew;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use ccsd_profile::notes;
 use hashbrown::HashMap;
 use perf_event_open_sys::bindings::perf_event_attr;
 
@@ -104,8 +105,8 @@ impl EventSet {
         spec.stack_bytes = spec.stack_bytes.min(MAX_STACK_BYTES).min(u32::try_from(fits).unwrap_or(MAX_STACK_BYTES));
         if sample_pages < most {
             notes.push(format!(
-                "the locked-memory allowance gives {} KiB of ring per CPU: {} KiB of stack are copied per sample; \
-                 raise `ulimit -l` or kernel.perf_event_mlock_kb for more",
+                "{} {} KiB of ring per CPU: {} KiB of stack are copied per sample; raise `ulimit -l` or kernel.perf_event_mlock_kb for more",
+                notes::SMALL_RINGS,
                 sample_pages * PAGE / 1024,
                 spec.stack_bytes / 1024
             ));

@@ -57,7 +57,12 @@ pub(crate) fn short(name: &str) -> Cow<'_, str> {
 }
 
 fn form(name: &str, form: Form) -> Cow<'_, str> {
-    // Every rule is about something in brackets.
+    if form == Form::Short
+        && let Some(short) = of_script(name)
+    {
+        return Cow::Owned(short);
+    }
+    // Every other rule is about something in brackets.
     if form == Form::Full || !name.contains(['<', '(', '{', '[']) {
         return Cow::Borrowed(name);
     }
@@ -75,9 +80,25 @@ fn form(name: &str, form: Form) -> Cow<'_, str> {
     }
 }
 
+/// The name of a function of a script, as Python and V8 give it, without the directories of its file: `py::f:app.py`,
+/// `JS:*f app.js:3:8`.
+fn of_script(name: &str) -> Option<String> {
+    let start = match name.split_once(':')? {
+        ("py", rest) if rest.starts_with(':') => name.find(":/")? + 1,
+        ("JS" | "LazyCompile" | "Function" | "Script" | "Eval" | "Callback", _) => {
+            name.find(" /").or_else(|| name.find(" file:///"))? + 1
+        }
+        _ => return None,
+    };
+    let (before, path) = name.split_at(start);
+    let file = path.rsplit('/').next().filter(|file| !file.is_empty())?;
+    Some(format!("{before}{file}"))
+}
+
 /// The names that are shown for these, without those that are shown as they are. No two that differ are shown as one: both
 /// get a longer form.
-pub(crate) fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'n, str>> {
+#[must_use]
+pub fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'n, str>> {
     /// Who has a form.
     enum Owner<'n> {
         One(&'n str, Form),

@@ -88,11 +88,10 @@ const RUST: [(&str, &str); 9] = [
 ];
 
 /// Names of other languages, and of no function.
-const OTHER: [&str; 12] = [
+const OTHER: [&str; 11] = [
     "main.(*T).Method",
     "main.Map[go.shape.int,go.shape.string]",
     "type:.eq.main.T",
-    "JS:*foo /home/x.js:12:3",
     "py::foo:/usr/lib/x.py",
     "Foo.bar(int)",
     "Ljava/util/HashMap;::get(Ljava/lang/Object;)",
@@ -102,6 +101,31 @@ const OTHER: [&str; 12] = [
     "[not sampled]",
     "[other: 3 (x)]",
 ];
+
+#[test]
+fn functions_of_scripts_lose_the_directories_of_their_files() {
+    for (name, expected) in [
+        ("py::f:/srv/app/run.py", "py::f:run.py"),
+        ("py::<module>:/srv/run.py", "py::<module>:run.py"),
+        ("JS:*slowSort /srv/app.js:5:18", "JS:*slowSort app.js:5:18"),
+        ("JS:* file:///srv/app.mjs:1:1", "JS:* app.mjs:1:1"),
+    ] {
+        assert_eq!(short(name), expected);
+    }
+    for name in [
+        "py::join:<frozen posixpath>",
+        "JS:^require node:internal/bootstrap:1:2",
+        "py::detail::cast(int)",
+        "JS:f /srv/",
+    ] {
+        assert!(!short(name).is_empty() && (name.contains('(') || short(name) == name), "{name}");
+    }
+    // Two files of one name keep their directories.
+    let names = ["py::f:/a/run.py", "py::f:/b/run.py", "py::g:/b/run.py"];
+    let shown = shown(names.into_iter());
+    assert_eq!((shown.get(names[0]), shown.get(names[1])), (None, None));
+    assert_eq!(shown[names[2]], "py::g:run.py");
+}
 
 #[test]
 fn names_are_as_people_write_them() {

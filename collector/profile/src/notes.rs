@@ -1,0 +1,28 @@
+//! Notes of a session whose beginnings say how much they matter to a reader.
+
+/// The kernel is not sampled, though it was wanted.
+pub const USER_ONLY: &str = "user code only";
+/// Rings, and with them the copied part of each stack, are smaller than usual.
+pub const SMALL_RINGS: &str = "the locked-memory allowance gives";
+/// CPUs are sampled instead of threads.
+pub const PER_CPU: &str = "sampled per CPU instead of per thread";
+/// Each thread's events share their ring with what tells of its mappings.
+pub const COMPACT: &str = "one event per thread and CPU";
+/// Sampled by the scheduler's tick.
+pub const BY_TICK: &str = "sampled by the scheduler's tick";
+/// The kernel's functions have no names.
+pub const NAMELESS_KERNEL: &str = "kernel functions have no names";
+/// Signals that kill a process are not seen.
+pub const NO_CRASH_STACKS: &str = "no stacks of fatal signals";
+
+/// Whether a note says that something else is measured than usual, so that a reader must see it beside the numbers.
+#[must_use]
+pub fn changes_what_is_measured(note: &str) -> bool {
+    [USER_ONLY, SMALL_RINGS, PER_CPU, COMPACT, BY_TICK, NAMELESS_KERNEL].iter().any(|start| note.starts_with(start))
+}
+
+/// Whether a note matters only where a process has died.
+#[must_use]
+pub fn is_of_crashes(note: &str) -> bool {
+    note.starts_with(NO_CRASH_STACKS)
+}
