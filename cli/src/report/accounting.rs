@@ -16,6 +16,15 @@ const LONGEST_COMMAND: usize = 200;
 /// A target's CPU time of which a share of it says something, nanoseconds.
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
 
+/// What else is said, or has been.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said {
+    /// Target and time stand above already.
+    pub head: bool,
+    /// Everything is asked for: what only matters when a process dies, too.
+    pub verbose: bool,
+}
+
 struct Line {
     label: &'static str,
     text: String,
@@ -23,12 +32,12 @@ struct Line {
 }
 
 /// The accounting, each line beginning with `#`. `file` is where the profile was read from, if it was; `question` are lines
-/// about what was asked, by their labels. What only matters when a process dies is said then, and if `verbose`.
+/// about what was asked, by their labels.
 pub fn text(
     profile: &Profile,
     file: Option<&LoadedFile>,
     question: Vec<(&'static str, String)>,
-    verbose: bool,
+    said: Said,
     layout: Layout,
 ) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
@@ -61,7 +70,10 @@ pub fn text(
     for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
         lines.push(Line { label: "file", text: message, tone: Tone::Warning });
     }
-    let matters = |note: &&String| verbose || !profile.crashes().is_empty() || !notes::is_of_crashes(note);
+    if said.head {
+        lines.retain(|line| !["target", "time"].contains(&line.label));
+    }
+    let matters = |note: &&String| said.verbose || !profile.crashes().is_empty() || !notes::is_of_crashes(note);
     for note in session.notes.iter().filter(matters) {
         lines.push(Line { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
     }
@@ -396,7 +408,7 @@ mod tests {
     #[test]
     fn all_is_said_in_few_lines() {
         assert_eq!(
-            text(&profile(), None, Vec::new(), true, Layout::PLAIN),
+            text(&profile(), None, Vec::new(), Said::default(), Layout::PLAIN),
             "# target   xz 'a b' (PID 7) on vm, 1970-01-01 00:00:00 UTC\n\
              # event    cpu-clock:u at 999 Hz of CPU time, for 4.32 s\n\
              # samples  about 4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
@@ -415,7 +427,7 @@ mod tests {
         let pace = &mut profile.accounting_mut().pace;
         pace.spend(499, 1_500_000_000);
         pace.changes = 1;
-        let said = text(&profile, None, Vec::new(), true, Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
         assert!(said.contains("\n# rates    999 Hz for 2.00 s, 499 Hz for 1.50 s\n# samples "), "{said}");
         let pace = &mut profile.accounting_mut().pace;
         (pace.budget_ppm, pace.target_cost_ns, pace.own_cost_ns) = (5_000, 16_040, 8_000);
@@ -433,7 +445,7 @@ mod tests {
         assert_eq!(unseen(profile.accounting()), None);
         let split = NotSampled::split(431_000_000, &[(Unseen::Ended, 400_000_000)]);
         profile.accounting_mut().not_sampled = Some(split);
-        let said = text(&profile, None, Vec::new(), true, Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
         assert!(
             said.contains(
                 "undelivered\n# unseen   431 ms of CPU time (10.00%) is in no sample and counts as [not sampled]: 400 ms of \
@@ -455,7 +467,7 @@ mod tests {
             said.contains(" ccsd used 16.0 ms of CPU (0.37%) and 22.0 ms once, to start and read names; "),
             "{said}"
         );
-        let said = text(&profile, None, Vec::new(), true, Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
         let cost = "# cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%): 16.0 ms (0.37%) while it ran and 22.0 ms once; 20.0 MiB peak\n";
         assert!(said.ends_with(cost), "{said}");
     }
@@ -472,7 +484,7 @@ mod tests {
         assert!(said.starts_with("note: user code only: it takes root\n4,312 samples "), "{said}");
         assert!(said.ends_with("; 2 notes, -v shows all\n"), "{said}");
         // What matters to nobody while nothing dies is left out of the whole, too.
-        let whole = |verbose| text(&profile, None, Vec::new(), verbose, Layout::PLAIN);
+        let whole = |verbose| text(&profile, None, Vec::new(), Said { head: false, verbose }, Layout::PLAIN);
         assert!(whole(true).contains("fatal signals") && !whole(false).contains("fatal signals"));
     }
 
@@ -486,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_terminal_wraps() {
-        let text = text(&profile(), None, Vec::new(), true, Layout { width: Some(60), colour: false });
+        let text = text(&profile(), None, Vec::new(), Said::default(), Layout { width: Some(60), colour: false });
         assert!(text.lines().all(|line| line.starts_with('#') && line.chars().count() <= 60), "{text}");
     }
 
@@ -495,7 +507,7 @@ mod tests {
         let mut profile = profile();
         profile.session_mut().target = "x\n# samples  all".to_owned();
         profile.session_mut().notes.push("a\x1b[2Jb".to_owned());
-        let text = text(&profile, None, Vec::new(), true, Layout::PLAIN);
+        let text = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
         assert_eq!(text.lines().count(), 6);
         assert!(!text.contains('\x1b'));
     }

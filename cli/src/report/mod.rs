@@ -34,6 +34,7 @@ use crate::format::{count, counted, ratio};
 use crate::query::{self, Asked, Metric, Question, metric};
 use crate::style::{ColorChoice, Layout};
 use crate::{near, warn};
+use accounting::Said;
 
 pub use json::Counts;
 pub use lines::remarks as line_remarks;
@@ -247,19 +248,22 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             // The answer first.
             let asked = head.iter().filter(|(label, _)| *label != "view").cloned();
             let notable = accounting::is_notable(&loaded.profile) || !loaded.messages().is_empty();
-            let summary = summary::text(&shown);
-            match args.verbose || notable {
-                true => {
-                    let accounting = accounting::text(&loaded.profile, Some(&loaded), head, args.verbose, layout);
-                    format!("{summary}\n{accounting}")
-                }
-                false => {
-                    let about = accounting::about(&loaded, asked, layout);
-                    format!("{about}\n{summary}\n{}", accounting::line(&loaded.profile, layout))
-                }
-            }
+            let about = accounting::about(&loaded, asked, layout);
+            let head = head.iter().filter(|(label, _)| *label == "view").cloned().collect();
+            let said = Said { head: true, verbose: args.verbose };
+            let accounting = match args.verbose || notable {
+                true => accounting::text(&loaded.profile, Some(&loaded), head, said, layout),
+                false => accounting::line(&loaded.profile, layout),
+            };
+            format!("{about}\n{}\n{accounting}", summary::text(&shown))
         } else {
-            let accounting = accounting::text(&loaded.profile, Some(&loaded), head, args.verbose, layout);
+            let accounting = accounting::text(
+                &loaded.profile,
+                Some(&loaded),
+                head,
+                Said { head: false, verbose: args.verbose },
+                layout,
+            );
             format!("{accounting}\n{}", view_text(view, &shown))
         }
     };
@@ -316,11 +320,13 @@ fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str
 pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: Layout) -> String {
     let limit = Some(choice::SUMMARY_ROWS);
     let shown = Shown { limit, short: true, file_bytes, ..Shown::new(profile, layout) };
-    let summary = summary::text(&shown);
-    match verbose || accounting::is_notable(profile) {
-        true => format!("{summary}\n{}", accounting::text(profile, None, Vec::new(), verbose, layout)),
-        false => format!("{}{summary}\n{}", accounting::attached(profile, layout), accounting::line(profile, layout)),
-    }
+    let attached = accounting::attached(profile, layout);
+    let said = Said { head: !attached.is_empty(), verbose };
+    let accounting = match verbose || accounting::is_notable(profile) {
+        true => accounting::text(profile, None, Vec::new(), said, layout),
+        false => accounting::line(profile, layout),
+    };
+    format!("{attached}{}\n{accounting}", summary::text(&shown))
 }
 
 /// The first rows of the flat profile, for a profile that grows.

@@ -88,11 +88,10 @@ const RUST: [(&str, &str); 9] = [
 ];
 
 /// Names of other languages, and of no function.
-const OTHER: [&str; 11] = [
+const OTHER: [&str; 10] = [
     "main.(*T).Method",
     "main.Map[go.shape.int,go.shape.string]",
     "type:.eq.main.T",
-    "py::foo:/usr/lib/x.py",
     "Foo.bar(int)",
     "Ljava/util/HashMap;::get(Ljava/lang/Object;)",
     "void [mscorlib] System.Foo::Bar(class A)[Optimized]",
