@@ -144,6 +144,24 @@ pub struct Pace {
     /// What the budget affords, one of [`RUNGS`].
     rung_hz: u32,
     since_rung: u32,
+    cost: CostMeter,
+    shortage: Shortage,
+    /// What was before the last change, for where that cannot be made.
+    before: Before,
+    refusals: Refusals,
+}
+
+/// What a change of the rate is decided from, as it was before one.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    rate_hz: u32,
+    rung_hz: u32,
+    shortage: Shortage,
+}
+
+/// Measures what a sample costs.
+#[derive(Clone, Debug)]
+struct CostMeter {
     target_ns: u64,
     own_ns: [u64; KEPT],
     next_own: usize,
@@ -152,6 +170,11 @@ pub struct Pace {
     few: (u64, u64),
     /// The least part of a CPU that ccsd has taken while there were nearly no samples; infinite until there was such a window.
     idle_share: f64,
+}
+
+/// Halves the rate where samples are missing.
+#[derive(Clone, Copy, Debug)]
+struct Shortage {
     halvings: u8,
     /// The last window was bad.
     doubtful: bool,
@@ -161,28 +184,29 @@ pub struct Pace {
     patience_ns: u64,
     /// Time since a halving was taken back, nanoseconds, until another one follows.
     since_raise_ns: Option<u64>,
-    /// What was before the last change, for where that cannot be made.
-    before: Before,
+}
+
+/// Changes that could not be made.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
     /// What is left of the time in which no change is tried, and how long the next one is, nanoseconds.
     pause_ns: u64,
     next_pause_ns: u64,
-    refusals_told: u32,
-}
-
-/// What a change of the rate is decided from, as it was before one.
-#[derive(Clone, Copy, Debug)]
-struct Before {
-    rate_hz: u32,
-    rung_hz: u32,
-    halvings: u8,
-    patience_ns: u64,
-    since_raise_ns: Option<u64>,
+    told: u32,
 }
 
 impl Pace {
     /// At `rate_hz`, and never faster. `adapts` says whether it is lowered where samples are missing.
     #[must_use]
     pub fn at(rate_hz: u32, adapts: bool) -> Pace {
+        let shortage = Shortage {
+            halvings: 0,
+            doubtful: false,
+            settling: false,
+            good_ns: 0,
+            patience_ns: PATIENCE_NS,
+            since_raise_ns: None,
+        };
         Pace {
             most_hz: rate_hz,
             overhead: None,
@@ -191,29 +215,17 @@ impl Pace {
             rate_hz,
             rung_hz: rate_hz,
             since_rung: 0,
-            target_ns: 0,
-            own_ns: [USUAL_OWN_NS; KEPT],
-            next_own: 0,
-            measured: false,
-            few: (0, 0),
-            idle_share: f64::INFINITY,
-            halvings: 0,
-            doubtful: false,
-            settling: false,
-            good_ns: 0,
-            patience_ns: PATIENCE_NS,
-            since_raise_ns: None,
-            before: Before { rate_hz, rung_hz: rate_hz, halvings: 0, patience_ns: PATIENCE_NS, since_raise_ns: None },
-            pause_ns: 0,
-            next_pause_ns: PAUSE_NS,
-            refusals_told: 0,
+            cost: CostMeter::new(0),
+            shortage,
+            before: Before { rate_hz, rung_hz: rate_hz, shortage },
+            refusals: Refusals { pause_ns: 0, next_pause_ns: PAUSE_NS, told: 0 },
         }
     }
 
     /// As fast as a budget allows, if a sample costs the target `target_ns`, but never faster than `most_hz`.
     #[must_use]
     pub fn within(budget: Overhead, target_ns: u64, most_hz: u32, adapts: bool) -> Pace {
-        let mut pace = Pace { overhead: Some(budget), target_ns, ..Pace::at(most_hz, adapts) };
+        let mut pace = Pace { overhead: Some(budget), cost: CostMeter::new(target_ns), ..Pace::at(most_hz, adapts) };
         pace.rung_hz = rung(pace.affordable(budget)).min(most_hz);
         pace.rate_hz = pace.rung_hz;
         pace
@@ -240,15 +252,13 @@ impl Pace {
     /// What a sample costs; of ccsd, what is usual until it has been measured for some seconds.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        let mut own_ns = self.own_ns;
-        own_ns.sort_unstable();
-        Cost { target_ns: self.target_ns, own_ns: own_ns[KEPT / 2] }
+        self.cost.cost()
     }
 
     /// The same, where ccsd's part is 0 until it has been measured.
     #[must_use]
     pub fn measured_cost(&self) -> Cost {
-        Cost { own_ns: if self.measured { self.cost().own_ns } else { 0 }, ..self.cost() }
+        Cost { own_ns: if self.cost.measured { self.cost().own_ns } else { 0 }, ..self.cost() }
     }
 
     /// Samples per second that a budget affords.
@@ -259,24 +269,23 @@ impl Pace {
 
     /// To be called for each window, about [`WINDOW_NS`] long. Says when the rate is to change.
     pub fn review(&mut self, window: &Window) -> Option<Change> {
-        self.measure(window);
+        self.cost.measure(window);
         if self.held {
             return None;
         }
-        if self.pause_ns > 0 {
-            self.pause_ns = self.pause_ns.saturating_sub(window.elapsed_ns);
+        if self.refusals.pause_ns > 0 {
+            self.refusals.pause_ns = self.refusals.pause_ns.saturating_sub(window.elapsed_ns);
             return None;
         }
-        let Pace { rate_hz, rung_hz, halvings, patience_ns, since_raise_ns, .. } = *self;
-        let before = Before { rate_hz, rung_hz, halvings, patience_ns, since_raise_ns };
-        let trouble = if self.adapts { self.trouble(window) } else { None };
+        let before = Before { rate_hz: self.rate_hz, rung_hz: self.rung_hz, shortage: self.shortage };
+        let trouble = if self.adapts { self.shortage.review(window, self.rate_hz) } else { None };
         let spending = self.overhead.and_then(|budget| self.spending(budget));
         let why = trouble.or(spending)?;
-        let rate_hz = halved(self.rung_hz, self.halvings);
+        let rate_hz = halved(self.rung_hz, self.shortage.halvings);
         if rate_hz == self.rate_hz {
             return None;
         }
-        (self.rate_hz, self.settling, self.before) = (rate_hz, true, before);
+        (self.rate_hz, self.shortage.settling, self.before) = (rate_hz, true, before);
         Some(Change { rate_hz, why })
     }
 
@@ -287,21 +296,64 @@ impl Pace {
 
     /// That the last change has been made.
     pub fn accepted(&mut self) {
-        self.next_pause_ns = PAUSE_NS;
+        self.refusals.next_pause_ns = PAUSE_NS;
     }
 
     /// That the last change could not be made: the rate is what it was, and for a while no other is tried. What is so then
     /// decides anew. Returns whether it is worth saying: the first time in a row, and a few times in all.
     pub fn refused(&mut self) -> bool {
-        let Before { rate_hz, rung_hz, halvings, patience_ns, since_raise_ns } = self.before;
-        (self.rate_hz, self.rung_hz, self.halvings) = (rate_hz, rung_hz, halvings);
-        (self.patience_ns, self.since_raise_ns) = (patience_ns, since_raise_ns);
-        (self.settling, self.doubtful) = (false, false);
-        self.pause_ns = self.next_pause_ns;
-        self.next_pause_ns = self.pause_ns.saturating_mul(2).min(LONGEST_PAUSE_NS);
-        let tell = self.pause_ns == PAUSE_NS && self.refusals_told < REFUSALS_TOLD;
-        self.refusals_told += u32::from(tell);
+        let Before { rate_hz, rung_hz, shortage } = self.before;
+        (self.rate_hz, self.rung_hz) = (rate_hz, rung_hz);
+        let good_ns = self.shortage.good_ns;
+        self.shortage = Shortage { good_ns, settling: false, doubtful: false, ..shortage };
+        let refusals = &mut self.refusals;
+        refusals.pause_ns = refusals.next_pause_ns;
+        refusals.next_pause_ns = refusals.pause_ns.saturating_mul(2).min(LONGEST_PAUSE_NS);
+        let tell = refusals.pause_ns == PAUSE_NS && refusals.told < REFUSALS_TOLD;
+        refusals.told += u32::from(tell);
         tell
+    }
+
+    /// Whether the budget asks for another rate, and why.
+    fn spending(&mut self, budget: Overhead) -> Option<String> {
+        self.since_rung = self.since_rung.saturating_add(1);
+        if self.since_rung < UNHURRIED {
+            return None;
+        }
+        let affordable = self.affordable(budget);
+        let lower = affordable < f64::from(self.rung_hz) && self.rung_hz > 1;
+        let wanted = if lower { rung(affordable) } else { rung(affordable / WELL_ABOVE) }.min(self.most_hz);
+        if !lower && wanted <= self.rung_hz {
+            return None;
+        }
+        (self.rung_hz, self.since_rung) = (wanted, 0);
+        let Cost { target_ns, own_ns } = self.cost();
+        Some(format!(
+            "a sample costs the target {:.1} us and ccsd {:.1} us, of which {}% of CPU time affords {affordable:.0} a second",
+            target_ns as f64 / 1e3,
+            own_ns as f64 / 1e3,
+            f64::from(budget.0) / 1e4
+        ))
+    }
+}
+
+impl CostMeter {
+    /// Of a sample that costs the target so much.
+    fn new(target_ns: u64) -> CostMeter {
+        CostMeter {
+            target_ns,
+            own_ns: [USUAL_OWN_NS; KEPT],
+            next_own: 0,
+            measured: false,
+            few: (0, 0),
+            idle_share: f64::INFINITY,
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        let mut own_ns = self.own_ns;
+        own_ns.sort_unstable();
+        Cost { target_ns: self.target_ns, own_ns: own_ns[KEPT / 2] }
     }
 
     fn measure(&mut self, window: &Window) {
@@ -328,31 +380,11 @@ impl Pace {
             self.few = (0, 0);
         }
     }
+}
 
-    /// Whether the budget asks for another rate, and why.
-    fn spending(&mut self, budget: Overhead) -> Option<String> {
-        self.since_rung = self.since_rung.saturating_add(1);
-        if self.since_rung < UNHURRIED {
-            return None;
-        }
-        let affordable = self.affordable(budget);
-        let lower = affordable < f64::from(self.rung_hz) && self.rung_hz > 1;
-        let wanted = if lower { rung(affordable) } else { rung(affordable / WELL_ABOVE) }.min(self.most_hz);
-        if !lower && wanted <= self.rung_hz {
-            return None;
-        }
-        (self.rung_hz, self.since_rung) = (wanted, 0);
-        let Cost { target_ns, own_ns } = self.cost();
-        Some(format!(
-            "a sample costs the target {:.1} us and ccsd {:.1} us, of which {}% of CPU time affords {affordable:.0} a second",
-            target_ns as f64 / 1e3,
-            own_ns as f64 / 1e3,
-            f64::from(budget.0) / 1e4
-        ))
-    }
-
+impl Shortage {
     /// Whether missing samples ask for another rate, or their absence, and why.
-    fn trouble(&mut self, window: &Window) -> Option<String> {
+    fn review(&mut self, window: &Window, rate_hz: u32) -> Option<String> {
         self.since_raise_ns = self.since_raise_ns.map(|since| since.saturating_add(window.elapsed_ns));
         if std::mem::take(&mut self.settling) {
             return None;
@@ -363,7 +395,7 @@ impl Pace {
         if is_part(BAD_PERCENT) || window.backlog {
             let again = std::mem::replace(&mut self.doubtful, true);
             self.good_ns = 0;
-            if !(again || is_part(TERRIBLE_PERCENT)) || self.halvings >= HALVINGS || self.rate_hz == 1 {
+            if !(again || is_part(TERRIBLE_PERCENT)) || self.halvings >= HALVINGS || rate_hz == 1 {
                 return None;
             }
             if let Some(since) = self.since_raise_ns.take() {

@@ -134,6 +134,75 @@ pub struct Accounting {
     pub pace: Pace,
 }
 
+/// What becomes of a number where two accountings become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fold {
+    /// They are added; of a later and an earlier point of one stream the difference is what came in between.
+    Sum,
+    /// The larger one stays.
+    Largest,
+}
+
+macro_rules! numbers {
+    ($($name:ident: $fold:ident,)*) => {
+        impl Accounting {
+            /// How many plain numbers there are.
+            pub(crate) const NUMBERS: usize = [$(stringify!($name)),*].len();
+
+            /// The plain numbers, in the order of the file format.
+            pub(crate) const fn numbers(&self) -> [u64; Self::NUMBERS] {
+                [$(self.$name),*]
+            }
+
+            /// The same, to be changed.
+            pub(crate) const fn numbers_mut(&mut self) -> [&mut u64; Self::NUMBERS] {
+                [$(&mut self.$name),*]
+            }
+
+            const FOLDS: [Fold; Self::NUMBERS] = [$(Fold::$fold),*];
+
+        }
+
+        // A new field is either in this list or handled by name in `since` and `merge`.
+        const _: fn(&Accounting) = |accounting| {
+            let Accounting {
+                $($name: _,)*
+                expected: _,
+                truncated: _,
+                target_cpu_ns: _,
+                not_sampled: _,
+                own_cpu: _,
+                shed: _,
+                contexts: _,
+                pace: _,
+            } = accounting;
+        };
+    };
+}
+
+// The codec, sums and differences go by this list. The order is part of the file format; behind these 18, the codec gives
+// other numbers their places.
+numbers! {
+    duration_ns: Sum,
+    received: Sum,
+    lost: Sum,
+    throttled: Sum,
+    throttle_events: Sum,
+    unsymbolised: Sum,
+    elided: Sum,
+    own_cpu_ns: Sum,
+    own_peak_rss_bytes: Largest,
+    pushes: Sum,
+    frames: Sum,
+    max_stack_depth: Largest,
+    dropped_by_us: Sum,
+    file_bytes: Sum,
+    with_gap: Sum,
+    read_late: Sum,
+    held_bytes: Largest,
+    memory_bytes: Largest,
+}
+
 impl Accounting {
     /// Samples that should have arrived and are accounted for by no other cause.
     #[must_use]
@@ -173,162 +242,72 @@ impl Accounting {
     /// contexts, which are no sums, stay; all other numbers, added to the earlier ones, are these again.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let Self {
-            duration_ns,
-            expected,
-            received,
-            lost,
-            throttled,
-            throttle_events,
-            truncated,
-            with_gap,
-            read_late,
-            unsymbolised,
-            elided,
-            target_cpu_ns,
-            not_sampled,
-            own_cpu_ns,
-            own_cpu,
-            own_peak_rss_bytes: _,
-            pushes,
-            frames,
-            max_stack_depth: _,
-            dropped_by_us,
-            file_bytes,
-            shed,
-            held_bytes: _,
-            memory_bytes: _,
-            contexts: _,
-            pace,
-        } = earlier;
         let mut later = self.clone();
-        let less = |from: &mut u64, earlier: &u64| *from = from.saturating_sub(*earlier);
-        let less_known = |from: &mut Option<u64>, earlier: &Option<u64>| {
+        let less = |from: &mut u64, earlier: u64| *from = from.saturating_sub(earlier);
+        let less_each = |from: &mut [u64], earlier: &[u64]| {
+            from.iter_mut().zip(earlier).for_each(|(from, &earlier)| less(from, earlier));
+        };
+        let less_known = |from: &mut Option<u64>, earlier: Option<u64>| {
             *from = from.map(|from| from.saturating_sub(earlier.unwrap_or(0)));
         };
-        less(&mut later.duration_ns, duration_ns);
-        less_known(&mut later.expected, expected);
-        less(&mut later.received, received);
-        less(&mut later.lost, lost);
-        less(&mut later.throttled, throttled);
-        less(&mut later.throttle_events, throttle_events);
-        for (from, earlier) in later.truncated.iter_mut().zip(truncated) {
-            less(from, earlier);
+        less_known(&mut later.expected, earlier.expected);
+        less_known(&mut later.target_cpu_ns, earlier.target_cpu_ns);
+        less_each(&mut later.truncated, &earlier.truncated);
+        less_each(later.shed.numbers_mut(), earlier.shed.numbers());
+        if let (Some(later), Some(earlier)) = (&mut later.not_sampled, &earlier.not_sampled) {
+            less_each(later.numbers_mut(), earlier.numbers());
         }
-        less(&mut later.with_gap, with_gap);
-        less(&mut later.read_late, read_late);
-        less(&mut later.unsymbolised, unsymbolised);
-        less(&mut later.elided, elided);
-        less_known(&mut later.target_cpu_ns, target_cpu_ns);
-        if let (Some(later), Some(earlier)) = (&mut later.not_sampled, not_sampled) {
-            for (from, earlier) in later.numbers_mut().iter_mut().zip(earlier.numbers()) {
-                less(from, earlier);
-            }
-        }
-        less(&mut later.own_cpu_ns, own_cpu_ns);
-        if *own_cpu_ns > 0 {
-            later.own_cpu = match (later.own_cpu, own_cpu) {
+        if earlier.own_cpu_ns > 0 {
+            later.own_cpu = match (later.own_cpu, earlier.own_cpu) {
                 (Some(mut later), Some(earlier)) => {
-                    for (from, earlier) in later.numbers_mut().iter_mut().zip(earlier.numbers()) {
-                        less(from, earlier);
-                    }
+                    less_each(later.numbers_mut(), earlier.numbers());
                     Some(later)
                 }
                 _ => None,
             };
         }
-        less(&mut later.pushes, pushes);
-        less(&mut later.frames, frames);
-        less(&mut later.dropped_by_us, dropped_by_us);
-        less(&mut later.file_bytes, file_bytes);
-        for (from, earlier) in later.shed.numbers_mut().iter_mut().zip(shed.numbers()) {
-            less(from, earlier);
+        later.pace = self.pace.since(&earlier.pace);
+        for ((from, earlier), fold) in later.numbers_mut().into_iter().zip(earlier.numbers()).zip(Self::FOLDS) {
+            if fold == Fold::Sum {
+                less(from, earlier);
+            }
         }
-        later.pace = self.pace.since(pace);
         later
     }
 
     /// Adds another session's (I7).
     pub fn merge(&mut self, other: &Self) {
-        let Self {
-            duration_ns,
-            expected,
-            received,
-            lost,
-            throttled,
-            throttle_events,
-            truncated,
-            with_gap,
-            read_late,
-            unsymbolised,
-            elided,
-            target_cpu_ns,
-            not_sampled,
-            own_cpu_ns,
-            own_cpu,
-            own_peak_rss_bytes,
-            pushes,
-            frames,
-            max_stack_depth,
-            dropped_by_us,
-            file_bytes,
-            shed,
-            held_bytes,
-            memory_bytes,
-            contexts,
-            pace,
-        } = other;
-        let add = |to: &mut u64, more: &u64| *to = to.saturating_add(*more);
-        let add_known = |to: &mut Option<u64>, more: &Option<u64>| {
-            *to = match (*to, *more) {
+        let add = |to: &mut u64, more: u64| *to = to.saturating_add(more);
+        let add_each = |to: &mut [u64], more: &[u64]| to.iter_mut().zip(more).for_each(|(to, &more)| add(to, more));
+        let add_known = |to: &mut Option<u64>, more: Option<u64>| {
+            *to = match (*to, more) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
                 (a, b) => a.or(b),
             };
         };
-        add(&mut self.duration_ns, duration_ns);
-        add_known(&mut self.expected, expected);
-        add(&mut self.received, received);
-        add(&mut self.lost, lost);
-        add(&mut self.throttled, throttled);
-        add(&mut self.throttle_events, throttle_events);
-        for (to, more) in self.truncated.iter_mut().zip(truncated) {
-            add(to, more);
+        add_known(&mut self.expected, other.expected);
+        add_known(&mut self.target_cpu_ns, other.target_cpu_ns);
+        add_each(&mut self.truncated, &other.truncated);
+        add_each(self.shed.numbers_mut(), other.shed.numbers());
+        if let Some(more) = &other.not_sampled {
+            add_each(self.not_sampled.get_or_insert_default().numbers_mut(), more.numbers());
         }
-        add(&mut self.with_gap, with_gap);
-        add(&mut self.read_late, read_late);
-        add(&mut self.unsymbolised, unsymbolised);
-        add(&mut self.elided, elided);
-        add_known(&mut self.target_cpu_ns, target_cpu_ns);
-        if let Some(more) = not_sampled {
-            let sum = self.not_sampled.get_or_insert_default();
-            for (to, more) in sum.numbers_mut().iter_mut().zip(more.numbers()) {
-                add(to, more);
-            }
-        }
-        self.own_cpu = match (self.own_cpu, own_cpu) {
+        self.own_cpu = match (self.own_cpu, other.own_cpu) {
             (Some(mut sum), Some(more)) => {
-                for (to, more) in sum.numbers_mut().iter_mut().zip(more.numbers()) {
-                    add(to, more);
-                }
+                add_each(sum.numbers_mut(), more.numbers());
                 Some(sum)
             }
-            (Some(known), None) if *own_cpu_ns == 0 => Some(known),
-            (None, Some(known)) if self.own_cpu_ns == 0 => Some(*known),
+            (Some(known), None) if other.own_cpu_ns == 0 => Some(known),
+            (None, Some(known)) if self.own_cpu_ns == 0 => Some(known),
             _ => None,
         };
-        add(&mut self.own_cpu_ns, own_cpu_ns);
-        self.own_peak_rss_bytes = self.own_peak_rss_bytes.max(*own_peak_rss_bytes);
-        add(&mut self.pushes, pushes);
-        add(&mut self.frames, frames);
-        self.max_stack_depth = self.max_stack_depth.max(*max_stack_depth);
-        add(&mut self.dropped_by_us, dropped_by_us);
-        add(&mut self.file_bytes, file_bytes);
-        for (to, more) in self.shed.numbers_mut().iter_mut().zip(shed.numbers()) {
-            add(to, more);
+        self.contexts.merge(&other.contexts);
+        self.pace.merge(&other.pace);
+        for ((to, more), fold) in self.numbers_mut().into_iter().zip(other.numbers()).zip(Self::FOLDS) {
+            match fold {
+                Fold::Sum => add(to, more),
+                Fold::Largest => *to = (*to).max(more),
+            }
         }
-        self.held_bytes = self.held_bytes.max(*held_bytes);
-        self.memory_bytes = self.memory_bytes.max(*memory_bytes);
-        self.contexts.merge(contexts);
-        self.pace.merge(pace);
     }
 }

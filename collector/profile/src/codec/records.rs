@@ -74,6 +74,7 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
 const PACE_AT: usize = 48;
 /// Where the profiler's own CPU time by phase stands among the numbers: all 0 where that is not known.
 const OWN_CPU_AT: usize = 18;
+const _: () = assert!(Accounting::NUMBERS == OWN_CPU_AT);
 /// Where the CPU time that is in no sample stands among the numbers: 1 if it is known, then nanoseconds by cause.
 const NOT_SAMPLED_AT: usize = 36;
 
@@ -85,27 +86,7 @@ pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
     for &count in &a.truncated {
         put(out, count);
     }
-    let numbers = [
-        a.duration_ns,
-        a.received,
-        a.lost,
-        a.throttled,
-        a.throttle_events,
-        a.unsymbolised,
-        a.elided,
-        a.own_cpu_ns,
-        a.own_peak_rss_bytes,
-        a.pushes,
-        a.frames,
-        a.max_stack_depth,
-        a.dropped_by_us,
-        a.file_bytes,
-        a.with_gap,
-        a.read_late,
-        a.held_bytes,
-        a.memory_bytes,
-    ];
-    let mut numbers = numbers.to_vec();
+    let mut numbers = a.numbers().to_vec();
     if let Some(own_cpu) = &a.own_cpu {
         numbers.resize(OWN_CPU_AT, 0);
         numbers.extend(own_cpu.numbers());
@@ -142,27 +123,7 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
     a.expected = from.option()?;
     a.target_cpu_ns = from.option()?;
     let numbers = from.list(Cursor::get)?;
-    let fields = [
-        &mut a.duration_ns,
-        &mut a.received,
-        &mut a.lost,
-        &mut a.throttled,
-        &mut a.throttle_events,
-        &mut a.unsymbolised,
-        &mut a.elided,
-        &mut a.own_cpu_ns,
-        &mut a.own_peak_rss_bytes,
-        &mut a.pushes,
-        &mut a.frames,
-        &mut a.max_stack_depth,
-        &mut a.dropped_by_us,
-        &mut a.file_bytes,
-        &mut a.with_gap,
-        &mut a.read_late,
-        &mut a.held_bytes,
-        &mut a.memory_bytes,
-    ];
-    for (field, &number) in fields.into_iter().zip(&numbers) {
+    for (field, &number) in a.numbers_mut().into_iter().zip(&numbers) {
         *field = number;
     }
     let own_cpu = numbers.get(OWN_CPU_AT..NOT_SAMPLED_AT.min(numbers.len())).unwrap_or_default();
