@@ -15,6 +15,7 @@
 //! (system calls), `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.
 
 pub mod aggregator;
+mod arch;
 pub mod batch;
 pub mod budget;
 pub mod child;

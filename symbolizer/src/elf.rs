@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use object::elf;
 
+use crate::arch::PAGE;
 use crate::compressed;
 use crate::error::ImageError;
 use crate::go::GoFunctions;
@@ -20,9 +21,6 @@ use decode::{FileHeader, LINKED, WITH_OBJECTS, find_build_id, read_program_heade
 
 pub(crate) use decode::Section;
 pub use decode::Segment;
-
-/// Bytes of a page on x86_64; segments are mapped in whole pages.
-const PAGE: u64 = 4096;
 
 /// One ELF file, open for reading.
 ///

@@ -14,6 +14,7 @@
 //! [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
+mod arch;
 mod by_address;
 mod by_unit;
 mod compressed;

@@ -12,6 +12,7 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
+use crate::arch::{self, Relocation, StubTarget};
 use crate::elf::{ElfFile, Section, string_at};
 use crate::limits;
 use crate::names;
@@ -67,15 +68,12 @@ impl Plt {
         for name in SECTIONS {
             let Some(section) = image.section(name) else { continue };
             let Ok(code) = image.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
-            // 16 bytes on x86_64; 8 in `.plt.got` and, where linkers do not say so, in the `.plt` of static programs without
-            // branch tracking: there the second jump begins behind the first.
-            let is_short = section.entry_size == 8 || code.get(8..10).is_some_and(|second| second == [0xff, 0x25]);
-            let size: u8 = if is_short { 8 } else { 16 };
+            let size = arch::stub_size(section.entry_size, &code);
             let stubs = code.chunks(size.into()).zip((section.svma..).step_by(size.into()));
             self.stubs.extend(stubs.filter_map(|(code, start)| {
-                let callee = match target_of(code, start)? {
-                    Target::Slot(slot) => *slots.by_address.get(&slot)?,
-                    Target::Index(index) => (*slots.by_index.get(index)?)?,
+                let callee = match arch::stub_target(code, start)? {
+                    StubTarget::Slot(slot) => *slots.by_address.get(&slot)?,
+                    StubTarget::Index(index) => (*slots.by_index.get(index)?)?,
                 };
                 Some(Stub { start, size, callee })
             }));
@@ -99,32 +97,6 @@ impl Plt {
         let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
         (svma - start < size.into()).then(|| (start, format!("{name}{}", names::PLT_SUFFIX)))
     }
-}
-
-/// What a stub leads to.
-enum Target {
-    /// The address of the slot it jumps through.
-    Slot(u64),
-    /// The index into `.rela.plt` it pushes for the dynamic linker.
-    Index(usize),
-}
-
-/// Reads the one or two instructions of a stub that say where it leads.
-fn target_of(code: &[u8], start: u64) -> Option<Target> {
-    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
-    const BND: &[u8] = &[0xf2];
-    let word = |bytes: &[u8]| -> Option<i32> { Some(i32::from_le_bytes(*bytes.first_chunk::<4>()?)) };
-    let body = code.strip_prefix(ENDBR64).unwrap_or(code);
-    let body = body.strip_prefix(BND).unwrap_or(body);
-    if let Some(rest) = body.strip_prefix(&[0xff, 0x25]) {
-        // jmp *displacement(%rip), relative to the end of the instruction.
-        let end = code.len() - rest.len() + 4;
-        let slot = start.checked_add(end as u64)?.checked_add_signed(i64::from(word(rest)?))?;
-        return Some(Target::Slot(slot));
-    }
-    // push $index, then a jump to the first stub.
-    let rest = body.strip_prefix(&[0x68])?;
-    Some(Target::Index(usize::try_from(word(rest)?).ok()?))
 }
 
 /// The functions slots are for.
@@ -153,13 +125,11 @@ fn read_slots(image: &ElfFile) -> Option<Slots> {
         let Ok((relocations, _)) = pod::slice_from_bytes::<elf::Rela64<LE>>(&bytes, count) else { continue };
         for relocation in relocations.iter().take(limits::MAX_PLT_SLOTS) {
             let symbol = || symbols.get(relocation.r_sym(LE, false) as usize).map_or(0, |it| it.st_name.get(LE));
-            let callee = match relocation.r_type(LE, false) {
+            let callee = match arch::relocation_of(relocation.r_type(LE, false)) {
                 // The first name of every string table is empty.
-                elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => {
-                    Some(symbol()).filter(|&name| name != 0).map(Callee::Named)
-                }
-                elf::R_X86_64_IRELATIVE => u64::try_from(relocation.r_addend.get(LE)).ok().map(Callee::ChosenBy),
-                _ => None,
+                Some(Relocation::Function) => Some(symbol()).filter(|&name| name != 0).map(Callee::Named),
+                Some(Relocation::Chosen) => u64::try_from(relocation.r_addend.get(LE)).ok().map(Callee::ChosenBy),
+                None => None,
             };
             if name == b".rela.plt" {
                 slots.by_index.push(callee);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::arch;
 use crate::compressed;
 use crate::debugfile::{DebugFile, DebugFileFinder};
 use crate::demangle::demangle;
@@ -232,9 +233,7 @@ fn entry_function(image: &ElfFile, symbols: &SymbolTable, starts: &FunctionStart
     let most = entry.checked_add(code.len() as u64)?;
     let is_other = |&svma: &u64| starts.lookup(svma).is_some() || symbols.lookup(svma).is_some();
     let end = (entry..most).find(is_other).unwrap_or(most);
-    // 0xf4 is `hlt`; what follows it is padding (`nop`, `int3`, several bytes long), `endbr64` or `ret`.
-    let halt = code.windows(2).position(|two| matches!(two, [0xf4, 0x66 | 0x0f | 0x90 | 0xcc | 0xf3 | 0xc3]));
-    Some(entry..halt.map_or(end, |halt| end.min(entry + halt as u64 + 1)))
+    Some(entry..arch::end_after_halt(&code).map_or(end, |bytes| end.min(entry + bytes as u64)))
 }
 
 /// Whether the file can be started: it asks for a dynamic linker, or needs no other file. In libraries the entry point

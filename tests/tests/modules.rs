@@ -178,3 +178,27 @@ fn a_circle_is_found() {
     }
     assert_eq!(circles_of(dir.path()), ["crate::a", "crate::b", "crate::c"]);
 }
+
+/// By these words gimli, framehop, object and the decoder name one architecture's registers, relocations and instructions.
+const OF_ARCHITECTURES: [&str; 3] = ["X86_64", "x86_64::", "iced_x86"];
+/// Where they still stand outside `arch`: Go's functions are recognised by their instructions.
+const OUTSIDE: [&str; 1] = ["unwind::go"];
+
+#[test]
+fn only_arch_names_registers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for name in ["collector", "symbolizer"] {
+        let mut sources = BTreeMap::new();
+        read_sources(&root.join(name).join("src"), &Module::new(), &mut sources);
+        // `recorded` is compiled for tests alone.
+        sources.retain(|module, _| !module.last().is_some_and(|name| name == "recorded" || name.ends_with("_tests")));
+        let is_within = |module: &Module| module.first().is_some_and(|first| first == "arch");
+        assert!(sources.keys().any(is_within), "{name}");
+        let named = sources
+            .iter()
+            .filter(|(module, text)| !is_within(module) && OF_ARCHITECTURES.iter().any(|word| text.contains(word)));
+        let found: Vec<String> = named.map(|(module, _)| module.join("::")).collect();
+        let unexpected: Vec<&String> = found.iter().filter(|found| !OUTSIDE.contains(&found.as_str())).collect();
+        assert!(unexpected.is_empty(), "{name}: {unexpected:?}");
+    }
+}

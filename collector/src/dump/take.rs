@@ -13,6 +13,7 @@ use nix::sys::prctl;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
+use crate::arch::{UNREADABLE, is_foreign_call};
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::perf::record::{OTHERS, UserRegs};
@@ -41,9 +42,9 @@ const PAUSE: Duration = Duration::from_micros(15);
 /// How often a thread that runs in between is looked at again.
 const TRIES: u32 = 3;
 
-/// In place of a register that is not known: an address that no program can have memory at (it is not canonical), so that
-/// nothing is read with it and unwinding ends there. (A frame pointer of 0 would mean that nothing called the frame.)
-const UNKNOWN: u64 = 0x7fff_ffff_ffff_f000;
+/// In place of a register that is not known: nothing is read with it and unwinding ends there. (A frame pointer of 0 would
+/// mean that nothing called the frame.)
+const UNKNOWN: u64 = UNREADABLE;
 
 /// Why a thread is not stopped that was asked to.
 const TOO_SLOW: &str = "it did not stop";
@@ -171,15 +172,14 @@ fn one(pid: u32, tid: u32, wait: Duration, room: &mut Room) -> Left {
     stop(pid, look, (&copier, room), tracer, wait)
 }
 
-/// Whether a system call was made by `int $0x80`: its number is one of i386 then, whatever the program is. (The kernel
-/// returns from `sysenter` and 32-bit `syscall` to behind an `int $0x80` as well, `arch/x86/entry/vdso/vdso32`.)
+/// Whether a system call was made that has the number of a call of i386.
 fn is_32_bit(pid: u32, ip: u64) -> bool {
     let mut code = [0; 2];
     let Some(base) = ip.checked_sub(2).and_then(|base| usize::try_from(base).ok()) else { return false };
     let Ok(pid) = i32::try_from(pid) else { return false };
     let remote = [RemoteIoVec { base, len: code.len() }];
     let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut code)], &remote);
-    read == Ok(2) && code == [0xcd, 0x80]
+    read == Ok(2) && is_foreign_call(code)
 }
 
 /// Stops a thread, takes what it has, and lets it go.

@@ -7,6 +7,7 @@ use perf_event_open_sys::bindings as sys;
 
 use super::layout::Layout;
 use super::record::SampleLayout;
+use crate::arch::user_regs::SAMPLED;
 
 /// Bytes of user stack that the kernel copies with every sample.
 ///
@@ -14,10 +15,6 @@ use super::record::SampleLayout;
 /// `u16`). Only the bytes between the stack pointer and the end of the stack are really copied, so a shallow stack
 /// costs no more; what the size costs is room in the ring, where each record takes the full size.
 pub const MAX_STACK_BYTES: u32 = 65_528 - 1_024;
-
-/// The general registers and the instruction pointer: `PERF_REG_X86_AX` to `_IP` and `_R8` to `_R15` of
-/// `asm/perf_regs.h`. Most stacks need three of them; assembly may have its frame in any.
-const USER_REGS: u64 = 0x1ff | 0xff << 16;
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +152,7 @@ impl EventSpec {
             | u64::from(sys::PERF_SAMPLE_CALLCHAIN)
             | u64::from(sys::PERF_SAMPLE_REGS_USER)
             | u64::from(sys::PERF_SAMPLE_STACK_USER);
-        attr.sample_regs_user = USER_REGS;
+        attr.sample_regs_user = SAMPLED;
         attr.sample_stack_user = self.stack_bytes;
         // The user's part is what frame pointers lead to. It takes under a microsecond, beside the 10 or more that the copy
         // of the stack takes.
@@ -221,7 +218,7 @@ impl EventSpec {
             | u64::from(sys::PERF_SAMPLE_RAW)
             | u64::from(sys::PERF_SAMPLE_REGS_USER)
             | u64::from(sys::PERF_SAMPLE_STACK_USER);
-        attr.sample_regs_user = USER_REGS;
+        attr.sample_regs_user = SAMPLED;
         attr.sample_stack_user = self.stack_bytes;
         // How the kernel delivers signals is no part of the program.
         attr.set_exclude_callchain_kernel(1);

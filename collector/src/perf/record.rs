@@ -9,6 +9,8 @@ use perf_event_open_sys::bindings as sys;
 use super::ring_buffer::Bytes;
 use super::signals::FatalSignals;
 
+pub use crate::arch::user_regs::{OTHERS, UserRegs};
+
 /// `pid/tid, time, identifier` at the end of every record that is not a sample.
 const TRAILER: usize = 24;
 const HEADER: usize = 8;
@@ -29,31 +31,6 @@ pub struct SampleLayout {
     /// Where samples are taken in an interrupt: the return address of its outermost frame. The kernel's part of the stack
     /// begins with it and those further in, which are not the target's.
     pub interrupt: Option<u64>,
-}
-
-/// The registers that unwinding starts from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UserRegs {
-    /// `rip`
-    pub ip: u64,
-    /// `rsp`
-    pub sp: u64,
-    /// `rbp`
-    pub bp: u64,
-    /// The other general registers, in the order of [`OTHERS`].
-    pub others: [u64; OTHERS.len()],
-}
-
-/// DWARF's numbers of rax, rbx, rcx, rdx, rsi, rdi, r8 to r15 (psABI for x86-64, figure 3.36).
-pub const OTHERS: [u16; 14] = [0, 3, 2, 1, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
-
-impl UserRegs {
-    /// All of them by DWARF number.
-    pub fn dwarf(&self) -> impl Iterator<Item = (gimli::Register, u64)> {
-        use gimli::X86_64 as R;
-        let others = OTHERS.into_iter().map(gimli::Register).zip(self.others);
-        [(R::RA, self.ip), (R::RSP, self.sp), (R::RBP, self.bp)].into_iter().chain(others)
-    }
 }
 
 /// One sample, borrowing from the ring.
@@ -254,15 +231,7 @@ fn sample(record: Bytes<'_>, layout: SampleLayout) -> Option<Record<'_>> {
     let abi = next()?;
     let regs = match u32::try_from(abi).ok()? {
         sys::PERF_SAMPLE_REGS_ABI_NONE => None,
-        // In the order of their bits in the mask.
-        _ => {
-            let mut regs = UserRegs::default();
-            let (first, last) = regs.others.split_at_mut(6);
-            for register in first.iter_mut().chain([&mut regs.bp, &mut regs.sp, &mut regs.ip]).chain(last) {
-                *register = next()?;
-            }
-            Some(regs)
-        }
+        _ => Some(UserRegs::read(&mut next)?),
     };
     let (mut stack, mut stack_full) = (Bytes::new(&[]), false);
     let asked = next()?;

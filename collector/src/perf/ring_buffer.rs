@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 
-/// The page size of x86_64, the only architecture so far.
-pub const PAGE: usize = 4096;
+pub use crate::arch::PAGE;
 
 /// One ring, its mapping, and the event of ccsd's own that owns it.
 pub struct RingBuffer {

@@ -7,11 +7,11 @@
 //! have to be followed through the callees. Finding a row in the tables takes microseconds, so rows are remembered by
 //! address; leaving a frame by one takes some 100 ns.
 
-use gimli::{CfaRule, EvaluationResult, Location, Operation, RegisterRule, UnwindExpression, Value, X86_64};
+use gimli::{CfaRule, EvaluationResult, Location, Operation, RegisterRule, UnwindExpression, Value};
 
-use super::registers::{CALLEE_SAVED, Registers};
-use super::step::{Caller, Stuck};
 use super::tables::{MAX_EVALUATION_STEPS, Row, Table, Tables, evaluation, expression};
+use crate::arch::registers::{CALLEE_SAVED, RA, Registers, SP};
+use crate::arch::step::{Caller, Stuck};
 
 /// Leaves the frame at `address` (an SVMA, already inside the call for a caller).
 ///
@@ -26,10 +26,10 @@ pub fn leave(
     let before = *registers;
     tables.with_kept_row(address, |row| {
         let Some(after) = apply(tables, row, &before, read)? else { return Ok(Caller::None) };
-        let (inner, outer) = (before.get(X86_64::RSP), after.get(X86_64::RSP));
+        let (inner, outer) = (before.get(SP), after.get(SP));
         // `vfork` takes its return address off the stack, where its child would overwrite it.
         let outwards = outer > inner || outer == inner && row.returns_by_scratch_register();
-        match after.get(X86_64::RA) {
+        match after.get(RA) {
             // In a register that has been lost.
             None => Err(Stuck::Bad),
             Some(0) => Ok(Caller::None),
@@ -48,7 +48,7 @@ pub fn is_doubtful(tables: &Tables, address: u64) -> bool {
     let by_scratch = |row: &Row| {
         Ok(match &row.cfa {
             CfaRule::RegisterAndOffset { register, .. } => {
-                *register != X86_64::RSP && !CALLEE_SAVED.contains(&usize::from(register.0))
+                *register != SP && !CALLEE_SAVED.contains(&usize::from(register.0))
             }
             CfaRule::Expression(expression) => {
                 !row.found.signal && is_kept_in_frame(tables, row.found.table, expression)
@@ -62,7 +62,7 @@ pub fn is_doubtful(tables: &Tables, address: u64) -> bool {
 fn is_kept_in_frame(tables: &Tables, table: Table, expr: &UnwindExpression<usize>) -> bool {
     let Some((expression, encoding)) = expression(tables, table, expr) else { return false };
     let mut operations = expression.operations(encoding);
-    let by_stack = matches!(operations.next(), Ok(Some(Operation::RegisterOffset { register: X86_64::RSP, .. })));
+    let by_stack = matches!(operations.next(), Ok(Some(Operation::RegisterOffset { register: SP, .. })));
     by_stack && matches!(operations.next(), Ok(Some(Operation::Deref { .. })))
 }
 
@@ -82,7 +82,7 @@ fn apply(
     };
     let load = |address: u64| read(address).ok_or(Stuck::Unreadable(address));
     let mut after = Registers::default();
-    after.set(X86_64::RSP, cfa);
+    after.set(SP, cfa);
     for number in CALLEE_SAVED {
         after.copy(number, before);
     }
@@ -95,11 +95,9 @@ fn apply(
                 match load(slot) {
                     Ok(value) => Some(value),
                     // Where an epilogue has popped it already, and the table does not say so.
-                    Err(_) if register != X86_64::RA && before.get(X86_64::RSP).is_some_and(|sp| slot < sp) => {
-                        before.get(register)
-                    }
+                    Err(_) if register != RA && before.get(SP).is_some_and(|sp| slot < sp) => before.get(register),
                     // A register that nobody may need is not worth the stack.
-                    Err(_) if register != X86_64::RA => None,
+                    Err(_) if register != RA => None,
                     Err(stuck) => return Err(stuck),
                 }
             }
@@ -163,6 +161,7 @@ fn evaluate(
 mod tests {
     use ccsd_symbolizer::UnwindSections;
     use gimli::Register;
+    use gimli::X86_64;
 
     use super::super::fde_index::tests::{push_cie, push_fde};
     use super::super::tables::tests::tables;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
 use ccsd_profile::TruncationReason;
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
 
 use super::StackUnwinder;
@@ -13,8 +13,8 @@ use super::memory::UserStack;
 use super::outcome::{Found, Located, Pointers, Stop, locate};
 use super::rule::FrameRule;
 use super::shadow::{Check, Known, ShadowStack, State};
-use super::step::CallerPointers;
 use super::tables::{Table, Way};
+use crate::arch::step::CallerPointers;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
 
@@ -69,7 +69,7 @@ impl StackUnwinder {
                 } else {
                     image.roots.leave_plainly((next, called), pointers, &read, believed).ok_or(Stop::NeedsCare)?
                 };
-                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                regs = FramehopRegs::new(caller.ip, caller.sp, caller.bp);
                 caller.ip
             } else if needs_care {
                 let realigned = image.roots.realigned(frame.address).ok_or(Stop::NeedsCare)?;
@@ -79,7 +79,7 @@ impl StackUnwinder {
                     return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE });
                 }
                 cfa_slot = Some(slot);
-                regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                regs = FramehopRegs::new(caller.ip, caller.sp, caller.bp);
                 caller.ip
             } else {
                 let Some(mut own) = image.own(frame.address) else { return Err(Stop::NeedsCare) };
@@ -120,7 +120,7 @@ impl StackUnwinder {
                 }
                 match left {
                     Ok(Some(caller)) => {
-                        regs = UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp);
+                        regs = FramehopRegs::new(caller.ip, caller.sp, caller.bp);
                         caller.ip
                     }
                     Ok(None) => return image.judge(frame.address).map(|root| Found { root, ..Found::WHOLE }),
@@ -146,10 +146,10 @@ impl StackUnwinder {
 /// Leaves a frame by framehop, as [`FrameRule::leave`] does by a rule.
 #[cold]
 fn ask_framehop(
-    unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
-    cache: &mut CacheX86_64,
+    unwinder: &mut FramehopUnwinder<Arc<[u8]>>,
+    cache: &mut FramehopCache,
     (own, innermost): (u64, bool),
-    regs: &mut UnwindRegsX86_64,
+    regs: &mut FramehopRegs,
     stack: &UserStack<'_>,
 ) -> Result<Option<CallerPointers>, Option<u64>> {
     let at = if innermost {

@@ -1,6 +1,6 @@
 //! Leaving frames that no unwind table covers by the stack pointer and the frame pointer alone, as fast as framehop.
 //!
-//! Most such frames are code that programs generate, and V8's builtins. [`code`](super::code) tells from the
+//! Most such frames are code that programs generate, and V8's builtins. [`code`](crate::arch::code) tells from the
 //! instructions how they are left; where that takes no more than the two registers, the answer is a [`Plain`] rule, which
 //! is kept by address and costs as much as one of framehop's.
 //!
@@ -20,9 +20,9 @@ use hashbrown::HashMap;
 use nix::errno::Errno;
 use rustc_hash::FxBuildHasher;
 
-use super::code::{self, Row};
-use super::pointer_rule::Plain;
-use super::step::CallerPointers;
+use crate::arch::code::{self, Row};
+use crate::arch::pointer_rule::Plain;
+use crate::arch::step::CallerPointers;
 use crate::process::images::ImageIndex;
 
 /// Rules kept, 48 bytes each: one for each address of generated code that is met.

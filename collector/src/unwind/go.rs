@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 use rustc_hash::FxBuildHasher;
 
-use super::code;
+use crate::arch::code;
 
 /// Functions that stacks begin with, though they are not marked so: the one that puts a goroutine aside and goes on on the
 /// thread's own stack, never to return (Go's own tracebacks end in it, too), and what the program's entry jumps to.

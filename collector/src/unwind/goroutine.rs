@@ -21,7 +21,6 @@
 //! goes on from its end.
 
 use ccsd_profile::TruncationReason;
-use gimli::X86_64 as R;
 
 use super::StackUnwinder;
 use super::chain::FrameChain;
@@ -29,8 +28,8 @@ use super::frame::{Frame, Root};
 use super::go::{Calls, GoCode, Noted};
 use super::memory::UserStack;
 use super::outcome::{Careful, Pointers, Stop};
-use super::registers::Registers;
 use super::roots::ImageRoots;
+use crate::arch::registers::{FP, RA, Registers, SP};
 use crate::process::images::{ImageIndex, Images};
 
 /// A function that was called on a goroutine's stack and goes on on another.
@@ -140,9 +139,9 @@ impl Switch<'_> {
             return None;
         }
         let mut caller = Registers::default();
-        caller.set(R::RA, address);
-        caller.set(R::RSP, slot.checked_add(8)?);
-        caller.set(R::RBP, bp?);
+        caller.set(RA, address);
+        caller.set(SP, slot.checked_add(8)?);
+        caller.set(FP, bp?);
         Some(caller)
     }
 
@@ -171,7 +170,7 @@ impl Switch<'_> {
         }
         let read = |address: u64| stack.read(address);
         let late = roots.caller_of_switch(callee, self.to_svma, saved_bp, &read);
-        let late = late.and_then(|registers| registers.get(R::RA)).map(|address| address.wrapping_add(self.to_svma));
+        let late = late.and_then(|registers| registers.get(RA)).map(|address| address.wrapping_add(self.to_svma));
         match (between, late) {
             (None, Some(address)) => enter(address.wrapping_sub(1)),
             (Some((start, _)), Some(address)) if roots.go()?.function(address)?.start == start => {
@@ -217,7 +216,7 @@ fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserSt
             return None;
         }
         next = stack.read(at)?;
-        for (register, value) in [(R::RA, address), (R::RSP, at.checked_add(16)?), (R::RBP, next)] {
+        for (register, value) in [(RA, address), (SP, at.checked_add(16)?), (FP, next)] {
             registers.set(register, value);
         }
     }
@@ -250,7 +249,7 @@ impl StackUnwinder {
         }
         let start = go.function(address).map_or(0, |function| function.start);
         let noted = go.noted(address.wrapping_add(1));
-        let bp = registers.get(R::RBP);
+        let bp = registers.get(FP);
         let registers = match switch.follow(bp, &mut image.roots, stack, frames, &mut self.gap) {
             Some(Way::Root) => return Ok(Careful::Ended(Root::Complete)),
             Some(Way::Lost(address)) => {

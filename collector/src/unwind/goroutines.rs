@@ -19,7 +19,6 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
-use crate::perf::record::OTHERS;
 
 /// Frames kept of each: all can be compared at once, with the two words of the record.
 const FRAMES: usize = MAX_PROBES - 2;
@@ -29,9 +28,6 @@ const MAX_GOROUTINES: usize = 1024;
 const FRESH_NS: u64 = 10_000_000;
 /// Goroutines of which it is looked up whether their stacks have been moved, for one sample: a microsecond each.
 const MAX_LOOKS: usize = 64;
-/// Of the general registers that a sample has, that in which Go keeps the goroutine's record; see [`OTHERS`].
-pub const R14: usize = 12;
-const _: () = assert!(OTHERS[R14] == 14);
 /// Bytes of the largest stack that Go allows.
 const MAX_STACK: u64 = 1 << 30;
 /// Bytes above the outermost return address that belong to no frame.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::arch::FramehopUnwinder;
 use ccsd_profile::TruncationReason;
 use ccsd_symbolizer::UnwindSections;
-use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
@@ -55,7 +55,7 @@ impl LoadedImages {
     #[inline]
     pub fn get(
         &mut self,
-        unwinder: &mut UnwinderX86_64<Arc<[u8]>>,
+        unwinder: &mut FramehopUnwinder<Arc<[u8]>>,
         index: ImageIndex,
         images: &Images,
     ) -> Option<&mut LoadedImage> {
@@ -67,7 +67,7 @@ impl LoadedImages {
     }
 
     /// Frees what is held of an image, if it was loaded.
-    pub fn drop_image(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex) -> bool {
+    pub fn drop_image(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>, index: ImageIndex) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize).and_then(Option::take) else { return false };
         self.held = self.held.saturating_sub(image.bytes);
         if image.bytes > 0 {
@@ -96,7 +96,7 @@ impl LoadedImages {
 
     /// Frees all images. Each is read again with its next frame: what framehop has in its caches belongs to what is
     /// remembered here, and goes with it.
-    pub fn drop_all(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>) {
+    pub fn drop_all(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>) {
         for position in 0..self.list.len() {
             self.drop_image(unwinder, ImageIndex(position as u32));
         }
@@ -108,7 +108,7 @@ impl LoadedImages {
     }
 
     #[cold]
-    fn load(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) {
+    fn load(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>, index: ImageIndex, images: &Images) {
         let image = aside(Aside::Images, || self.read(unwinder, index, images));
         let position = index.0 as usize;
         if self.list.len() <= position {
@@ -117,7 +117,7 @@ impl LoadedImages {
         self.list[position] = Some(image);
     }
 
-    fn read(&mut self, unwinder: &mut UnwinderX86_64<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
+    fn read(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
         let base = own_base(index);
         let image = images.get(index);
         let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
@@ -263,7 +263,7 @@ mod tests {
             images.insert_for_test(ElfFile::open(program).unwrap())
         };
         let (first, second) = (insert(), insert());
-        let mut unwinder = UnwinderX86_64::new();
+        let mut unwinder = FramehopUnwinder::new();
         let mut loaded = LoadedImages::within(64 << 20);
         let bytes = loaded.get(&mut unwinder, first, &images).unwrap().bytes;
         assert!(bytes > 0 && loaded.held == bytes);

@@ -18,7 +18,6 @@
 mod allowance;
 mod careful;
 mod chain;
-mod code;
 mod fast;
 mod fde_index;
 mod frame;
@@ -32,28 +31,24 @@ mod loaded;
 pub mod memory;
 mod outcome;
 mod pages;
-mod path;
-mod pointer_rule;
-mod prologue;
 mod realigned;
 #[cfg(test)]
 mod recorded;
-mod registers;
 mod return_addresses;
 mod roots;
 mod rule;
 pub mod shadow;
 mod slow;
-mod step;
 mod switch;
 mod tables;
 
 use std::sync::Arc;
 
+use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
 use ccsd_profile::TruncationReason;
 use framehop::FrameAddress;
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 
+use crate::arch::user_regs::GOROUTINE;
 use crate::budget::Budget;
 use crate::layers::Common;
 use crate::perf::record::Sample;
@@ -63,7 +58,7 @@ use crate::process::mappings::Mappings;
 use allowance::Allowance;
 use chain::FrameChain;
 use generated::GeneratedRules;
-use goroutines::{Goroutines, R14};
+use goroutines::Goroutines;
 use known_rules::KnownRules;
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
@@ -97,9 +92,9 @@ pub struct UnwindStats {
 
 /// Unwinds samples. Owns the unwind information of all images, read when the first frame falls into them.
 pub struct StackUnwinder {
-    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    unwinder: FramehopUnwinder<Arc<[u8]>>,
     /// framehop's own rules, of the few frames that it is asked about.
-    cache: CacheX86_64,
+    cache: FramehopCache,
     rules: KnownRules,
     row_context: RowContext,
     images: LoadedImages,
@@ -151,8 +146,8 @@ impl StackUnwinder {
             unwind_rules,
             frames_to_look: 0,
             forgotten: 0,
-            unwinder: UnwinderX86_64::new(),
-            cache: CacheX86_64::new(),
+            unwinder: FramehopUnwinder::new(),
+            cache: FramehopCache::new(),
             rules: KnownRules::within(unwind_rules),
             row_context: RowContext::new(),
             images: LoadedImages::within(unwind_tables),
@@ -202,7 +197,7 @@ impl StackUnwinder {
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
                 if self.is_in_go(frames, images) {
-                    let by_register = || sample.regs.map(|regs| (regs.others[R14], regs.sp));
+                    let by_register = || sample.regs.map(|regs| (regs.others[GOROUTINE], regs.sp));
                     if let Some(goroutine) = self.goroutine.or_else(by_register) {
                         let generation = mappings.generation();
                         goroutines.remember(shadow.outermost(), goroutine, sample.time, generation, &stack);
@@ -298,7 +293,7 @@ impl StackUnwinder {
         }
         let mut from = Pointers {
             at: FrameAddress::InstructionPointer(regs.ip),
-            regs: UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp),
+            regs: FramehopRegs::new(regs.ip, regs.sp, regs.bp),
         };
         let mut passes = 0;
         loop {

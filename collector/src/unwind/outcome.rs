@@ -1,13 +1,12 @@
 //! What following the frames of a stack comes to: where it ends, why it stops, what it goes on from.
 
+use crate::arch::FramehopRegs;
 use ccsd_profile::TruncationReason;
 use framehop::FrameAddress;
-use framehop::x86_64::UnwindRegsX86_64;
-use gimli::X86_64;
 
 use super::frame::{Frame, MAX_FRAMES, Root};
 use super::memory::BELOW_STACK;
-use super::registers::Registers;
+use crate::arch::registers::{FP, RA, Registers, SP};
 use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::ImageIndex;
@@ -23,14 +22,14 @@ pub enum Located {
 /// What framehop goes on from.
 pub struct Pointers {
     pub at: FrameAddress,
-    pub regs: UnwindRegsX86_64,
+    pub regs: FramehopRegs,
 }
 
 impl Pointers {
     /// Of a frame that waits for a call to return, or was interrupted; `None` where not all that it takes is known.
     pub fn of(registers: &Registers, called: bool) -> Option<Pointers> {
-        let [ip, sp, bp] = [X86_64::RA, X86_64::RSP, X86_64::RBP].map(|register| registers.get(register));
-        let (ip, regs) = (ip?, UnwindRegsX86_64::new(ip?, sp?, bp?));
+        let [ip, sp, bp] = [RA, SP, FP].map(|register| registers.get(register));
+        let (ip, regs) = (ip?, FramehopRegs::new(ip?, sp?, bp?));
         let at = if called { FrameAddress::from_return_address(ip)? } else { FrameAddress::InstructionPointer(ip) };
         Some(Pointers { at, regs })
     }

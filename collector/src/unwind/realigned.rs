@@ -5,10 +5,11 @@
 //! tables say that the CFA is what is stored at a distance from `rbp`, and that so is the caller's `rbp`. framehop knows no
 //! such rule. Everything else that such a frame saves is of no use for the next one but in [`careful`](super::careful).
 
-use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression, X86_64};
+use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 
-use super::step::CallerPointers;
 use super::tables::{Table, Tables, expression, with_row};
+use crate::arch::registers::{FP, RA};
+use crate::arch::step::CallerPointers;
 
 /// How such a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +26,13 @@ impl Realigned {
         let found = with_row(tables, address, |row, found| {
             let CfaRule::Expression(cfa) = row.cfa() else { return None };
             let cfa = distance(tables, found.table, cfa, true)?;
-            let bp = match row.register(X86_64::RBP) {
+            let bp = match row.register(FP) {
                 None | Some(RegisterRule::SameValue) => None,
                 Some(RegisterRule::Expression(bp)) => Some(distance(tables, found.table, &bp, false)?),
                 Some(_) => return None,
             };
             // Elsewhere the shadow stack would not look for it.
-            let usual = row.register(X86_64::RA) == Some(RegisterRule::Offset(-8)) && !found.signal;
+            let usual = row.register(RA) == Some(RegisterRule::Offset(-8)) && !found.signal;
             usual.then_some(Realigned { cfa, bp })
         });
         found.ok().flatten()
@@ -66,7 +67,7 @@ impl Realigned {
 fn distance(tables: &Tables, table: Table, expr: &UnwindExpression<usize>, stored: bool) -> Option<i64> {
     let (expression, encoding) = expression(tables, table, expr)?;
     let mut operations = expression.operations(encoding);
-    let Ok(Some(Operation::RegisterOffset { register: X86_64::RBP, offset, .. })) = operations.next() else {
+    let Ok(Some(Operation::RegisterOffset { register: FP, offset, .. })) = operations.next() else {
         return None;
     };
     if stored && !matches!(operations.next(), Ok(Some(Operation::Deref { size: 8, space: false, .. }))) {

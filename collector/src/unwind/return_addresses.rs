@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::{code, prologue};
+use crate::arch::{code, prologue};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 

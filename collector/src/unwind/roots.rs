@@ -13,21 +13,21 @@
 use std::sync::Arc;
 
 use ccsd_symbolizer::{ElfFile, UnwindSections};
-use gimli::X86_64;
 use hashbrown::{HashMap, HashSet};
 
 use super::careful;
-use super::code::{self, Row};
 use super::go::{GoCode, GoFrame};
-use super::pointer_rule::Plain;
-use super::prologue::{self, Entered};
 use super::realigned::Realigned;
-use super::registers::Registers;
 use super::rule::FrameRule;
-use super::step::CallerPointers;
-use super::step::{Caller, Stuck};
 use super::switch;
 use super::tables::{self, RowContext, Table, Tables, Way};
+use crate::arch::code::{self, Row};
+use crate::arch::pointer_rule::Plain;
+use crate::arch::prologue::{self, Entered};
+use crate::arch::registers::{RA, Registers, SP};
+use crate::arch::signal;
+use crate::arch::step::CallerPointers;
+use crate::arch::step::{Caller, Stuck};
 
 /// Largest size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
 /// through to are far smaller in every C library.
@@ -312,8 +312,8 @@ impl ImageRoots {
     /// Whether a handler that returns to an address gives the kernel its signal frame back; asked where no table covers
     /// what is before.
     pub fn restores_signal(&self, address: u64) -> bool {
-        let code = self.elf.as_ref().and_then(|elf| elf.code(address, switch::RESTORER_BYTES));
-        code.is_some_and(|code| switch::is_restorer(&code))
+        let code = self.elf.as_ref().and_then(|elf| elf.code(address, signal::RESTORER_BYTES));
+        code.is_some_and(|code| signal::is_restorer(&code))
     }
 
     /// Leaves a frame of Go's runtime that has moved to this stack from another, and has kept in a register where it was;
@@ -338,7 +338,7 @@ impl ImageRoots {
         for row in rows {
             match row.apply(registers, read) {
                 Ok(caller) => {
-                    let address = caller.get(X86_64::RA).unwrap_or(0);
+                    let address = caller.get(RA).unwrap_or(0);
                     // A handler of signals is called by the kernel.
                     if returns_to(address) || self.restores_signal(address.wrapping_add(to_own)) {
                         *registers = caller;
@@ -365,11 +365,11 @@ impl ImageRoots {
         let mut go = self.go.take()?;
         let calls = |address: u64| go.is_call_of(start, address.wrapping_add(to_own));
         let frame_end = |caller: &Registers| {
-            let own = caller.get(X86_64::RA)?.wrapping_add(to_own);
+            let own = caller.get(RA)?.wrapping_add(to_own);
             let mut after = *caller;
             match careful::leave(&self.unwind, own.wrapping_sub(1), &mut after, read) {
-                Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(X86_64::RSP),
-                Ok(_) => after.get(X86_64::RSP),
+                Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(SP),
+                Ok(_) => after.get(SP),
                 Err(_) => None,
             }
         };
@@ -410,7 +410,7 @@ pub fn leave_beginning(
 ) -> Result<Caller, Stuck> {
     let mut after = *registers;
     let caller = careful::leave(&roots.unwind, address, &mut after, read)?;
-    if caller == Caller::Called && after.get(X86_64::RA).is_some_and(returns_to) {
+    if caller == Caller::Called && after.get(RA).is_some_and(returns_to) {
         *registers = after;
         return Ok(caller);
     }

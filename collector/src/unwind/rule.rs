@@ -4,9 +4,10 @@
 //! look at one place of [`KnownRules`](super::known_rules::KnownRules) is enough for a frame, and so that all rows of a
 //! function are read at once.
 
-use gimli::{CfaRule, RegisterRule, UnwindTableRow, X86_64};
+use gimli::{CfaRule, RegisterRule, UnwindTableRow};
 
-use super::step::CallerPointers;
+use crate::arch::registers::{FP, RA, SP};
+use crate::arch::step::CallerPointers;
 
 /// How a frame is left. The return address is always the last word below the frame's address (CFA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,22 +38,22 @@ const _: () = assert!(size_of::<(u64, Option<FrameRule>)>() == 16);
 impl FrameRule {
     /// The rule of a row, if it is such a one.
     pub fn of(row: &UnwindTableRow<usize>) -> Option<FrameRule> {
-        match row.register(X86_64::RA) {
+        match row.register(RA) {
             None | Some(RegisterRule::Undefined) => return Some(FrameRule::Outermost),
             Some(RegisterRule::Offset(-8)) => {}
             Some(_) => return None,
         }
-        let saved = match row.register(X86_64::RBP) {
+        let saved = match row.register(FP) {
             None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => None,
             Some(RegisterRule::Offset(offset)) => Some(offset),
             Some(_) => return None,
         };
         let words = |bytes: i64| (bytes % 8 == 0).then_some(bytes / 8);
         match *row.cfa() {
-            CfaRule::RegisterAndOffset { register: X86_64::RBP, offset: 16 } if saved == Some(-16) => {
+            CfaRule::RegisterAndOffset { register: FP, offset: 16 } if saved == Some(-16) => {
                 Some(FrameRule::FramePointer)
             }
-            CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => {
+            CfaRule::RegisterAndOffset { register: SP, offset } => {
                 let above = u16::try_from(words(offset)?).ok().filter(|words| *words > 0)?;
                 let Some(saved) = saved else { return Some(FrameRule::StackPointer { words: above }) };
                 let saved = i16::try_from(words(offset.checked_add(saved)?)?).ok()?;
@@ -105,8 +106,8 @@ impl FrameRule {
 mod tests {
     use std::fs::File;
 
+    use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
     use ccsd_symbolizer::ElfFile;
-    use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
     use framehop::{FrameAddress, Unwinder};
     use gimli::{EhFrame, LittleEndian, UnwindSection};
 
@@ -156,14 +157,14 @@ mod tests {
         let elf = ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
         let mut images = Images::default();
         let index = images.insert_for_test(elf);
-        let mut unwinder = UnwinderX86_64::new();
+        let mut unwinder = FramehopUnwinder::new();
         let mut loaded = LoadedImages::within(1 << 30);
         let image = loaded.get(&mut unwinder, index, &images).unwrap();
         let tables = image.roots.unwind();
         let section = &tables.sections().eh_frame.as_ref().unwrap().data;
         let (section, bases) = (EhFrame::new(section, LittleEndian), tables.sections().bases());
         let mut entries = section.entries(&bases);
-        let (mut context, mut cache) = (RowContext::new(), CacheX86_64::new());
+        let (mut context, mut cache) = (RowContext::new(), FramehopCache::new());
         let mut compared = [0u32; 5];
         let mut seed = 1u64;
         let mut random = || {
@@ -195,7 +196,7 @@ mod tests {
                     true => FrameAddress::InstructionPointer(own),
                     false => FrameAddress::from_return_address(own + 1).unwrap(),
                 };
-                let mut regs = UnwindRegsX86_64::new(address, SP, bp);
+                let mut regs = FramehopRegs::new(address, SP, bp);
                 let expected = match unwinder.unwind_frame(at, &mut regs, &mut cache, &mut |at| read(at).ok_or(())) {
                     Ok(caller) => Ok(caller.map(|ip| CallerPointers { ip, sp: regs.sp(), bp: regs.bp() })),
                     Err(framehop::Error::CouldNotReadStack(address)) => Err(Some(address)),

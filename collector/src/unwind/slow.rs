@@ -1,7 +1,6 @@
 //! Following a stack frame by frame with every register, for the part of it that framehop cannot follow.
 
 use ccsd_profile::TruncationReason;
-use gimli::X86_64;
 
 use super::careful;
 use super::chain::FrameChain;
@@ -10,10 +9,11 @@ use super::go::GoFrame;
 use super::goroutine::Switch;
 use super::memory::UserStack;
 use super::outcome::{Careful, Located, Pointers, Stop, locate};
-use super::registers::Registers;
 use super::roots::ImageRoots;
-use super::step::{Caller, Stuck};
-use super::{StackUnwinder, code, roots, switch};
+use super::{StackUnwinder, roots};
+use crate::arch::registers::{RA, Registers, SP};
+use crate::arch::step::{Caller, Stuck};
+use crate::arch::{code, signal};
 use crate::perf::record::UserRegs;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
@@ -106,7 +106,7 @@ impl StackUnwinder {
                     let returns_to = |address| known.contains(address, mappings, images);
                     match image.roots.leave_switch(frame.address, to_svma, &mut registers, &read, returns_to) {
                         Err(Stuck::NotCovered) => {
-                            let sp = registers.get(X86_64::RSP).unwrap_or(0);
+                            let sp = registers.get(SP).unwrap_or(0);
                             let switch = Switch { frame, to_svma, sp, chain };
                             return self.leave_thread(&switch, &registers, stack, images, frames);
                         }
@@ -119,7 +119,7 @@ impl StackUnwinder {
                     if let Some(frame) = frames.last_mut() {
                         frame.address = frame.address.wrapping_add(1);
                     }
-                    switch::interrupted(&registers, &read).map(|interrupted| {
+                    signal::interrupted(&registers, &read).map(|interrupted| {
                         registers = interrupted;
                         Caller::Interrupted
                     })
@@ -156,7 +156,7 @@ impl StackUnwinder {
                     {
                         for row in entered.rows() {
                             let Ok(after) = row.apply_upwards(&registers, &read) else { continue };
-                            if let [Some(ip), Some(sp)] = [X86_64::RA, X86_64::RSP].map(|register| after.get(register))
+                            if let [Some(ip), Some(sp)] = [RA, SP].map(|register| after.get(register))
                                 && entered.allows(sp)
                                 && believed(ip, Some(entered.start))
                             {
@@ -182,7 +182,7 @@ impl StackUnwinder {
                 }
                 result => result,
             };
-            let pc = registers.get(X86_64::RA).unwrap_or(0);
+            let pc = registers.get(RA).unwrap_or(0);
             called = caller == Ok(Caller::Called);
             lookup = match caller {
                 Ok(Caller::Called) => pc.wrapping_sub(1),
@@ -222,7 +222,7 @@ fn leave_believed(
 ) -> Result<Caller, Stuck> {
     let mut after = *registers;
     match careful::leave(roots.unwind(), address, &mut after, read) {
-        Ok(Caller::Called) if after.get(X86_64::RA).is_some_and(believed) => {
+        Ok(Caller::Called) if after.get(RA).is_some_and(believed) => {
             *registers = after;
             Ok(Caller::Called)
         }

@@ -8,16 +8,16 @@ use ccsd_symbolizer::UnwindSections;
 use gimli::{
     BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult,
     Expression, FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression,
-    UnwindSection, UnwindTableRow, Value, X86_64,
+    UnwindSection, UnwindTableRow, Value,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 use super::known_rules::FunctionRules;
-use super::registers::{CALLEE_SAVED, REGISTERS};
 use super::rule::FrameRule;
-use super::step::Stuck;
+use crate::arch::registers::{CALLEE_SAVED, FP, RA, REGISTERS, SP};
+use crate::arch::step::Stuck;
 
 /// Bytes of a table.
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -74,7 +74,7 @@ impl Row {
 
     /// Whether the return address is undefined. (Its number is the highest.)
     pub fn has_no_caller(&self) -> bool {
-        !matches!(self.rules.last(), Some((X86_64::RA, rule)) if *rule != RegisterRule::Undefined)
+        !matches!(self.rules.last(), Some((RA, rule)) if *rule != RegisterRule::Undefined)
     }
 
     /// Whether the return address is in a register that no call leaves as it was, so that only the innermost frame of a
@@ -82,7 +82,7 @@ impl Row {
     pub fn returns_by_scratch_register(&self) -> bool {
         matches!(
             self.rules.last(),
-            Some((X86_64::RA, RegisterRule::Register(other))) if !CALLEE_SAVED.contains(&usize::from(other.0))
+            Some((RA, RegisterRule::Register(other))) if !CALLEE_SAVED.contains(&usize::from(other.0))
         )
     }
 }
@@ -161,14 +161,14 @@ fn rule(tables: &Tables, table: Table, row: &UnwindTableRow<usize>) -> Option<Fr
         return Some(rule);
     }
     let cfa = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, .. } => *register == X86_64::RSP || *register == X86_64::RBP,
+        CfaRule::RegisterAndOffset { register, .. } => *register == SP || *register == FP,
         // That of the PLT reads no memory, and framehop evaluates it.
         CfaRule::Expression(expression) => !reads_memory(tables, table, expression),
     };
     let plain = |rule: Option<RegisterRule<usize>>| {
         matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
     };
-    (cfa && plain(row.register(X86_64::RA)) && plain(row.register(X86_64::RBP))).then_some(FrameRule::AskFramehop)
+    (cfa && plain(row.register(RA)) && plain(row.register(FP))).then_some(FrameRule::AskFramehop)
 }
 
 /// All rows of the entry of `.eh_frame` for an address, if they are not too many, and stand for all of its addresses.
@@ -214,7 +214,7 @@ fn is_of_one_entry(tables: &Tables, bases: &BaseAddresses, range: &Range<u64>) -
 /// Which table covers the address, and whether it says that the function has no caller.
 pub fn covers(tables: &Tables, address: u64) -> Option<(Table, bool)> {
     with_row(tables, address, |row, found| {
-        (found.table, matches!(row.register(X86_64::RA), None | Some(RegisterRule::Undefined)))
+        (found.table, matches!(row.register(RA), None | Some(RegisterRule::Undefined)))
     })
     .ok()
 }
@@ -343,9 +343,9 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
 pub mod tests {
     use super::super::careful::leave;
     use super::super::fde_index::tests::{push, push_cie, push_fde};
-    use super::super::registers::Registers;
-    use super::super::step::Caller;
     use super::*;
+    use crate::arch::registers::Registers;
+    use crate::arch::step::Caller;
     use ccsd_symbolizer::UnwindSection as Bytes;
 
     /// A plain function at 0x1000, one at 0x2000 that keeps its frame in `rbx`, and the outermost at 0x3000.
@@ -366,8 +366,8 @@ pub mod tests {
         let tables = tables();
         let read = |address: u64| Some(address);
         let mut now = Registers::default();
-        now.set(X86_64::RSP, 0x7000);
-        now.set(X86_64::RBX, 0x7100);
+        now.set(SP, 0x7000);
+        now.set(gimli::X86_64::RBX, 0x7100);
         let after = |address| {
             let mut now = now;
             leave(&tables, address, &mut now, &read).map(|_| now)

@@ -8,6 +8,7 @@ use object::elf;
 use object::pod;
 use serde::{Deserialize, Serialize};
 
+use crate::arch::MACHINE;
 use crate::error::ImageError;
 use crate::limits;
 use crate::source::Source;
@@ -102,7 +103,7 @@ impl FileHeader {
             return unsupported("byte order", u32::from(ident.data.0));
         }
         let machine = header.e_machine.get(LE);
-        if machine != elf::EM_X86_64 {
+        if machine != MACHINE {
             return unsupported("machine", u32::from(machine.0));
         }
         let kind = header.e_type.get(LE);

@@ -1,8 +1,6 @@
 //! What leaving one frame comes to, whatever says how the frame is left.
 
-use gimli::X86_64;
-
-use super::registers::Registers;
+use super::registers::{FP, RA, Registers, SP};
 
 /// What is known of the caller of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +41,19 @@ pub struct CallerPointers {
 /// # Errors
 /// See [`Stuck`].
 pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Caller, Stuck> {
-    let bp = registers.get(X86_64::RBP).ok_or(Stuck::Bad)?;
+    let bp = registers.get(FP).ok_or(Stuck::Bad)?;
     if bp == 0 {
         return Ok(Caller::None);
     }
     let sp = bp.checked_add(16).ok_or(Stuck::Bad)?;
-    if registers.get(X86_64::RSP).is_some_and(|old| sp <= old) {
+    if registers.get(SP).is_some_and(|old| sp <= old) {
         return Err(Stuck::Bad);
     }
     let caller_bp = read(bp).ok_or(Stuck::Unreadable(bp))?;
     let address = read(bp + 8).ok_or(Stuck::Unreadable(bp + 8))?;
     *registers = Registers::default();
-    registers.set(X86_64::RBP, caller_bp);
-    registers.set(X86_64::RSP, sp);
-    registers.set(X86_64::RA, address);
+    registers.set(FP, caller_bp);
+    registers.set(SP, sp);
+    registers.set(RA, address);
     Ok(if address == 0 { Caller::None } else { Caller::Called })
 }

@@ -1,6 +1,13 @@
 //! The registers that are followed from frame to frame.
 
-use gimli::Register;
+use gimli::{Register, X86_64};
+
+/// The instruction pointer, in a caller the return address.
+pub const RA: Register = X86_64::RA;
+/// The stack pointer.
+pub const SP: Register = X86_64::RSP;
+/// The frame pointer.
+pub const FP: Register = X86_64::RBP;
 
 /// DWARF numbers 0 to 15 are general registers, 16 is the return address; psABI for x86-64, figure 3.36.
 pub const REGISTERS: usize = 17;

@@ -12,7 +12,7 @@
 //! - nothing jumps back to it, as to the head of a loop;
 //! - every return that is found has the stack as it was at the beginning.
 //!
-//! Then the return address that it leads to must be one (see [`ReturnAddresses`](super::return_addresses)), and a direct
+//! Then the return address that it leads to must be one (the unwinder's `ReturnAddresses` say so), and a direct
 //! call there must be one of this function.
 
 use std::collections::VecDeque;

@@ -1,0 +1,5 @@
+//! What depends on the processor architecture: a folder for each. Nothing outside names an instruction or a relocation.
+
+mod x86_64;
+
+pub(crate) use x86_64::{MACHINE, PAGE, Relocation, StubTarget, end_after_halt, relocation_of, stub_size, stub_target};
