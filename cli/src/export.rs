@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, Format};
+use ccsd_profile::sanitise;
 
 use crate::args::export::ExportArgs;
 use crate::exit::{Exit, Failure};
@@ -16,6 +17,13 @@ const COLUMNS: usize = 600;
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
+    if let Some(view) = &args.view {
+        let view = sanitise(view);
+        return Err(Failure::bad_request(anyhow!(
+            "an export has the whole profile: html shows a view by the end of its address, as in \
+             profile.html#view=graph, and `ccsd report --view {view}` prints one"
+        )));
+    }
     if args.query.sort.is_some() && args.format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", args.format.name())));
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_profile::query::{By, Filter, Pattern, Preset, Pruned};
+use ccsd_profile::query::{By, Filter, Pattern, Preset, Pruned, QueryError};
 use ccsd_profile::view::{Column, Selection, Total};
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 use clap::Args;
@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::exit::Failure;
 use crate::format::shell_word;
+use crate::suggest;
 
 /// The option that leaves out what no sample stands for.
 const OF_SAMPLED: &str = "--of-sampled";
@@ -194,7 +195,7 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<Asked, Failure> {
         let text = specification(path).with_context(|| format!("cannot read {name}")).map_err(Failure::bad_request)?;
         filter.add_specification(&text).map_err(|error| Failure::bad_request(anyhow!("{name}, {error}")))?;
     }
-    let mut selection = filter.select(&profile).map_err(Failure::bad_request)?.metric(index);
+    let mut selection = select(&filter, &profile)?.metric(index);
     let mut asked = words(&filter);
     if args.of_sampled {
         asked.push(OF_SAMPLED.to_owned());
@@ -223,6 +224,18 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<Asked, Failure> {
     }
     profile.set_full_names(args.full_names);
     Ok(Asked { profile, selection: Selection::all().metric(index), metric, question, other })
+}
+
+/// The selection, or what may have been meant instead of a pattern that nothing matches.
+fn select(filter: &Filter, profile: &Profile) -> Result<Selection, Failure> {
+    filter.select(profile).map_err(|error| {
+        let unmatched = match &error {
+            QueryError::NoMatch { pattern, .. } => pattern.parse::<Pattern>().ok(),
+            _ => None,
+        };
+        let question = unmatched.map_or_else(String::new, |pattern| suggest::question(&pattern, profile));
+        Failure::bad_request(anyhow!("{error}{question}"))
+    })
 }
 
 /// What is asked, as options, whatever profile it is asked of; empty if nothing.

@@ -129,6 +129,9 @@ impl Lookup<'_> {
                 None => Ok(Located::File(path.clone())),
             },
             Source::Watch(name) => Ok(Located::Watch(name.clone())),
+            Source::Session(_) if self.daemon.is_none() => {
+                Err(refused(format!("{source} is a session of the daemon, which --no-daemon does not ask")))
+            }
             Source::Session(id) => {
                 let (client, sessions) = self.sessions().map_err(Failure::from)?;
                 match sessions.iter().any(|session| session.id == *id) {
@@ -192,15 +195,21 @@ impl Lookup<'_> {
         }
         let Some(source) = only(&number.to_string(), meanings)? else {
             return Err(match error {
-                Some(ClientError::None(path)) if self.daemon.is_some() => refused(format!(
+                Some(ClientError::None(path)) if self.daemon.is_some() && self.files => refused(format!(
                     "there is no file {number}, and no daemon at {} to ask for a session {number}",
                     path.display()
                 )),
                 Some(error) if self.daemon.is_some() => error.into(),
-                _ => refused(format!(
+                _ if !self.files => {
+                    refused(format!("there is no session {number}, and none on a process {number}; {LISTS}"))
+                }
+                None => refused(format!(
                     "there is neither a file nor a session {number}, nor a session on a process {number}; {LISTS}, \
                      and `ccsd attach --detach PID` makes one"
                 )),
+                Some(_) => {
+                    refused(format!("there is neither a file nor a process {number}; --no-daemon asks no daemon"))
+                }
             });
         };
         Ok(match (source, client) {
@@ -305,7 +314,8 @@ pub fn session_to_stop(source: &Source, sessions: &[SessionSummary]) -> Result<u
         }
         Source::Session(id) => Ok(*id),
         Source::Number(number) => match running_on(*number).iter().find(|session| session.id != *number) {
-            None => Ok(*number),
+            None if sessions.iter().any(|session| session.id == *number) => Ok(*number),
+            None => Err(refused(format!("there is no session {number}; {LISTS}"))),
             Some(other) => {
                 let about = format!("the process, with session {}", other.id);
                 let Some(own) = sessions.iter().find(|session| session.id == *number) else {
@@ -377,6 +387,7 @@ mod tests {
         let other = stop("7", &sessions[1..]).unwrap_err();
         assert!(other.contains("no session 7") && other.contains("pid:7"), "{other}");
         assert_eq!(stop("9", &sessions), Ok(9));
+        assert!(stop("8", &sessions).unwrap_err().contains("no session 8"));
         assert!(stop("pid:50", &sessions).is_err());
         assert!(stop("profile.ccsd", &sessions).is_err() && stop("watch:x", &sessions).is_err());
         let two = [session(1, 7, None), session(2, 7, None)];

@@ -269,6 +269,26 @@ fn files(suite: Suite) -> Suite {
             ] {
                 Ended::of(&mut ccsd(words)).assert_refused(2, &["quicksilver"]);
             }
+            let recorded = Record::new(build("weights.c", &["-O1", "-g"]), &["300"]).run();
+            let file = recorded.file.to_str().unwrap();
+            // Patterns are patterns everywhere, and one with a typo is answered with what it may have meant.
+            for option in ["--function", "--hide", "--focus"] {
+                for (pattern, parts) in [
+                    ("wieght_12", &["did you mean", "weight_12"][..]),
+                    ("module:wieghts*", &["module:wieghts*"]),
+                    ("/^quick/", &["/^quick/"]),
+                ] {
+                    Ended::of(&mut ccsd(["report", option, pattern, file])).assert_refused(2, parts);
+                }
+            }
+            for pattern in ["weight_1*", "/^weight_(11|12)$/", "file:weights.c"] {
+                for command in [&["report", "--function"][..], &["diff", file, "--function"], &["annotate"]] {
+                    let ended = Ended::of(ccsd(command).args([pattern, file]));
+                    assert!(ended.status.success() && ended.stdout.contains("weight_12"), "{pattern}: {ended:?}");
+                }
+            }
+            Ended::of(&mut ccsd(["report", "--function", "thread:x", file])).assert_refused(2, &["--focus"]);
+            Ended::of(&mut ccsd(["export", "html", "--view", "graph", file])).assert_refused(2, &["#view=graph"]);
         })
         .test("metric_that_is_not_there", &[CC], || {
             let ended = Ended::of(ccsd(["report", "--metric", "joules"]).arg(&good().file));

@@ -195,6 +195,9 @@ fn a_detached_session() {
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&["-F", "49"], fixture.pid());
     assert_eq!(daemon.session(id)["rate_hz"], 49);
+    // One unknown number, and none of them ends.
+    daemon.run(&["daemon", "stop", &id.to_string(), "4999"]).assert_refused(2, &["no session 4999"]);
+    assert!(daemon.session(id)["ended"].is_null());
     assert!(daemon.run(&["daemon", "stop", &format!("pid:{}", fixture.pid())]).status.success());
     while daemon.session(id)["ended"] != "stopped" {}
     assert!(fixture.is_alive());
@@ -214,8 +217,16 @@ fn a_detached_session() {
     assert!(earlier.status.success() && earlier.stderr.contains("is now `ccsd daemon status`"), "{earlier:?}");
     for (command, parts) in [
         (vec!["daemon", "stop", "77"], vec!["no session 77", "ccsd daemon status"]),
+        (vec!["daemon", "stop", &session, "77"], vec!["no session 77", "ccsd daemon status"]),
         (vec!["report", "77"], vec!["77", "ccsd attach --detach"]),
-        (vec!["daemon", "save", "77", "-o", "/dev/null"], vec!["77", "ccsd daemon status"]),
+        (
+            vec!["daemon", "save", "77", "-o", "/dev/null"],
+            vec!["no session 77, and none on a process 77", "ccsd daemon status"],
+        ),
+        (
+            vec!["top", "--plain", "--no-daemon", "session:3"],
+            vec!["session:3 is a session of the daemon", "--no-daemon"],
+        ),
         (vec!["attach", "--detach", "999999999"], vec!["no process with PID 999999999"]),
         (vec!["attach", "999999999", "--no-output"], vec!["no process with PID 999999999"]),
     ] {

@@ -17,11 +17,12 @@ use serde::Serialize;
 use crate::args::annotate::AnnotateArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, counted, percent, unit_name};
+use crate::functions::NamedFunctions;
 use crate::query::{self, Asked, Question};
-use crate::report::{Counts, Pattern, accounting, file, line_remarks};
+use crate::report::{Counts, accounting, file, line_remarks};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
-use crate::{near, warn};
+use crate::{suggest, warn};
 
 use assembly::Assembly;
 use source::{Found, Places};
@@ -103,15 +104,15 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     view.sort(ByColumn::Inherited);
     let remarks = line_remarks(profile, &view);
     let LinesView { total, functions, .. } = view;
-    let pattern = Pattern::new(&args.function, profile);
+    let named = NamedFunctions::new(&args.function, profile);
     let labels = profile.labels();
     let layout = Layout::of(&stdout(), colour);
-    let mut wanted: Vec<&FunctionLines> = functions.iter().filter(|it| pattern.matches(&labels, it.function)).collect();
+    let mut wanted: Vec<&FunctionLines> = functions.iter().filter(|it| named.contains(it.function)).collect();
     if wanted.is_empty() {
-        let name = sanitise(&args.function);
+        let name = sanitise(args.function.text());
         return Err(Failure::bad_request(anyhow!(
-            "no sample was taken in a function whose name contains {name:?}; what it called is in `ccsd report --view butterfly`{}",
-            meant(&args.function).unwrap_or_else(|| near::question(&args.function, profile))
+            "no sample was taken in a function whose name is like {name:?}; what it called is in `ccsd report --view butterfly`{}",
+            hint_at_file(args.function.text()).unwrap_or_else(|| suggest::question(&args.function, profile))
         )));
     }
     let left_out =
@@ -143,7 +144,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         };
         to_text(&document).map_err(Failure::at_run_time)?
     } else {
-        let what = format!("annotate {}; weighed by {}; {NO_ADDRESSES}", sanitise(&args.function), metric.name);
+        let what = format!("annotate {}; weighed by {}; {NO_ADDRESSES}", sanitise(args.function.text()), metric.name);
         let mut head = vec![("view", what)];
         head.extend(remarks.iter().map(|remark| ("lines", remark.clone())));
         head.extend(question.text().map(|text| ("selected", text)));
@@ -351,8 +352,8 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
     text
 }
 
-/// What somebody may have meant who names a file in the place of a function.
-fn meant(function: &str) -> Option<String> {
+/// The right order of arguments, for a file in the place of the function.
+fn hint_at_file(function: &str) -> Option<String> {
     let is_file = Path::new(function).is_file();
     is_file.then(|| format!("; of the profile {0}: `ccsd annotate FUNCTION {0}`", sanitise(function)))
 }

@@ -2,21 +2,22 @@
 
 use std::path::PathBuf;
 
+use ccsd_profile::query::Pattern;
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
 
 use super::service::SocketArgs;
 use super::values::{DEFAULT_FILE, lines};
 use super::watch::StoredArgs;
+use crate::functions;
 use crate::query::QueryArgs;
 use crate::source::Source;
 
 /// Arguments of `ccsd annotate`.
 #[derive(Debug, Args)]
 pub struct AnnotateArgs {
-    /// The function, or a part of the names of several
-    #[arg(value_name = "FUNCTION", value_parser = NonEmptyStringValueParser::new())]
-    pub function: String,
+    /// The functions: a name, a part of one, a glob, an expression between slashes, as for --only
+    #[arg(value_name = "FUNCTION", value_parser = functions::parse)]
+    pub function: Pattern,
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
     pub source: Source,

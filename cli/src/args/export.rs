@@ -16,9 +16,11 @@ use crate::source::Source;
 pub struct ExportArgs {
     /// The format
     ///
-    /// html: one page to look at, with flame graph, functions, callers and callees, call graph, timeline; pprof: for `go tool pprof` and what reads its files; callgrind: KCachegrind, callgrind_annotate; folded: one line
-    /// a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope: speedscope.app; firefox: profiler.firefox.com; dot: Graphviz; gprof: its two
-    /// tables; json: all of it; csv: the flat profile.
+    /// html: one page with flame graph, functions, callers and callees, call graph, hot path and timeline
+    /// (profile.html#view=graph opens with a view); pprof: for `go tool pprof`; callgrind: KCachegrind,
+    /// callgrind_annotate; folded: one line a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope:
+    /// speedscope.app; firefox: profiler.firefox.com; dot: Graphviz; gprof: its two tables; json: all of it; csv: the
+    /// flat profile.
     #[arg(value_name = "FORMAT", value_parser = format())]
     pub format: Format,
     /// The profile: a file, session:ID, pid:PID or watch:NAME
@@ -50,6 +52,9 @@ pub struct ExportArgs {
     /// within their callers; the page says so.
     #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
     pub max_size: usize,
+    /// Refused with the way to choose a view of an export.
+    #[arg(long, value_name = "VIEW", hide = true)]
+    pub view: Option<String>,
     #[command(flatten)]
     pub query: QueryArgs,
     #[command(flatten)]

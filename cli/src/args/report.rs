@@ -1,11 +1,13 @@
 //! Arguments of `ccsd report`.
 
-use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use ccsd_profile::query::Pattern;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
 use super::service::SocketArgs;
 use super::values::{DEFAULT_FILE, rows};
 use super::watch::StoredArgs;
+use crate::functions;
 use crate::query::QueryArgs;
 use crate::source::Source;
 
@@ -149,11 +151,12 @@ pub struct ReportArgs {
     /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N", value_parser = rows, allow_negative_numbers = true)]
     pub limit: Option<usize>,
-    /// Only functions of this name (of --flat, --graph, --lines, --butterfly, --timeline)
+    /// Only these functions (of --flat, --graph, --lines, --butterfly, --timeline)
     ///
-    /// If there is none of exactly this name, those whose names contain it.
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub function: Option<String>,
+    /// PATTERN is as for --only: a name, a part of one if there is none of that name, a glob (`mem*`), an expression
+    /// (`/^mem/`), or `module:` or `file:` and a name.
+    #[arg(long, value_name = "PATTERN", value_parser = functions::parse)]
+    pub function: Option<Pattern>,
     /// Order by total (inherited) time instead of self time: --sort total
     #[arg(long, visible_alias = "total", conflicts_with = "sort")]
     pub inherited: bool,

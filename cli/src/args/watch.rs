@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
+use ccsd_profile::query::Pattern;
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
 
 use crate::args::service::SocketArgs;
 use crate::args::values::rows;
 use crate::exit::Failure;
+use crate::functions;
 use crate::query::{QueryArgs, percentage};
 use crate::source::Source;
 use crate::times::When;
@@ -101,13 +102,13 @@ pub struct DiffArgs {
     ///
     /// That is, if for any function (or what --by says) the share of self or of inherited time after, in percent of all,
     /// exceeds that before by more than PERCENT, and chance hardly explains it. With --absolute: if its weight grew by more
-    /// than PERCENT of the total before. With --function only functions of that name count. They are named on standard
+    /// than PERCENT of the total before. With --function only those functions count. They are named on standard
     /// error.
     #[arg(long, value_name = "PERCENT", value_parser = percentage, conflicts_with = "svg")]
     pub fail_above: Option<f64>,
-    /// Only functions of this name or, if there is none, whose names contain it
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub function: Option<String>,
+    /// Only these functions; PATTERN is as for --only
+    #[arg(long, value_name = "PATTERN", value_parser = functions::parse)]
+    pub function: Option<Pattern>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

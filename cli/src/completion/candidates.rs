@@ -67,8 +67,6 @@ enum Kind {
     Process,
     /// A watch by its bare name.
     Watch,
-    /// A function of the profile.
-    Function,
     /// A pattern: a function, or `module:`, `file:`, `thread:`, `process:` and a name.
     Pattern,
     /// A metric of the profile.
@@ -89,8 +87,7 @@ impl Kind {
             ("PID|NAME", _) => Kind::Process,
             ("NAME", "watch") => Kind::Watch,
             ("NAME", "metric") => Kind::Metric,
-            ("FUNCTION", _) | (_, "function") => Kind::Function,
-            ("PATTERN", _) => Kind::Pattern,
+            ("FUNCTION" | "PATTERN", _) => Kind::Pattern,
             ("FILE" | "PATH", _) => Kind::File,
             ("DIR", _) => Kind::Directory,
             ("PROGRAM", _) => Kind::Program,
@@ -208,7 +205,7 @@ impl Request {
                     wanted.for_each(send);
                 }
             }
-            Kind::Function | Kind::Pattern | Kind::Metric => {
+            Kind::Pattern | Kind::Metric => {
                 if let Some(profile) = self.profile() {
                     self.of_profile(&profile).into_iter().for_each(send);
                 }

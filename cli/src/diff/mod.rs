@@ -10,7 +10,7 @@ use std::io::{Write, stdout};
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, write_difference};
 use ccsd_profile::view::{DiffRow, DiffSide, DiffTree, DiffView, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Share, Total};
-use ccsd_profile::{Accounting, Session, Unit, sanitise};
+use ccsd_profile::{Accounting, Profile, Session, Unit, sanitise};
 use serde::Serialize;
 
 use crate::args::watch::DiffArgs;
@@ -21,7 +21,7 @@ use crate::report::Counts;
 use crate::stored::About;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table, wrap};
-use crate::{near, warn};
+use crate::{functions, suggest, warn};
 use ccsd_profile::json::to_text;
 
 use grew::Grew;
@@ -92,16 +92,17 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut view = DiffView::default();
     if !args.tree || args.fail_above.is_some() {
         view = DiffView::of_runs(&old, &new);
-        if let Some(text) = &args.function {
-            let is = |row: &DiffRow| row.function.name == *text || row.label == *text;
-            let exact = view.rows.iter().any(is);
-            view.rows.retain(|row| if exact { is(row) } else { row.label.contains(text.as_str()) });
+        if let Some(pattern) = &args.function {
+            let profiles: Vec<&Profile> = before.runs.iter().chain(&after.runs).map(|run| &run.profile).collect();
+            let named = functions::named_in_all(pattern, &profiles);
+            view.rows.retain(|row| named.contains(&row.function));
             if view.rows.is_empty() {
-                let near = after.runs.first().map_or_else(String::new, |run| near::question(text, &run.profile));
+                let last = profiles.last();
                 return Err(Failure::bad_request(anyhow!(
-                    "no {} of the profiles has a name like {:?}{near}",
+                    "no {} of the profiles has a name like {:?}{}",
                     args.query.by.nouns().0,
-                    sanitise(text)
+                    sanitise(pattern.text()),
+                    last.map_or_else(String::new, |profile| suggest::question(pattern, profile))
                 )));
             }
         }

@@ -15,6 +15,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::{Check, Mark, user_name};
 use crate::format::{bytes, count};
 
+/// What both checks of tracepoints need first.
+const MOUNT_TRACEFS: &str = "sudo mount -t tracefs tracefs /sys/kernel/tracing";
 const PARANOID_1: &str = "sudo sysctl kernel.perf_event_paranoid=1";
 
 /// All of them, the most important first.
@@ -133,7 +135,10 @@ fn tick() -> Check {
             NAME,
             format!("can sample {} times a second at next to no cost to the target (-e tick)", choice.spec.rate_hz),
         ),
-        Err(error) => Check::limited(NAME, format!("cannot sample: {}", reason(&error))),
+        Err(error) => {
+            let check = Check::limited(NAME, format!("cannot sample: {}", reason(&error)));
+            if has_tracefs() { check } else { check.command(MOUNT_TRACEFS) }
+        }
     }
 }
 
@@ -194,9 +199,18 @@ fn fatal_signals() -> Check {
     let opened = EventSet::new(choice.spec, Layout::Threads, 0, &mut Vec::new());
     match opened.map(|(mut events, _)| events.open_fatal_signals()) {
         Ok(Ok(_)) => Check::ok(NAME, "the stack of a program that dies of a signal is shown and kept"),
-        Ok(Err(why)) => Check::limited(NAME, format!("no stacks of programs that die of a signal: {why}")),
+        Ok(Err(why)) => {
+            let check = Check::limited(NAME, format!("no stacks of programs that die of a signal: {why}"));
+            if has_tracefs() { check } else { check.command(MOUNT_TRACEFS) }
+        }
         Err(error) => Check::limited(NAME, error.to_string()),
     }
+}
+
+/// Whether the kernel's tracepoints are where they are looked for. Only root may look into the directory.
+fn has_tracefs() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(2) == Some("tracefs"))
 }
 
 fn open_files() -> Check {

@@ -31,9 +31,10 @@ use ccsd_profile::{CostCentreId, Labels, Profile, Unit, sanitise};
 use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
+use crate::functions::NamedFunctions;
 use crate::query::{self, Asked, Metric, Question, metric};
 use crate::style::{ColorChoice, Layout};
-use crate::{near, warn};
+use crate::{suggest, warn};
 use accounting::Said;
 
 pub use json::Counts;
@@ -49,7 +50,7 @@ struct Shown<'a> {
     /// Rows, if not all.
     limit: Option<usize>,
     /// The functions that are asked for, if not all.
-    function: Option<Pattern<'a>>,
+    functions: Option<NamedFunctions>,
     /// What decides the order, if not what is usual.
     sort: Option<Column>,
     /// Rows with a smaller share are summed up.
@@ -68,34 +69,6 @@ struct Shown<'a> {
     columns: &'a [TimeColumn],
 }
 
-/// Which functions are asked for: those of this name or, if there is none, those whose name contains it. A name is as the
-/// program has it, or a short one as text shows it, with or without what tells it from others.
-#[derive(Clone, Copy, Debug)]
-pub struct Pattern<'a> {
-    text: &'a str,
-    exact: bool,
-}
-
-impl<'a> Pattern<'a> {
-    /// What `text` means in a profile.
-    pub fn new(text: &'a str, profile: &Profile) -> Pattern<'a> {
-        let mut ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
-        let labels = profile.labels();
-        Pattern { text, exact: ids.any(|id| labels.any(id, |name| name == text)) }
-    }
-
-    /// Whether there is one.
-    fn is_known(&self, labels: &Labels<'_>, functions: usize) -> bool {
-        let mut ids = (0u32..).map(CostCentreId::new).take(functions);
-        self.exact || ids.any(|id| self.matches(labels, id))
-    }
-
-    /// Whether a function is one.
-    pub fn matches(&self, labels: &Labels<'_>, function: CostCentreId) -> bool {
-        labels.any(function, |name| if self.exact { name == self.text } else { name.contains(self.text) })
-    }
-}
-
 impl<'a> Shown<'a> {
     /// All of a profile by its first metric.
     fn new(profile: &'a Profile, layout: Layout) -> Shown<'a> {
@@ -107,7 +80,7 @@ impl<'a> Shown<'a> {
             metric,
             layout,
             limit: None,
-            function: None,
+            functions: None,
             sort: None,
             min: 0.0,
             other: None,
@@ -136,7 +109,7 @@ impl<'a> Shown<'a> {
     }
     /// Whether a function is asked for.
     fn wants(&self, function: CostCentreId) -> bool {
-        self.function.is_none_or(|pattern| pattern.matches(&self.labels, function))
+        self.functions.as_ref().is_none_or(|named| named.contains(function))
     }
 
     /// How many rows to show out of `rows`.
@@ -152,8 +125,8 @@ impl<'a> Shown<'a> {
     /// What to say where a view is empty.
     fn nothing(&self) -> String {
         let accounting = self.profile.accounting();
-        match self.function {
-            Some(pattern) => format!("no function was sampled whose name contains {:?}\n", sanitise(pattern.text)),
+        match &self.functions {
+            Some(named) => format!("no function was sampled whose name matches {:?}\n", named.text()),
             None if accounting.received > 0 => "no samples: nothing is left of what is asked for\n".to_owned(),
             None if self.growing => "no samples yet\n".to_owned(),
             // A collection that was interrupted before its first second: what the target did is not known.
@@ -216,13 +189,13 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if view.folds_startup() && !args.json && !chooses {
         selection = selection.hide(loaded.profile.startup_functions());
     }
-    if let Some(text) = &args.function
-        && !Pattern::new(text, &loaded.profile).is_known(&loaded.profile.labels(), loaded.profile.cost_centres().len())
-    {
-        let (name, near) = (sanitise(text), near::question(text, &loaded.profile));
+    let functions = args.function.as_ref().map(|pattern| NamedFunctions::new(pattern, &loaded.profile));
+    if let Some(pattern) = args.function.as_ref().filter(|_| functions.as_ref().is_some_and(NamedFunctions::is_empty)) {
         return Err(Failure::bad_request(anyhow!(
-            "no {} of the profile has a name like {name:?}{near}",
-            args.query.by.nouns().0
+            "no {} of the profile has a name like {:?}{}",
+            args.query.by.nouns().0,
+            sanitise(pattern.text()),
+            suggest::question(pattern, &loaded.profile)
         )));
     }
     let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
@@ -231,7 +204,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         selection,
         metric,
         limit,
-        function: args.function.as_deref().map(|text| Pattern::new(text, &loaded.profile)),
+        functions,
         sort,
         min: min / 100.0,
         other,
@@ -276,9 +249,8 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str, String)> {
     let Total { weight, samples, whole_weight, whole_samples, .. } = question.selected;
     let mut what = vec![view.name().to_owned()];
-    if let Some(pattern) = shown.function {
-        let or_part = if pattern.exact { "" } else { "*" };
-        what.push(format!("of {or_part}{}{or_part}", sanitise(pattern.text)));
+    if let Some(named) = &shown.functions {
+        what.push(format!("of {}", named.text()));
     }
     if shown.by != By::Function {
         what.push(format!("by {}", shown.by.name()));

@@ -74,7 +74,7 @@ fn rows_left_out_are_summed_up() {
 #[test]
 fn graph() {
     let profile = example();
-    let only_b = Shown { function: Some(Pattern::new("b", &profile)), ..shown(&profile) };
+    let only_b = Shown { functions: Some(named("b", &profile)), ..shown(&profile) };
     assert_eq!(
         view_text(View::Graph, &only_b),
         "index      %  self ms  child ms  function\n\
@@ -117,19 +117,23 @@ fn stats() {
     );
 }
 
+fn named(text: &str, profile: &Profile) -> NamedFunctions {
+    NamedFunctions::new(&text.parse().unwrap(), profile)
+}
+
 #[test]
 fn an_exact_name_wins_over_a_part_of_one() {
     let profile = example();
-    let labels = profile.labels();
     let matches = |text: &str| -> Vec<String> {
-        let pattern = Pattern::new(text, &profile);
+        let named = named(text, &profile);
         let ids = (2u32..).map(CostCentreId::new).take(profile.cost_centres().len() - 2);
-        ids.filter(|&id| pattern.matches(&labels, id)).map(|id| profile.name(id).into_owned()).collect()
+        ids.filter(|&id| named.contains(id)).map(|id| profile.name(id).into_owned()).collect()
     };
     assert_eq!(matches("a"), ["a"]);
     assert_eq!(matches("[31m"), ["c\x1b[31m"]);
-    let none = Shown { function: Some(Pattern::new("nosuch", &profile)), ..shown(&profile) };
-    assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name contains \"nosuch\"\n");
+    assert_eq!((matches("/^[ab]$/"), matches("b*")), (vec!["a".to_owned(), "b".to_owned()], vec!["b".to_owned()]));
+    let none = Shown { functions: Some(named("nosuch", &profile)), ..shown(&profile) };
+    assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name matches \"*nosuch*\"\n");
 }
 
 /// `main` calls `run`, which calls a library, and a thread; above them is what starts a program.

@@ -38,7 +38,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
         None => Config::default(),
     };
     if args.check_config {
-        config.warnings.iter().for_each(|warning| warn(format_args!("{warning}")));
+        let mut warnings = config.warnings.clone();
         let what = match &path {
             Some(path) if path.exists() => path.display().to_string(),
             _ => "no configuration".to_owned(),
@@ -46,7 +46,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
         let mut out = stdout().lock();
         for watch in &config.watches {
             for user in unknown_users(watch, user_number) {
-                warn(format_args!(
+                warnings.push(format!(
                     "watch {}: there is no user {user:?}: it matches nothing of that user",
                     watch.name.0
                 ));
@@ -54,7 +54,12 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
             writeln!(out, "{}", describe(watch))?;
         }
         let watches = counted(config.watches.len() as u64, "watch", "watches");
-        writeln!(out, "{what}: good: {watches}").and_then(|()| out.flush())?;
+        let verdict = match warnings.len() {
+            0 => "good".to_owned(),
+            many => format!("usable, but {}", counted(many as u64, "warning", "warnings")),
+        };
+        writeln!(out, "{what}: {verdict}: {watches}").and_then(|()| out.flush())?;
+        warnings.iter().for_each(|warning| warn(format_args!("{warning}")));
         return Ok(Exit::SUCCESS);
     }
     begin_to_log()?;

@@ -10,6 +10,6 @@ mod regroup;
 mod startup;
 
 pub use filter::{Filter, Preset, QueryError};
-pub use pattern::{Pattern, PatternError};
+pub use pattern::{Pattern, PatternError, Subject};
 pub use prune::Pruned;
 pub use regroup::By;

@@ -1,0 +1,90 @@
+//! Suggestions for names that nothing has.
+
+use ccsd_profile::query::{Pattern, Subject};
+use ccsd_profile::{CostCentreId, Profile, sanitise};
+
+/// Suggestions of one message.
+const MAX_SUGGESTIONS: usize = 3;
+/// The least likeness, from 0 to 1, of a suggestion.
+const MIN_LIKENESS: f64 = 0.6;
+/// Characters of a name that are compared.
+const MAX_COMPARED: usize = 200;
+
+/// Names that are like a pattern which matches nothing, the most alike first, as a question: empty if there are none.
+pub fn question(pattern: &Pattern, profile: &Profile) -> String {
+    let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let (prefix, names): (&str, Vec<String>) = match pattern.subject() {
+        Subject::Name => {
+            let ids = (0u32..).map(CostCentreId::new).take(profile.cost_centres().len());
+            ("", ids.map(|id| profile.name(id).into_owned()).collect())
+        }
+        Subject::Module => ("module:", profile.images().iter().map(|image| file_name(&image.name)).collect()),
+        Subject::File => {
+            let files = profile.cost_centres().iter().filter_map(|centre| centre.file.as_deref());
+            ("file:", files.map(file_name).collect())
+        }
+        Subject::Thread => ("thread:", profile.threads().iter().map(|thread| thread.name.clone()).collect()),
+        Subject::Process => ("process:", profile.processes().iter().map(|process| process.name.clone()).collect()),
+    };
+    let text = pattern.text();
+    let text = text.strip_prefix(prefix).or_else(|| text.strip_prefix("name:")).unwrap_or(text);
+    let similar = similar_names(text, names.into_iter());
+    let similar: Vec<String> = similar.iter().map(|name| format!("{prefix}{}", sanitise(name))).collect();
+    if similar.is_empty() { String::new() } else { format!("; did you mean {}?", similar.join(" or ")) }
+}
+
+fn similar_names(text: &str, names: impl Iterator<Item = String>) -> Vec<String> {
+    let text = text.to_lowercase();
+    let mut found: Vec<(f64, String)> = names.map(|name| (likeness(&text, &name), name)).collect();
+    found.retain(|(likeness, _)| *likeness >= MIN_LIKENESS);
+    found.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    found.dedup_by(|a, b| a.1 == b.1);
+    found.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
+}
+
+/// The likeness, from 0 to 1, with the whole name or a word of it: `prase` is like `json::parse(char const*)`.
+fn likeness(text: &str, name: &str) -> f64 {
+    let text: Vec<char> = text.chars().take(MAX_COMPARED).collect();
+    let name: String = name.chars().take(MAX_COMPARED).collect::<String>().to_lowercase();
+    let words = name.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.len() > 2);
+    let like = |word: &str| {
+        let word: Vec<char> = word.chars().collect();
+        1.0 - distance(&text, &word) as f64 / text.len().max(word.len()).max(1) as f64
+    };
+    words.chain([name.as_str()]).map(like).fold(0.0, f64::max)
+}
+
+/// The Damerau-Levenshtein distance, where every letter moves at most once.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let (mut before, mut last): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
+    for (i, &x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, &y) in b.iter().enumerate() {
+            let at = |row: &[usize], j: usize| row.get(j).copied().unwrap_or(usize::MAX / 2);
+            let mut least = (at(&row, j) + 1).min(at(&last, j + 1) + 1).min(at(&last, j) + usize::from(x != y));
+            let exchanged = i > 0 && j > 0 && a.get(i - 1) == Some(&y) && b.get(j - 1) == Some(&x);
+            if exchanged {
+                least = least.min(at(&before, j - 1) + 1);
+            }
+            row.push(least);
+        }
+        (before, last) = (last, row);
+    }
+    last.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_alike_first() {
+        let names = ["memcpy", "json::parse(char const*)", "parse_number", "main", "Parser::prase_all", "sort"];
+        let names = || names.iter().map(|name| (*name).to_owned());
+        assert_eq!(similar_names("prase", names()), ["json::parse(char const*)", "Parser::prase_all"]);
+        assert_eq!(similar_names("mian", names()), ["main"]);
+        let distance = |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        assert_eq!([distance("kitten", "sitting"), distance("prase", "parse"), distance("", "abc")], [3, 1, 3]);
+        assert_eq!(similar_names("quicksilver", names()), Vec::<String>::new());
+    }
+}
