@@ -32,8 +32,17 @@ use watch::{DIFF_EXAMPLES, DiffArgs};
 #[derive(Debug, Parser)]
 #[command(name = "ccsd", version, max_term_width = 80, after_long_help = EXAMPLES)]
 pub struct Cli {
-    /// When to use colour
-    #[arg(long, value_name = "WHEN", global = true, default_value = "auto", hide_short_help = true)]
+    /// When to use colour: auto, always or never [default: auto, on a terminal unless NO_COLOR is set]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        global = true,
+        default_value = "auto",
+        hide_short_help = true,
+        display_order = 998,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
     pub color: ColorChoice,
     /// What to do
     #[command(subcommand)]
@@ -84,7 +93,7 @@ fn group_text(command: &clap::Command, title: &str, names: &[&str]) -> String {
 const EXAMPLES: &str = "\
 Examples:
   ccsd record -- xz -k big.tar       run a program; see where its time goes
-  ccsd attach redis-server           profile what runs; Ctrl-C twice ends it
+  ccsd attach redis-server           profile a process; Ctrl-C twice ends it
   ccsd dump redis-server             what each of its threads is doing now
   ccsd report --graph                callers and callees, from profile.ccsd
   ccsd doctor                        what can be sampled, and how to allow more
@@ -100,100 +109,97 @@ be executed. 127: it is not found.";
 pub enum Command {
     /// Run a program and profile it
     ///
-    /// Runs a program, samples its call stacks until it ends, leaves a profile and prints a short report.
+    /// Runs a program, samples its call stacks until it ends, writes a profile and prints a short report.
     ///
-    /// The program's input, output and exit status are its own: whatever ccsd prints goes to standard error, and ccsd ends as
-    /// the program ended. On a terminal, Ctrl-C prints the stacks of all threads and the collection goes on; a second one
-    /// within two seconds is passed on to the program and ends the collection. On SIGTERM, and on SIGINT without a terminal, in
-    /// a pipeline or a script, it ends in order, with file and report; ccsd then waits for the program, unless it is
-    /// signalled again.
+    /// The program keeps its input and output, ccsd prints to standard error, and ends with the program's exit status. On a
+    /// terminal, the first Ctrl-C prints the stacks of all threads; a second within two seconds is passed on to the
+    /// program and ends the collection. SIGTERM, and SIGINT without a terminal, in a pipeline or a script, end the
+    /// collection with file and report; ccsd then waits for the program until it ends or a second signal comes.
     #[command(after_long_help = RECORD_EXAMPLES, override_usage = "ccsd record [OPTIONS] [--] PROGRAM [ARGS]...")]
     Record(RecordArgs),
     /// Profile running processes
     ///
-    /// Samples the call stacks of processes that run already, until they end, the duration is over, or Ctrl-C is typed twice.
+    /// Samples the call stacks of running processes until they end, --duration is over, or Ctrl-C is typed twice.
     ///
-    /// All their threads are sampled and, unless --no-inherit is given, all their descendants, those that exist and those to
-    /// come. Sampling never stops them. On a terminal, the first Ctrl-C prints the stacks of all threads, for which each is
-    /// stopped for a moment (see `ccsd dump --help`); a second within two seconds, or q and Enter, ends the collection.
+    /// All their threads are sampled and, without --no-inherit, all their descendants, existing and new. Sampling never
+    /// stops them. On a terminal, the first Ctrl-C prints the stacks of all threads, each of which is stopped for a moment
+    /// (see `ccsd dump --help`); a second within two seconds, or q and Enter, ends the collection.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachArgs),
     /// Show what every thread of a process is doing now
     ///
-    /// Prints the stacks of all threads of running processes, once, running or asleep.
+    /// Prints the stacks of all threads, running or asleep, once.
     ///
-    /// Of each thread: its name, its state, the kernel function it waits in, and its stack, innermost function first, with source
-    /// lines and inlined functions where there is debug information. Each thread is stopped for a moment, far less than a
-    /// millisecond; system calls and job control go on as if nothing had been. Where that is not possible (another program
-    /// traces it, its system call cannot be taken up again), its stack is read without stopping it, as far as it goes, and the
-    /// dump says so. Of processes that this user may not trace, a daemon is asked that may and permits it. Threads with the same
-    /// stack are shown together, and recursion in deep stacks is folded: what is
-    /// repeated is shown once, with how often it is there.
+    /// Shows for each thread its name, its state, the kernel function it waits in, and its stack, innermost function first,
+    /// with source lines and inlined functions where there is debug information. Each thread is stopped for far less than a
+    /// millisecond; system calls and job control are not disturbed. A thread that cannot be stopped (another program traces
+    /// it, or its system call cannot be resumed) is read while it runs, and the dump says so. For processes that this user
+    /// may not trace, ccsd asks a daemon. Threads with the same stack are shown together, and recursion in deep stacks is
+    /// shown once, with its count.
     #[command(after_long_help = DUMP_EXAMPLES)]
     Dump(DumpArgs),
     /// Show a profile
     ///
-    /// Shows a profile that `record` or `attach` has written.
+    /// Shows where the time of a profile went.
     ///
-    /// Without a view it says in a sentence where the time went, shows the most expensive chain of calls and the functions, the
-    /// program's own first, and ends with what became of the samples, in one line where all is well. All other views begin
-    /// with that and with what was asked, in lines that begin with `#`. Percentages are of what is selected, by weight, which is everything unless --focus,
-    /// --ignore, --since or --until leave something out; they come with their 95% confidence interval where there is room. On
-    /// a terminal long tables are cut to --limit rows, with one row for the rest, and long names to its width; into a file or
-    /// a pipe goes everything.
+    /// The default view is a sentence, the most expensive chain of calls, the program's own functions, then all others, and
+    /// one line of accounting, more where something was lost. All other views begin with the accounting and the query, in
+    /// lines that begin with `#`. Percentages are of the selected weight: everything, unless --focus, --ignore, --since or
+    /// --until leave something out. They have 95% confidence intervals where there is room. On a terminal long tables are
+    /// cut to --limit rows, with one row for the rest, and names to its width; files and pipes get everything.
     #[command(after_long_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
-    /// Make a profile of a file of `perf record`
+    /// Convert a recording of `perf record`
     ///
-    /// Reads perf.data, recorded with `--call-graph dwarf` (stacks are unwound as ccsd unwinds its own) or `-g` (stacks are as
-    /// the kernel found them, by frame pointers), and writes a profile for `report`, `top`, `diff` and `export`. Programs and
-    /// libraries are read from where they were, if they are still the same.
+    /// Reads perf.data, recorded with `--call-graph dwarf` (ccsd unwinds the stacks) or `-g` (the kernel has unwound them by
+    /// frame pointers), and writes a profile for `report`, `top`, `diff` and `export`. Programs and libraries are read from
+    /// their old paths, if they have not changed.
     #[command(after_long_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Run the daemon, or ask it: status, stop, save, watches, metrics
+    /// Run or query the daemon: status, stop, save, watches, metrics
     ///
-    /// Alone it runs a daemon, as `ccsd daemon run` does. `attach` and `record` let a daemon collect where they may use it;
-    /// the sessions of `attach --detach` go on without a client.
+    /// `ccsd daemon` alone runs a daemon, like `ccsd daemon run`. `record` and `attach` use a daemon where they may;
+    /// sessions of `attach --detach` go on without a client.
     #[command(after_long_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
     /// Watch a profile grow, on the whole screen or (--plain) as lines
     ///
-    /// Functions, the tree of calls, callers and callees, and threads, each brought up to date about once a second: filter as
-    /// you type, unfold, compare with an earlier moment, take the stacks of all threads, save. The key ? tells all keys.
+    /// Shows functions, the tree of calls, callers and callees, and threads, updated about once a second. Filter as you
+    /// type, unfold, compare with an earlier moment, dump the stacks of all threads, save. The key ? lists all keys.
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArgs),
     /// Compare two profiles
     ///
     /// Compares two profiles, several runs before with several after, or two times of a watch, function by function.
     ///
-    /// Functions are matched by name and file name of their image, so that two builds of a program can be compared; functions
-    /// of one name are one. The change is that of the share in all samples; weights (--absolute) compare where runs did the
-    /// same work. A ~ marks changes that chance may explain: of those without it at most 5% on average are due to
-    /// chance in sampling. How runs of a program differ is known only where a side has several (--before, --after).
+    /// Functions are matched by name and by the file name of their image, so two builds of a program can be compared. The
+    /// change is that of the share of all samples; use --absolute (weights) where both runs did the same work. A ~ marks
+    /// changes that chance may explain; of the others at most 5% on average are due to chance in sampling. How much runs
+    /// differ by themselves is known only with several runs a side (--before, --after).
     ///
-    /// Exit status 3 with --fail-above if something grew by more.
+    /// Exit status 3 if something grew by more than --fail-above.
     #[command(after_long_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
-    /// Show source with what each line cost
+    /// Show source code with the time of each line
     ///
-    /// Shows the source of a function with what each of its lines spent itself.
+    /// Shows the source of a function with the self time of each line.
     ///
-    /// Source files are read from where the debug information says that they were compiled, or from where --source-root and
-    /// --substitute say. Where a file is not there, or was changed after the profile was begun, that is said. Lines are
-    /// those of the innermost function of each sample; a profile keeps neither the lines of calls nor addresses.
+    /// Source files are read from the paths in the debug information, or as --source-root and --substitute say. A missing
+    /// file, or one that changed after the profile was taken, is reported. Lines are those of the innermost function of
+    /// each sample; a profile has neither the lines of calls nor addresses.
     #[command(after_long_help = ANNOTATE_EXAMPLES)]
     Annotate(AnnotateArgs),
     /// Write a profile in another tool's format
     ///
     /// Writes a profile for pprof, KCachegrind, flame graphs, speedscope, Graphviz, gprof's readers, or as JSON or CSV.
     ///
-    /// Totals, and the self and inherited time of every function, are those of `ccsd report` with the same options. Stacks
-    /// are contexts: recursion is folded in them, and the files say so.
+    /// Totals, and the self and total time of every function, are those of `ccsd report` with the same options. Recursion
+    /// is folded in the stacks, and the files say so.
     #[command(after_long_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
     /// Show what can be sampled here, and how to allow more
     ///
-    /// Tries what this machine lets this user sample, and names the command that would allow more.
+    /// Tries what this user can sample on this machine, and gives the commands that allow more.
     ///
     /// Exit status 1 if nothing can be sampled at all.
     #[command(after_long_help = DOCTOR_EXAMPLES)]
@@ -216,28 +222,28 @@ pub enum Command {
 pub struct ImportArgs {
     /// The file that `perf record` wrote, or the text that `perf script` printed; - for either from standard input
     ///
-    /// From standard input a recording is taken as `perf record -o -` writes it.
+    /// A recording on standard input must be in the format of `perf record -o -`.
     #[arg(value_name = "FILE", default_value = "perf.data")]
     pub file: PathBuf,
     /// The profile file
     ///
-    /// An older profile of this name is replaced, any other file is not.
+    /// Replaces an older profile of this name, but no other file.
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
     pub output: PathBuf,
-    /// The event whose samples are imported, where several were recorded [default: the first that has samples]
+    /// The event to import, if several were recorded [default: the first that has samples]
     ///
-    /// Without it the events of a group become metrics beside each other, for --metric of the views to choose; so do all events
-    /// of a text.
+    /// Without it the events of a group become metrics beside each other, which --metric of the views chooses from; so do all
+    /// events of a text.
     #[arg(short, long, value_name = "NAME")]
     pub event: Option<String>,
 }
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
-  ccsd import                              perf.data of this folder
+  ccsd import                              perf.data in this directory
   ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd
   perf record -g -o - ./prog | ccsd import -
-  ccsd import -e cycles                    of several events this one
+  ccsd import -e cycles                    one of several events
   ccsd import && ccsd report --metric page-faults   one of a group's, as of -e '{cpu-clock,page-faults}:S'
   ccsd import script.txt                   what perf printed elsewhere, as here:
   perf script --header --no-inline --max-stack 65535 \\

@@ -23,56 +23,55 @@ const SPECIFICATION_BYTES: u64 = 1 << 20;
 /// Which part of a profile, and by what.
 #[derive(Clone, Debug, Default, Args)]
 pub struct QueryArgs {
-    /// Hide all functions but these
+    /// Hide all other functions
     ///
-    /// What a hidden function spends itself counts for its innermost visible caller. PATTERN is a name, a part of one if
-    /// there is none of that name, a glob (`mem*`) or an expression between slashes (`/^mem(cpy|set)/`); with `module:` or
-    /// `file:` before it, it names all functions of images or source files, by path or file name.
+    /// Self time of a hidden function counts for its innermost visible caller. PATTERN is a name, a part of names if no
+    /// function has exactly that name, a glob (`mem*`) or a regular expression between slashes (`/^mem(cpy|set)/`).
+    /// `module:` or `file:` before it selects all functions of an image or source file, by path or file name.
     #[arg(long, value_name = "PATTERN", help_heading = "Selection", value_parser = pattern)]
     pub only: Vec<Pattern>,
-    /// Hide these functions: their own time counts for their callers
+    /// Hide these functions: their self time counts for their callers
     #[arg(long, value_name = "PATTERN", help_heading = "Selection", value_parser = pattern)]
     pub hide: Vec<Pattern>,
-    /// Only stacks with one of these functions
+    /// Keep only stacks with one of these functions
     ///
-    /// Or `thread:` or `process:` and a name or number: only what these did.
+    /// `thread:` or `process:` and a name or number keeps only samples of that thread or process.
     #[arg(long, value_name = "PATTERN", help_heading = "Selection", value_parser = pattern)]
     pub focus: Vec<Pattern>,
-    /// No stacks with one of these functions, or what these threads and processes did
+    /// Drop stacks with one of these functions, or of these threads and processes
     #[arg(long, value_name = "PATTERN", help_heading = "Selection", value_parser = pattern)]
     pub ignore: Vec<Pattern>,
-    /// A file of such patterns, as lines of `only PATTERN`, `hide PATTERN`, `focus PATTERN`, `ignore PATTERN`
+    /// Read patterns from a file: lines of `only PATTERN`, `hide PATTERN`, `focus PATTERN` or `ignore PATTERN`
     #[arg(long, value_name = "FILE", help_heading = "Selection")]
     pub spec: Option<PathBuf>,
-    /// Show only the functions of libraries and the kernel, or only the phases: main and what it calls itself
+    /// Show only functions of libraries and the kernel, or only phases: main and the functions that it calls
     #[arg(long, value_name = "PRESET", help_heading = "Selection")]
     pub preset: Option<PresetName>,
-    /// Sum up costs by
+    /// What a row is
     ///
-    /// `lexical` counts closures and lambdas for the functions that their names say they are written in; it cannot count
-    /// them for the functions that pass them on, and one that is called through another function shows as recursion of the
-    /// function that it is written in. `group` makes one of all allocation, page faults, kernel and start-up.
+    /// `lexical` counts a closure for the function that it is written in, by its name; one that is called through another
+    /// function shows as recursion. `group` makes one row of allocation, of page faults, of the kernel and of start-up.
     #[arg(long, value_name = "WHAT", default_value = "function", help_heading = "Selection",
         value_parser = by())]
     pub by: By,
-    /// Sum up as one what has less than this share of the weight in total, in percent
+    /// Merge rows with less than this percentage of total time
     ///
-    /// Functions (or what --by says) below it become one row, or one function of exported stacks, called `[other: ...]`;
-    /// totals and all other rows stay as they are. Views of stacks, lines and threads sum up rows below it, too.
+    /// Functions (or what --by names) below it become one row, or one function of exported stacks, called `[other: ...]`;
+    /// totals and other rows do not change. Views of stacks, lines and threads merge their rows, too.
     #[arg(long, value_name = "PERCENT", help_heading = "Selection", value_parser = percentage, allow_hyphen_values = true)]
     pub min: Option<f64>,
-    /// Order rows by: self, total (or inherited), child, samples, name, image or id
+    /// Order rows by a column; numbers descend
     ///
-    /// Numbers from the largest on. Every view has some of these columns, and says which.
+    /// Each view has some of these columns and names them. total is also called inherited.
     #[arg(long, value_name = "COLUMN", help_heading = "Selection", value_parser = column())]
     pub sort: Option<Column>,
-    /// Leave out [not sampled], the CPU time that no sample stands for: shares are of what was sampled
+    /// Leave out [not sampled], the CPU time without samples: shares are of sampled time
     #[arg(long, help_heading = "Selection")]
     pub of_sampled: bool,
-    /// Show names of C++ and Rust with all parameters, template arguments and namespaces
+    /// Show C++ and Rust names with all parameters, template arguments and namespaces
     #[arg(long, help_heading = "Selection")]
     pub full_names: bool,
-    /// Weigh by this metric of the profile [default: its first]
+    /// The metric to weigh by [default: the first of the profile]
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     pub metric: Option<String>,
 }
@@ -87,9 +86,9 @@ impl QueryArgs {
 /// Names of presets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PresetName {
-    /// The functions of libraries, and the kernel.
+    /// Functions of libraries and the kernel.
     Libraries,
-    /// `main` and what it calls itself.
+    /// `main` and the functions that it calls.
     Phases,
 }
 

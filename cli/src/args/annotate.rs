@@ -21,19 +21,18 @@ pub struct AnnotateArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
     pub source: Source,
-    /// Look for source files here: under the whole path of the debug information, then under ever shorter ends of it
+    /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
     #[arg(long, value_name = "DIR")]
     pub source_root: Vec<PathBuf>,
-    /// Look for what begins with FROM under TO instead
+    /// Replace FROM at the beginning of source paths by TO
     #[arg(long, value_name = "FROM=TO", value_parser = substitution)]
     pub substitute: Vec<(String, String)>,
-    /// So many lines around each that cost something
+    /// Lines of context around each line with samples
     #[arg(long, value_name = "LINES", default_value = "5", value_parser = lines)]
     pub context: u32,
-    /// Show the instructions, too, by objdump, grouped by the lines that they were made from
+    /// Show the instructions of each line, by objdump
     ///
-    /// The costs are those of lines: a profile keeps no addresses within functions. The program must be there as it was,
-    /// by its build id.
+    /// Costs are of lines: a profile has no addresses within functions. The program must have the build id of the profile.
     #[arg(long)]
     pub asm: bool,
     /// Print JSON
@@ -53,7 +52,7 @@ Examples:
   ccsd annotate parse
   ccsd annotate parse old.ccsd --source-root ~/src/parser-1.2
   ccsd annotate --substitute /build/parser=/home/me/parser --context 20 parse
-  ccsd annotate parse --asm                what its lines were made into
+  ccsd annotate parse --asm                with the instructions of each line
   ccsd annotate parse --json | jq '.functions[].files[].lines[]'";
 
 /// Reads `FROM=TO`.

@@ -22,80 +22,76 @@ fn event() -> impl TypedValueParser<Value = EventChoice> {
 pub struct CollectArgs {
     /// Samples per second of CPU time, or `max` for what the kernel takes
     ///
-    /// Not a round number by default: a program that does something every millisecond would else be seen doing it always
-    /// or never.
+    /// The default is not a round number: samples at 1000 would always, or never, meet work that a program does every
+    /// millisecond.
     #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", value_parser = frequency, allow_negative_numbers = true)]
     pub frequency: Frequency,
-    /// What sampling may cost, in percent of the program's CPU time, instead of a rate: 0.01 to 25
+    /// Choose the rate so that sampling costs at most PERCENT (0.01 to 25) of the target's CPU time
     ///
-    /// What a sample costs the program is measured beforehand, on a thread of ccsd's own, and what it costs ccsd as it
-    /// goes. The rate is what both together leave room for, 4999 at most, and follows when they change. The report says
-    /// which rates that were.
+    /// ccsd first measures what a sample costs the target, on a thread of its own, and then what it costs ccsd. The rate
+    /// follows both, up to 4999. The report shows the rates.
     #[arg(long, value_name = "PERCENT", value_parser = overhead, allow_negative_numbers = true, conflicts_with = "frequency")]
     pub overhead: Option<f64>,
-    /// Keep the rate, even where samples are lost because the machine does not keep up
+    /// Never lower the rate under load
     ///
-    /// Else it is halved then, four times at most, and doubled again when nothing has been missing for ten seconds. Each
-    /// change is said, and samples weigh what they stood for when they were taken.
+    /// By default the rate is halved, up to four times, while samples are lost, and doubled again after ten seconds
+    /// without loss. The report shows each change; samples keep the weight of the rate they were taken at.
     #[arg(long)]
     pub no_adapt: bool,
-    /// The event that samples [default: the best there is]
+    /// The event that triggers samples [default: the best available]
     ///
-    /// `cycles` counts hardware cycles and is missing in most virtual machines; `cpu-clock` is a timer that runs while
-    /// the program runs; `cpu-clock+tsc` is the same and weighs every sample in cycles of the time stamp counter, too.
-    /// `tick` samples when the scheduler's tick comes, whatever -F says (mostly 250 times a second): it comes anyway, so
-    /// that it costs the target next to nothing, where a timer costs 15 to 20 us a sample. What runs in step with it is
-    /// seen always or never. It needs root, or CAP_PERFMON with CAP_SYSLOG and a readable tracefs.
+    /// `cycles` counts hardware cycles; most virtual machines lack it. `cpu-clock` is a timer that runs while the target
+    /// runs. `cpu-clock+tsc` also weighs every sample in cycles of the time stamp counter. `tick` samples at the
+    /// scheduler's tick, whatever -F says (mostly 250 times a second): the tick comes anyway, so it costs the target next
+    /// to nothing, where a timer costs 15 to 20 us a sample. Work in step with the tick is sampled always or never. It
+    /// needs root, or CAP_PERFMON with CAP_SYSLOG and a readable tracefs.
     #[arg(short, long, value_name = "EVENT", hide_default_value = true, default_value = "auto",
         value_parser = event())]
     pub event: EventChoice,
     /// The profile file [default: profile.ccsd]
     ///
-    /// An older profile of this name is replaced, any other file is not. The file is written as the program runs: if
-    /// ccsd is interrupted, what was written up to then is a valid profile. Files of other users are not
-    /// written, and their symbolic links not followed, but for those of root.
+    /// Replaces an older profile of this name, but no other file. The file grows as the target runs: if ccsd is
+    /// interrupted, it is a valid profile up to that time. Files of other users are never written, and only symbolic
+    /// links of this user and of root are followed.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write no file, only show the report
+    /// Show the report and write no file
     #[arg(long, conflicts_with = "output")]
     pub no_output: bool,
     /// Stop collecting after this time, as in 500ms, 10, 1.5s, 2m
     ///
-    /// The program goes on running.
+    /// The target goes on running.
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub duration: Option<Duration>,
-    /// Sample neither child processes nor threads that are started later
+    /// Do not sample child processes, nor threads that start later
     #[arg(long)]
     pub no_inherit: bool,
-    /// Sample CPUs instead of threads, and keep what is the program's
+    /// Sample CPUs instead of threads, and keep the target's samples
     ///
-    /// For programs whose threads or processes live for a millisecond, which a timer that runs with each thread rarely
-    /// meets. How much CPU time is in no sample is not known then. Needs root, CAP_PERFMON or kernel.perf_event_paranoid 0. What else runs meanwhile is sampled, too, and
-    /// dropped, which costs it some 20 us each time.
+    /// For targets whose threads or processes live for about a millisecond: a timer of each thread rarely samples them.
+    /// CPU time without samples is not counted in this mode. Other programs are sampled, too, at some 20 us a sample, and
+    /// those samples are dropped. Needs root, CAP_PERFMON or kernel.perf_event_paranoid 0.
     #[arg(long)]
     pub per_cpu: bool,
-    /// What ccsd may have in memory for this, as in 256MiB
+    /// Memory limit of ccsd, as in 256MiB; at least 16MiB
     ///
-    /// It is divided among all tables by a fixed rule (collector/docs/memory.md), and hardly ever used up: 2 or 3% are usual.
-    /// Where a table is full the profile becomes coarser: weights and totals stay, and every report says what was full. At
-    /// least 16MiB.
+    /// Divided among all tables by a fixed rule (collector/docs/memory.md); usually 2 or 3% are used. When a table is
+    /// full, the profile becomes coarser: weights and totals stay exact, and every report says which table was full.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = memory)]
     pub memory: u64,
-    /// Keep the target's arguments out of the profile: they may hold secrets
-    ///
-    /// Only the program's name is stored.
+    /// Store the target's name without its arguments, which may hold secrets
     #[arg(long)]
     pub no_args: bool,
-    /// Sample the kernel, too, or fail [default: if permitted]
+    /// Sample the kernel, too, and fail if that is not permitted [default: if permitted]
     #[arg(long, conflicts_with = "user")]
     pub kernel: bool,
     /// Sample user code only
     #[arg(long)]
     pub user: bool,
-    /// Print the whole accounting: samples by what became of them, stacks, losses, cost, notes
+    /// Print the full accounting: samples, losses, stacks, cost, notes
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
-    /// Show neither status line nor report
+    /// Print neither status line nor report
     #[arg(short, long)]
     pub quiet: bool,
     #[command(flatten)]
@@ -131,13 +127,13 @@ pub struct AttachArgs {
     pub collect: CollectArgs,
     /// Process ids, or names of processes
     ///
-    /// A name is that of the process (as `ps -o comm` shows it) or of its executable's file. It must be that of one process;
-    /// where several have it, they are listed.
+    /// NAME is the name of a process (as in `ps -o comm`) or of its executable. If several processes have it, they are
+    /// listed.
     #[arg(required = true, value_name = "PID|NAME", value_parser = process)]
     pub processes: Vec<ProcessName>,
-    /// Leave the session to a daemon, and print its number
+    /// Leave the session to a daemon and print its number
     ///
-    /// It goes on until its processes end, the duration is over, or `ccsd daemon stop`.
+    /// The session ends with its processes, after --duration, or by `ccsd daemon stop`.
     #[arg(long, conflicts_with_all = ["output", "no_output", "no_daemon"])]
     pub detach: bool,
 }
@@ -149,4 +145,4 @@ Examples:
   ccsd attach redis-server                 the one process of this name
   ccsd attach --duration 10 1234 1240
   ccsd attach --no-inherit $(pgrep -o nginx)
-  ccsd attach --detach 1234                a daemon goes on with it";
+  ccsd attach --detach 1234                a daemon continues it";

@@ -10,26 +10,26 @@ use super::values::{ProcessName, lines, process};
 pub struct DumpArgs {
     /// Process ids, or names of processes
     ///
-    /// A name is that of the process (as `ps -o comm` shows it) or of its executable's file. It must be that of one process;
-    /// where several have it, they are listed.
+    /// NAME is the name of a process (as in `ps -o comm`) or of its executable. If several processes have it, they are
+    /// listed.
     #[arg(required = true, value_name = "PID|NAME", value_parser = process)]
     pub processes: Vec<ProcessName>,
-    /// Their descendants, too
+    /// Include descendants
     #[arg(short, long)]
     pub children: bool,
-    /// Every frame and every thread for itself: neither fold recursion nor group threads
+    /// Show every frame of every thread: do not fold recursion or group threads
     #[arg(long)]
     pub full: bool,
-    /// The kernel's part of the stacks, too (root only, and only of threads that do not run)
+    /// Include kernel frames (root only, and only of threads that are not running)
     #[arg(short, long)]
     pub kernel: bool,
-    /// Names of functions whole, with all parameters and template arguments, as JSON always has them
+    /// Show whole names of functions, with all parameters and template arguments, as JSON does
     #[arg(long)]
     pub full_names: bool,
-    /// For how long each thread was stopped
+    /// Show how long each thread was stopped
     #[arg(long)]
     pub stats: bool,
-    /// At most this many lines of each stack; 0 for all [default: 100]
+    /// Lines of each stack at most; 0 for all [default: 100]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "full", value_parser = lines, allow_negative_numbers = true)]
     pub limit: Option<u32>,
     /// Print JSON: one document, with every frame of every thread
@@ -44,10 +44,9 @@ pub const DUMP_EXAMPLES: &str = "\
 Examples:
   ccsd dump 1234
   ccsd dump redis-server                   the one process of this name
-  ccsd dump --children $(pgrep -o make)    with all that it has started
+  ccsd dump --children $(pgrep -o make)    with its descendants
   ccsd dump -n 5 $(pgrep -o java)          the innermost and outermost frames
   ccsd dump --json 1234 | jq '.processes[].threads[].frames[0].function'
 
-Exit status: 0 if there are stacks of all processes; 1 if some of them could not
-be looked at, or there was no stack to be had; 2 if none could be: no such
-process, or not permitted.";
+Exit status: 0 if all processes were dumped; 1 if some could not be read, or
+gave no stack; 2 if none could be read: no such process, or not permitted.";

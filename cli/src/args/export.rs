@@ -30,26 +30,25 @@ pub struct ExportArgs {
     pub stored: StoredArgs,
     /// Where to write; - for standard output [default: -]
     ///
-    /// The file is there when it is whole, and not before. One that is nothing that ccsd exports is not overwritten
-    /// without --force.
+    /// The file appears when it is complete. An existing file that ccsd did not export is overwritten only with --force.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Leave out of folded and csv what became of the samples, and print it on standard error
+    /// Leave the accounting out of folded and csv, and print it on standard error
     ///
-    /// Neither format has comments. Lines of `#` stand there as stacks and functions that weigh nothing, which their readers
-    /// take. All other formats have a place for it.
+    /// Neither format has comments: there its lines stand as stacks and functions that begin with `#` and weigh nothing. All
+    /// other formats have a place for it.
     #[arg(long)]
     pub no_comments: bool,
-    /// Put an apostrophe before csv names that a spreadsheet would compute, such as `=f` and `-x`
+    /// Put an apostrophe before csv names that a spreadsheet would take for formulas, such as `=f`
     #[arg(long)]
     pub spreadsheet: bool,
-    /// Overwrite a file that is nothing that ccsd exports
+    /// Overwrite any existing file
     #[arg(long, requires = "output")]
     pub force: bool,
     /// Largest HTML file, as in 500K or 20M [default: 5M]
     ///
-    /// Where they do not fit, the parts of its timeline are made longer first, and then the lightest stacks are summed up
-    /// within their callers; the page says so.
+    /// To fit, the page first gets a coarser timeline; then its lightest stacks are merged into their callers. The page
+    /// says so.
     #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
     pub max_size: usize,
     /// Refused with the way to choose a view of an export.

@@ -16,28 +16,28 @@ use crate::source::Source;
 pub enum View {
     /// The most expensive chain of calls, then the program's own functions, then all others (default)
     Summary,
-    /// Functions by the time they spent themselves, with confidence intervals
+    /// Functions by self time, with confidence intervals
     Flat,
     /// Functions, each between its callers and its callees, as gprof shows them
     Graph,
     /// Calls from the root down
     Tree,
-    /// From the functions that ran up to their callers
+    /// From the running functions up to their callers
     BottomUp,
-    /// The callers and the callees of --function NAME, each as a tree
+    /// The callers and the callees of a function (--function), each as a tree
     #[value(alias = "callers")]
     Butterfly,
     /// The most expensive chains of calls
     Hot,
-    /// Source lines on which each function spent its time
+    /// Source lines with their time, by function
     Lines,
     /// Processes and their threads
     Threads,
-    /// What each function spent when
+    /// Functions over time
     Timeline,
     /// Cost-centre stacks as `<leaf,...,root> weight`
     Stacks,
-    /// Cycles of mutual recursion that really happened
+    /// Cycles of mutual recursion
     Cycles,
     /// Size and cost of the profile itself: contexts, depths, memory
     Stats,
@@ -65,15 +65,15 @@ const VIEW_HELP: &str = "Show a view by its name, as in --view graph; each has a
 const VIEW_LONG_HELP: &str = "\
 Show a view by its name, as in --view graph; each has a flag of its own, too
 
-graph: above a function stand its callers with the part of its time that they account for, below it its callees with the \
-part of theirs that it accounts for; `self` is what the callee of the arc spent itself, `child` what it spent in others. \
-Where functions call each other in circles, an arc may weigh differently from its two ends.
+graph: callers stand above a function, callees below it. The numbers of a caller are the part of the function's time that \
+it accounts for; those of a callee are the part of its time that the function accounts for: `self` in the callee, `child` \
+in functions that it called. In mutual recursion an arc may have different weights at its two ends.
 
-hot: -n says how many chains; what they leave aside where they fork is shown beside them.
+hot: -n sets the number of chains; the weight of branches that are not shown stands beside them.
 
-timeline: with --sort total, what each function spent with what it called.
+timeline: --sort total counts the time of callees, too.
 
-In all of them a function in parentheses has been entered again, further in.";
+A function in parentheses is entered again further in.";
 
 const VIEW_HEADING: &str = "View";
 const VIEW_GROUP: &str = "which view";
@@ -86,7 +86,9 @@ fn add_views(command: Command, views: &'static [View], long_help: &'static str) 
     let view = view.hide_possible_values(true).help(VIEW_HELP).long_help(long_help);
     let flags = views.iter().map(|view| {
         let value = view.to_possible_value();
-        let help = value.as_ref().and_then(PossibleValue::get_help).cloned().unwrap_or_default();
+        let help = value.as_ref().and_then(PossibleValue::get_help).map_or_else(String::new, ToString::to_string);
+        // top shows those of the function under the cursor.
+        let help = if views.len() == TOP_VIEWS.len() { help.replace(" (--function)", "") } else { help };
         let flag = Arg::new(view.name()).long(view.name()).action(ArgAction::SetTrue).help(help);
         if *view == View::Butterfly { flag.alias("callers") } else { flag }
     });
@@ -126,29 +128,29 @@ macro_rules! view_arguments {
 }
 
 view_arguments!(ViewArgs, View::value_variants(), VIEW_LONG_HELP);
-view_arguments!(TopViewArgs, &TOP_VIEWS, VIEW_HELP);
+view_arguments!(TopViewArgs, &TOP_VIEWS, "Begin with a view by its name, as in --view tree; the keys 1 to 4 change it");
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     ///
-    /// A file is a profile of ccsd, or what `perf record` or `perf script` has written. session:3 is a session of the
-    /// daemon, pid:123 its latest session on a process, watch:nginx what a watch of the service has stored. A bare number is
-    /// taken for whichever of these there is, and refused if there are several.
+    /// A file is a profile of ccsd, a recording of `perf record`, or text of `perf script`. session:3 is a session of the
+    /// daemon, pid:123 the latest session of a process, watch:nginx the stored profiles of a watch. A bare number that could
+    /// mean several of these is refused.
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
     pub source: Source,
     #[command(flatten)]
     pub view: ViewArgs,
     #[command(flatten)]
     pub stored: StoredArgs,
-    /// Print the whole accounting: samples by what became of them, stacks, losses, cost, notes
+    /// Print the full accounting: samples, losses, stacks, cost, notes
     #[arg(short, long)]
     pub verbose: bool,
     /// Print JSON: one document with the accounting and the view
     #[arg(long)]
     pub json: bool,
-    /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
+    /// Rows at most; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N", value_parser = rows, allow_negative_numbers = true)]
     pub limit: Option<usize>,
     /// Only these functions (of --flat, --graph, --lines, --butterfly, --timeline)
@@ -157,7 +159,7 @@ pub struct ReportArgs {
     /// (`/^mem/`), or `module:` or `file:` and a name.
     #[arg(long, value_name = "PATTERN", value_parser = functions::parse)]
     pub function: Option<Pattern>,
-    /// Order by total (inherited) time instead of self time: --sort total
+    /// Order by total (inherited) time instead of self time, like --sort total
     #[arg(long, visible_alias = "total", conflicts_with = "sort")]
     pub inherited: bool,
     #[command(flatten)]
@@ -175,13 +177,13 @@ Examples:
   ccsd report --hot                        the most expensive chains of calls
   ccsd report --tree --min 2               calls from the root down, 2% or more
   ccsd report --butterfly --function parse
-  ccsd report --timeline --by module       what each module spent when
-  ccsd report perf.data                    what `perf record` has written
+  ccsd report --timeline --by module       modules over time
+  ccsd report perf.data                    a recording of `perf record`
   ccsd report --stacks old.ccsd | grep malloc
-  ccsd report --graph 3                    of the daemon's session 3, up to now
+  ccsd report --graph 3                    session 3 of the daemon, up to now
   ccsd report --watch nginx --since 03:10 --until 03:12
-  ccsd report --hide module:libc.so.6      libc's time counts for its callers
+  ccsd report --hide module:libc.so.6      count libc's time for its callers
   ccsd report --focus parse --by file      by source file, the time below parse
   ccsd report --since +10s --until +20s    what ran in the second ten seconds
-  ccsd report --min 1 --sort total         what has at least 1%, the rest as one
+  ccsd report --min 1 --sort total         functions of 1% or more, the rest as one
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";

@@ -14,10 +14,10 @@ use crate::source::Source;
 /// Where the daemon is.
 #[derive(Debug, Default, Args)]
 pub struct SocketArgs {
-    /// The daemon's socket [default: $CCSD_SOCKET, else that of the user, else that of the machine]
+    /// The daemon's socket [default: $CCSD_SOCKET, else the user's, else the machine's]
     ///
-    /// Without this and CCSD_SOCKET, a daemon is looked for at $XDG_RUNTIME_DIR/ccsd/ccsd.sock and at /run/ccsd/ccsd.sock.
-    /// Wherever it is, ccsd asks only a daemon of your own, of root, or of the service's user ccsd.
+    /// The user's is $XDG_RUNTIME_DIR/ccsd/ccsd.sock, the machine's /run/ccsd/ccsd.sock. ccsd talks only to a daemon of
+    /// this user, of root, or of the service's user ccsd.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -28,10 +28,10 @@ pub struct SocketArgs {
 pub struct ByArgs {
     #[command(flatten)]
     pub socket: SocketArgs,
-    /// Let a daemon collect, or fail [default: if there is one that this user may use]
+    /// Use a daemon, or fail [default: if there is one that this user may use]
     #[arg(long, group = "by")]
     pub daemon: bool,
-    /// Collect in this process, whether or not there is a daemon
+    /// Use no daemon
     #[arg(long, group = "by", conflicts_with = "socket")]
     pub no_daemon: bool,
 }
@@ -52,34 +52,34 @@ pub struct DaemonArgs {
 pub enum DaemonCommand {
     /// Run a daemon (also `ccsd daemon` alone)
     ///
-    /// Runs sessions for any number of clients, and the watches of its configuration, until SIGTERM or SIGINT. Then all
-    /// sessions end, and their readers get what is due to them, within five seconds.
+    /// Runs sessions for any number of clients, and the watches of its configuration. On SIGTERM or SIGINT all sessions end
+    /// and send what they have to their clients, within five seconds.
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// List its sessions and watches
+    /// List sessions and watches
     ///
-    /// Lists the sessions that this user may see, those that run and the last ones that have ended, and the watches.
+    /// Lists the running and the last finished sessions that this user may see, and the watches.
     #[command(after_long_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
     /// End sessions
     ///
-    /// Ends sessions. What they have collected stays for a while.
+    /// Ends sessions. Their profiles stay available for a while.
     #[command(after_long_help = STOP_EXAMPLES)]
     Stop(StopArgs),
     /// Save the profile of a session
     ///
-    /// Writes the profile of a session up to now into a file. This process writes it, not the daemon.
+    /// Writes the profile of a session up to now into a file, with the rights of this user, not the daemon's.
     #[command(after_long_help = SAVE_EXAMPLES)]
     Save(SaveArgs),
-    /// List what watches have stored
+    /// List watches and their stored profiles
     ///
-    /// Lists the watches of /etc/ccsd/ccsd.toml, and what they have stored since when.
+    /// Lists the watches of /etc/ccsd/ccsd.toml, with size and time of their stored profiles.
     #[command(after_long_help = WATCHES_EXAMPLES)]
     Watches(WatchesArgs),
     /// Print metrics for Prometheus
     ///
-    /// Prints the metrics of the daemon in the text format of Prometheus. `metrics_file` of its configuration writes the
-    /// same for the textfile collector of node_exporter.
+    /// Prints the daemon's metrics in the text format of Prometheus. With `metrics_file` in its configuration the daemon
+    /// writes them for the textfile collector of node_exporter.
     #[command(after_long_help = METRICS_EXAMPLES)]
     Metrics(MetricsArgs),
 }
@@ -87,27 +87,27 @@ pub enum DaemonCommand {
 /// Arguments of `ccsd daemon run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Where to listen [default: $CCSD_SOCKET, else /run/ccsd/ccsd.sock for root, $XDG_RUNTIME_DIR/ccsd/ccsd.sock else]
+    /// Where to listen [default: $CCSD_SOCKET, else /run/ccsd/ccsd.sock for root, $XDG_RUNTIME_DIR/ccsd/ccsd.sock for others]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// The configuration [default: /etc/ccsd/ccsd.toml for the daemon of the machine, else none]
     ///
-    /// It says what to watch, how long to keep what, and what the daemon may use. SIGHUP makes it read the file anew; one
-    /// with a mistake changes nothing.
+    /// Names the watches, how long profiles are kept, and the daemon's limits. On SIGHUP the daemon reads the file again;
+    /// a file with a mistake changes nothing.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Only check the configuration
+    /// Check the configuration and exit
     #[arg(long)]
     pub check_config: bool,
     /// Who may open the socket, in octal [default: 660 with group ccsd for root where that group exists, else 600]
     ///
-    /// With 666 every user may connect. Those who are neither root nor members of group ccsd may profile only what they
-    /// could trace, and see no sessions but their own.
+    /// With 666 every user may connect. Users other than root and members of group ccsd may profile only processes that
+    /// they could trace, and see only their own sessions.
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub socket_mode: Option<u32>,
-    /// How long a session goes on whose client has gone without a word
+    /// Keep collecting this long after a client disconnects
     ///
-    /// Its profile is kept for a while, like that of every session that has ended.
+    /// The profile stays available for a while, like that of every finished session.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "5s")]
     pub grace: Duration,
 }
@@ -172,7 +172,7 @@ pub const STOP_EXAMPLES: &str = "\
 Examples:
   ccsd daemon stop 3
   ccsd daemon stop pid:1234                the session on that process
-  ccsd report session:3                    what it has collected is there";
+  ccsd report session:3                    its profile is still there";
 
 /// Arguments of `ccsd daemon save`.
 #[derive(Debug, Args)]
@@ -182,7 +182,7 @@ pub struct SaveArgs {
     pub session: Source,
     /// The profile file; - for standard output
     ///
-    /// An older profile of this name is replaced, any other file is not.
+    /// Replaces an older profile of this name, but no other file.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -201,34 +201,34 @@ Examples:
 pub struct TopArgs {
     /// A file, session:ID, pid:PID or watch:NAME, or the name of a process or watch
     ///
-    /// A process that no session is on is attached to for as long as this runs. Of a watch, the segment that is written is
-    /// shown, and then the next. A number or name that may mean several things is refused, and the answer lists them.
+    /// A process without a session is attached to until top ends. A watch is followed from segment to segment. A number
+    /// or name that could mean several things is refused, with a list of them.
     #[arg(value_name = "SOURCE", value_parser = Source::parser())]
     pub source: Source,
     #[command(flatten)]
     pub view: TopViewArgs,
-    /// Print the top rows as text, at once and then with every update, about once a second
+    /// Print the top rows as text, about once a second
     ///
-    /// On a terminal they are always in the same place; else one table follows the other.
+    /// On a terminal each table replaces the last one.
     #[arg(long)]
     pub plain: bool,
-    /// Print the top rows as JSON, a line with every update
+    /// Print the top rows as JSON, one line about once a second
     #[arg(long)]
     pub json: bool,
-    /// With --plain or --json: rows each time; 0 for all
+    /// With --plain or --json: rows at most; 0 for all
     #[arg(short = 'n', long, value_name = "N", default_value = "15", value_parser = rows, requires = "lines",
         allow_negative_numbers = true)]
     pub limit: usize,
-    /// With --plain or --json: the last interval only, instead of everything up to now
+    /// With --plain or --json: only the last interval instead of everything so far
     #[arg(long, requires = "lines")]
     pub interval: bool,
     /// With --plain or --json: stop after this time, as in 500ms, 10, 1.5s, 2m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, requires = "lines", allow_hyphen_values = true)]
     pub duration: Option<Duration>,
-    /// Attach to the process even if a session is on it
+    /// Attach to the process even if it has a session
     #[arg(long)]
     pub attach: bool,
-    /// Show names of C++ and Rust with all parameters, template arguments and namespaces
+    /// Show C++ and Rust names with all parameters, template arguments and namespaces
     #[arg(long)]
     pub full_names: bool,
     #[command(flatten)]
@@ -240,7 +240,7 @@ Examples:
   ccsd top nginx                           a process; q ends, ? lists all keys
   ccsd top session:3                       a session of the daemon
   ccsd top watch:nginx                     a watch of the service
-  ccsd top profile.ccsd                    a file, also while it is written
+  ccsd top profile.ccsd                    a file, even while it grows
   ccsd top --tree pid:1234                 begin with the tree of calls
   ccsd top --plain --interval redis-server
   ccsd top --json session:3 | jq -r '.rows[0].name'";

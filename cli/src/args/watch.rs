@@ -20,15 +20,14 @@ pub struct StoredArgs {
     /// The same as watch:NAME
     #[arg(long, value_name = "NAME", help_heading = "Time")]
     pub watch: Option<String>,
-    /// From this time on, or within this range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
+    /// Start of the time, or a range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
     ///
-    /// Of a file, +10s is ten seconds from its start, -10s ten seconds before its end. Of a watch, -1h is an hour ago, and there
-    /// are `today` and `yesterday`, too. A profile is written in intervals of about a second, which a file of more than 512 of them
-    /// merges to longer ones: those count that have most of their time within the time asked for, and the report says which time
-    /// that is.
+    /// In a file, +10s is ten seconds after its start, -10s ten seconds before its end. In a watch, -1h is an hour ago;
+    /// `today` and `yesterday` work, too. A profile has intervals of about a second, longer ones in a file of many: those
+    /// with most of their time in the range count, and the report shows their exact range.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub since: Option<When>,
-    /// Until this time
+    /// End of the time
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub until: Option<When>,
     /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
@@ -58,14 +57,14 @@ impl StoredArgs {
 /// Arguments of `ccsd diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The profile before, and the one after; or one, of which --since and --against name two times
+    /// The profile before and the profile after; or one profile, with two times by --against and --since
     #[arg(value_name = "SOURCE", num_args = 1..=2, value_parser = Source::parser(), conflicts_with_all = ["watch", "before"],
         required_unless_present_any = ["watch", "before"])]
     pub sources: Vec<Source>,
     /// Several runs before, to compare with those of --after
     ///
-    /// How runs of one side differ among themselves is chance, too, and a change must be beyond it. Weights are those of one
-    /// run on average; shares are of all runs of a side. Of two or three runs only large changes are known; five are better.
+    /// A change must then exceed the differences between runs of one side. Weights are means of the runs; shares are of all
+    /// runs of a side. Two or three runs show only large changes; five are better.
     #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = Source::parser(), requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
     pub before: Vec<Source>,
     /// Several runs after
@@ -73,37 +72,36 @@ pub struct DiffArgs {
     pub after: Vec<Source>,
     #[command(flatten)]
     pub stored: StoredArgs,
-    /// The time before to compare with, as in -25h..-24h or, of a file, +0..+10s
+    /// The earlier time to compare with, as in -25h..-24h or, in a file, +0..+10s
     #[arg(long, value_name = "TIME..TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub against: Option<When>,
-    /// As a tree of calls from the root down, the largest changes first
+    /// Show a tree of calls from the root down, the largest changes first
     #[arg(long, conflicts_with_all = ["function", "significant", "inherited"])]
     pub tree: bool,
-    /// By weight instead of by share: for runs that did the same work
+    /// Compare weights instead of shares: for runs that did the same work
     #[arg(long)]
     pub absolute: bool,
-    /// Write a flame graph of the second (SVG), coloured by how it differs from the first
+    /// Write a flame graph (SVG) of the second profile, coloured by its change
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "json", "function", "significant"])]
     pub svg: Option<PathBuf>,
-    /// Overwrite a file that is no flame graph
+    /// Overwrite any existing file
     #[arg(long, requires = "svg")]
     pub force: bool,
     /// Order by the change of total (inherited) time instead of self time
     #[arg(long, visible_alias = "total")]
     pub inherited: bool,
-    /// Only changes that chance hardly explains
+    /// Show only significant changes
     ///
-    /// Of these at most 5% on average are due to chance (false discovery rate, over all functions; separately for self and for
-    /// inherited time). Chance is that of sampling (Fisher's exact test) and, where a side has several runs, how its runs
-    /// differ (Welch's t test). One run a side does not show how much two runs of the same program differ.
+    /// At most 5% of them on average are due to chance (false discovery rate over all functions, separately for self and
+    /// total time). The tests are Fisher's exact test for sampling and, with several runs a side, Welch's t test for the
+    /// differences between runs. With one run a side, those differences are not known.
     #[arg(long)]
     pub significant: bool,
     /// Exit with status 3 if something grew significantly by more than PERCENT points
     ///
-    /// That is, if for any function (or what --by says) the share of self or of inherited time after, in percent of all,
-    /// exceeds that before by more than PERCENT, and chance hardly explains it. With --absolute: if its weight grew by more
-    /// than PERCENT of the total before. With --function only those functions count. They are named on standard
-    /// error.
+    /// For any function (or what --by names), the share of self or total time must grow by more than PERCENT points,
+    /// significantly. With --absolute, its weight must grow by more than PERCENT of the total before. --function limits the
+    /// functions. Standard error names them.
     #[arg(long, value_name = "PERCENT", value_parser = percentage, conflicts_with = "svg")]
     pub fail_above: Option<f64>,
     /// Only these functions; PATTERN is as for --only
@@ -112,7 +110,7 @@ pub struct DiffArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// At most this many rows; 0 for all [default: 40 on a terminal, else all]
+    /// Rows at most; 0 for all [default: 40 on a terminal, else all]
     #[arg(short = 'n', long, value_name = "N", value_parser = rows, allow_negative_numbers = true)]
     pub limit: Option<usize>,
     #[command(flatten)]
@@ -131,7 +129,7 @@ Examples:
   ccsd diff --svg diff.svg before.ccsd after.ccsd
   ccsd diff --before a?.ccsd --after b?.ccsd                   several runs each
   ccsd diff --fail-above 5% --before old/* --after new/*       for CI
-  ccsd diff --against +0..+10s --since +10s profile.ccsd       two times of a run";
+  ccsd diff --against +0..+10s --since +10s profile.ccsd       times of a run";
 
 /// Arguments of `ccsd daemon watches`.
 #[derive(Debug, Args)]
