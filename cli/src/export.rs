@@ -8,7 +8,7 @@ use ccsd_profile::sanitise;
 
 use crate::args::export::ExportArgs;
 use crate::exit::{Exit, Failure};
-use crate::query::{self, Asked};
+use crate::query::{self, QueryResult};
 use crate::report::file::{self, LoadedColumns};
 use crate::{output, warn};
 
@@ -36,7 +36,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     }
     let source_path = loaded.path.clone();
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
-    let Asked { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
+    let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
     let export = Export {
         profile: &profile,

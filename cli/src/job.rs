@@ -37,11 +37,11 @@ pub fn can_lead() -> bool {
 pub struct Job {
     own: Pid,
     child: Pid,
-    state: Mutex<State>,
+    state: Mutex<JobState>,
 }
 
 #[derive(Default)]
-struct State {
+struct JobState {
     /// Whether the program has been given the foreground.
     child_in_front: bool,
     /// Whether it is stopped because ccsd is.
@@ -89,7 +89,7 @@ impl Job {
         self.suspend_both(&mut state);
     }
 
-    fn suspend_both(&self, state: &mut State) {
+    fn suspend_both(&self, state: &mut JobState) {
         // Nobody could continue us.
         if is_orphan() {
             if state.child_in_front {
@@ -125,7 +125,7 @@ impl Job {
         tcgetpgrp(stderr()).is_ok_and(|group| group == self.own)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, JobState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -128,7 +128,7 @@ pub struct Metric {
 }
 
 /// A profile as it is asked for.
-pub struct Asked {
+pub struct QueryResult {
     /// The profile: with other cost centres where `--by` or `--min` ask for them.
     pub profile: Profile,
     /// What of it is selected.
@@ -176,7 +176,7 @@ impl Question {
 ///
 /// # Errors
 /// What the profile does not have is a bad request, and so is a wrong specification.
-pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<Asked, Failure> {
+pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failure> {
     profile.set_full_names(args.full_names);
     let (index, metric) = metric(&profile, args.metric.as_deref())?;
     let mut filter = Filter {
@@ -208,7 +208,7 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<Asked, Failure> {
         selected: Total::of(&profile, &selection),
     };
     if args.by == By::Function && question.min_percent.is_none() {
-        return Ok(Asked { profile, selection, metric, question, other: None });
+        return Ok(QueryResult { profile, selection, metric, question, other: None });
     }
     // Functions are selected before they are no more.
     let whole = filter.is_empty() && !args.of_sampled;
@@ -222,7 +222,7 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<Asked, Failure> {
         Pruned { profile, other, functions: question.below_min } = pruned;
     }
     profile.set_full_names(args.full_names);
-    Ok(Asked { profile, selection: Selection::all().metric(index), metric, question, other })
+    Ok(QueryResult { profile, selection: Selection::all().metric(index), metric, question, other })
 }
 
 /// The selection, or what may have been meant instead of a pattern that nothing matches.

@@ -18,7 +18,7 @@ use crate::args::collect::{AttachArgs, CollectArgs, RecordArgs};
 use crate::args::values::{DEFAULT_FILE, Frequency};
 use crate::doctor::Capabilities;
 use crate::dump;
-use crate::dump::crash::{self, Told};
+use crate::dump::crash::{self, ReportedCrashes};
 use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::job::{self, Job};
@@ -239,7 +239,7 @@ fn collect(
     let mut line = StatusLine::new(layout, args.quiet, hint);
     let session = collection.info().clone();
     let mut leader = line.is_enabled().then(|| Leader::new(&session));
-    let mut told = Told::default();
+    let mut told = ReportedCrashes::default();
     let outcome = collection.run_with(&signals.stop, |progress, status| {
         if let (Progress::Update(update), false) = (&progress, args.quiet) {
             for crash in told.news(update) {

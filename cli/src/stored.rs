@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::anyhow;
 use ccsd_daemon::config::Config;
-use ccsd_daemon::store::{self, Answer, StoreError};
+use ccsd_daemon::store::{self, StoreError, StoredProfile};
 use ccsd_daemon::watch::WatchStatus;
 use ccsd_profile::codec::{TimeColumn, columns};
 use ccsd_profile::{Profile, sanitise};
@@ -114,7 +114,7 @@ pub fn load(
     let now = Zoned::now();
     let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
     let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), watch).map_err(refused)?;
-    let Answer { profile, covered, intervals, segments, opened, bytes, interrupted, problems, available } =
+    let StoredProfile { profile, covered, intervals, segments, opened, bytes, interrupted, problems, available } =
         store::query(&dir, range).map_err(refused)?;
     let Some(profile) = profile else {
         let has = available.map_or_else(
@@ -160,7 +160,8 @@ pub fn load_columns(
     crate::query::metric(&stored.profile, metric)?;
     let intervals: Vec<(u64, u64)> = stored.intervals.iter().map(|it| (it.from_ns, it.to_ns)).collect();
     let columns = columns(&intervals, stored.profile.charge_count(), most);
-    let Answer { profile, problems, .. } = store::query_columns(&stored.dir, metric, &columns).map_err(refused)?;
+    let StoredProfile { profile, problems, .. } =
+        store::query_columns(&stored.dir, metric, &columns).map_err(refused)?;
     let gone = || Failure::at_run_time(anyhow!("what watch {} had of that time is gone", stored.about.watch));
     stored.profile = profile.ok_or_else(gone)?;
     stored.about.problems.extend(problems);
@@ -173,7 +174,7 @@ pub fn load_columns(
 
 /// One watch in the list.
 #[derive(Serialize)]
-struct Row {
+struct WatchRow {
     name: String,
     segments: usize,
     bytes: u64,
@@ -220,7 +221,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         let open = last.filter(|segment| is_locked(&segment.path));
         let modified = last.and_then(|segment| segment.path.metadata().ok()?.modified().ok());
         let nanoseconds = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
-        rows.push(Row {
+        rows.push(WatchRow {
             name,
             segments: contents.segments.len(),
             bytes: contents.segments.iter().map(|segment| segment.bytes).sum(),
@@ -236,7 +237,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         #[derive(Serialize)]
         struct List {
             schema: u32,
-            watches: Vec<Row>,
+            watches: Vec<WatchRow>,
         }
         to_text(&List { schema: 1, watches: rows }).map_err(Failure::at_run_time)?
     } else {
@@ -253,7 +254,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     Ok(Exit::SUCCESS)
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[WatchRow]) -> Table {
     let now = Zoned::now();
     let mut table = Table::new(vec![
         Column::text("watch"),

@@ -80,11 +80,11 @@ impl<T: Into<String>> From<T> for Cell {
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Column>,
-    rows: Vec<Row>,
+    rows: Vec<TableRow>,
 }
 
 #[derive(Clone, Debug)]
-enum Row {
+enum TableRow {
     Cells(Vec<Cell>),
     Rule,
 }
@@ -97,12 +97,12 @@ impl Table {
 
     /// Adds a row. Fields missing are empty.
     pub fn row(&mut self, cells: Vec<Cell>) {
-        self.rows.push(Row::Cells(cells));
+        self.rows.push(TableRow::Cells(cells));
     }
 
     /// Adds a line across.
     pub fn rule(&mut self) {
-        self.rows.push(Row::Rule);
+        self.rows.push(TableRow::Rule);
     }
 
     /// The table as text.
@@ -122,8 +122,8 @@ impl Table {
         }
         for row in &self.rows {
             match row {
-                Row::Cells(cells) => self.line(&mut text, layout, cells, (&shown, &widths), limit),
-                Row::Rule => {
+                TableRow::Cells(cells) => self.line(&mut text, layout, cells, (&shown, &widths), limit),
+                TableRow::Rule => {
                     let whole = fixed + widths.last().copied().unwrap_or(0).min(RULE);
                     let rule = "-".repeat(layout.width.map_or(whole, |width| whole.min(width)));
                     text.push_str(&layout.paint(Tone::Faint, &rule));
@@ -185,8 +185,8 @@ impl Table {
     fn width(&self, i: usize, terminal: bool) -> usize {
         let Some(column) = self.columns.get(i) else { return 0 };
         let cells = self.rows.iter().filter_map(|row| match row {
-            Row::Cells(cells) => cells.get(i),
-            Row::Rule => None,
+            TableRow::Cells(cells) => cells.get(i),
+            TableRow::Rule => None,
         });
         let widest = cells.map(|cell| cell.text.width()).max().unwrap_or(0).max(column.title.width());
         if terminal { widest.min(column.most) } else { widest }

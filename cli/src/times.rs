@@ -45,7 +45,7 @@ impl FromStr for When {
 }
 
 /// A point in time as it was typed.
-enum Point {
+enum TimePoint {
     /// One that needs nothing else to be known.
     At(Timestamp),
     /// A time of day: of which day depends on what else is said.
@@ -60,13 +60,13 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
     let (since, until) = ends(since, until)?;
     let from = match since.map(|text| point(text, now)).transpose()? {
         None => None,
-        Some(Point::At(at)) => Some(at),
-        Some(Point::OfDay(time)) => Some(last(time, now)?),
+        Some(TimePoint::At(at)) => Some(at),
+        Some(TimePoint::OfDay(time)) => Some(last(time, now)?),
     };
     let end = match until.map(|text| point(text, now)).transpose()? {
         None => None,
-        Some(Point::At(at)) => Some(at),
-        Some(Point::OfDay(time)) => Some(match from {
+        Some(TimePoint::At(at)) => Some(at),
+        Some(TimePoint::OfDay(time)) => Some(match from {
             Some(from) => first_after(time, &from.to_zoned(now.time_zone().clone()))?,
             None => last(time, now)?,
         }),
@@ -103,8 +103,8 @@ pub fn window(
             return Ok(length_ns.saturating_sub(offset_ns(offset).ok_or_else(wrong)?));
         }
         let unix_ns = match point(text, now).map_err(|_| wrong())? {
-            Point::At(at) => nanoseconds(at),
-            Point::OfDay(time) => {
+            TimePoint::At(at) => nanoseconds(at),
+            TimePoint::OfDay(time) => {
                 let from = Timestamp::from_nanosecond(started_unix_ns.saturating_sub(HALF_A_DAY_NS).into());
                 let from = from.map_err(|error| error.to_string())?;
                 nanoseconds(first_after(time, &from.to_zoned(now.time_zone().clone()))?)
@@ -170,12 +170,12 @@ fn some(text: &str) -> Option<&str> {
     Some(text.trim()).filter(|text| !text.is_empty())
 }
 
-fn point(text: &str, now: &Zoned) -> Result<Point, String> {
+fn point(text: &str, now: &Zoned) -> Result<TimePoint, String> {
     let text = text.trim();
     let wrong = || format!("{text:?} is no time: {FORMS}");
-    let midnight = |date: Date| date.to_zoned(now.time_zone().clone()).map(|at| Point::At(at.timestamp()));
+    let midnight = |date: Date| date.to_zoned(now.time_zone().clone()).map(|at| TimePoint::At(at.timestamp()));
     match text {
-        "now" => return Ok(Point::At(now.timestamp())),
+        "now" => return Ok(TimePoint::At(now.timestamp())),
         "today" => return midnight(now.date()).map_err(|_| wrong()),
         "yesterday" => {
             let date = now.date().yesterday().map_err(|_| wrong())?;
@@ -185,20 +185,20 @@ fn point(text: &str, now: &Zoned) -> Result<Point, String> {
     }
     if let Some(ago) = text.strip_prefix('-') {
         let ago = span(ago).ok_or_else(wrong)?;
-        return now.checked_sub(ago).map(|at| Point::At(at.timestamp())).map_err(|_| wrong());
+        return now.checked_sub(ago).map(|at| TimePoint::At(at.timestamp())).map_err(|_| wrong());
     }
     if let Some(seconds) = text.strip_prefix('@') {
         let seconds = seconds.parse().map_err(|_| wrong())?;
-        return Timestamp::from_second(seconds).map(Point::At).map_err(|_| wrong());
+        return Timestamp::from_second(seconds).map(TimePoint::At).map_err(|_| wrong());
     }
     if let Ok(at) = text.parse::<Timestamp>() {
-        return Ok(Point::At(at));
+        return Ok(TimePoint::At(at));
     }
     if text.len() <= "03:10:30.123456789".len() && text.contains(':') && !text.contains('-') {
-        return text.parse().map(Point::OfDay).map_err(|_| wrong());
+        return text.parse().map(TimePoint::OfDay).map_err(|_| wrong());
     }
     let at: DateTime = text.parse().map_err(|_| wrong())?;
-    at.to_zoned(now.time_zone().clone()).map(|at| Point::At(at.timestamp())).map_err(|_| wrong())
+    at.to_zoned(now.time_zone().clone()).map(|at| TimePoint::At(at.timestamp())).map_err(|_| wrong())
 }
 
 /// `1h`, `1h30m`, `2d`, `1w`. Days are those of the calendar.

@@ -144,11 +144,11 @@ const HOLDS: Duration = Duration::from_secs(1);
 /// Which group has the members: asked of the machine's directory of groups, which may be a slow server's, or one that does
 /// not answer. It is asked by a thread of its own, one at a time, and connections wait for it no longer than they must.
 #[derive(Clone, Default)]
-pub struct Members(Arc<(Mutex<Asked>, Condvar)>);
+pub struct Members(Arc<(Mutex<GroupCache>, Condvar)>);
 
 /// What is known of the group.
 #[derive(Default)]
-struct Asked {
+struct GroupCache {
     /// Its number, if there is such a group, and when that was so.
     known: Option<(Option<u32>, Instant)>,
     /// Whether somebody is asking.
@@ -172,7 +172,8 @@ impl Members {
         let (asked, answered) = &*self.0;
         let begin = Instant::now();
         let mut state = asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_fresh = |state: &Asked| state.known.filter(|(_, when)| *when + HOLDS > begin).map(|(group, _)| group);
+        let is_fresh =
+            |state: &GroupCache| state.known.filter(|(_, when)| *when + HOLDS > begin).map(|(group, _)| group);
         if let Some(group) = is_fresh(&state) {
             return Ok(group);
         }
@@ -190,7 +191,7 @@ impl Members {
             state.asking = std::thread::Builder::new().name("ccsd-group".to_owned()).spawn(asking).is_ok();
         }
         let patience = if state.known.is_some() { LOOK_AGAIN.min(patience) } else { patience };
-        let waits = |state: &mut Asked| state.asking && is_fresh(state).is_none();
+        let waits = |state: &mut GroupCache| state.asking && is_fresh(state).is_none();
         let (state, _) = answered.wait_timeout_while(state, patience, waits).unwrap_or_else(PoisonError::into_inner);
         state.known.map(|(group, _)| group).ok_or(Unknown)
     }

@@ -10,7 +10,7 @@
 //! - A new file is made with `O_EXCL`; a name that exists is never opened with `O_CREAT`.
 //!
 //! A file is written in place ([`open`], for profiles that grow) or replaced when it is whole ([`replace`]). One that grows can
-//! be replaced by a shorter one of the same contents ([`Opened::successor`]). Descriptors of the caller (`/dev/stdout`,
+//! be replaced by a shorter one of the same contents ([`OpenedFile::successor`]). Descriptors of the caller (`/dev/stdout`,
 //! `/dev/fd/3`) are appended to: the caller has opened them.
 
 use std::ffi::{OsStr, OsString};
@@ -149,13 +149,13 @@ impl std::fmt::Debug for Contents {
 
 /// A file opened for writing in place.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedFile {
     file: File,
     /// Of a regular file that was opened by name, and locked; none of a device, or a descriptor of the caller.
     name: Option<Arc<Name>>,
 }
 
-impl Opened {
+impl OpenedFile {
     /// The file, empty if it is a regular one.
     pub fn file(&self) -> &File {
         &self.file
@@ -198,10 +198,10 @@ impl Opened {
 ///
 /// # Errors
 /// All of [`DestinationError`] but `Write` and `Displaced`.
-pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError> {
+pub fn open(path: &Path, contents: Contents) -> Result<OpenedFile, DestinationError> {
     let name = match resolve(path)? {
-        Place::Descriptor(file) => return Ok(Opened { file, name: None }),
-        Place::Name(name) => name,
+        ResolvedPath::Descriptor(file) => return Ok(OpenedFile { file, name: None }),
+        ResolvedPath::Name(name) => name,
     };
     for _ in 0..MAX_ATTEMPTS {
         let Some(meta) = name.existing()? else {
@@ -210,19 +210,19 @@ pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError>
                 file => {
                     let file = file.map_err(|source| name.failed(source))?;
                     name.lock(&file)?;
-                    return Ok(Opened { file, name: Some(Arc::new(name)) });
+                    return Ok(OpenedFile { file, name: Some(Arc::new(name)) });
                 }
             }
         };
         name.admit(&meta, false)?;
         let Some(file) = name.open_existing(&meta)? else { continue };
         if !meta.is_file() {
-            return Ok(Opened { file, name: None });
+            return Ok(OpenedFile { file, name: None });
         }
         name.lock(&file)?;
         name.check_contents(&file, contents)?;
         file.set_len(0).map_err(|source| name.failed(source))?;
-        return Ok(Opened { file, name: Some(Arc::new(name)) });
+        return Ok(OpenedFile { file, name: Some(Arc::new(name)) });
     }
     Err(DestinationError::Changed { path: name.path })
 }
@@ -234,8 +234,8 @@ pub fn open(path: &Path, contents: Contents) -> Result<Opened, DestinationError>
 /// All of [`DestinationError`] but `Write` and `Displaced`.
 pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, DestinationError> {
     let name = match resolve(path)? {
-        Place::Descriptor(file) => return Ok(Replacement::none(file, path)),
-        Place::Name(name) => name,
+        ResolvedPath::Descriptor(file) => return Ok(Replacement::none(file, path)),
+        ResolvedPath::Name(name) => name,
     };
     let existing = name.check(contents, true)?;
     if let Some(meta) = existing.as_ref().filter(|meta| !meta.is_file()) {
@@ -273,7 +273,7 @@ pub enum Way {
 /// # Errors
 /// As [`open`].
 pub fn check(path: &Path, contents: Contents, way: Option<Way>) -> Result<(), DestinationError> {
-    let Place::Name(name) = resolve(path)? else { return Ok(()) };
+    let ResolvedPath::Name(name) = resolve(path)? else { return Ok(()) };
     let existing = name.check(Some(contents), false)?;
     let Some(way) = way else { return Ok(()) };
     // Devices are written to as they are.
@@ -396,7 +396,7 @@ fn is_trusted(uid: u32) -> bool {
 }
 
 /// The result of resolving a path.
-enum Place {
+enum ResolvedPath {
     /// A name in a directory. There may be no such file.
     Name(Name),
     /// A descriptor of a process of the caller.
@@ -574,7 +574,7 @@ fn look(directory: &OwnedFd, name: &OsStr) -> nix::Result<File> {
 }
 
 /// Walks a path to the directory of its last component.
-fn resolve(path: &Path) -> Result<Place, DestinationError> {
+fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
     let failed = |error: Errno| DestinationError::Open { path: path.to_owned(), source: error.into() };
     let a_directory = || DestinationError::NotAFile { path: path.to_owned(), kind: "a directory" };
     let enter = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -618,14 +618,16 @@ fn resolve(path: &Path) -> Result<Place, DestinationError> {
         }
         let found = match look(&directory, &name) {
             Ok(found) => found,
-            Err(Errno::ENOENT) if last => return Ok(Place::Name(Name { directory, name, path: path.to_owned() })),
+            Err(Errno::ENOENT) if last => {
+                return Ok(ResolvedPath::Name(Name { directory, name, path: path.to_owned() }));
+            }
             Err(error) => return Err(failed(error)),
         };
         let io_failed = |source| DestinationError::Open { path: path.to_owned(), source };
         let meta = found.metadata().map_err(io_failed)?;
         if !meta.is_symlink() {
             if last {
-                return Ok(Place::Name(Name { directory, name, path: path.to_owned() }));
+                return Ok(ResolvedPath::Name(Name { directory, name, path: path.to_owned() }));
             }
             return Err(failed(Errno::ENOTDIR));
         }
@@ -637,7 +639,7 @@ fn resolve(path: &Path) -> Result<Place, DestinationError> {
         }
         let in_proc = fstatfs(&directory).is_ok_and(|system| system.filesystem_type() == PROC_SUPER_MAGIC);
         if last && in_proc && name.as_bytes().iter().all(u8::is_ascii_digit) {
-            return open_descriptor(&directory, &name).map(Place::Descriptor).map_err(failed);
+            return open_descriptor(&directory, &name).map(ResolvedPath::Descriptor).map_err(failed);
         }
         let to = PathBuf::from(readlinkat(&found, "").map_err(failed)?);
         if to.is_absolute() {

@@ -32,10 +32,10 @@ const MAX_TEXT_BYTES_OF_USERS: usize = 32 << 20;
 
 /// The dumps that are being taken, and those that were.
 #[derive(Debug, Default)]
-pub struct Dumps(Mutex<State>);
+pub struct Dumps(Mutex<DumpsState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct DumpsState {
     /// Processes, and whether the user is trusted.
     running: Vec<(u32, bool)>,
     /// When users who are not trusted got theirs.
@@ -47,14 +47,14 @@ struct State {
 
 /// The text of a dump on its way to a client.
 #[derive(Debug)]
-pub struct Text<'a> {
+pub struct DumpText<'a> {
     dumps: &'a Dumps,
     /// The text.
     pub text: String,
     trusted: bool,
 }
 
-impl Drop for Text<'_> {
+impl Drop for DumpText<'_> {
     fn drop(&mut self) {
         let bytes = self.text.len();
         self.dumps.state(|state| {
@@ -66,19 +66,19 @@ impl Drop for Text<'_> {
 }
 
 /// A dump that is being taken.
-struct Running<'a> {
+struct RunningDump<'a> {
     dumps: &'a Dumps,
     pid: u32,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningDump<'_> {
     fn drop(&mut self) {
         self.dumps.state(|state| state.running.retain(|&(pid, _)| pid != self.pid));
     }
 }
 
 impl Dumps {
-    fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+    fn state<T>(&self, with: impl FnOnce(&mut DumpsState) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -86,7 +86,7 @@ impl Dumps {
     ///
     /// # Errors
     /// If too much is being sent.
-    pub fn hold(&self, user: Authority, text: String) -> Result<Text<'_>, Refusal> {
+    pub fn hold(&self, user: Authority, text: String) -> Result<DumpText<'_>, Refusal> {
         let of_user = if user.trusted { 0 } else { text.len() };
         let fits = self.state(|state| {
             let (all, of_users) = (state.text_bytes + text.len(), state.text_bytes_of_users + of_user);
@@ -97,7 +97,7 @@ impl Dumps {
             fits
         });
         match fits {
-            true => Ok(Text { dumps: self, text, trusted: user.trusted }),
+            true => Ok(DumpText { dumps: self, text, trusted: user.trusted }),
             false => {
                 let message =
                     "dumps that others have asked for and are slow to read take all the memory that there is for them";
@@ -127,7 +127,7 @@ impl Dumps {
         Ok(dump)
     }
 
-    fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<Running<'_>, Refusal> {
+    fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<RunningDump<'_>, Refusal> {
         let busy = |message: String| Err(Refusal::new(RefusalKind::Busy, message));
         self.state(|state| {
             if state.running.iter().any(|&(running, _)| running == pid) {
@@ -153,7 +153,7 @@ impl Dumps {
                 state.recent.push_back((now, user.uid));
             }
             state.running.push((pid, user.trusted));
-            Ok(Running { dumps: self, pid })
+            Ok(RunningDump { dumps: self, pid })
         })
     }
 }

@@ -107,9 +107,9 @@ pub struct Outcome {
 
 /// A collection: everything ready, or under way.
 pub struct Collection {
-    source: Source,
+    source: Collector,
     passed_over: Vec<ClientError>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingProgram>,
     child: Option<RunningChild>,
     child_end: Receiver<ChildEnd>,
     output_path: Option<PathBuf>,
@@ -120,40 +120,40 @@ pub struct Collection {
 }
 
 /// A program that has yet to start, and the thread that will wait for its end.
-struct Waiting {
+struct WaitingProgram {
     child: WaitingChild,
     started: Sender<RunningChild>,
 }
 
 /// Who collects.
-enum Source {
+enum Collector {
     /// This process.
     Here(Box<Session>),
     /// A daemon.
     Daemon(Box<RemoteSession>),
 }
 
-impl Source {
+impl Collector {
     fn info(&self) -> &SessionInfo {
         match self {
-            Source::Here(session) => session.info(),
-            Source::Daemon(session) => session.info(),
+            Collector::Here(session) => session.info(),
+            Collector::Daemon(session) => session.info(),
         }
     }
 
     /// Asks for the end. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
     fn stop(&mut self, target_cpu_ns: Option<(u64, u64)>) {
         match self {
-            Source::Here(session) => session.stop_with(target_cpu_ns),
-            Source::Daemon(session) => session.stop(target_cpu_ns),
+            Collector::Here(session) => session.stop_with(target_cpu_ns),
+            Collector::Daemon(session) => session.stop(target_cpu_ns),
         }
     }
 
     /// Where the events come from: of these channels one never has any.
     fn events(&self) -> (Receiver<SessionEvent>, Receiver<RemoteEvent>) {
         match self {
-            Source::Here(session) => (session.events().clone(), never()),
-            Source::Daemon(session) => (never(), session.events().clone()),
+            Collector::Here(session) => (session.events().clone(), never()),
+            Collector::Daemon(session) => (never(), session.events().clone()),
         }
     }
 }
@@ -178,7 +178,7 @@ impl Collection {
         let (mut waiting, mut child_end) = (None, never());
         if let Some(child) = child {
             let (started, end) = wait_in_background(request.stops)?;
-            waiting = Some(Waiting { child, started });
+            waiting = Some(WaitingProgram { child, started });
             child_end = end;
         }
         Ok(Collection {
@@ -203,8 +203,8 @@ impl Collection {
     /// The daemon that does it, by its socket, and the session's number there; `None` if this process does.
     pub fn daemon(&self) -> Option<(&Path, u32)> {
         match &self.source {
-            Source::Here(_) => None,
-            Source::Daemon(session) => Some((session.path(), session.id())),
+            Collector::Here(_) => None,
+            Collector::Daemon(session) => Some((session.path(), session.id())),
         }
     }
 
@@ -223,7 +223,7 @@ impl Collection {
         if let Some(path) = &self.output_path {
             match OutputFile::create(path, self.source.info()) {
                 Ok(file) => {
-                    if let Source::Here(session) = &self.source {
+                    if let Collector::Here(session) = &self.source {
                         session.set_generations(file.is_named());
                     }
                     self.output = Some(file);
@@ -310,7 +310,7 @@ impl Collection {
             };
             if let Some(output) = &mut self.output {
                 output.write(&update);
-                if let (Source::Here(session), Some(_)) = (&self.source, output.error()) {
+                if let (Collector::Here(session), Some(_)) = (&self.source, output.error()) {
                     // What comes is nowhere but in memory.
                     session.set_generations(false);
                 }
@@ -325,11 +325,11 @@ impl Collection {
         let mut profile = profile;
         if let Some(output) = &mut self.output {
             output.finish();
-            if profile.has_generations() && matches!(self.source, Source::Here(_)) {
+            if profile.has_generations() && matches!(self.source, Collector::Here(_)) {
                 profile = whole(profile, output);
             }
         }
-        if let Source::Daemon(session) = self.source {
+        if let Collector::Daemon(session) = self.source {
             session.forget();
         }
         let running = (child.is_none() && self.child.is_some()).then_some(self.child_end);
@@ -338,7 +338,7 @@ impl Collection {
 }
 
 /// The first daemon that does it, or this process; and those that were there and do not.
-fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Vec<ClientError>), PrepareError> {
+fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector, Vec<ClientError>), PrepareError> {
     let collect = Collect::of(&request.options);
     let words = |command: &[OsString]| command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let (asked, command) = match (&request.target, child) {
@@ -362,7 +362,7 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Ve
     let mut none = None;
     for path in &request.by.daemons {
         match RemoteSession::start(path, &asked, &command) {
-            Ok(session) => return Ok((Source::Daemon(Box::new(session)), passed_over)),
+            Ok(session) => return Ok((Collector::Daemon(Box::new(session)), passed_over)),
             // Nobody could do that.
             Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::BadRequest => {
                 return Err(ClientError::Refused(refusal).into());
@@ -381,7 +381,7 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Source, Ve
             Session::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
         }
     };
-    Ok((Source::Here(Box::new(session)), passed_over))
+    Ok((Collector::Here(Box::new(session)), passed_over))
 }
 
 /// All that a file has, where the profile in memory is its last generation.

@@ -30,7 +30,7 @@ pub struct Own {
 /// All metrics as text.
 #[must_use]
 pub fn render(own: &Own, overview: &Overview) -> String {
-    let mut text = Text(String::with_capacity(4096));
+    let mut text = MetricsText(String::with_capacity(4096));
     let version = env!("CARGO_PKG_VERSION");
     text.metric("ccsd_build_info", "gauge", "Version of ccsd.");
     text.line("ccsd_build_info", &[("version", version)], 1);
@@ -84,9 +84,9 @@ pub fn render(own: &Own, overview: &Overview) -> String {
 /// A metric that every watch has: the end of its name, its type, what it is, and its value.
 type OfWatches = (&'static str, &'static str, &'static str, fn(&WatchStatus) -> f64);
 
-struct Text(String);
+struct MetricsText(String);
 
-impl Text {
+impl MetricsText {
     fn metric(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

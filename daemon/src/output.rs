@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen};
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
-use crate::destination::{self, Contents, DestinationError, Opened, Replacement, Way};
+use crate::destination::{self, Contents, DestinationError, OpenedFile, Replacement, Way};
 
 /// A file that holds something else than a profile must not be lost to a mistyped `-o`.
 const PROFILE: Contents =
@@ -76,7 +76,7 @@ pub struct OutputFile {
 /// How the file comes under its name.
 enum Sink {
     /// It is there and grows, or has none.
-    InPlace(Opened),
+    InPlace(OpenedFile),
     /// When it is finished.
     Beside(Replacement),
 }

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ccsd_daemon::config::Config;
-use ccsd_daemon::store::{Answer, TimeRange, contents, query};
+use ccsd_daemon::store::{StoredProfile, TimeRange, contents, query};
 use ccsd_daemon::watch::{WatchStatus, Watches};
 use tempfile::TempDir;
 
@@ -103,12 +103,12 @@ impl Service {
         self.watches.take().unwrap().stop();
     }
 
-    fn stored(&self) -> Answer {
+    fn stored(&self) -> StoredProfile {
         query(&self.state.join("busy"), TimeRange::ALL).unwrap()
     }
 }
 
-fn pids(answer: &Answer) -> Vec<u32> {
+fn pids(answer: &StoredProfile) -> Vec<u32> {
     let mut pids: Vec<u32> = answer.profile.as_ref().unwrap().processes().iter().map(|process| process.pid).collect();
     pids.sort_unstable();
     pids.dedup();

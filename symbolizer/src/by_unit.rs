@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 
 use crate::dwarf_frame::DwarfFrame;
 use crate::limits;
-use crate::lookup::{Lookup, Shared};
+use crate::lookup::{Lookup, LookupContext};
 use crate::sections::{self, Sections, damaged};
 
 /// Units whose lists claim one address that are asked about it. Linkers leave lists of functions that they left out, which
@@ -47,7 +47,7 @@ struct Range {
 }
 
 /// What came of a question.
-pub(crate) enum Found {
+pub(crate) enum UnitAnswer {
     /// Whatever there is to say.
     Answer(gimli::Result<()>),
     /// Only a look at all units can tell.
@@ -115,17 +115,17 @@ impl ByUnit {
         &mut self,
         svma: u64,
         sections: &Sections,
-        shared: &mut Shared,
+        shared: &mut LookupContext,
         out: &mut Vec<DwarfFrame>,
-    ) -> Result<Found, String> {
-        let Some(units) = self.claiming(svma) else { return Ok(Found::NeedsAll) };
+    ) -> Result<UnitAnswer, String> {
+        let Some(units) = self.claiming(svma) else { return Ok(UnitAnswer::NeedsAll) };
         if units.is_empty() && self.others {
-            return Ok(Found::NeedsAll);
+            return Ok(UnitAnswer::NeedsAll);
         }
         let mut answer = Ok(());
         for unit in units {
             if !self.open.contains_key(&unit) {
-                let Some(lookup) = self.open(unit, sections)? else { return Ok(Found::NeedsAll) };
+                let Some(lookup) = self.open(unit, sections)? else { return Ok(UnitAnswer::NeedsAll) };
                 self.open.insert(unit, lookup);
             }
             let Some(lookup) = self.open.get_mut(&unit) else { continue };
@@ -135,7 +135,7 @@ impl ByUnit {
                 break;
             }
         }
-        Ok(Found::Answer(answer))
+        Ok(UnitAnswer::Answer(answer))
     }
 
     /// About how many bytes the list takes.

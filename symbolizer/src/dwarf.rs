@@ -7,11 +7,11 @@
 
 use hashbrown::HashSet;
 
-use crate::by_unit::{ByUnit, Found};
+use crate::by_unit::{ByUnit, UnitAnswer};
 use crate::dwarf_frame::DwarfFrame;
 use crate::elf::ElfFile;
 use crate::limits;
-use crate::lookup::{Lookup, Shared};
+use crate::lookup::{Lookup, LookupContext};
 use crate::meter::{self, Stopped};
 use crate::sections::{self, Budget, Sections};
 use crate::split::SplitFiles;
@@ -23,7 +23,7 @@ pub(crate) struct Dwarf {
     /// What is left of the steps granted, and how many were used.
     steps: u64,
     used_steps: u64,
-    shared: Shared,
+    shared: LookupContext,
 }
 
 /// How the unit of an address is found.
@@ -61,7 +61,7 @@ impl Dwarf {
             whole(&sections, supplement.as_ref())
         });
         let index = parsed.map_err(describe)??;
-        let shared = Shared { files: HashSet::new(), split, budget, short_names: false };
+        let shared = LookupContext { files: HashSet::new(), split, budget, short_names: false };
         Ok(Dwarf { sections, index, steps, used_steps: granted - steps, shared })
     }
 
@@ -82,8 +82,8 @@ impl Dwarf {
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
             if let Index::ByUnit(units) = index {
                 match units.frames(svma, sections, shared, out)? {
-                    Found::Answer(answer) => return Ok(answer),
-                    Found::NeedsAll => *index = whole(sections, None)?,
+                    UnitAnswer::Answer(answer) => return Ok(answer),
+                    UnitAnswer::NeedsAll => *index = whole(sections, None)?,
                 }
             }
             let Index::Whole(lookup) = index else { return Ok(Ok(())) };

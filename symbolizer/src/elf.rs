@@ -15,7 +15,7 @@ use crate::error::ImageError;
 use crate::go::GoFunctions;
 use crate::headers::Links;
 use crate::limits;
-use crate::source::Source;
+use crate::source::ImageSource;
 use crate::unwind::UnwindSections;
 use decode::{FileHeader, LINKED, WITH_OBJECTS, find_build_id, read_program_headers, read_sections};
 
@@ -28,7 +28,7 @@ pub use decode::Segment;
 /// it is opened; sections are read whole when they are asked for. It can be shared between threads.
 #[derive(Debug)]
 pub struct ElfFile {
-    source: Source,
+    source: ImageSource,
     segments: Vec<Segment>,
     sections: Vec<Section>,
     section_names: Arc<[u8]>,
@@ -64,7 +64,7 @@ impl ElfFile {
     /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers lie outside the file. Broken
     /// section headers are not an error: the file is then read like one that has none.
     pub fn open(file: File) -> Result<ElfFile, ImageError> {
-        ElfFile::parse(Source::from_file(file)?, &LINKED)
+        ElfFile::parse(ImageSource::from_file(file)?, &LINKED)
     }
 
     /// Opens a file that only has debug information: `.dwo` and `.dwp` files are object files.
@@ -73,7 +73,7 @@ impl ElfFile {
     ///
     /// As [`ElfFile::open`].
     pub fn open_debug(file: File) -> Result<ElfFile, ImageError> {
-        ElfFile::parse(Source::from_file(file)?, &WITH_OBJECTS)
+        ElfFile::parse(ImageSource::from_file(file)?, &WITH_OBJECTS)
     }
 
     /// An image from memory, for the vdso, which is in no file.
@@ -82,10 +82,10 @@ impl ElfFile {
     ///
     /// As [`ElfFile::open`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<ElfFile, ImageError> {
-        ElfFile::parse(Source::Bytes(bytes.into()), &LINKED)
+        ElfFile::parse(ImageSource::Bytes(bytes.into()), &LINKED)
     }
 
-    fn parse(source: Source, kinds: &[elf::FileType]) -> Result<ElfFile, ImageError> {
+    fn parse(source: ImageSource, kinds: &[elf::FileType]) -> Result<ElfFile, ImageError> {
         let header = FileHeader::read(&source, kinds)?;
         let program_headers = read_program_headers(&source, &header)?;
         let segments = program_headers
@@ -118,7 +118,7 @@ impl ElfFile {
     pub(crate) fn from_parts(file: File, parts: Parts) -> Result<ElfFile, ImageError> {
         let Parts { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links } = parts;
         Ok(ElfFile {
-            source: Source::from_file(file)?,
+            source: ImageSource::from_file(file)?,
             segments,
             sections,
             section_names,
@@ -135,8 +135,8 @@ impl ElfFile {
     #[must_use]
     pub fn file(&self) -> Option<&File> {
         match &self.source {
-            Source::File(file, _) => Some(file),
-            Source::Bytes(_) => None,
+            ImageSource::File(file, _) => Some(file),
+            ImageSource::Bytes(_) => None,
         }
     }
 
@@ -345,7 +345,7 @@ impl ElfFile {
     }
 
     /// Reads `size` bytes of the file at `offset`, for callers that bound `size` themselves.
-    pub(crate) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &ImageSource {
         &self.source
     }
 

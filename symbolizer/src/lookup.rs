@@ -13,19 +13,19 @@ use crate::names;
 use crate::scopes::Scopes;
 use crate::sections::Budget;
 use crate::split::SplitFiles;
-use crate::units::{Entry, Part, Units};
+use crate::units::{DebugEntry, Part, Units};
 
 /// Some units, ready for lookups.
 pub(crate) struct Lookup {
     context: Context<Metered>,
     units: Units,
     /// What was found out about functions, by where their entries are.
-    functions: HashMap<(Part, usize), Known>,
+    functions: HashMap<(Part, usize), FunctionDetails>,
     scopes: Scopes,
 }
 
 /// What all lookups in an image share.
-pub(crate) struct Shared {
+pub(crate) struct LookupContext {
     pub(crate) files: HashSet<Arc<str>>,
     pub(crate) split: SplitFiles,
     pub(crate) budget: Budget,
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
 
 /// What `addr2line` does not give of a function.
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct FunctionDetails {
     /// Only for functions without a linkage name that need one.
     path: Option<Arc<str>>,
     declaration: Declaration,
@@ -71,21 +71,26 @@ impl Lookup {
     ///
     /// # Errors
     /// Debug information that is damaged there.
-    pub(crate) fn frames(&mut self, svma: u64, shared: &mut Shared, out: &mut Vec<DwarfFrame>) -> gimli::Result<()> {
+    pub(crate) fn frames(
+        &mut self,
+        svma: u64,
+        shared: &mut LookupContext,
+        out: &mut Vec<DwarfFrame>,
+    ) -> gimli::Result<()> {
         let Lookup { context, units, functions, scopes } = self;
-        let Shared { files, split, budget, short_names } = shared;
+        let LookupContext { files, split, budget, short_names } = shared;
         let mut frames = finish(context.find_frames(svma), split, budget)?;
         let mut unit = None;
         let (mut dropped, mut rust) = (false, false);
         while let Some(frame) = frames.next()? {
             let unit = *unit.get_or_insert_with(|| finish(context.find_dwarf_and_unit(svma), split, budget));
-            let entry = unit.zip(frame.dw_die_offset).map(|(unit, offset)| Entry::new(unit, offset));
+            let entry = unit.zip(frame.dw_die_offset).map(|(unit, offset)| DebugEntry::new(unit, offset));
             // A skeleton unit does not tell the language.
             let language = frame.function.as_ref().and_then(|function| function.language);
             let language = language.or_else(|| entry?.language());
             let known = match entry {
                 Some(entry) => know(units, entry, &frame, language, files, functions, scopes),
-                None => Known::default(),
+                None => FunctionDetails::default(),
             };
             dropped = known.dropped;
             rust |= language == Some(gimli::DW_LANG_Rust);
@@ -119,7 +124,7 @@ fn finish<L: LookupContinuation<Buf = Metered>>(
     }
 }
 
-fn convert(frame: &Frame<'_, Metered>, known: Known, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
+fn convert(frame: &Frame<'_, Metered>, known: FunctionDetails, files: &mut HashSet<Arc<str>>) -> DwarfFrame {
     let location = frame.location.as_ref();
     DwarfFrame {
         name: known.path.map(|path| path.to_string()).or_else(|| raw_name(frame)),
@@ -144,14 +149,14 @@ fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
 /// What is to be known of the function whose entry, or inlined copy, is `at`; worked out once.
 fn know<'a>(
     units: &'a Units,
-    at: Entry<'a>,
+    at: DebugEntry<'a>,
     frame: &Frame<'_, Metered>,
     language: Option<gimli::DwLang>,
     files: &mut HashSet<Arc<str>>,
-    functions: &mut HashMap<(Part, usize), Known>,
+    functions: &mut HashMap<(Part, usize), FunctionDetails>,
     scopes: &mut Scopes,
-) -> Known {
-    let Some(key) = at.key() else { return Known::default() };
+) -> FunctionDetails {
+    let Some(key) = at.key() else { return FunctionDetails::default() };
     if let Some(known) = functions.get(&key) {
         return known.clone();
     }
@@ -162,7 +167,7 @@ fn know<'a>(
     let declaration = find_declaration(units, at, files);
     // Line tables alone come with entries that say nothing but a name.
     let tells = declaration.file.is_some();
-    let known = Known {
+    let known = FunctionDetails {
         path: path.map(Arc::from),
         local: tells.then(|| units.find(at, gimli::DW_AT_external).is_none_or(|at| !at.flag(gimli::DW_AT_external))),
         declaration,
@@ -186,7 +191,7 @@ fn is_cpp(language: gimli::DwLang) -> bool {
 
 /// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract origin, or
 /// on the declaration that one completes: each by itself, as a definition leaves out what its declaration says already.
-fn find_declaration<'a>(units: &'a Units, at: Entry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
+fn find_declaration<'a>(units: &'a Units, at: DebugEntry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
     let value = |wanted| {
         let at = units.find(at, wanted)?;
         Some((at, at.unit.entry(at.offset).ok()?.attr(wanted)?.clone()))

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use crate::limits;
 use crate::meter::Metered;
-use crate::units::{Entry, Part, Units};
+use crate::units::{DebugEntry, Part, Units};
 
 /// How a path names an unnamed namespace; as C++ demanglers do.
 const UNNAMED_NAMESPACE: &str = "(anonymous namespace)";
@@ -36,7 +36,7 @@ struct Scope {
 impl Scopes {
     /// The path of the function whose entry, or inlined copy, is `at`, if it is a C++ function without a
     /// linkage name that only its file sees.
-    pub(crate) fn path<'a>(&mut self, units: &'a Units, at: Entry<'a>) -> Option<String> {
+    pub(crate) fn path<'a>(&mut self, units: &'a Units, at: DebugEntry<'a>) -> Option<String> {
         let mut at = units.named(at)?;
         // A function others see too has a linkage name unless it is declared `extern "C"`; then its name is the whole
         // name.
@@ -52,7 +52,7 @@ impl Scopes {
             if parent == index {
                 break;
             }
-            let around = Entry { offset: scopes.get(parent)?.offset(), ..at };
+            let around = DebugEntry { offset: scopes.get(parent)?.offset(), ..at };
             // A function around it may be a copy, or defined apart from its declaration, which knows its own place.
             at = units.named(around).unwrap_or(around);
         }
@@ -60,7 +60,7 @@ impl Scopes {
         Some(parts.join("::"))
     }
 
-    fn of(&mut self, at: Entry<'_>) -> Option<&[Scope]> {
+    fn of(&mut self, at: DebugEntry<'_>) -> Option<&[Scope]> {
         let key = at.unit_key()?;
         Some(self.units.entry(key).or_insert_with(|| read(at.unit).unwrap_or_default()))
     }
@@ -110,7 +110,7 @@ fn find(scopes: &[Scope], offset: UnitOffset) -> Option<usize> {
     scopes.binary_search_by_key(&offset.0, |scope| scope.offset as usize).ok()
 }
 
-fn part(scopes: &[Scope], at: Entry<'_>, index: usize) -> Option<String> {
+fn part(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     let tag = at.tag()?;
     match at.name() {
         // Compilers differ in whether the class of a lambda has a name, and never give it one that identifies it.
@@ -123,27 +123,27 @@ fn part(scopes: &[Scope], at: Entry<'_>, index: usize) -> Option<String> {
 }
 
 /// Lambdas of one function are numbered in order, those with the same parameters together (Itanium C++ ABI, 5.1.8).
-fn lambda(scopes: &[Scope], at: Entry<'_>, index: usize) -> Option<String> {
+fn lambda(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     let parent = scopes.get(index)?.parent;
     let parameters = call_parameters(scopes, at, index)?;
     let siblings =
         scopes.iter().enumerate().take(index).skip(parent as usize).filter(|(_, scope)| scope.parent == parent);
     let alike = siblings.filter(|(sibling, scope)| {
-        let sibling_at = Entry { offset: scope.offset(), ..at };
+        let sibling_at = DebugEntry { offset: scope.offset(), ..at };
         call_parameters(scopes, sibling_at, *sibling).as_ref() == Some(&parameters)
     });
     Some(format!("{{lambda#{}}}", alike.count() + 1))
 }
 
 /// The types of the parameters of a lambda's `operator()`; `None` if the class is not a lambda's.
-fn call_parameters(scopes: &[Scope], class: Entry<'_>, index: usize) -> Option<Vec<UnitOffset>> {
+fn call_parameters(scopes: &[Scope], class: DebugEntry<'_>, index: usize) -> Option<Vec<UnitOffset>> {
     if !is_class(class.tag()?) || class.name().is_some_and(|name| !name.starts_with(LAMBDA)) {
         return None;
     }
     let members = scopes.iter().skip(index + 1).take_while(|scope| scope.parent as usize >= index);
     let call = members
         .filter(|scope| scope.parent as usize == index)
-        .map(|scope| Entry { offset: scope.offset(), ..class })
+        .map(|scope| DebugEntry { offset: scope.offset(), ..class })
         .find(|member| member.name().as_deref() == Some("operator()"))?;
     let unit = call.unit;
     let mut parameters = Vec::new();

@@ -12,28 +12,28 @@ use crate::error::ImageError;
 
 /// Where the bytes of an image come from.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum ImageSource {
     /// A regular file and its size when it was opened.
     File(File, u64),
     /// Bytes that were never in a file (the vdso).
     Bytes(Arc<[u8]>),
 }
 
-impl Source {
-    pub(crate) fn from_file(file: File) -> Result<Source, ImageError> {
+impl ImageSource {
+    pub(crate) fn from_file(file: File) -> Result<ImageSource, ImageError> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(ImageError::NotRegular);
         }
         let len = metadata.len();
-        Ok(Source::File(file, len))
+        Ok(ImageSource::File(file, len))
     }
 
     /// The size in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Source::File(_, len) => *len,
-            Source::Bytes(bytes) => bytes.len() as u64,
+            ImageSource::File(_, len) => *len,
+            ImageSource::Bytes(bytes) => bytes.len() as u64,
         }
     }
 
@@ -49,7 +49,7 @@ impl Source {
         }
         let len = usize::try_from(size).map_err(|_| ImageError::Malformed(what))?;
         match self {
-            Source::File(file, _) => {
+            ImageSource::File(file, _) => {
                 // Collecting an exact-size iterator makes the Arc in one allocation; it is then filled in place.
                 let mut bytes: Arc<[u8]> = std::iter::repeat_n(0u8, len).collect();
                 if let Some(buffer) = Arc::get_mut(&mut bytes) {
@@ -57,7 +57,7 @@ impl Source {
                 }
                 Ok(bytes)
             }
-            Source::Bytes(all) => {
+            ImageSource::Bytes(all) => {
                 let start = usize::try_from(offset).map_err(|_| ImageError::Malformed(what))?;
                 let part = all.get(start..).and_then(|rest| rest.get(..len));
                 Ok(Arc::from(part.ok_or(ImageError::Malformed(what))?))

@@ -24,13 +24,13 @@ pub(crate) struct SplitFiles {
     finder: DebugFileFinder,
     /// Of the file that has the skeleton units, if it is not the image.
     debug_path: Option<PathBuf>,
-    package: Search,
+    package: SearchState,
     missing_noted: bool,
     notes: Vec<String>,
 }
 
 #[derive(Debug, Default)]
-enum Search {
+enum SearchState {
     #[default]
     NotLooked,
     Found(PathBuf, Package),
@@ -107,15 +107,15 @@ impl SplitFiles {
         wanted: &SplitDwarfLoad<Metered>,
         budget: &mut Budget,
     ) -> Option<gimli::Dwarf<Metered>> {
-        if let Search::NotLooked = self.package {
-            self.package = Search::Missing;
+        if let SearchState::NotLooked = self.package {
+            self.package = SearchState::Missing;
             let (path, file) = self.finder.find_package(self.debug_path.as_deref())?;
             match Package::read(&file, budget) {
-                Ok(package) => self.package = Search::Found(path, package),
+                Ok(package) => self.package = SearchState::Found(path, package),
                 Err(why) => self.note(format!("{}: {why}", path.display())),
             }
         }
-        let Search::Found(path, package) = &self.package else { return None };
+        let SearchState::Found(path, package) = &self.package else { return None };
         match package.find(wanted.dwo_id) {
             Ok(None) => return None,
             Ok(Some(mut dwarf)) => {
@@ -127,7 +127,7 @@ impl SplitFiles {
             Err(_) => {}
         }
         let note = format!("{}: damaged index of a package of debug information", path.display());
-        self.package = Search::Missing;
+        self.package = SearchState::Missing;
         self.note(note);
         None
     }

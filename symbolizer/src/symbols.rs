@@ -21,7 +21,7 @@ use crate::plt::Plt;
 use crate::sections;
 use crate::split::SplitFiles;
 use crate::starts::FunctionStarts;
-use crate::symtab::{Found, SymbolTable};
+use crate::symtab::{FoundSymbol, SymbolTable};
 
 /// One of the functions that contain an address.
 ///
@@ -64,7 +64,7 @@ pub struct Symbols {
     image: Arc<ElfFile>,
     finder: DebugFileFinder,
     tables: Option<Tables>,
-    names: Names,
+    names: DemangledNames,
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
     short_names_noted: bool,
@@ -92,7 +92,7 @@ impl Symbols {
             image,
             finder: debug,
             tables: None,
-            names: Names::default(),
+            names: DemangledNames::default(),
             frames: Vec::new(),
             notes: Vec::new(),
             short_names_noted: false,
@@ -329,7 +329,7 @@ impl Tables {
         }
     }
 
-    fn of_symbol(&self, found: &Found<'_>) -> Called {
+    fn of_symbol(&self, found: &FoundSymbol<'_>) -> Called {
         let definition = self.symbols.definition(found);
         let start = Some(definition.start);
         Called { local: definition.local, definition: start, ..Called::new(text(found.name), Some(found.start)) }
@@ -390,7 +390,7 @@ fn function(name: Named, start: Option<u64>, frame: &DwarfFrame, inlined: bool) 
 
 /// Names as symbols and debug information have them, with what they become. Each is worked out once.
 #[derive(Debug, Default)]
-struct Names(HashMap<Box<str>, Named>);
+struct DemangledNames(HashMap<Box<str>, Named>);
 
 #[derive(Debug, Clone, Default)]
 struct Named {
@@ -398,7 +398,7 @@ struct Named {
     display: Option<Arc<str>>,
 }
 
-impl Names {
+impl DemangledNames {
     fn held_bytes(&self) -> u64 {
         // Names that several symbols have in common are counted more than once.
         let shared: usize = self

@@ -106,7 +106,7 @@ impl Name {
 
 /// A symbol found for an address.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found<'a> {
+pub(crate) struct FoundSymbol<'a> {
     /// The name as it is in the table.
     pub(crate) name: &'a [u8],
     pub(crate) start: u64,
@@ -262,7 +262,7 @@ impl SymbolTable {
 
     /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it
     /// if that has no size, which then extends up to the next symbol or the end of its section.
-    pub(crate) fn lookup(&self, svma: u64) -> Option<Found<'_>> {
+    pub(crate) fn lookup(&self, svma: u64) -> Option<FoundSymbol<'_>> {
         let after = self.by_address.up_to(svma, |index| beginning(&self.symbols, index));
         let before = self.symbols.get(..after)?;
         let after_overlap = self.overlaps.partition_point(|range| range.start <= svma);
@@ -271,7 +271,7 @@ impl SymbolTable {
         let most = if overlapped { limits::MAX_SYMBOL_WALK } else { 1 };
         let found = |symbol: &Symbol, sized, steps| {
             let index = after.saturating_sub(steps + 1);
-            Found { name: self.text(symbol.name), start: symbol.svma, sized, index }
+            FoundSymbol { name: self.text(symbol.name), start: symbol.svma, sized, index }
         };
         for (steps, symbol) in before.iter().rev().take(most).enumerate() {
             if svma - symbol.svma < u64::from(symbol.size) {
@@ -290,7 +290,7 @@ impl SymbolTable {
     /// A clone or part belongs to the function of its compilation unit that has its name without the suffix, or to its
     /// lowest clone if there is none left. A function that other units see is not listed with its unit: where the unit has
     /// none of that name, the clone is one of that.
-    pub(crate) fn definition(&self, found: &Found<'_>) -> Definition {
+    pub(crate) fn definition(&self, found: &FoundSymbol<'_>) -> Definition {
         let own = Definition { local: false, start: found.start };
         let unit = self.units.get(found.index).copied().unwrap_or(GLOBAL);
         let Ok(name) = str::from_utf8(found.name) else { return Definition { local: unit != GLOBAL, ..own } };
@@ -513,7 +513,7 @@ mod tests {
         let table = SymbolTable { strings: vec![strings], symbols, units, ..SymbolTable::default() };
         let began = std::time::Instant::now();
         for _ in 0..1_000 {
-            let found = Found { name: part.as_bytes(), start: 1 << 31, sized: true, index };
+            let found = FoundSymbol { name: part.as_bytes(), start: 1 << 31, sized: true, index };
             assert_eq!(table.definition(&found), Definition { local: true, start: 1 << 30 });
         }
         assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());

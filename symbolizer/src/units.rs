@@ -26,7 +26,7 @@ pub(crate) enum Part {
 
 /// A debug entry: the unit it is in, and where.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct DebugEntry<'a> {
     pub(crate) part: Part,
     pub(crate) unit: UnitRef<'a, Metered>,
     pub(crate) offset: UnitOffset,
@@ -57,12 +57,12 @@ impl Units {
 
     /// The entry with the name of a function: copies refer to their abstract instance and definitions to their
     /// declaration.
-    pub(crate) fn named<'a>(&'a self, from: Entry<'a>) -> Option<Entry<'a>> {
+    pub(crate) fn named<'a>(&'a self, from: DebugEntry<'a>) -> Option<DebugEntry<'a>> {
         self.find(from, gimli::DW_AT_name)
     }
 
     /// The first entry with the attribute `wanted`, from a copy to what it is a copy of.
-    pub(crate) fn find<'a>(&'a self, mut at: Entry<'a>, wanted: gimli::DwAt) -> Option<Entry<'a>> {
+    pub(crate) fn find<'a>(&'a self, mut at: DebugEntry<'a>, wanted: gimli::DwAt) -> Option<DebugEntry<'a>> {
         for _ in 0..limits::MAX_ORIGINS {
             let entry = at.unit.entry(at.offset).ok()?;
             if entry.attr(wanted).is_some() {
@@ -76,9 +76,9 @@ impl Units {
         None
     }
 
-    fn follow<'a>(&'a self, from: Entry<'a>, reference: AttributeValue<Metered>) -> Option<Entry<'a>> {
+    fn follow<'a>(&'a self, from: DebugEntry<'a>, reference: AttributeValue<Metered>) -> Option<DebugEntry<'a>> {
         match (reference, from.part) {
-            (AttributeValue::UnitRef(offset), _) => Some(Entry { offset, ..from }),
+            (AttributeValue::UnitRef(offset), _) => Some(DebugEntry { offset, ..from }),
             (AttributeValue::DebugInfoRef(target), Part::Main) => self.main.at(target, Part::Main),
             (AttributeValue::DebugInfoRef(target), Part::Supplement) | (AttributeValue::DebugInfoRefSup(target), _) => {
                 self.supplement.as_ref()?.at(target, Part::Supplement)
@@ -89,7 +89,7 @@ impl Units {
     }
 
     /// The unit that has the line table for an entry: what was split off uses that of its skeleton.
-    pub(crate) fn with_lines<'a>(&'a self, at: Entry<'a>) -> Option<UnitRef<'a, Metered>> {
+    pub(crate) fn with_lines<'a>(&'a self, at: DebugEntry<'a>) -> Option<UnitRef<'a, Metered>> {
         let Part::Split(id) = at.part else { return Some(at.unit) };
         let skeletons = self.skeletons.get_or_init(|| {
             let ids = (0..self.main.starts.len()).filter_map(|index| Some((self.main.split_id(index)?.0, index)));
@@ -105,10 +105,10 @@ impl FileUnits {
         FileUnits { dwarf, starts, parsed }
     }
 
-    fn at(&self, target: DebugInfoOffset, part: Part) -> Option<Entry<'_>> {
+    fn at(&self, target: DebugInfoOffset, part: Part) -> Option<DebugEntry<'_>> {
         let index = self.starts.partition_point(|&start| start <= target.0).checked_sub(1)?;
         let unit = self.unit(index)?;
-        Some(Entry { part, unit, offset: target.to_unit_offset(&unit.header)? })
+        Some(DebugEntry { part, unit, offset: target.to_unit_offset(&unit.header)? })
     }
 
     fn unit(&self, index: usize) -> Option<UnitRef<'_, Metered>> {
@@ -135,14 +135,14 @@ impl FileUnits {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> DebugEntry<'a> {
     /// An entry of a unit as `addr2line` has it.
-    pub(crate) fn new(unit: UnitRef<'a, Metered>, offset: UnitOffset) -> Entry<'a> {
+    pub(crate) fn new(unit: UnitRef<'a, Metered>, offset: UnitOffset) -> DebugEntry<'a> {
         let part = match unit.unit.dwo_id {
             Some(id) if unit.dwarf.file_type == DwarfFileType::Dwo => Part::Split(id.0),
             _ => Part::Main,
         };
-        Entry { part, unit, offset }
+        DebugEntry { part, unit, offset }
     }
 
     /// What identifies it among all entries of the image.

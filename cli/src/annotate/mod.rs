@@ -18,14 +18,14 @@ use crate::args::annotate::AnnotateArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, counted, percent, unit_name};
 use crate::functions::NamedFunctions;
-use crate::query::{self, Asked, Question};
+use crate::query::{self, QueryResult, Question};
 use crate::report::{Counts, accounting, file, line_remarks};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
 use crate::{suggest, warn};
 
 use assembly::Assembly;
-use source::{Found, Places};
+use source::{Places, SourceFile};
 
 /// Functions that are shown on a terminal, if a name means several.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
@@ -97,7 +97,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
-    let Asked { profile, selection, metric, question, .. } = query::ask(&args.query, loaded.profile)?;
+    let QueryResult { profile, selection, metric, question, .. } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     let profile = &loaded.profile;
     let mut view = LinesView::new(profile, &selection);
@@ -129,7 +129,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         shown.push(annotated);
     }
     let text = if args.json {
-        let document = Document {
+        let document = AnnotateDocument {
             schema: 1,
             ccsd_version: env!("CARGO_PKG_VERSION"),
             session: profile.session(),
@@ -166,7 +166,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct AnnotateDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     session: &'a ccsd_profile::Session,
@@ -205,7 +205,7 @@ fn annotated(
     let mut files: Vec<AnnotatedFile> = files
         .into_iter()
         .map(|(path, rows)| {
-            let Found { source, lines, remarks } = places.find(path, taken_unix_ns);
+            let SourceFile { source, lines, remarks } = places.find(path, taken_unix_ns);
             let costs: BTreeMap<u32, &LineRow> = rows.iter().map(|row| (row.line, *row)).collect();
             let mut numbers: Vec<u32> = costs.keys().copied().collect();
             if let Some(all) = &lines {

@@ -25,7 +25,7 @@ pub struct Places<'a> {
 }
 
 /// What was found of a source file.
-pub struct Found {
+pub struct SourceFile {
     /// Where, if anywhere.
     pub source: Option<PathBuf>,
     /// Its lines, safe to print.
@@ -36,7 +36,7 @@ pub struct Found {
 
 impl Places<'_> {
     /// The file that debug information calls `path`, for a profile that was begun at `taken_unix_ns`.
-    pub fn find(&self, path: &str, taken_unix_ns: u64) -> Found {
+    pub fn find(&self, path: &str, taken_unix_ns: u64) -> SourceFile {
         let mut why = None;
         for candidate in self.candidates(path) {
             match read(&candidate) {
@@ -48,7 +48,7 @@ impl Places<'_> {
                                 .to_owned(),
                         );
                     }
-                    return Found { source: Some(candidate), lines: Some(lines), remarks };
+                    return SourceFile { source: Some(candidate), lines: Some(lines), remarks };
                 }
                 // The first that is there and cannot be read says more than that others are not there.
                 Err(Some(problem)) => why = why.or(Some(format!("{}: {problem}", candidate.display()))),
@@ -56,7 +56,7 @@ impl Places<'_> {
             }
         }
         let why = why.unwrap_or_else(|| "there is no such file here; --source-root DIR says where to look".to_owned());
-        Found { source: None, lines: None, remarks: vec![why] }
+        SourceFile { source: None, lines: None, remarks: vec![why] }
     }
 
     fn candidates(&self, path: &str) -> Vec<PathBuf> {

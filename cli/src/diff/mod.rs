@@ -127,7 +127,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     } else {
         order(&mut view, args)?;
         if args.significant {
-            view.rows.retain(|row| Change::of(row, args).significant);
+            view.rows.retain(|row| ShownChange::of(row, args).significant);
         }
         let least = args.query.min.unwrap_or(0.0) / 100.0;
         let size = |side: &Option<DiffSide>| side.map_or(0.0, |side| side.inherited_share.fraction);
@@ -154,19 +154,19 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// A change, as it is shown.
-struct Change {
+struct ShownChange {
     share: f64,
     weights: (u64, u64),
     significant: bool,
 }
 
-impl Change {
-    fn of(row: &DiffRow, args: &DiffArgs) -> Change {
+impl ShownChange {
+    fn of(row: &DiffRow, args: &DiffArgs) -> ShownChange {
         let weights = |weight: fn(&DiffSide) -> u64| {
             (row.before.as_ref().map_or(0, weight), row.after.as_ref().map_or(0, weight))
         };
         if args.inherited {
-            Change {
+            ShownChange {
                 share: row.inherited_change,
                 weights: weights(|side| side.inherited_weight),
                 significant: if args.absolute {
@@ -176,7 +176,7 @@ impl Change {
                 },
             }
         } else {
-            Change {
+            ShownChange {
                 share: row.self_change,
                 weights: weights(|side| side.self_weight),
                 significant: if args.absolute { row.self_absolutely_significant } else { row.self_significant },
@@ -189,7 +189,7 @@ impl Change {
     }
 }
 
-fn change_cell(change: &Change, absolute: bool, scale: Scale) -> Cell {
+fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> Cell {
     let (was, is) = change.weights;
     let more = if absolute { is > was } else { change.share > 0.0 };
     let tone = match (change.significant, more) {
@@ -211,7 +211,7 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
     let after = |row: &DiffRow| row.after.or(row.before).unwrap_or_default();
     match args.query.sort {
         None => {
-            let size = |row: &DiffRow| Change::of(row, args).size(args.absolute);
+            let size = |row: &DiffRow| ShownChange::of(row, args).size(args.absolute);
             view.rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
         }
         Some(By::Own) => view.rows.sort_by_key(|row| Reverse(after(row).self_weight)),
@@ -312,7 +312,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         Column::text(one),
     ]);
     for row in &view.rows {
-        let change = Change::of(row, args);
+        let change = ShownChange::of(row, args);
         let mut cells = vec![
             change_cell(&change, args.absolute, scale),
             Cell::toned(Tone::Faint, if change.significant { "" } else { "~" }),
@@ -338,7 +338,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         let share = |weight: u64, total: Total| Share::of_weight(weight, &total).fraction;
         let (was, is) = (other.self_weight_before, other.self_weight_after);
         let (before, after) = (share(was, view.before), share(is, view.after));
-        let change = Change { share: after - before, weights: (was, is), significant: false };
+        let change = ShownChange { share: after - before, weights: (was, is), significant: false };
         let faint = |text: String| Cell::toned(Tone::Faint, text);
         let (one, several) = args.query.by.nouns();
         let more = counted(other.functions as u64, &format!("more {one}"), &format!("more {several}"));
@@ -360,7 +360,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct DiffDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     before: SideDocument<'a>,
@@ -451,7 +451,7 @@ fn document(
             several => SideDocument { run: None, runs: several.iter().map(run).collect(), total },
         }
     }
-    to_text(&Document {
+    to_text(&DiffDocument {
         schema: 1,
         ccsd_version: env!("CARGO_PKG_VERSION"),
         before: side(before, totals.0),

@@ -8,7 +8,7 @@ use ccsd_profile::{Limits, Profile, Session, Unit, sanitise};
 
 use crate::args::watch::DiffArgs;
 use crate::exit::Failure;
-use crate::query::{self, Asked, QueryArgs};
+use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file;
 use crate::source::Source;
 use crate::stored::About;
@@ -35,7 +35,7 @@ pub struct Side {
 impl Run {
     /// Makes it what is asked for.
     pub fn ask(mut self, query: &QueryArgs, which: &str) -> Result<Run, Failure> {
-        let Asked { profile, selection, .. } = query::ask(query, self.profile).map_err(|failure| Failure {
+        let QueryResult { profile, selection, .. } = query::ask(query, self.profile).map_err(|failure| Failure {
             status: failure.status,
             error: failure.error.context(format!("the profile {which}")),
         })?;

@@ -3,7 +3,7 @@
 use ccsd_profile::view::{ChainSide, DiffTree, OtherDiff, Share, Total};
 use ccsd_profile::{Unit, sanitise};
 
-use super::{Change, change_cell};
+use super::{ShownChange, change_cell};
 use crate::format::{Scale, indent, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table};
@@ -36,10 +36,10 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
         }
         shown += 1;
         match step {
-            Step::Other(other, depth) => {
+            DiffVisit::Other(other, depth) => {
                 let OtherDiff { nodes, before, after } = other;
                 let change = share(after, tree.after) - share(before, tree.before);
-                let change = Change { share: change, weights: (before, after), significant: false };
+                let change = ShownChange { share: change, weights: (before, after), significant: false };
                 let faint = |text: String| Cell::toned(Tone::Faint, text);
                 table.row(vec![
                     change_cell(&change, absolute, scale),
@@ -53,11 +53,11 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
                     faint(format!("{}[{nodes} more]", indent(depth))),
                 ]);
             }
-            Step::Node(at, depth) => {
+            DiffVisit::Node(at, depth) => {
                 let Some(node) = tree.nodes.get(at) else { continue };
                 let significant = if absolute { node.absolutely_significant } else { node.significant };
                 let (before, after): (ChainSide, ChainSide) = (node.before, node.after);
-                let change = Change { share: node.change, weights: (before.weight, after.weight), significant };
+                let change = ShownChange { share: node.change, weights: (before.weight, after.weight), significant };
                 table.row(vec![
                     change_cell(&change, absolute, scale),
                     Cell::toned(Tone::Faint, if significant { "" } else { "~" }),
@@ -80,14 +80,14 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
     text
 }
 
-enum Step {
+enum DiffVisit {
     Node(usize, usize),
     Other(OtherDiff, usize),
 }
 
-fn push(steps: &mut Vec<Step>, list: &[usize], other: OtherDiff, depth: usize) {
+fn push(steps: &mut Vec<DiffVisit>, list: &[usize], other: OtherDiff, depth: usize) {
     if other.nodes > 0 {
-        steps.push(Step::Other(other, depth));
+        steps.push(DiffVisit::Other(other, depth));
     }
-    steps.extend(list.iter().rev().map(|&node| Step::Node(node, depth)));
+    steps.extend(list.iter().rev().map(|&node| DiffVisit::Node(node, depth)));
 }

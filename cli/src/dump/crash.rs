@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ccsd_profile::{Crash, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
-use super::fold::{Line, lines};
+use super::fold::{StackLine, lines};
 use super::json::Frame;
 use super::text::{LINES, push_line};
 use crate::format::{count, counted, moment};
@@ -55,7 +55,7 @@ fn stack(crash: &Crash, layout: Layout) -> String {
         let beyond = at + usize::try_from(crash.left_out).unwrap_or(usize::MAX / 2);
         for line in lines(&crash.frames, outer, false, LINES) {
             let line = match line {
-                Line::Frame(number, frame) => Line::Frame(number + beyond, frame),
+                StackLine::Frame(number, frame) => StackLine::Frame(number + beyond, frame),
                 other => other,
             };
             push_line(&mut text, &line, layout);
@@ -94,9 +94,9 @@ pub fn head(crashes: &[Crash], stacks: bool, layout: Layout) -> Vec<(String, Str
 
 /// The crashes that have been told already: a stream that begins anew tells them again.
 #[derive(Default)]
-pub struct Told(HashSet<(u32, u64)>);
+pub struct ReportedCrashes(HashSet<(u32, u64)>);
 
-impl Told {
+impl ReportedCrashes {
     /// Those of an update that are new.
     pub fn news<'a>(&mut self, update: &'a Update) -> Vec<&'a Crash> {
         update.crashes.iter().filter(|crash| self.0.insert((crash.pid, crash.unix_ns))).collect()
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn nothing_is_told_twice() {
         let update = Update { crashes: vec![crash()], ..Update::default() };
-        let mut told = Told::default();
+        let mut told = ReportedCrashes::default();
         assert_eq!(told.news(&update).len(), 1);
         assert_eq!(told.news(&update).len(), 0);
     }

@@ -11,7 +11,7 @@ const LISTED: usize = 8;
 
 /// One line, or some that belong together.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line<'a> {
+pub enum StackLine<'a> {
     /// A frame and its number, the innermost being 0.
     Frame(usize, &'a FrameInfo),
     /// Frames that recursion repeats: how many, and which, each with its count, innermost first.
@@ -28,7 +28,7 @@ pub enum Line<'a> {
 }
 
 /// The lines of a stack, of which `stack` has the positions in `frames`, innermost first: with recursion folded if it is deep, unless `full`; no more than `limit` frames if that is not 0.
-pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usize) -> Vec<Line<'a>> {
+pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usize) -> Vec<StackLine<'a>> {
     let entries: Vec<&FrameInfo> = stack.iter().filter_map(|&at| frames.get(at as usize)).collect();
     let all = 0..entries.len();
     let kept: Vec<usize> = match full || entries.len() < FOLD_FROM {
@@ -44,18 +44,18 @@ pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usiz
     for at in kept.into_iter().chain([entries.len()]) {
         let between = entries.get(next..at).unwrap_or_default();
         if between.len() <= SMALL_GAP {
-            lines.extend(between.iter().zip(next..).map(|(entry, number)| Line::Frame(number, entry)));
+            lines.extend(between.iter().zip(next..).map(|(entry, number)| StackLine::Frame(number, entry)));
         } else {
             lines.push(recursion(between));
         }
-        lines.extend(entries.get(at).map(|entry| Line::Frame(at, entry)));
+        lines.extend(entries.get(at).map(|entry| StackLine::Frame(at, entry)));
         next = at + 1;
     }
     cut(&mut lines, limit);
     lines
 }
 
-fn recursion<'a>(frames: &[&'a FrameInfo]) -> Line<'a> {
+fn recursion<'a>(frames: &[&'a FrameInfo]) -> StackLine<'a> {
     let mut listed: Vec<(usize, &FrameInfo)> = Vec::new();
     let mut others = 0;
     for &frame in frames {
@@ -70,11 +70,11 @@ fn recursion<'a>(frames: &[&'a FrameInfo]) -> Line<'a> {
             others += 1;
         }
     }
-    Line::Recursion { count: frames.len(), listed, others }
+    StackLine::Recursion { count: frames.len(), listed, others }
 }
 
 /// Leaves out the middle of what is too long: where it is and how it came there are both of interest.
-fn cut(lines: &mut Vec<Line<'_>>, limit: usize) {
+fn cut(lines: &mut Vec<StackLine<'_>>, limit: usize) {
     if limit == 0 || lines.len() <= limit.max(1) {
         return;
     }
@@ -82,11 +82,11 @@ fn cut(lines: &mut Vec<Line<'_>>, limit: usize) {
     let left_out = lines.splice(limit - outer..lines.len() - outer, []);
     let count = left_out
         .map(|line| match line {
-            Line::Frame(..) => 1,
-            Line::Recursion { count, .. } | Line::LeftOut(count) => count,
+            StackLine::Frame(..) => 1,
+            StackLine::Recursion { count, .. } | StackLine::LeftOut(count) => count,
         })
         .sum();
-    lines.insert(limit - outer, Line::LeftOut(count));
+    lines.insert(limit - outer, StackLine::LeftOut(count));
 }
 
 #[cfg(test)]
@@ -113,14 +113,14 @@ mod tests {
         let words: Vec<String> = lines
             .iter()
             .map(|line| match line {
-                Line::Frame(number, frame) => format!("{number}{}", frame.function),
-                Line::Recursion { count, listed, others } => {
+                StackLine::Frame(number, frame) => format!("{number}{}", frame.function),
+                StackLine::Recursion { count, listed, others } => {
                     let listed: Vec<String> =
                         listed.iter().map(|(count, frame)| format!("{count}{}", frame.function)).collect();
                     assert_eq!(listed.is_empty(), *others == *count);
                     format!("[{count}: {}]", listed.join(" "))
                 }
-                Line::LeftOut(count) => format!("[{count}]"),
+                StackLine::LeftOut(count) => format!("[{count}]"),
             })
             .collect();
         words.join(" ")
@@ -162,8 +162,8 @@ mod tests {
             let count: usize = lines(&dump, &stack, false, 0)
                 .iter()
                 .map(|line| match line {
-                    Line::Frame(..) => 1,
-                    Line::Recursion { count, .. } | Line::LeftOut(count) => *count,
+                    StackLine::Frame(..) => 1,
+                    StackLine::Recursion { count, .. } | StackLine::LeftOut(count) => *count,
                 })
                 .sum();
             assert_eq!(count, text.len());

@@ -7,12 +7,12 @@ use crate::exit::Failure;
 use ccsd_profile::json::to_text;
 
 #[derive(Serialize)]
-struct Document<'a> {
-    processes: Vec<Process<'a>>,
+struct DumpDocument<'a> {
+    processes: Vec<ProcessDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct Process<'a> {
+struct ProcessDocument<'a> {
     pid: u32,
     name: &'a str,
     command: &'a [String],
@@ -20,11 +20,11 @@ struct Process<'a> {
     taken_unix_ns: u64,
     took_ns: u64,
     notes: &'a [String],
-    threads: Vec<Thread<'a>>,
+    threads: Vec<ThreadDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct Thread<'a> {
+struct ThreadDocument<'a> {
     tid: u32,
     name: &'a str,
     state: State,
@@ -71,11 +71,11 @@ impl Frame<'_> {
 /// The document.
 pub fn text(dumps: &[Dump]) -> Result<String, Failure> {
     let processes = dumps.iter().map(process).collect();
-    to_text(&Document { processes }).map_err(Failure::at_run_time)
+    to_text(&DumpDocument { processes }).map_err(Failure::at_run_time)
 }
 
-fn process(dump: &Dump) -> Process<'_> {
-    Process {
+fn process(dump: &Dump) -> ProcessDocument<'_> {
+    ProcessDocument {
         pid: dump.pid,
         name: &dump.name,
         command: &dump.command,
@@ -87,7 +87,7 @@ fn process(dump: &Dump) -> Process<'_> {
     }
 }
 
-fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> Thread<'a> {
+fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> ThreadDocument<'a> {
     let frames = thread.stack.iter().filter_map(|&at| dump.frames.get(at as usize));
     let (truncated, missing) = match &thread.end {
         End::Complete => (None, None),
@@ -98,7 +98,7 @@ fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> Thread<'a> {
         Method::Stopped { ns } => (Some(*ns), None),
         Method::NotStopped { why } => (None, Some(why.as_str())),
     };
-    Thread {
+    ThreadDocument {
         tid: thread.tid,
         name: &thread.name,
         state: thread.state,

@@ -26,7 +26,7 @@ use crate::signals::Asking;
 use crate::style::{ColorChoice, Layout};
 use crate::{say, warn};
 
-use text::{Shown, text};
+use text::{DumpStyle, text};
 
 /// Processes of one dump at most, where descendants are asked for.
 const MAX_PROCESSES: usize = 256;
@@ -34,7 +34,7 @@ const MAX_PROCESSES: usize = 256;
 /// Takes and prints them.
 pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = Layout::of(&stdout(), colour);
-    let shown = Shown {
+    let shown = DumpStyle {
         full: args.full,
         kernel: args.kernel,
         stats: args.stats,
@@ -84,7 +84,7 @@ pub fn on_request(
     (asking, requests): (Asking, Receiver<()>),
     layout: Layout,
 ) -> io::Result<()> {
-    let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
+    let shown = DumpStyle { full: false, kernel: false, stats: false, limit: text::LINES };
     let answer = move || {
         for () in requests {
             let (mut dumps, failures) = take(&pids, children, &by);
@@ -107,7 +107,7 @@ pub fn on_request(
 
 /// Dumps as lines without colour, of any length.
 pub fn lines(dumps: &[Dump]) -> Vec<String> {
-    let shown = Shown { full: false, kernel: false, stats: false, limit: text::LINES };
+    let shown = DumpStyle { full: false, kernel: false, stats: false, limit: text::LINES };
     let layout = Layout { width: None, colour: false };
     dumps.iter().flat_map(|dump| text(dump, &shown, layout).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }

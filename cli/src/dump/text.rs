@@ -3,7 +3,7 @@
 use ccsd_collector::dump::{Dump, End, FrameInfo, Method, ThreadDump};
 use ccsd_profile::sanitise;
 
-use super::fold::{Line, lines};
+use super::fold::{StackLine, lines};
 use crate::format::{count, counted, moment, nanoseconds, shell_word};
 use crate::style::{Layout, Tone};
 
@@ -16,7 +16,7 @@ const COMMAND: usize = 200;
 
 /// What to show of a dump.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown {
+pub struct DumpStyle {
     /// Every frame and thread for itself.
     pub full: bool,
     /// The kernel's part of the stacks.
@@ -28,7 +28,7 @@ pub struct Shown {
 }
 
 /// The whole text, with a line end.
-pub fn text(dump: &Dump, shown: &Shown, layout: Layout) -> String {
+pub fn text(dump: &Dump, shown: &DumpStyle, layout: Layout) -> String {
     let mut text = head(dump, layout);
     for group in groups(dump, shown) {
         text.push('\n');
@@ -66,7 +66,7 @@ fn head(dump: &Dump, layout: Layout) -> String {
 }
 
 /// Threads that show the same, in the order of the first of each.
-fn groups<'a>(dump: &'a Dump, shown: &Shown) -> Vec<Vec<&'a ThreadDump>> {
+fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
     let mut groups: Vec<Vec<&ThreadDump>> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for thread in &dump.threads {
@@ -98,7 +98,7 @@ fn place(frame: &FrameInfo) -> (u32, Option<&str>, u32, bool) {
     (frame.function_id, frame.file.as_deref(), frame.line, frame.inlined)
 }
 
-fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Shown, layout: Layout) {
+fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &DumpStyle, layout: Layout) {
     let Some(first) = group.first() else { return };
     let named = |thread: &&ThreadDump| format!("{} \"{}\"", thread.tid, sanitise(&thread.name));
     let mut doing = first.state.text().to_owned();
@@ -145,10 +145,10 @@ fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Sho
 }
 
 /// Adds one line of a stack, indented.
-pub fn push_line(text: &mut String, line: &Line<'_>, layout: Layout) {
+pub fn push_line(text: &mut String, line: &StackLine<'_>, layout: Layout) {
     let line = match line {
-        Line::Frame(number, frame) => format!("    #{number:<3} {}", described(frame, layout)),
-        Line::Recursion { count: all, listed, others } => {
+        StackLine::Frame(number, frame) => format!("    #{number:<3} {}", described(frame, layout)),
+        StackLine::Recursion { count: all, listed, others } => {
             let head = format!("    [{} frames of recursion:", count(*all as u64));
             let mut lines = layout.paint(Tone::Warning, &head);
             for (number, frame) in listed {
@@ -160,7 +160,7 @@ pub fn push_line(text: &mut String, line: &Line<'_>, layout: Layout) {
             lines.push_str(&layout.paint(Tone::Warning, "]"));
             lines
         }
-        Line::LeftOut(number) => {
+        StackLine::LeftOut(number) => {
             let what = format!("[{} left out; -n 0 shows all]", counted(*number as u64, "frame", "frames"));
             format!("    {}", layout.paint(Tone::Faint, &what))
         }

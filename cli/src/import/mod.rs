@@ -63,7 +63,7 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// A profile that is open for reading.
-pub struct Opened {
+pub struct OpenedProfile {
     /// The profile: the file that was named or, for a recording of perf, one without a name that was made of it.
     pub file: File,
     /// Size of the recording, where the profile was made of one.
@@ -74,7 +74,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// What the file is, if it is neither.
-pub fn open_profile(path: &Path) -> Result<Opened, Failure> {
+pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
     let file = open(path)?;
     let name = path.display().to_string();
     let start = start(&file, &name)?;
@@ -86,7 +86,7 @@ pub fn open_profile(path: &Path) -> Result<Opened, Failure> {
         ))
     };
     match Kind::of(&start) {
-        Kind::Profile => return Ok(Opened { file, recording_bytes: None }),
+        Kind::Profile => return Ok(OpenedProfile { file, recording_bytes: None }),
         Kind::Other => return Err(not_readable()),
         Kind::PerfData | Kind::Text => {}
     }
@@ -94,7 +94,7 @@ pub fn open_profile(path: &Path) -> Result<Opened, Failure> {
     let mut output = Output::new(None);
     of_file(file, Kind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
     match output.finish()? {
-        Some(file) => Ok(Opened { file, recording_bytes: bytes }),
+        Some(file) => Ok(OpenedProfile { file, recording_bytes: bytes }),
         None => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
     }
 }
@@ -177,10 +177,10 @@ fn perf_data(
 struct Output<'a> {
     /// The file's name; `None` for a temporary file without one.
     path: Option<&'a PathBuf>,
-    state: State,
+    state: OutputState,
 }
 
-enum State {
+enum OutputState {
     /// Nothing is written, or replaced, before there is something to write.
     Waiting,
     Named(Box<OutputFile>),
@@ -190,54 +190,54 @@ enum State {
 
 impl<'a> Output<'a> {
     fn new(path: Option<&'a PathBuf>) -> Output<'a> {
-        Output { path, state: State::Waiting }
+        Output { path, state: OutputState::Waiting }
     }
 
     /// Begins with the session, if it has not begun.
     fn begin(&mut self, session: &Session) {
-        if !matches!(self.state, State::Waiting) {
+        if !matches!(self.state, OutputState::Waiting) {
             return;
         }
         self.state = match self.path {
             Some(path) => match OutputFile::replace(path, session) {
-                Ok(output) => State::Named(Box::new(output)),
-                Err(error) => State::Failed(Failure::at_run_time(error)),
+                Ok(output) => OutputState::Named(Box::new(output)),
+                Err(error) => OutputState::Failed(Failure::at_run_time(error)),
             },
             None => {
                 let file = tempfile::tempfile().context("cannot make a temporary file").map_err(Failure::at_run_time);
                 let encoder = file.and_then(|file| {
                     Encoder::new(BufWriter::with_capacity(1 << 18, file), session).map_err(Failure::at_run_time)
                 });
-                encoder.map_or_else(State::Failed, |encoder| State::Unnamed(Box::new(encoder)))
+                encoder.map_or_else(OutputState::Failed, |encoder| OutputState::Unnamed(Box::new(encoder)))
             }
         };
     }
 
     fn write(&mut self, update: &Update) {
         match &mut self.state {
-            State::Named(output) => output.write(update),
-            State::Unnamed(encoder) => {
+            OutputState::Named(output) => output.write(update),
+            OutputState::Unnamed(encoder) => {
                 if let Err(error) = encoder.write(update) {
-                    self.state = State::Failed(Failure::at_run_time(error));
+                    self.state = OutputState::Failed(Failure::at_run_time(error));
                 }
             }
-            State::Waiting | State::Failed(_) => {}
+            OutputState::Waiting | OutputState::Failed(_) => {}
         }
     }
 
     /// Ends the profile, and gives the file without a name, from its start.
     fn finish(self) -> Result<Option<File>, Failure> {
         match self.state {
-            State::Waiting => Ok(None),
-            State::Failed(failure) => Err(failure),
-            State::Named(mut output) => {
+            OutputState::Waiting => Ok(None),
+            OutputState::Failed(failure) => Err(failure),
+            OutputState::Named(mut output) => {
                 output.finish();
                 match output.error() {
                     Some(error) => Err(Failure::at_run_time(anyhow!("{error}"))),
                     None => Ok(None),
                 }
             }
-            State::Unnamed(encoder) => {
+            OutputState::Unnamed(encoder) => {
                 let written = encoder.finish().map_err(Failure::at_run_time)?;
                 let file = written.into_inner().map_err(|error| error.into_error());
                 let mut file = file.context("cannot write a temporary file").map_err(Failure::at_run_time)?;

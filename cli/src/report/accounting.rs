@@ -25,7 +25,7 @@ pub struct Said {
     pub verbose: bool,
 }
 
-struct Line {
+struct AccountingLine {
     label: &'static str,
     text: String,
     tone: Tone,
@@ -42,47 +42,47 @@ pub fn text(
 ) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
     let mut lines = vec![
-        Line { label: "target", text: target(session), tone: Tone::Plain },
-        Line { label: "event", text: event(session, accounting), tone: Tone::Plain },
-        Line {
+        AccountingLine { label: "target", text: target(session), tone: Tone::Plain },
+        AccountingLine { label: "event", text: event(session, accounting), tone: Tone::Plain },
+        AccountingLine {
             label: "samples",
             text: samples(session, accounting),
             tone: warn_if(is_lossy(accounting) || exceeds(accounting)),
         },
-        Line { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
-        Line { label: "cost", text: cost(accounting), tone: Tone::Plain },
+        AccountingLine { label: "stacks", text: stacks(accounting), tone: warn_if(is_doubtful(accounting)) },
+        AccountingLine { label: "cost", text: cost(accounting), tone: Tone::Plain },
     ];
     if let Some(text) = limits(accounting) {
-        lines.push(Line { label: "limits", text, tone: Tone::Warning });
+        lines.push(AccountingLine { label: "limits", text, tone: Tone::Warning });
     }
     if let Some(text) = unseen(accounting) {
         let tone = warn_if(is_unseen(accounting));
-        lines.insert(3, Line { label: "unseen", text, tone });
+        lines.insert(3, AccountingLine { label: "unseen", text, tone });
     }
     if let Some(text) = rates(session, accounting) {
-        lines.insert(2, Line { label: "rates", text, tone: Tone::Plain });
+        lines.insert(2, AccountingLine { label: "rates", text, tone: Tone::Plain });
     }
     let time = file.and_then(|file| file.stored.as_ref().map(|about| about.line()).or_else(|| file.time()));
     if let Some(text) = time {
-        lines.insert(1, Line { label: "time", text, tone: Tone::Plain });
+        lines.insert(1, AccountingLine { label: "time", text, tone: Tone::Plain });
     }
     // On a terminal it has just been said on standard error.
     for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
-        lines.push(Line { label: "file", text: message, tone: Tone::Warning });
+        lines.push(AccountingLine { label: "file", text: message, tone: Tone::Warning });
     }
     if said.head {
         lines.retain(|line| !["target", "time"].contains(&line.label));
     }
     let matters = |note: &&String| said.verbose || !profile.crashes().is_empty() || !notes::is_of_crashes(note);
     for note in session.notes.iter().filter(matters) {
-        lines.push(Line { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
+        lines.push(AccountingLine { label: "note", text: sanitise(note).into_owned(), tone: Tone::Plain });
     }
-    lines.extend(question.into_iter().map(|(label, text)| Line { label, text, tone: Tone::Plain }));
+    lines.extend(question.into_iter().map(|(label, text)| AccountingLine { label, text, tone: Tone::Plain }));
     let mut text: String = lines.iter().map(|line| line.render(layout)).collect();
     // Their stacks have been printed when it happened.
     let stacks = file.is_some();
     for (headline, stack) in crash::head(profile.crashes(), stacks, layout) {
-        text.push_str(&Line { label: "died", text: headline, tone: Tone::Warning }.render(layout));
+        text.push_str(&AccountingLine { label: "died", text: headline, tone: Tone::Warning }.render(layout));
         for line in stack.lines() {
             text.push_str(&layout.paint(Tone::Faint, "#"));
             text.push_str(line);
@@ -97,7 +97,7 @@ pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, St
     let time = file.stored.as_ref().map(|about| about.line()).or_else(|| file.time());
     let target = ("target", target(file.profile.session()));
     let lines = [Some(target), time.map(|text| ("time", text))].into_iter().flatten().chain(question);
-    lines.map(|(label, text)| Line { label, text, tone: Tone::Plain }.render(layout)).collect()
+    lines.map(|(label, text)| AccountingLine { label, text, tone: Tone::Plain }.render(layout)).collect()
 }
 
 /// Which processes were attached to; empty of a program that ccsd has started.
@@ -106,7 +106,7 @@ pub fn attached(profile: &Profile, layout: Layout) -> String {
     if session.command.first() == Some(&session.target) || session.pids.is_empty() {
         return String::new();
     }
-    Line { label: "target", text: target(session), tone: Tone::Plain }.render(layout) + "\n"
+    AccountingLine { label: "target", text: target(session), tone: Tone::Plain }.render(layout) + "\n"
 }
 
 /// The accounting in one line: samples, what is missing, what profiling has cost.
@@ -198,7 +198,7 @@ fn warn_if(warn: bool) -> Tone {
     if warn { Tone::Warning } else { Tone::Plain }
 }
 
-impl Line {
+impl AccountingLine {
     /// On a terminal, a long line goes on below its own beginning.
     fn render(&self, layout: Layout) -> String {
         const INDENT: usize = 11;

@@ -3,7 +3,7 @@
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{Cycle, CyclesView, Share};
 
-use super::Shown;
+use super::Presentation;
 use super::flat::interval;
 use crate::format::{Scale, counted, percent};
 use crate::style::{Layout, Tone};
@@ -13,12 +13,12 @@ use crate::table::{Cell, Column, Table, cut};
 const NAME_WIDTH: usize = 24;
 
 /// The view.
-pub fn view(shown: &Shown<'_>) -> CyclesView {
+pub fn view(shown: &Presentation<'_>) -> CyclesView {
     CyclesView::new(shown.profile, &shown.selection)
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     if view.cycles.is_empty() && view.left_out == 0 {
         return "no cycles: no sample was taken while a function was active that had been entered again through another\n"

@@ -17,7 +17,7 @@ use crate::args::values::DEFAULT_FILE;
 use crate::args::watch::StoredArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
-use crate::import::{Opened, open_profile};
+use crate::import::{OpenedProfile, open_profile};
 use crate::source::{Located, Lookup, Source, no_session_on};
 use crate::stored::{self, About, Stored};
 use crate::times;
@@ -166,7 +166,7 @@ fn rewind(file: &mut File, path: &Path) -> Result<(), Failure> {
 }
 
 /// Opens a file and finds out which window a time is in it.
-fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(Opened, Window), Failure> {
+fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(OpenedProfile, Window), Failure> {
     let mut opened = open_profile(path)?;
     // How long it is, is in its last record.
     let (whole, all) = read_window(reader(&opened.file), Window::ALL).map_err(|error| failure(path, error))?;
@@ -250,7 +250,7 @@ pub fn open(path: &Path) -> Result<File, Failure> {
 }
 
 impl LoadedFile {
-    fn of(path: &Path, opened: &Opened, loaded: Loaded, intervals: Option<Intervals>) -> LoadedFile {
+    fn of(path: &Path, opened: &OpenedProfile, loaded: Loaded, intervals: Option<Intervals>) -> LoadedFile {
         let Loaded { profile, recovery, finished, records, bytes } = loaded;
         let bytes = opened.recording_bytes.unwrap_or(bytes);
         let (path, session, stored) = (path.to_owned(), None, None);

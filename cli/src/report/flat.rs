@@ -4,7 +4,7 @@ use ccsd_profile::query::By;
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{FlatView, Share};
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
@@ -13,7 +13,7 @@ use crate::table::{Cell, Column, Table};
 const IMAGE_WIDTH: usize = 20;
 
 /// The view of what is asked for.
-pub fn view(shown: &Shown<'_>) -> FlatView {
+pub fn view(shown: &Presentation<'_>) -> FlatView {
     let mut view = FlatView::new(shown.profile, &shown.selection);
     if let Some(column) = shown.sort {
         view.sort(column);
@@ -28,7 +28,7 @@ pub fn view(shown: &Shown<'_>) -> FlatView {
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     if view.rows.is_empty() {
         return shown.nothing();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ccsd_profile::view::{GraphArc, GraphNode, GraphView};
 use ccsd_profile::{CostCentreId, Labels, sanitise};
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
@@ -14,7 +14,7 @@ use crate::table::{Cell, Column, Table};
 const ARCS_ON_TERMINAL: usize = 10;
 
 /// The view of what is asked for. The number of a function is its place in the whole view, whatever is left out.
-pub fn view(shown: &Shown<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
+pub fn view(shown: &Presentation<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
     let mut view = GraphView::new(shown.profile, &shown.selection);
     let numbers = view.nodes.iter().enumerate().map(|(i, node)| (node.function, i + 1)).collect();
     if let Some(column) = shown.sort {
@@ -25,7 +25,7 @@ pub fn view(shown: &Shown<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let (view, numbers) = view(shown);
     if view.nodes.is_empty() {
         return shown.nothing();

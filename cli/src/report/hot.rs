@@ -4,7 +4,7 @@ use ccsd_profile::view::{Share, Total, TreeNode, TreeView};
 use ccsd_profile::{CostCentreId, Definition, sanitise};
 use serde::Serialize;
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{Scale, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
@@ -24,11 +24,11 @@ pub struct Hot {
 struct Path {
     /// How many of its first steps are those of a chain before.
     shared: usize,
-    steps: Vec<Step>,
+    steps: Vec<ChainStep>,
 }
 
 #[derive(Serialize)]
-struct Step {
+struct ChainStep {
     /// As text shows it: with its marks, and what tells it from others of its name.
     name: String,
     function: CostCentreId,
@@ -54,7 +54,7 @@ struct Aside {
 }
 
 /// The view.
-pub fn view(shown: &Shown<'_>) -> Hot {
+pub fn view(shown: &Presentation<'_>) -> Hot {
     let tree = TreeView::new(shown.profile, &shown.selection);
     let total = tree.total;
     let mut seen = vec![false; tree.nodes.len()];
@@ -65,7 +65,7 @@ pub fn view(shown: &Shown<'_>) -> Hot {
         let aside = |node: &TreeNode| Aside { name: tree.label(node), weight: node.weight, share: node.share };
         let first: Vec<Aside> = others.by_ref().take(ASIDES).map(aside).collect();
         let (more, more_weight) = others.fold((0, 0u64), |(n, sum), node| (n + 1, sum.saturating_add(node.weight)));
-        Step {
+        ChainStep {
             name: tree.label(node),
             function: node.function,
             definition: tree.definitions.get(&node.function).cloned().unwrap_or_default(),
@@ -94,7 +94,7 @@ pub fn view(shown: &Shown<'_>) -> Hot {
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let Hot { total, paths } = view(shown);
     if paths.is_empty() {
         return shown.nothing();

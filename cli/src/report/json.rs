@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::file::LoadedFile;
 use super::hot::Hot;
 use super::tree::Butterflies;
-use super::{Shown, cycles, flat, graph, hot, lines, stacks, stats, summary, threads, timeline, tree};
+use super::{Presentation, cycles, flat, graph, hot, lines, stacks, stats, summary, threads, timeline, tree};
 use crate::args::report::View;
 use crate::dump::crash;
 use crate::format::unit_name;
@@ -27,7 +27,7 @@ use crate::stored::About;
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct ReportDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     /// `null` where the profile is a daemon's session.
@@ -158,7 +158,7 @@ impl Counts {
 /// None that is known: everything in it has a JSON form.
 pub fn document(
     view: View,
-    shown: &Shown<'_>,
+    shown: &Presentation<'_>,
     file: &LoadedFile,
     question: &Question,
 ) -> Result<String, serde_json::Error> {
@@ -175,7 +175,7 @@ pub fn document(
     let mut session = shown.profile.session().clone();
     // The columns of a timeline are metrics to nobody else.
     session.metrics.truncate(session.metrics.len().saturating_sub(shown.columns.len()));
-    let document = Document {
+    let document = ReportDocument {
         schema: SCHEMA,
         ccsd_version: env!("CARGO_PKG_VERSION"),
         file: file.session.is_none().then(|| File {
@@ -257,7 +257,7 @@ struct Cycles {
 #[derive(Serialize)]
 struct Stacks {
     total: Total,
-    rows: Vec<Row>,
+    rows: Vec<RowInCycle>,
     left_out: usize,
     /// Weight of what is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -269,7 +269,7 @@ struct Stacks {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct RowInCycle {
     #[serde(skip_serializing_if = "Option::is_none")]
     cycle: Option<Vec<CostCentreId>>,
     /// Oldest entry first.
@@ -280,7 +280,7 @@ struct Row {
     approximate: bool,
 }
 
-fn data(view: View, shown: &Shown<'_>) -> Data {
+fn data(view: View, shown: &Presentation<'_>) -> Data {
     match view {
         View::Summary => Data::Summary(summary::view(shown)),
         View::Flat => Data::Flat(flat::view(shown)),
@@ -294,7 +294,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             let mut view = stacks::view(shown);
             let left_out = stacks::cut_rows(shown, &mut view);
             let StacksView { total, rows, other, names, definitions } = view;
-            let row = |StackRow { entries, weight, samples, share, approximate }| Row {
+            let row = |StackRow { entries, weight, samples, share, approximate }| RowInCycle {
                 cycle: None,
                 stack: entries,
                 weight,
@@ -311,7 +311,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
             let CyclesView { total, cycles, left_out: cycles_left_out, mut rows, names, definitions } =
                 cycles::view(shown);
             let left_out = cut(&mut rows, shown);
-            let row = |CycleRow { entries, cycle, weight, samples, share, approximate }| Row {
+            let row = |CycleRow { entries, cycle, weight, samples, share, approximate }| RowInCycle {
                 cycle: Some(cycle),
                 stack: entries,
                 weight,
@@ -346,7 +346,7 @@ fn data(view: View, shown: &Shown<'_>) -> Data {
 }
 
 /// Leaves out the rows beyond the limit, and says how many.
-fn cut<T>(rows: &mut Vec<T>, shown: &Shown<'_>) -> usize {
+fn cut<T>(rows: &mut Vec<T>, shown: &Presentation<'_>) -> usize {
     let kept = shown.rows(rows.len());
     let left_out = rows.len() - kept;
     rows.truncate(kept);

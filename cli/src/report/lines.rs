@@ -3,7 +3,7 @@
 use ccsd_profile::view::{Column as By, FunctionLines, LinesView, Share};
 use ccsd_profile::{Profile, sanitise};
 
-use super::Shown;
+use super::Presentation;
 use super::flat::interval;
 use crate::format::{Scale, counted, percent};
 use crate::style::Tone;
@@ -13,7 +13,7 @@ use crate::table::{Cell, Column, Table};
 const LINES_ON_TERMINAL: usize = 10;
 
 /// The view of what is asked for.
-pub fn view(shown: &Shown<'_>) -> LinesView {
+pub fn view(shown: &Presentation<'_>) -> LinesView {
     let mut view = LinesView::new(shown.profile, &shown.selection);
     view.sort(shown.sort.unwrap_or(By::Inherited));
     view.functions.retain(|function| shown.wants(function.function));
@@ -21,7 +21,7 @@ pub fn view(shown: &Shown<'_>) -> LinesView {
 }
 
 /// Functions and lines that are shown, and the functions that are not.
-pub fn kept(shown: &Shown<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
+pub fn kept(shown: &Presentation<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
     let share = |function: &FunctionLines| function.share.fraction.max(function.inherited_share.fraction);
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.functions), share);
     view.functions = kept;
@@ -29,7 +29,7 @@ pub fn kept(shown: &Shown<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let mut view = view(shown);
     let left_out = kept(shown, &mut view);
     if view.functions.is_empty() && left_out.is_empty() {

@@ -32,7 +32,7 @@ use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
 use crate::functions::NamedFunctions;
-use crate::query::{self, Asked, Metric, Question, metric};
+use crate::query::{self, Metric, QueryResult, Question, metric};
 use crate::style::{ColorChoice, Layout};
 use crate::{suggest, warn};
 use accounting::Said;
@@ -41,7 +41,7 @@ pub use json::Counts;
 pub use lines::remarks as line_remarks;
 
 /// What of a profile is shown, and how.
-struct Shown<'a> {
+struct Presentation<'a> {
     profile: &'a Profile,
     labels: Labels<'a>,
     selection: Selection,
@@ -69,11 +69,11 @@ struct Shown<'a> {
     columns: &'a [TimeColumn],
 }
 
-impl<'a> Shown<'a> {
+impl<'a> Presentation<'a> {
     /// All of a profile by its first metric.
-    fn new(profile: &'a Profile, layout: Layout) -> Shown<'a> {
+    fn new(profile: &'a Profile, layout: Layout) -> Presentation<'a> {
         let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
-        Shown {
+        Presentation {
             profile,
             labels: profile.labels(),
             selection: Selection::all(),
@@ -182,7 +182,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
-    let Asked { profile, mut selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
+    let QueryResult { profile, mut selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     // Whoever chooses functions by name has chosen.
     let chooses = args.function.is_some() || args.query.chooses_functions();
@@ -200,7 +200,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
     let min = args.query.min.unwrap_or(view.usual_min());
-    let shown = Shown {
+    let shown = Presentation {
         selection,
         metric,
         limit,
@@ -211,7 +211,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         by: args.query.by,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
         columns: &columns,
-        ..Shown::new(&loaded.profile, layout)
+        ..Presentation::new(&loaded.profile, layout)
     };
     let text = if args.json {
         json::document(view, &shown, &loaded, &question).map_err(Failure::at_run_time)?
@@ -246,7 +246,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// What was asked, as lines of the head.
-fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str, String)> {
+fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'static str, String)> {
     let Total { weight, samples, whole_weight, whole_samples, .. } = question.selected;
     let mut what = vec![view.name().to_owned()];
     if let Some(named) = &shown.functions {
@@ -291,7 +291,7 @@ fn head(view: View, shown: &Shown<'_>, question: &Question) -> Vec<(&'static str
 /// The report after a collection: the summary, and the accounting in one line, or whole if `verbose` or something was lost.
 pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: Layout) -> String {
     let limit = Some(choice::SUMMARY_ROWS);
-    let shown = Shown { limit, short: true, file_bytes, ..Shown::new(profile, layout) };
+    let shown = Presentation { limit, short: true, file_bytes, ..Presentation::new(profile, layout) };
     let attached = accounting::attached(profile, layout);
     let said = Said { head: !attached.is_empty(), verbose };
     let accounting = match verbose || accounting::is_notable(profile) {
@@ -304,10 +304,10 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: 
 /// The first rows of the flat profile, for a profile that grows.
 pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
     let limit = (rows > 0).then_some(rows);
-    flat::text(&Shown { limit, short: true, growing: true, ..Shown::new(profile, layout) })
+    flat::text(&Presentation { limit, short: true, growing: true, ..Presentation::new(profile, layout) })
 }
 
-fn view_text(view: View, shown: &Shown<'_>) -> String {
+fn view_text(view: View, shown: &Presentation<'_>) -> String {
     match view {
         View::Summary => summary::text(shown),
         View::Flat => flat::text(shown),

@@ -2,13 +2,13 @@
 
 use ccsd_profile::view::{StackRow, StacksView};
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{counted, unit_name};
 use crate::style::Tone;
 use crate::table::cut;
 
 /// The view.
-pub fn view(shown: &Shown<'_>) -> StacksView {
+pub fn view(shown: &Presentation<'_>) -> StacksView {
     let mut view = StacksView::new(shown.profile, &shown.selection);
     if let Some(column) = shown.sort {
         view.sort(column);
@@ -17,14 +17,14 @@ pub fn view(shown: &Shown<'_>) -> StacksView {
 }
 
 /// Takes out of the view what is not shown.
-pub fn cut_rows(shown: &Shown<'_>, view: &mut StacksView) -> Vec<StackRow> {
+pub fn cut_rows(shown: &Presentation<'_>, view: &mut StacksView) -> Vec<StackRow> {
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.rows), |row| row.share.fraction);
     view.rows = kept;
     left_out
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let mut view = view(shown);
     let rest = cut_rows(shown, &mut view);
     if view.rows.is_empty() && rest.is_empty() && view.other.stacks == 0 {

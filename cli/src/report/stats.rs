@@ -3,18 +3,18 @@
 use ccsd_profile::OwnCpu;
 use ccsd_profile::view::StatsView;
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{bytes, count, nanoseconds, ratio};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
 /// The view.
-pub fn view(shown: &Shown<'_>) -> StatsView {
+pub fn view(shown: &Presentation<'_>) -> StatsView {
     StatsView::new(shown.profile, shown.file_bytes)
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let mut table = Table::new(vec![Column::text(""), Column::number(""), Column::text("")]);
     let mut row = |name: &str, value: String, remark: String| {

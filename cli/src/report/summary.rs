@@ -3,7 +3,7 @@
 use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
 use ccsd_profile::{CostCentreId, Labels, Unit, sanitise};
 
-use super::{Shown, hints};
+use super::{Presentation, hints};
 use crate::format::{Scale, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table, cut_name, wrap};
@@ -23,12 +23,12 @@ const HUB_TIMES: f64 = 1.5;
 const NOTABLE: f64 = 0.1;
 
 /// The view of what is asked for.
-pub fn view(shown: &Shown<'_>) -> SummaryView {
+pub fn view(shown: &Presentation<'_>) -> SummaryView {
     SummaryView::new(shown.profile, &shown.selection)
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     if view.own.is_empty() && (view.others.is_empty() || view.total.samples == 0) {
         return shown.nothing();
@@ -67,7 +67,7 @@ pub fn text(shown: &Shown<'_>) -> String {
 }
 
 /// The answer in a sentence.
-fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
+fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
     // Of `main` alone everybody knows.
     let named = match named {
@@ -115,7 +115,7 @@ fn headline(shown: &Shown<'_>, view: &SummaryView) -> String {
 }
 
 /// The function that has much more of the weight itself than the chain has in all, because several chains lead to it.
-fn hub<'v>(shown: &Shown<'_>, view: &'v SummaryView, last: &ChainStep) -> Option<&'v FlatRow> {
+fn hub<'v>(shown: &Presentation<'_>, view: &'v SummaryView, last: &ChainStep) -> Option<&'v FlatRow> {
     // `[truncated]` and the like are no functions.
     let functions =
         view.own.iter().chain(&view.others).filter(|row| !shown.labels.label(row.function).starts_with('['));
@@ -201,7 +201,7 @@ fn chain(view: &SummaryView) -> Table {
 }
 
 /// The functions: the program's own, then all others.
-fn functions(shown: &Shown<'_>, view: &SummaryView) -> Table {
+fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut table = Table::new(vec![
         Column::number(format!("total {}", scale.unit)),

@@ -38,8 +38,8 @@ fn example() -> Profile {
     profile
 }
 
-fn shown(profile: &Profile) -> Shown<'_> {
-    Shown { file_bytes: Some(100), ..Shown::new(profile, Layout::PLAIN) }
+fn shown(profile: &Profile) -> Presentation<'_> {
+    Presentation { file_bytes: Some(100), ..Presentation::new(profile, Layout::PLAIN) }
 }
 
 fn text(view: View) -> String {
@@ -60,21 +60,21 @@ fn flat() {
 #[test]
 fn rows_left_out_are_summed_up() {
     let profile = example();
-    let text = view_text(View::Flat, &Shown { limit: Some(1), ..shown(&profile) });
+    let text = view_text(View::Flat, &Presentation { limit: Some(1), ..shown(&profile) });
     assert!(
         text.ends_with("  30.00  33.33  24.45..43.58                           [2 more functions; -n 0 shows all]\n"),
         "{text}"
     );
-    let text = view_text(View::Stacks, &Shown { limit: Some(3), ..shown(&profile) });
+    let text = view_text(View::Stacks, &Presentation { limit: Some(3), ..shown(&profile) });
     assert!(text.ends_with("\n<[1 more stack; -n 0 shows all]> 10000000\n"), "{text}");
-    let text = view_text(View::Lines, &Shown { limit: Some(2), ..shown(&profile) });
+    let text = view_text(View::Lines, &Presentation { limit: Some(2), ..shown(&profile) });
     assert!(text.contains("  10.00  11.11  [1 more function; -n 0 shows all]\n"), "{text}");
 }
 
 #[test]
 fn graph() {
     let profile = example();
-    let only_b = Shown { functions: Some(named("b", &profile)), ..shown(&profile) };
+    let only_b = Presentation { functions: Some(named("b", &profile)), ..shown(&profile) };
     assert_eq!(
         view_text(View::Graph, &only_b),
         "index      %  self ms  child ms  function\n\
@@ -132,7 +132,7 @@ fn an_exact_name_wins_over_a_part_of_one() {
     assert_eq!(matches("a"), ["a"]);
     assert_eq!(matches("[31m"), ["c\x1b[31m"]);
     assert_eq!((matches("/^[ab]$/"), matches("b*")), (vec!["a".to_owned(), "b".to_owned()], vec!["b".to_owned()]));
-    let none = Shown { functions: Some(named("nosuch", &profile)), ..shown(&profile) };
+    let none = Presentation { functions: Some(named("nosuch", &profile)), ..shown(&profile) };
     assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name matches \"*nosuch*\"\n");
 }
 
@@ -238,7 +238,8 @@ fn json_of_every_view_stands_under_its_name() {
             intervals: None,
         };
         let text =
-            json::document(view, &Shown { limit: Some(1), ..shown(&profile) }, &file, &Question::default()).unwrap();
+            json::document(view, &Presentation { limit: Some(1), ..shown(&profile) }, &file, &Question::default())
+                .unwrap();
         assert!(!text.contains('\x1b'));
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["view"], view.name());

@@ -3,14 +3,14 @@
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{Share, ThreadsView};
 
-use super::Shown;
+use super::Presentation;
 use super::flat::interval;
 use crate::format::{Scale, count, counted, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
 /// The view.
-pub fn view(shown: &Shown<'_>) -> ThreadsView {
+pub fn view(shown: &Presentation<'_>) -> ThreadsView {
     let mut view = ThreadsView::new(shown.profile, &shown.selection);
     if let Some(column) = shown.sort {
         view.sort(column);
@@ -19,7 +19,7 @@ pub fn view(shown: &Shown<'_>) -> ThreadsView {
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut table = Table::new(vec![

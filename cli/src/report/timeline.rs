@@ -6,7 +6,7 @@ use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::view::{Column as SortColumn, TimelineView};
 use ccsd_profile::{Unit, sanitise};
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{Scale, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
@@ -24,14 +24,14 @@ pub fn width(terminal: Option<usize>) -> usize {
 }
 
 /// The view.
-pub fn view(shown: &Shown<'_>) -> TimelineView {
+pub fn view(shown: &Presentation<'_>) -> TimelineView {
     let inherited = shown.sort == Some(SortColumn::Inherited);
     let most = shown.limit.unwrap_or(usize::MAX);
     TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(row.function))
 }
 
 /// As text.
-pub fn text(shown: &Shown<'_>) -> String {
+pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let (Some(first), Some(last)) = (view.columns.first(), view.columns.last()) else { return shown.nothing() };
     if view.bands.is_empty() {

@@ -4,7 +4,7 @@ use ccsd_profile::view::{FlatRow, FlatView, OtherChains, Share, Total, TreeView}
 use ccsd_profile::{CostCentreId, sanitise};
 use serde::Serialize;
 
-use super::Shown;
+use super::Presentation;
 use crate::format::{Scale, counted, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
@@ -15,16 +15,16 @@ const FUNCTIONS_ON_TERMINAL: usize = 3;
 const MOST_FUNCTIONS: usize = 50;
 
 /// From the root down.
-pub fn top_down(shown: &Shown<'_>) -> TreeView {
+pub fn top_down(shown: &Presentation<'_>) -> TreeView {
     finish(shown, TreeView::top_down(shown.profile, &shown.selection, shown.min))
 }
 
 /// From the functions that ran up.
-pub fn bottom_up(shown: &Shown<'_>) -> TreeView {
+pub fn bottom_up(shown: &Presentation<'_>) -> TreeView {
     finish(shown, TreeView::bottom_up(shown.profile, &shown.selection, shown.min))
 }
 
-fn finish(shown: &Shown<'_>, mut view: TreeView) -> TreeView {
+fn finish(shown: &Presentation<'_>, mut view: TreeView) -> TreeView {
     if let Some(limit) = shown.limit {
         view.limit(limit);
     }
@@ -56,7 +56,7 @@ pub struct Butterflies {
 }
 
 /// The functions that are asked for.
-pub fn butterflies(shown: &Shown<'_>) -> Butterflies {
+pub fn butterflies(shown: &Presentation<'_>) -> Butterflies {
     let mut flat = FlatView::new(shown.profile, &shown.selection);
     flat.sort(ccsd_profile::view::Column::Inherited);
     let butterfly = |row: FlatRow| {
@@ -73,19 +73,19 @@ pub fn butterflies(shown: &Shown<'_>) -> Butterflies {
 }
 
 /// A tree from the root down as text.
-pub fn top_down_text(shown: &Shown<'_>) -> String {
+pub fn top_down_text(shown: &Presentation<'_>) -> String {
     let view = top_down(shown);
     if view.total.samples == 0 { shown.nothing() } else { both_weights(shown, &view) }
 }
 
 /// A tree from the leaves up as text.
-pub fn bottom_up_text(shown: &Shown<'_>) -> String {
+pub fn bottom_up_text(shown: &Presentation<'_>) -> String {
     let view = bottom_up(shown);
     if view.total.samples == 0 { shown.nothing() } else { one_weight(shown, &view, "self") }
 }
 
 /// Butterflies as text.
-pub fn butterflies_text(shown: &Shown<'_>) -> String {
+pub fn butterflies_text(shown: &Presentation<'_>) -> String {
     let Butterflies { total, functions, left_out } = butterflies(shown);
     if functions.is_empty() {
         return shown.nothing();
@@ -120,7 +120,7 @@ pub fn butterflies_text(shown: &Shown<'_>) -> String {
     text
 }
 
-fn both_weights(shown: &Shown<'_>, view: &TreeView) -> String {
+fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let share = |weight| percent(Share::of_weight(weight, &view.total).fraction);
     let mut table = Table::new(vec![
@@ -143,7 +143,7 @@ fn both_weights(shown: &Shown<'_>, view: &TreeView) -> String {
     table.render(shown.layout)
 }
 
-fn one_weight(shown: &Shown<'_>, view: &TreeView, what: &str) -> String {
+fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut table = Table::new(vec![
         Column::number(format!("{what} {}", scale.unit)),
@@ -163,7 +163,7 @@ fn one_weight(shown: &Shown<'_>, view: &TreeView, what: &str) -> String {
 }
 
 /// One line of a tree.
-struct Line {
+struct TreeLine {
     depth: usize,
     weight: u64,
     /// `None` of what is summed up.
@@ -171,7 +171,7 @@ struct Line {
     what: Result<String, usize>,
 }
 
-impl Line {
+impl TreeLine {
     fn tone(&self) -> Tone {
         if self.what.is_ok() { Tone::Plain } else { Tone::Faint }
     }
@@ -186,28 +186,28 @@ impl Line {
 }
 
 /// The lines of a tree from above. (No recursion: a chain may have thousands of entries.)
-fn lines(view: &TreeView) -> Vec<Line> {
-    enum Step {
+fn lines(view: &TreeView) -> Vec<TreeLine> {
+    enum TreeVisit {
         Node(usize, usize),
         Other(OtherChains, usize),
     }
     let mut lines = Vec::new();
     let mut steps = Vec::new();
-    let push = |steps: &mut Vec<Step>, list: &[usize], other: OtherChains, depth: usize| {
+    let push = |steps: &mut Vec<TreeVisit>, list: &[usize], other: OtherChains, depth: usize| {
         if !other.is_none() {
-            steps.push(Step::Other(other, depth));
+            steps.push(TreeVisit::Other(other, depth));
         }
-        steps.extend(list.iter().rev().map(|&node| Step::Node(node, depth)));
+        steps.extend(list.iter().rev().map(|&node| TreeVisit::Node(node, depth)));
     };
     push(&mut steps, &view.roots, view.other, 0);
     while let Some(step) = steps.pop() {
         match step {
-            Step::Other(other, depth) => {
-                lines.push(Line { depth, weight: other.weight, own: None, what: Err(other.nodes) });
+            TreeVisit::Other(other, depth) => {
+                lines.push(TreeLine { depth, weight: other.weight, own: None, what: Err(other.nodes) });
             }
-            Step::Node(at, depth) => {
+            TreeVisit::Node(at, depth) => {
                 let Some(node) = view.nodes.get(at) else { continue };
-                lines.push(Line {
+                lines.push(TreeLine {
                     depth,
                     weight: node.weight,
                     own: Some(node.self_weight),

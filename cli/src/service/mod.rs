@@ -52,7 +52,7 @@ pub fn by(args: &ByArgs) -> By {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct StatusDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     daemon: String,
@@ -69,7 +69,7 @@ pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let (watches, _) = client.watches().unwrap_or_default();
     let text = if args.json {
         let daemon = client.path().display().to_string();
-        let document = Document {
+        let document = StatusDocument {
             schema: SCHEMA,
             ccsd_version: env!("CARGO_PKG_VERSION"),
             daemon,

@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 use super::model::Model;
-use super::rows::{Row, View};
-use super::state::{Page, Prompt, State};
+use super::rows::{TopRow, TopView};
+use super::state::{Page, Prompt, ScreenState};
 use crate::format::{Scale, count, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::cut;
@@ -23,14 +23,14 @@ const IMAGE: usize = 14;
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct TerminalFeatures {
     /// Colours, beside bold and reverse.
     pub colour: bool,
     /// More than ASCII.
     pub unicode: bool,
 }
 
-impl Look {
+impl TerminalFeatures {
     /// From none to full.
     fn levels(self) -> &'static [char] {
         if self.unicode {
@@ -65,7 +65,7 @@ impl Look {
 }
 
 /// Draws everything.
-pub fn draw(frame: &mut Frame<'_>, state: &mut State, model: &Model, look: Look) {
+pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &Model, look: TerminalFeatures) {
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let mut lines = Vec::with_capacity(height);
@@ -94,7 +94,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, model: &Model, look: Look)
     }
 }
 
-fn head(model: &Model, look: Look, width: usize) -> Line<'static> {
+fn head(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     let accounting = model.profile().accounting();
     let lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
     let state = match (model.is_paused(), model.has_ended()) {
@@ -138,8 +138,8 @@ fn only_ascii(span: &mut Span<'static>) {
 }
 
 /// The last intervals, the newest on the right, as high as the highest of them.
-fn strip(model: &Model, look: Look, width: usize) -> Line<'static> {
-    let rate = |point: &super::model::Point| point.weight as f64 / point.length.max(1) as f64;
+fn strip(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
+    let rate = |point: &super::model::Interval| point.weight as f64 / point.length.max(1) as f64;
     let points = model.points();
     let (unit, now) = match points.last() {
         Some(point) if model.weighs_time() => ("CPUs", format!("{:.2}", rate(point))),
@@ -151,7 +151,7 @@ fn strip(model: &Model, look: Look, width: usize) -> Line<'static> {
     let most = shown.iter().map(rate).fold(0.0, f64::max);
     let levels = look.levels();
     let full = levels.len() - 1;
-    let bar = |point: &super::model::Point| {
+    let bar = |point: &super::model::Interval| {
         let part = if most > 0.0 { rate(point) / most } else { 0.0 };
         // What is there at all is to be seen.
         let level = ((part * full as f64).round() as usize).clamp(usize::from(point.weight > 0), full);
@@ -166,16 +166,16 @@ fn strip(model: &Model, look: Look, width: usize) -> Line<'static> {
     ])
 }
 
-fn tabs(state: &State, model: &Model, look: Look, width: usize) -> Line<'static> {
+fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     let question = &state.question;
     let mut spans = Vec::new();
-    for (number, view) in (1..).zip(View::ALL) {
+    for (number, view) in (1..).zip(TopView::ALL) {
         let chosen = view == question.view;
         let style = if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
         spans.push(Span::styled(format!(" {number} {} ", view.name()), style));
     }
     let mut asked = Vec::new();
-    if question.view != View::Tree {
+    if question.view != TopView::Tree {
         asked.push(format!("by {}", question.sort.name()));
     }
     if model.shows_last() {
@@ -204,15 +204,15 @@ fn tabs(state: &State, model: &Model, look: Look, width: usize) -> Line<'static>
 
 fn push_rows(
     lines: &mut Vec<Line<'static>>,
-    state: &mut State,
+    state: &mut ScreenState,
     model: &Model,
-    look: Look,
+    look: TerminalFeatures,
     (width, height): (usize, usize),
 ) {
     let unit = model.profile().session().metrics.first().map(|metric| metric.unit).unwrap_or_default();
     let scale = Scale::new(unit, state.total.weight);
-    let compares = model.frozen().is_some() && state.question.view == View::Flat;
-    let bars = width >= WIDE && state.question.view != View::Threads;
+    let compares = model.frozen().is_some() && state.question.view == TopView::Flat;
+    let bars = width >= WIDE && state.question.view != TopView::Threads;
     let mut titles = format!("{:>6} ", "self%");
     if compares {
         titles.push_str(&format!("{:>8} ", "change"));
@@ -222,9 +222,9 @@ fn push_rows(
         titles.push_str(&" ".repeat(BAR + 1));
     }
     titles.push_str(match state.question.view {
-        View::Threads => "process, thread",
-        View::Flat | View::Callers => "function",
-        View::Tree => "calls",
+        TopView::Threads => "process, thread",
+        TopView::Flat | TopView::Callers => "function",
+        TopView::Tree => "calls",
     });
     lines.push(Line::styled(titles, look.style(Tone::Strong)));
     let room = height.saturating_sub(lines.len() + 1);
@@ -253,7 +253,7 @@ fn push_rows(
         line.push_str(&format!("{:>6} {:>9}  ", share(row.inherited), scale.weight(row.own)));
         let mut spans = vec![Span::raw(line.clone())];
         if bars {
-            let weight = if state.question.view == View::Tree { row.inherited } else { row.own };
+            let weight = if state.question.view == TopView::Tree { row.inherited } else { row.own };
             spans.push(Span::styled(bar(weight as f64 / total, look), look.style(Tone::Good)));
             line.push_str(&" ".repeat(BAR + 1));
         }
@@ -268,7 +268,7 @@ fn push_rows(
     }
 }
 
-fn bar(share: f64, look: Look) -> String {
+fn bar(share: f64, look: TerminalFeatures) -> String {
     let full = if look.unicode { '\u{2588}' } else { '#' };
     let columns = ((share * BAR as f64).round() as usize).min(BAR);
     let mut bar: String = std::iter::repeat_n(full, columns).collect();
@@ -277,17 +277,17 @@ fn bar(share: f64, look: Look) -> String {
 }
 
 /// The name and where it is from, in `room` columns.
-fn name(row: &Row, view: View, look: Look, room: usize) -> Vec<Span<'static>> {
+fn name(row: &TopRow, view: TopView, look: TerminalFeatures, room: usize) -> Vec<Span<'static>> {
     let deep = row.depth.min(room / 4);
     let mut begin = match view {
-        View::Tree => format!("{}{}", " ".repeat(deep), look.fold(row.open)),
-        View::Callers | View::Threads => "  ".repeat(row.depth),
-        View::Flat => String::new(),
+        TopView::Tree => format!("{}{}", " ".repeat(deep), look.fold(row.open)),
+        TopView::Callers | TopView::Threads => "  ".repeat(row.depth),
+        TopView::Flat => String::new(),
     };
-    if row.depth > deep && view == View::Tree {
+    if row.depth > deep && view == TopView::Tree {
         begin = format!("{}{}", row.depth, begin.get(row.depth.to_string().len()..).unwrap_or(" "));
     }
-    let image = if row.image.is_empty() || view == View::Threads { String::new() } else { cut(&row.image, IMAGE) };
+    let image = if row.image.is_empty() || view == TopView::Threads { String::new() } else { cut(&row.image, IMAGE) };
     let room = room.saturating_sub(begin.width());
     let beside = if image.is_empty() { 0 } else { image.width() + 2 };
     let text = cut(&row.name, room.saturating_sub(beside).max(room / 2));
@@ -300,7 +300,7 @@ fn name(row: &Row, view: View, look: Look, room: usize) -> Vec<Span<'static>> {
     spans
 }
 
-fn push_page(lines: &mut Vec<Line<'static>>, page: &mut Page, look: Look, width: usize, height: usize) {
+fn push_page(lines: &mut Vec<Line<'static>>, page: &mut Page, look: TerminalFeatures, width: usize, height: usize) {
     lines.push(Line::styled(cut(&page.title, width), look.style(Tone::Strong)));
     let room = height.saturating_sub(lines.len() + 1);
     page.top = page.top.min(page.lines.len().saturating_sub(room));
@@ -315,7 +315,7 @@ fn label(prompt: Prompt) -> &'static str {
     }
 }
 
-fn last_line(state: &State, look: Look, width: usize) -> Line<'static> {
+fn last_line(state: &ScreenState, look: TerminalFeatures, width: usize) -> Line<'static> {
     if let Some((prompt, text)) = &state.prompt {
         return Line::raw(format!("{}{}", label(*prompt), sanitise(text)));
     }
@@ -340,9 +340,9 @@ mod tests {
     use super::super::state::Wish;
     use super::*;
 
-    const LOOK: Look = Look { colour: true, unicode: true };
+    const LOOK: TerminalFeatures = TerminalFeatures { colour: true, unicode: true };
 
-    fn screen(state: &mut State, model: &Model, look: Look, size: (u16, u16)) -> Vec<String> {
+    fn screen(state: &mut ScreenState, model: &Model, look: TerminalFeatures, size: (u16, u16)) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
         terminal.draw(|frame| draw(frame, state, model, look)).unwrap();
         let buffer = terminal.backend().buffer().clone();
@@ -350,15 +350,15 @@ mod tests {
         (0..size.1).map(line).collect()
     }
 
-    fn shown(source: &mut Source, update: u64) -> (State, Model) {
-        let (mut state, mut model) = (State::new(), Model::new(false));
+    fn shown(source: &mut Source, update: u64) -> (ScreenState, Model) {
+        let (mut state, mut model) = (ScreenState::new(), Model::new(false));
         model.begin(source.profile.session());
         model.update(&source.update(update)).unwrap();
         state.refresh(&model);
         (state, model)
     }
 
-    fn press(state: &mut State, model: &mut Model, keys: &str) {
+    fn press(state: &mut ScreenState, model: &mut Model, keys: &str) {
         for key in keys.chars() {
             let code = if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) };
             assert_eq!(state.key(KeyEvent::from(code), model), Wish::None, "{key}");
@@ -374,7 +374,7 @@ mod tests {
         source.charge(&["main", &wide], 30);
         let (mut state, mut model) = shown(&mut source, 200_000_000);
         for size in [(80, 24), (200, 50), (20, 5)] {
-            for look in [LOOK, Look { colour: false, unicode: false }] {
+            for look in [LOOK, TerminalFeatures { colour: false, unicode: false }] {
                 for view in "1234".chars() {
                     press(&mut state, &mut model, &view.to_string());
                     let shown = screen(&mut state, &model, look, size);
@@ -423,7 +423,7 @@ mod tests {
         );
         press(&mut state, &mut model, "jh");
         assert_eq!(
-            screen(&mut state, &model, Look { colour: false, unicode: false }, (80, 10))[4..7],
+            screen(&mut state, &model, TerminalFeatures { colour: false, unicode: false }, (80, 10))[4..7],
             [" 10.00 100.00     10.00  - main  prog", " 30.00  90.00     30.00   + parse  prog", ""]
         );
         press(&mut state, &mut model, "3");
@@ -476,7 +476,7 @@ mod tests {
             for size in [(80, 24), (200, 50), (1, 1), (3, 2), (20, 5), (8, 40)] {
                 let text = screen(&mut state, &model, LOOK, size).concat();
                 assert!(!text.contains(['\x1b', '\x07', '\u{202e}']), "{text:?}");
-                let plain = Look { colour: false, unicode: false };
+                let plain = TerminalFeatures { colour: false, unicode: false };
                 assert!(screen(&mut state, &model, plain, size).concat().is_ascii());
             }
         }

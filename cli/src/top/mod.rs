@@ -32,11 +32,11 @@ use crate::exit::{Exit, Failure};
 use crate::service::by;
 use crate::style::{ColorChoice, Layout};
 
-use draw::{Look, draw};
+use draw::{TerminalFeatures, draw};
 use model::Model;
-use sources::{Event, Followed, follow};
-use state::{Page, State, Wish};
-use terminal::Taken;
+use sources::{Followed, SourceEvent, follow};
+use state::{Page, ScreenState, Wish};
+use terminal::FullScreen;
 
 /// How long the end of a collection of our own is waited for when the user leaves.
 const GRACE: Duration = Duration::from_secs(2);
@@ -57,24 +57,24 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let (stop, stopped) = bounded(1);
     let Followed { events, note, .. } = follow(args, stopped)?;
-    let look = Look { colour: Layout::of(&stdout(), colour).colour, unicode: terminal::has_unicode() };
+    let look = TerminalFeatures { colour: Layout::of(&stdout(), colour).colour, unicode: terminal::has_unicode() };
     let (signals, keys) = (signals()?, keys()?);
     let unusable = |error: std::io::Error| {
         Failure::at_run_time(
             anyhow::Error::from(error).context("cannot use the terminal; `ccsd top --plain` prints lines"),
         )
     };
-    let mut taken = Taken::take().map_err(unusable)?;
+    let mut taken = FullScreen::take().map_err(unusable)?;
     let by = By { daemon_only: false, ..by(&args.by) };
-    let mut top = Top { model: Model::new(args.full_names), state: State::new(), dumps: bounded(1), by };
+    let mut top = Top { model: Model::new(args.full_names), state: ScreenState::new(), dumps: bounded(1), by };
     top.state.message = note;
     top.state.question.view = first_view(args.view.view);
-    let mut from: Receiver<Event> = events.clone();
+    let mut from: Receiver<SourceEvent> = events.clone();
     let end = loop {
         taken.0.draw(|frame| draw(frame, &mut top.state, &top.model, look)).map_err(unusable)?;
         let wish = select! {
             recv(from) -> event => match event {
-                Ok(Event::Failed(failure)) => break Err(failure),
+                Ok(SourceEvent::Failed(failure)) => break Err(failure),
                 Ok(event) => {
                     top.take(event)?;
                     // Of a file everything comes at once.
@@ -114,7 +114,7 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     // The collection writes what it has and ends its session.
     if stop.try_send(Stop).is_ok() {
         while let Ok(event) = events.recv_timeout(GRACE) {
-            if matches!(event, Event::End(_) | Event::Failed(_)) {
+            if matches!(event, SourceEvent::End(_) | SourceEvent::Failed(_)) {
                 break;
             }
         }
@@ -123,18 +123,18 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// The view to begin with.
-fn first_view(view: Option<report::View>) -> rows::View {
+fn first_view(view: Option<report::View>) -> rows::TopView {
     match view {
-        Some(report::View::Tree) => rows::View::Tree,
-        Some(report::View::Butterfly) => rows::View::Callers,
-        Some(report::View::Threads) => rows::View::Threads,
-        _ => rows::View::Flat,
+        Some(report::View::Tree) => rows::TopView::Tree,
+        Some(report::View::Butterfly) => rows::TopView::Callers,
+        Some(report::View::Threads) => rows::TopView::Threads,
+        _ => rows::TopView::Flat,
     }
 }
 
 struct Top {
     model: Model,
-    state: State,
+    state: ScreenState,
     /// Where threads that take dumps put them.
     dumps: (Sender<Page>, Receiver<Page>),
     /// Who takes them where this process may not.
@@ -142,22 +142,22 @@ struct Top {
 }
 
 impl Top {
-    fn take(&mut self, event: Event) -> Result<(), Failure> {
+    fn take(&mut self, event: SourceEvent) -> Result<(), Failure> {
         let broken = |error| Failure::at_run_time(anyhow::Error::from(error).context("the profile is broken"));
         match event {
-            Event::Begin(session) => self.model.begin(&session),
-            Event::Update { update, latest } => {
+            SourceEvent::Begin(session) => self.model.begin(&session),
+            SourceEvent::Update { update, latest } => {
                 self.model.update(&update).map_err(broken)?;
                 if latest && !self.model.is_paused() {
                     self.state.refresh(&self.model);
                 }
             }
-            Event::End(why) => {
+            SourceEvent::End(why) => {
                 self.model.end();
                 self.state.message = why;
                 self.state.refresh(&self.model);
             }
-            Event::Failed(failure) => return Err(failure),
+            SourceEvent::Failed(failure) => return Err(failure),
         }
         Ok(())
     }

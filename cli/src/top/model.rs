@@ -7,7 +7,7 @@ const POINTS: usize = 512;
 
 /// One interval of the strip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Point {
+pub struct Interval {
     /// Nanoseconds.
     pub length: u64,
     /// Weight of its samples.
@@ -31,7 +31,7 @@ struct Moment {
     /// The last interval by itself, while that is asked for.
     last: Option<Profile>,
     frozen: Option<Frozen>,
-    points: Vec<Point>,
+    points: Vec<Interval>,
     /// The end of the strip, nanoseconds since the session began.
     until: u64,
     /// How often a session began: ids of one mean nothing in another.
@@ -115,7 +115,7 @@ impl Moment {
             if self.points.len() == POINTS {
                 self.points.remove(0);
             }
-            self.points.push(Point { length: now - until, weight });
+            self.points.push(Interval { length: now - until, weight });
         }
         self.until = now;
         Ok(())
@@ -181,7 +181,7 @@ impl Model {
     }
 
     /// Intervals, the oldest first.
-    pub fn points(&self) -> &[Point] {
+    pub fn points(&self) -> &[Interval] {
         &self.seen().points
     }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::sources::{Event, Followed, follow};
+use super::sources::{Followed, SourceEvent, follow};
 use crate::args::service::TopArgs;
 use crate::dump::crash;
 use crate::exit::{Exit, Failure};
@@ -32,7 +32,7 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     note.iter().for_each(|note| warn(format_args!("{note}")));
     let signals = signals()?;
     let timer = args.duration.map_or_else(never, after);
-    let mut screen = Screen::new(args, Layout::of(&stdout(), colour));
+    let mut screen = PlainOutput::new(args, Layout::of(&stdout(), colour));
     loop {
         let event = select! {
             recv(events) -> event => event,
@@ -52,13 +52,13 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             }
         };
         match event {
-            Ok(Event::Begin(session)) => screen.begin(&session),
-            Ok(Event::Update { update, latest }) => screen.update(&update, latest)?,
-            Ok(Event::End(why)) => {
+            Ok(SourceEvent::Begin(session)) => screen.begin(&session),
+            Ok(SourceEvent::Update { update, latest }) => screen.update(&update, latest)?,
+            Ok(SourceEvent::End(why)) => {
                 screen.end(why.as_deref())?;
                 return Ok(Exit::SUCCESS);
             }
-            Ok(Event::Failed(failure)) => return Err(failure),
+            Ok(SourceEvent::Failed(failure)) => return Err(failure),
             // The thread has panicked.
             Err(_) => return Ok(Exit::FAILURE),
         }
@@ -84,7 +84,7 @@ fn signals() -> Result<Receiver<()>, Failure> {
 }
 
 /// What is shown.
-struct Screen<'a> {
+struct PlainOutput<'a> {
     args: &'a TopArgs,
     layout: Layout,
     /// Everything so far; with `--interval` the names alone.
@@ -103,7 +103,7 @@ struct Screen<'a> {
 
 /// A line of JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct JsonLine<'a> {
     schema: u32,
     target: &'a str,
     /// Since the session began.
@@ -122,10 +122,10 @@ struct Line<'a> {
     ended: Option<&'a str>,
 }
 
-impl<'a> Screen<'a> {
-    fn new(args: &'a TopArgs, layout: Layout) -> Screen<'a> {
+impl<'a> PlainOutput<'a> {
+    fn new(args: &'a TopArgs, layout: Layout) -> PlainOutput<'a> {
         let profile = Profile::new(Session::default(), Limits::reading());
-        Screen {
+        PlainOutput {
             args,
             layout,
             profile,
@@ -212,7 +212,7 @@ impl<'a> Screen<'a> {
                 view.limit(self.args.limit);
             }
             let metric = profile.session().metrics.first();
-            ccsd_profile::json::to_text(&Line {
+            ccsd_profile::json::to_text(&JsonLine {
                 schema: SCHEMA,
                 target: &profile.session().target,
                 elapsed_ns: accounting.duration_ns,
@@ -286,8 +286,8 @@ mod tests {
             source.charge_many(thread, context, LineId::UNKNOWN, samples, &[samples]);
             source.take_update()
         };
-        let mut screen = Screen::new(&args, Layout::PLAIN);
-        let samples = |screen: &mut Screen<'_>| {
+        let mut screen = PlainOutput::new(&args, Layout::PLAIN);
+        let samples = |screen: &mut PlainOutput<'_>| {
             screen.advance().unwrap();
             let view = FlatView::new(screen.window.as_ref().unwrap(), &Selection::all());
             view.rows.iter().map(|row| (row.name.clone(), row.samples_self)).collect::<Vec<_>>()

@@ -17,7 +17,7 @@ const MOST: usize = 20_000;
 
 /// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum TopView {
     /// Functions.
     Flat,
     /// Calls from the root down.
@@ -28,17 +28,17 @@ pub enum View {
     Threads,
 }
 
-impl View {
+impl TopView {
     /// All, in the order of their keys.
-    pub const ALL: [View; 4] = [View::Flat, View::Tree, View::Callers, View::Threads];
+    pub const ALL: [TopView; 4] = [TopView::Flat, TopView::Tree, TopView::Callers, TopView::Threads];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            View::Flat => "flat",
-            View::Tree => "tree",
-            View::Callers => "callers",
-            View::Threads => "threads",
+            TopView::Flat => "flat",
+            TopView::Tree => "tree",
+            TopView::Callers => "callers",
+            TopView::Threads => "threads",
         }
     }
 }
@@ -104,7 +104,7 @@ pub enum Key {
 
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct TopRow {
     /// What it is of.
     pub key: Key,
     /// Self weight.
@@ -126,9 +126,9 @@ pub struct Row {
     pub strong: bool,
 }
 
-impl Row {
-    fn new(key: Key, own: u64, inherited: u64, name: &str, image: &str) -> Row {
-        Row {
+impl TopRow {
+    fn new(key: Key, own: u64, inherited: u64, name: &str, image: &str) -> TopRow {
+        TopRow {
             key,
             own,
             inherited,
@@ -152,9 +152,9 @@ impl Row {
 
 /// What was asked.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct TopQuery {
     /// What is shown.
-    pub view: View,
+    pub view: TopView,
     /// In which order.
     pub sort: Sort,
     /// Only rows whose names contain this, whatever its case, and in the tree those above them.
@@ -171,10 +171,10 @@ pub struct Question {
     pub open: HashMap<Chain, bool>,
 }
 
-impl Default for Question {
-    fn default() -> Question {
-        Question {
-            view: View::Flat,
+impl Default for TopQuery {
+    fn default() -> TopQuery {
+        TopQuery {
+            view: TopView::Flat,
             sort: Sort::Own,
             filter: String::new(),
             threads: None,
@@ -186,7 +186,7 @@ impl Default for Question {
     }
 }
 
-impl Question {
+impl TopQuery {
     fn selection(&self) -> Selection {
         let mut selection = Selection::all().hide(self.hidden.iter().copied());
         if let Some((threads, _)) = &self.threads {
@@ -203,18 +203,18 @@ impl Question {
     }
 
     /// The rows, and what all of it is.
-    pub fn answer(&self, model: &Model) -> (Vec<Row>, Total) {
+    pub fn answer(&self, model: &Model) -> (Vec<TopRow>, Total) {
         let (mut rows, total) = match self.view {
-            View::Flat => self.flat(model),
-            View::Tree => self.tree(model),
-            View::Callers => self.callers(model),
-            View::Threads => self.processes(model),
+            TopView::Flat => self.flat(model),
+            TopView::Tree => self.tree(model),
+            TopView::Callers => self.callers(model),
+            TopView::Threads => self.processes(model),
         };
         rows.truncate(MOST);
         (rows, total)
     }
 
-    fn flat(&self, model: &Model) -> (Vec<Row>, Total) {
+    fn flat(&self, model: &Model) -> (Vec<TopRow>, Total) {
         let selection = self.selection();
         let (profile, mut changes) = match model.frozen() {
             None => (model.shown(), HashMap::new()),
@@ -235,10 +235,10 @@ impl Question {
             let change = changes.remove(&matching.function(profile, row.function));
             let label = labels.label(row.function);
             let shown =
-                Row::new(Key::Function(row.function), row.self_weight, row.inherited_weight, &label, &row.image);
-            Row { change, ..shown }
+                TopRow::new(Key::Function(row.function), row.self_weight, row.inherited_weight, &label, &row.image);
+            TopRow { change, ..shown }
         });
-        let mut rows: Vec<Row> = rows.collect();
+        let mut rows: Vec<TopRow> = rows.collect();
         // Those that are seen no more.
         if let Some(frozen) = model.frozen().filter(|_| !changes.is_empty()) {
             let labels_before = frozen.before.labels();
@@ -246,19 +246,21 @@ impl Question {
             rows.extend(before.filter(|row| wanted(&labels_before, row.function)).filter_map(|row| {
                 let change = changes.remove(&matching.function(&frozen.before, row.function))?;
                 let label = labels_before.label(row.function);
-                let shown = Row::new(Key::Function(row.function), 0, 0, &label, &row.image);
-                Some(Row { change: Some(change), ..shown })
+                let shown = TopRow::new(Key::Function(row.function), 0, 0, &label, &row.image);
+                Some(TopRow { change: Some(change), ..shown })
             }));
         }
         self.order(&mut rows);
         (rows, view.total)
     }
 
-    fn order(&self, rows: &mut [Row]) {
-        let by = |key: fn(&Row) -> u64| {
-            move |a: &Row, b: &Row| key(b).cmp(&key(a)).then(b.inherited.cmp(&a.inherited)).then(a.name.cmp(&b.name))
+    fn order(&self, rows: &mut [TopRow]) {
+        let by = |key: fn(&TopRow) -> u64| {
+            move |a: &TopRow, b: &TopRow| {
+                key(b).cmp(&key(a)).then(b.inherited.cmp(&a.inherited)).then(a.name.cmp(&b.name))
+            }
         };
-        let size = |row: &Row| row.change.map_or(0.0, |(change, _)| change.abs());
+        let size = |row: &TopRow| row.change.map_or(0.0, |(change, _)| change.abs());
         match self.sort {
             Sort::Own => rows.sort_by(by(|row| row.own)),
             Sort::Inherited => rows.sort_by(by(|row| row.inherited)),
@@ -267,7 +269,7 @@ impl Question {
         }
     }
 
-    fn tree(&self, model: &Model) -> (Vec<Row>, Total) {
+    fn tree(&self, model: &Model) -> (Vec<TopRow>, Total) {
         let profile = model.shown();
         let view = TreeView::new(profile, &self.selection().hide(profile.startup_functions()));
         let name = |at: usize| view.nodes.get(at).map_or("[unknown]".into(), |node| view.name(node));
@@ -299,7 +301,7 @@ impl Question {
             let open = !self.filter.is_empty() || self.open.get(&chain).copied().unwrap_or(by_itself);
             let text = view.label(node);
             let image = profile.image_name(node.function);
-            let mut row = Row::new(Key::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
+            let mut row = TopRow::new(Key::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
             row.depth = depth;
             let below = node.children.iter().any(|&child| leads.get(child).copied().unwrap_or(false));
             row.open = below.then_some(open);
@@ -311,7 +313,7 @@ impl Question {
         (rows, view.total)
     }
 
-    fn callers(&self, model: &Model) -> (Vec<Row>, Total) {
+    fn callers(&self, model: &Model) -> (Vec<TopRow>, Total) {
         let profile = model.shown();
         let view = GraphView::new(profile, &self.selection());
         // The most expensive one where none was chosen.
@@ -322,10 +324,10 @@ impl Question {
         };
         let labels = profile.labels();
         let image = |function| profile.image_name(function);
-        let arcs = |arcs: &[ccsd_profile::view::GraphArc], above| -> Vec<Row> {
-            let row = |arc: &ccsd_profile::view::GraphArc| Row {
+        let arcs = |arcs: &[ccsd_profile::view::GraphArc], above| -> Vec<TopRow> {
+            let row = |arc: &ccsd_profile::view::GraphArc| TopRow {
                 depth: if above { 0 } else { 2 },
-                ..Row::new(
+                ..TopRow::new(
                     Key::Neighbour(arc.function, above),
                     arc.self_weight,
                     arc.self_weight.saturating_add(arc.child_weight),
@@ -333,7 +335,7 @@ impl Question {
                     image(arc.function),
                 )
             };
-            let mut rows: Vec<Row> =
+            let mut rows: Vec<TopRow> =
                 arcs.iter().filter(|arc| labels.any(arc.function, |name| self.matches(name))).map(row).collect();
             if self.sort == Sort::Name {
                 self.order(&mut rows);
@@ -343,32 +345,35 @@ impl Question {
         let mut rows = arcs(&node.callers, true);
         let as_root = node.root_self_weight.saturating_add(node.root_child_weight);
         if as_root > 0 {
-            rows.push(Row::new(Key::None, node.root_self_weight, as_root, "[nothing above]", ""));
+            rows.push(TopRow::new(Key::None, node.root_self_weight, as_root, "[nothing above]", ""));
         }
-        let own = Row::new(
+        let own = TopRow::new(
             Key::Function(node.function),
             node.self_weight,
             node.inherited_weight(),
             &labels.label(node.function),
             image(node.function),
         );
-        rows.push(Row { depth: 1, strong: true, ..own });
+        rows.push(TopRow { depth: 1, strong: true, ..own });
         rows.extend(arcs(&node.callees, false));
         (rows, view.total)
     }
 
-    fn processes(&self, model: &Model) -> (Vec<Row>, Total) {
-        let view = ThreadsView::new(model.shown(), &Question { threads: None, ..self.clone() }.selection());
+    fn processes(&self, model: &Model) -> (Vec<TopRow>, Total) {
+        let view = ThreadsView::new(model.shown(), &TopQuery { threads: None, ..self.clone() }.selection());
         let mut rows = Vec::new();
         for process in &view.processes {
             let name = format!("{} ({})", process.pid, process.name);
-            let mut threads: Vec<Row> = process
+            let mut threads: Vec<TopRow> = process
                 .threads
                 .iter()
                 .filter(|thread| thread.weight > 0)
                 .map(|thread| {
                     let name = format!("{} {}", thread.tid, thread.name);
-                    Row { depth: 1, ..Row::new(Key::Threads(vec![thread.id]), thread.weight, thread.weight, &name, "") }
+                    TopRow {
+                        depth: 1,
+                        ..TopRow::new(Key::Threads(vec![thread.id]), thread.weight, thread.weight, &name, "")
+                    }
                 })
                 .filter(|row| self.matches(&row.name))
                 .collect();
@@ -379,7 +384,7 @@ impl Question {
                 self.order(&mut threads);
             }
             let key = Key::Threads(process.threads.iter().map(|thread| thread.id).collect());
-            rows.push(Row { strong: true, ..Row::new(key, process.weight, process.weight, &name, "") });
+            rows.push(TopRow { strong: true, ..TopRow::new(key, process.weight, process.weight, &name, "") });
             rows.append(&mut threads);
         }
         (rows, view.total)

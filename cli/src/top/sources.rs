@@ -22,7 +22,7 @@ use crate::source::{Located, Lookup, Source};
 use crate::stored::state_dir;
 
 /// What comes from a source.
-pub enum Event {
+pub enum SourceEvent {
     /// A session begins, or begins anew.
     Begin(Box<Session>),
     /// What came since.
@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A profile that is followed.
 pub struct Followed {
     /// What comes from it.
-    pub events: Receiver<Event>,
+    pub events: Receiver<SourceEvent>,
     /// Whether it is a collection for this command alone, which ends with it.
     pub is_own: bool,
     /// Why no daemon collects, if one was asked.
@@ -88,7 +88,7 @@ pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure>
     }
 }
 
-fn thread(body: impl FnOnce(&Sender<Event>) + Send + 'static) -> Result<Receiver<Event>, Failure> {
+fn thread(body: impl FnOnce(&Sender<SourceEvent>) + Send + 'static) -> Result<Receiver<SourceEvent>, Failure> {
     let (sender, receiver) = bounded(1);
     let thread = std::thread::Builder::new().name("ccsd-source".to_owned());
     thread.spawn(move || body(&sender)).context("cannot start a thread").map_err(Failure::at_run_time)?;
@@ -96,21 +96,21 @@ fn thread(body: impl FnOnce(&Sender<Event>) + Send + 'static) -> Result<Receiver
 }
 
 /// A session of a daemon.
-fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<Event>, Failure> {
+fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<SourceEvent>, Failure> {
     thread(move |events| {
-        let mut event = Event::Begin(Box::new(stream.session().clone()));
+        let mut event = SourceEvent::Begin(Box::new(stream.session().clone()));
         // Whoever has gone needs no more.
         while events.send(event).is_ok() {
             event = match stream.next_event() {
-                Ok(StreamEvent::Restart) => Event::Begin(Box::new(stream.session().clone())),
-                Ok(StreamEvent::Update(update)) => Event::Update { update, latest: true },
+                Ok(StreamEvent::Restart) => SourceEvent::Begin(Box::new(stream.session().clone())),
+                Ok(StreamEvent::Update(update)) => SourceEvent::Update { update, latest: true },
                 Ok(StreamEvent::End(end)) => {
                     let why = end.map(|end| format!("session {session} has ended: {}", end.text()));
-                    let _ = events.send(Event::End(why));
+                    let _ = events.send(SourceEvent::End(why));
                     return;
                 }
                 Err(error) => {
-                    let _ = events.send(Event::Failed(error.into()));
+                    let _ = events.send(SourceEvent::Failed(error.into()));
                     return;
                 }
             };
@@ -119,29 +119,29 @@ fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<Event>, F
 }
 
 /// A collection of our own, until `stop`.
-fn collection(mut own: Collection, stop: Receiver<Stop>) -> Result<Receiver<Event>, Failure> {
+fn collection(mut own: Collection, stop: Receiver<Stop>) -> Result<Receiver<SourceEvent>, Failure> {
     own.start()?;
     thread(move |events| {
         let info = Box::new(own.info().clone());
-        if events.send(Event::Begin(info.clone())).is_err() {
+        if events.send(SourceEvent::Begin(info.clone())).is_err() {
             return;
         }
         let outcome = own.run_with(&stop, |progress, _| {
             let _ = events.send(match progress {
-                Progress::Restart => Event::Begin(info.clone()),
-                Progress::Update(update) => Event::Update { update: Box::new(update.clone()), latest: true },
+                Progress::Restart => SourceEvent::Begin(info.clone()),
+                Progress::Update(update) => SourceEvent::Update { update: Box::new(update.clone()), latest: true },
             });
         });
         let why = match outcome.early {
             Some(why) => format!("the daemon has ended the session early: {why}"),
             None => "collecting has ended".to_owned(),
         };
-        let _ = events.send(Event::End(Some(why)));
+        let _ = events.send(SourceEvent::End(Some(why)));
     })
 }
 
 /// What a watch writes: its latest segment, then those that follow. It never ends by itself.
-fn watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
+fn watch(dir: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     let latest = |dir: &Path| store::contents(dir).ok()?.segments.pop().map(|segment| segment.path);
     let first = latest(dir).ok_or_else(|| Failure::bad_request(anyhow!("{} has no segment yet", dir.display())))?;
     let mut events = file(&first)?;
@@ -151,11 +151,11 @@ fn watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
         loop {
             match events.recv_timeout(PATIENCE) {
                 // A segment that was cut short by the death of the service has no end, and is followed by another.
-                Ok(Event::End(_)) | Err(RecvTimeoutError::Disconnected) => {}
+                Ok(SourceEvent::End(_)) | Err(RecvTimeoutError::Disconnected) => {}
                 Err(RecvTimeoutError::Timeout) if latest(&dir).is_none_or(|path| path == shown) => continue,
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(Event::Failed(failure)) => {
-                    let _ = sender.send(Event::Failed(failure));
+                Ok(SourceEvent::Failed(failure)) => {
+                    let _ = sender.send(SourceEvent::Failed(failure));
                     return;
                 }
                 Ok(event) => {
@@ -181,7 +181,7 @@ fn watch(dir: &Path) -> Result<Receiver<Event>, Failure> {
 }
 
 /// A file, followed until its end record.
-fn file(path: &Path) -> Result<Receiver<Event>, Failure> {
+fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     let name = path.display().to_string();
     // Whoever goes ends the waiting for more.
     let (alive, gone) = bounded::<()>(0);
@@ -194,19 +194,19 @@ fn file(path: &Path) -> Result<Receiver<Event>, Failure> {
     let mut decoder = decoder?;
     thread(move |events| {
         let _alive = alive;
-        let mut event = Event::Begin(Box::new(decoder.session().clone()));
+        let mut event = SourceEvent::Begin(Box::new(decoder.session().clone()));
         while events.send(event).is_ok() {
             event = match decoder.next_record() {
                 Ok(Some(Decoded::Update(update))) => {
                     let latest = len.metadata().map_or(true, |meta| meta.len() <= decoder.bytes_used());
-                    Event::Update { update, latest }
+                    SourceEvent::Update { update, latest }
                 }
                 Ok(Some(Decoded::End(_)) | None) => {
-                    let _ = events.send(Event::End(Some(format!("{name} is complete"))));
+                    let _ = events.send(SourceEvent::End(Some(format!("{name} is complete"))));
                     return;
                 }
                 Err(error) => {
-                    let _ = events.send(Event::Failed(Failure::bad_request(anyhow!("{name}: {error}"))));
+                    let _ = events.send(SourceEvent::Failed(Failure::bad_request(anyhow!("{name}: {error}"))));
                     return;
                 }
             };

@@ -6,7 +6,7 @@ use ccsd_profile::view::Total;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::model::Model;
-use super::rows::{Key, Question, Row, View};
+use super::rows::{Key, TopQuery, TopRow, TopView};
 use crate::dump::crash;
 use crate::style::Layout;
 
@@ -50,11 +50,11 @@ pub struct Page {
 }
 
 /// What is on the screen.
-pub struct State {
+pub struct ScreenState {
     /// What was asked.
-    pub question: Question,
+    pub question: TopQuery,
     /// The answer.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TopRow>,
     /// All of it.
     pub total: Total,
     /// The row that is chosen.
@@ -77,11 +77,11 @@ pub struct State {
     generation: u32,
 }
 
-impl State {
+impl ScreenState {
     /// At the beginning.
-    pub fn new() -> State {
-        State {
-            question: Question::default(),
+    pub fn new() -> ScreenState {
+        ScreenState {
+            question: TopQuery::default(),
             rows: Vec::new(),
             total: Total::default(),
             cursor: 0,
@@ -100,8 +100,8 @@ impl State {
     pub fn refresh(&mut self, model: &Model) {
         if self.generation != model.generation() {
             self.generation = model.generation();
-            let Question { view, sort, filter, .. } = std::mem::take(&mut self.question);
-            self.question = Question { view, sort, filter, ..Question::default() };
+            let TopQuery { view, sort, filter, .. } = std::mem::take(&mut self.question);
+            self.question = TopQuery { view, sort, filter, ..TopQuery::default() };
             (self.cursor, self.top, self.moved) = (0, 0, false);
         }
         let chosen = self.rows.get(self.cursor).map(|row| row.key.clone()).filter(|key| *key != Key::None);
@@ -210,10 +210,10 @@ impl State {
             KeyCode::End | KeyCode::Char('G') => self.go(last),
             KeyCode::Char(digit @ '1'..='4') => {
                 let at = digit.to_digit(10).map_or(0, |digit| digit as usize - 1);
-                self.show(View::ALL.get(at).copied().unwrap_or(View::Flat));
+                self.show(TopView::ALL.get(at).copied().unwrap_or(TopView::Flat));
             }
             KeyCode::Tab => self.turn(1),
-            KeyCode::BackTab => self.turn(View::ALL.len() - 1),
+            KeyCode::BackTab => self.turn(TopView::ALL.len() - 1),
             KeyCode::Right | KeyCode::Char('l' | '+') => self.fold(Some(true)),
             KeyCode::Left | KeyCode::Char('h' | '-') => self.fold(Some(false)),
             KeyCode::Char('*') => self.unfold_below(model),
@@ -230,14 +230,14 @@ impl State {
                 self.question.focus = row.and_then(|row| Some((row.function()?, row.name.clone())));
             }
             KeyCode::Char('H') => {
-                self.question.hidden.extend(self.rows.get(self.cursor).and_then(Row::function));
+                self.question.hidden.extend(self.rows.get(self.cursor).and_then(TopRow::function));
             }
             KeyCode::Char('p' | ' ') => model.toggle_pause()?,
             KeyCode::Char('i') => model.toggle_last(),
             KeyCode::Char('f') => {
                 model.toggle_frozen()?;
                 if model.frozen().is_some() {
-                    self.show(View::Flat);
+                    self.show(TopView::Flat);
                 } else if self.question.sort == super::rows::Sort::Change {
                     self.question.sort = super::rows::Sort::Own;
                 }
@@ -269,9 +269,9 @@ impl State {
         self.moved = true;
     }
 
-    fn show(&mut self, view: View) {
-        if view == View::Callers {
-            let function = self.rows.get(self.cursor).and_then(Row::function);
+    fn show(&mut self, view: TopView) {
+        if view == TopView::Callers {
+            let function = self.rows.get(self.cursor).and_then(TopRow::function);
             self.question.looked_at = function.or(self.question.looked_at);
         }
         self.question.view = view;
@@ -279,13 +279,15 @@ impl State {
     }
 
     fn turn(&mut self, by: usize) {
-        let at = View::ALL.iter().position(|view| *view == self.question.view).unwrap_or(0);
-        self.show(View::ALL.get((at + by) % View::ALL.len()).copied().unwrap_or(View::Flat));
+        let at = TopView::ALL.iter().position(|view| *view == self.question.view).unwrap_or(0);
+        self.show(TopView::ALL.get((at + by) % TopView::ALL.len()).copied().unwrap_or(TopView::Flat));
     }
 
     /// Folds or unfolds; folding what has nothing unfolded goes to the caller.
     fn fold(&mut self, open: Option<bool>) {
-        let Some(&Row { key: Key::Chain(chain, _), open: is, depth, .. }) = self.rows.get(self.cursor) else { return };
+        let Some(&TopRow { key: Key::Chain(chain, _), open: is, depth, .. }) = self.rows.get(self.cursor) else {
+            return;
+        };
         let wanted = open.unwrap_or(is != Some(true));
         match is {
             Some(is) if is != wanted => {
@@ -302,7 +304,7 @@ impl State {
 
     /// Unfolds everything below, level by level as long as there is something to unfold.
     fn unfold_below(&mut self, model: &Model) {
-        let Some(&Row { depth, .. }) = self.rows.get(self.cursor) else { return };
+        let Some(&TopRow { depth, .. }) = self.rows.get(self.cursor) else { return };
         self.moved = true;
         loop {
             let below = self.rows.iter().enumerate().skip(self.cursor);
@@ -328,10 +330,10 @@ impl State {
     fn enter(&mut self) {
         match self.rows.get(self.cursor).map(|row| (row.key.clone(), row.name.clone())) {
             Some((Key::Chain(..), _)) => self.fold(None),
-            Some((Key::Function(_) | Key::Neighbour(..), _)) => self.show(View::Callers),
+            Some((Key::Function(_) | Key::Neighbour(..), _)) => self.show(TopView::Callers),
             Some((Key::Threads(threads), name)) => {
                 self.question.threads = Some((threads, name));
-                self.show(View::Flat);
+                self.show(TopView::Flat);
             }
             Some((Key::None, _)) | None => {}
         }
@@ -342,8 +344,8 @@ impl State {
         let question = &mut self.question;
         if !question.filter.is_empty() {
             question.filter.clear();
-        } else if question.view == View::Callers {
-            self.show(View::Flat);
+        } else if question.view == TopView::Callers {
+            self.show(TopView::Flat);
         } else if question.focus.is_some() {
             question.focus = None;
         } else if question.hidden.pop().is_none() {

@@ -14,14 +14,14 @@ use ratatui::crossterm::terminal::{
 };
 
 /// The terminal while it is ours.
-pub struct Taken(pub Terminal<CrosstermBackend<Stdout>>);
+pub struct FullScreen(pub Terminal<CrosstermBackend<Stdout>>);
 
-impl Taken {
+impl FullScreen {
     /// Takes it: no line editing, no echo, another screen.
     ///
     /// # Errors
     /// It is none, or has gone.
-    pub fn take() -> io::Result<Taken> {
+    pub fn take() -> io::Result<FullScreen> {
         enter()?;
         let before = panic::take_hook();
         // What is said of a panic must be seen.
@@ -29,13 +29,13 @@ impl Taken {
             leave();
             before(info);
         }));
-        Ok(Taken(Terminal::new(CrosstermBackend::new(stdout()))?))
+        Ok(FullScreen(Terminal::new(CrosstermBackend::new(stdout()))?))
     }
 
     /// Stops this process, as Ctrl-Z does, and takes the terminal again when it goes on.
     ///
     /// # Errors
-    /// As [`Taken::take`].
+    /// As [`FullScreen::take`].
     pub fn suspend(&mut self) -> io::Result<()> {
         leave();
         raise(Signal::SIGTSTP)?;
@@ -55,7 +55,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for FullScreen {
     fn drop(&mut self) {
         leave();
     }

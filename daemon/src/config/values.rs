@@ -71,8 +71,8 @@ fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> 
 
 /// A string, or an error that says what is expected.
 fn text<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<String, D::Error> {
-    struct Text(&'static str);
-    impl Visitor<'_> for Text {
+    struct TextVisitor(&'static str);
+    impl Visitor<'_> for TextVisitor {
         type Value = String;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,7 +83,7 @@ fn text<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<St
             Ok(text.to_owned())
         }
     }
-    from.deserialize_str(Text(expected))
+    from.deserialize_str(TextVisitor(expected))
 }
 
 macro_rules! ranged {
@@ -253,8 +253,8 @@ impl fmt::Display for Users {
 
 impl<'de> Deserialize<'de> for Users {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Names;
-        impl<'de> Visitor<'de> for Names {
+        struct UserNames;
+        impl<'de> Visitor<'de> for UserNames {
             type Value = Users;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,7 +285,7 @@ impl<'de> Deserialize<'de> for Users {
                 }
             }
         }
-        from.deserialize_any(Names)
+        from.deserialize_any(UserNames)
     }
 }
 

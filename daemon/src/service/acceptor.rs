@@ -77,17 +77,17 @@ impl Open {
 }
 
 /// One connection's place among all. To be held for as long as it is open.
-pub struct Place {
+pub struct ConnectionSlot {
     open: Arc<Mutex<Open>>,
     limited: Option<u32>,
 }
 
-impl Place {
-    fn new(open: &Arc<Mutex<Open>>, limited: Option<u32>) -> Result<Place, String> {
+impl ConnectionSlot {
+    fn new(open: &Arc<Mutex<Open>>, limited: Option<u32>) -> Result<ConnectionSlot, String> {
         let mut all = lock(open);
         all.room(limited)?;
         all.add(limited);
-        Ok(Place { open: Arc::clone(open), limited })
+        Ok(ConnectionSlot { open: Arc::clone(open), limited })
     }
 
     /// Its user has turned out to be a trusted one, whom the limit of all alone concerns.
@@ -98,7 +98,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = lock(&self.open);
         open.all = open.all.saturating_sub(1);
@@ -211,7 +211,7 @@ impl Acceptor {
     fn accept(&mut self, stream: UnixStream) {
         let Ok(credentials) = Credentials::of(&stream) else { return };
         let limited = (!credentials.is_trusted()).then_some(credentials.uid);
-        let place = match Place::new(&self.open, limited) {
+        let place = match ConnectionSlot::new(&self.open, limited) {
             Ok(place) => place,
             Err(who) => {
                 let why = format!("{who}, the most that there may be; try again later");
@@ -269,18 +269,19 @@ mod tests {
     #[test]
     fn a_user_s_connections_are_limited_until_he_is_known_to_be_trusted() {
         let open = Arc::default();
-        let mut places: Vec<Place> = (0..MAX_CONNECTIONS_OF_USER).flat_map(|_| Place::new(&open, Some(7))).collect();
-        assert_eq!(Place::new(&open, Some(7)).err(), Some("user 7 has 64 connections".to_owned()));
-        assert!(Place::new(&open, Some(8)).is_ok() && Place::new(&open, None).is_ok());
+        let mut places: Vec<ConnectionSlot> =
+            (0..MAX_CONNECTIONS_OF_USER).flat_map(|_| ConnectionSlot::new(&open, Some(7))).collect();
+        assert_eq!(ConnectionSlot::new(&open, Some(7)).err(), Some("user 7 has 64 connections".to_owned()));
+        assert!(ConnectionSlot::new(&open, Some(8)).is_ok() && ConnectionSlot::new(&open, None).is_ok());
         places[0].is_trusted();
         places[0].is_trusted();
-        let another = Place::new(&open, Some(7));
-        assert!(another.is_ok() && Place::new(&open, Some(7)).is_err());
+        let another = ConnectionSlot::new(&open, Some(7));
+        assert!(another.is_ok() && ConnectionSlot::new(&open, Some(7)).is_err());
         drop(places);
         drop(another);
         assert_eq!(lock(&open).all, 0);
         assert_eq!(lock(&open).of_users.len(), 0);
-        let all: Vec<Place> = (0..MAX_CONNECTIONS).flat_map(|_| Place::new(&open, None)).collect();
-        assert_eq!((all.len(), Place::new(&open, None).is_err()), (MAX_CONNECTIONS, true));
+        let all: Vec<ConnectionSlot> = (0..MAX_CONNECTIONS).flat_map(|_| ConnectionSlot::new(&open, None)).collect();
+        assert_eq!((all.len(), ConnectionSlot::new(&open, None).is_err()), (MAX_CONNECTIONS, true));
     }
 }

@@ -10,14 +10,14 @@ use ccsd_collector::procfs;
 use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::Sender;
 
-use super::acceptor::Place;
+use super::acceptor::ConnectionSlot;
 use crate::authority::{Credentials, Members, Peer};
 use crate::dumps::Dumps;
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request};
 use crate::protocol::{in_time::InTime, parse, send};
 use crate::sessions::readers::{Delivery, Reader};
-use crate::sessions::{NewSession, Sessions, Target};
+use crate::sessions::{NewSession, SessionTarget, Sessions};
 use crate::upkeep::Upkeep;
 
 /// How long a message may take from its first byte to its last, and the greeting to come at all. A connection may be idle
@@ -69,7 +69,7 @@ impl Connection {
         number: u64,
         stream: UnixStream,
         (credentials, members): (Credentials, &Members),
-        mut place: Place,
+        mut place: ConnectionSlot,
         served: Served,
     ) {
         let Served { sessions, dumps, upkeep, streaming } = served;
@@ -140,9 +140,9 @@ impl Connection {
             Request::Attach { mut pids, collect, duration_ms, detach } => {
                 let mut seen = HashSet::new();
                 pids.retain(|&pid| seen.insert(pid));
-                (Target::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
+                (SessionTarget::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
             }
-            Request::Adopt { pid, command, collect } => (Target::Child(pid, command), collect, None, false),
+            Request::Adopt { pid, command, collect } => (SessionTarget::Child(pid, command), collect, None, false),
             Request::Stop { session, target_cpu_ns, forget } => {
                 self.sessions.stop(owner, session, target_cpu_ns, forget)?;
                 return Ok(Reply::Done);
@@ -164,14 +164,14 @@ impl Connection {
         Ok(Reply::Started { session })
     }
 
-    fn check(&self, target: &Target) -> Result<(), Refusal> {
+    fn check(&self, target: &SessionTarget) -> Result<(), Refusal> {
         match target {
-            Target::Pids(pids) if pids.is_empty() || pids.len() > MAX_PIDS => {
+            SessionTarget::Pids(pids) if pids.is_empty() || pids.len() > MAX_PIDS => {
                 let message = format!("a session is on 1 to {MAX_PIDS} processes, not {}", pids.len());
                 Err(Refusal::new(RefusalKind::BadRequest, message))
             }
             // Whoever lets another's child go, or does not, decides what is sampled.
-            Target::Child(pid, _) if procfs::stat(*pid).is_ok_and(|stat| stat.parent != self.peer.pid) => {
+            SessionTarget::Child(pid, _) if procfs::stat(*pid).is_ok_and(|stat| stat.parent != self.peer.pid) => {
                 let message = format!("PID {pid} is not a child of the client");
                 Err(Refusal::new(RefusalKind::NotPermitted, message))
             }

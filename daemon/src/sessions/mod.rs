@@ -16,8 +16,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 use readers::Reader;
-use table::{Ask, Table};
-pub use worker::{NewSession, Target};
+use table::{Ask, SessionTable};
+pub use worker::{NewSession, SessionTarget};
 
 /// How many sessions there may be, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Sessions {
     /// If no thread can be started.
     pub fn new(limits: SessionLimits) -> io::Result<Sessions> {
         let (asks, receiver) = bounded(ASKS);
-        let table = Table::new(limits, receiver);
+        let table = SessionTable::new(limits, receiver);
         std::thread::Builder::new().name("ccsd-table".to_owned()).spawn(move || table.run())?;
         Ok(Sessions { asks })
     }

@@ -80,7 +80,7 @@ pub enum Delivery {
 }
 
 /// Where a reader is. Updates are numbered from 0.
-enum Place {
+enum Position {
     /// It needs a snapshot, and has yet to ask for it: what it was given before it is still busy with.
     Lost,
     /// It has asked for one.
@@ -92,12 +92,12 @@ enum Place {
 }
 
 /// What the session and its readers share.
-struct State {
+struct StreamState {
     /// The updates that somebody still needs, with their sizes, and the number of the first.
     updates: VecDeque<(Arc<Update>, usize)>,
     first: u64,
     bytes: usize,
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, Position>,
     next_reader: u64,
     /// What readers were given and may not have sent yet, with its bytes: snapshots, and merged updates.
     given: Vec<(Given, usize)>,
@@ -109,7 +109,7 @@ struct State {
     closed: bool,
 }
 
-impl State {
+impl StreamState {
     /// The number of the next update.
     fn next(&self) -> u64 {
         self.first + self.updates.len() as u64
@@ -118,8 +118,8 @@ impl State {
     /// Drops what all have.
     fn trim(&mut self) {
         let needed = self.places.values().filter_map(|place| match place {
-            Place::Lost | Place::Asks => None,
-            Place::Begins(at, _) | Place::At(at) => Some(*at),
+            Position::Lost | Position::Asks => None,
+            Position::Begins(at, _) | Position::At(at) => Some(*at),
         });
         let needed = needed.min().unwrap_or(u64::MAX);
         while self.first < needed && self.pop() {}
@@ -141,7 +141,7 @@ impl State {
     }
 
     fn wants_snapshot(&self) -> bool {
-        self.places.values().any(|place| matches!(place, Place::Asks))
+        self.places.values().any(|place| matches!(place, Position::Asks))
     }
 
     /// The last snapshot, if it is still there and so is all that came after it.
@@ -151,25 +151,25 @@ impl State {
     }
 }
 
-struct Shared {
+struct SharedStream {
     info: Arc<SessionInfo>,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     /// Something has come for the readers.
     changed: Condvar,
     /// Wakes the session: a snapshot is wanted, or a reader has gone.
     wake: Sender<()>,
 }
 
-impl Shared {
+impl SharedStream {
     /// The lock is held for a few moves of pointers, so that the session does not wait for its readers.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// All readers of a session, for the session. When it is dropped they get what is there for them, and no more.
 pub struct Readers {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStream>,
     woken: Receiver<()>,
 }
 
@@ -177,7 +177,7 @@ impl Readers {
     /// None yet, of a session that was like this at its beginning.
     pub fn new(info: Arc<SessionInfo>) -> Readers {
         let (wake, woken) = bounded(1);
-        let state = State {
+        let state = StreamState {
             updates: VecDeque::new(),
             first: 0,
             bytes: 0,
@@ -188,7 +188,10 @@ impl Readers {
             end: None,
             closed: false,
         };
-        Readers { shared: Arc::new(Shared { info, state: Mutex::new(state), changed: Condvar::new(), wake }), woken }
+        Readers {
+            shared: Arc::new(SharedStream { info, state: Mutex::new(state), changed: Condvar::new(), wake }),
+            woken,
+        }
     }
 
     /// A new reader; `follow` says whether it wants updates.
@@ -196,7 +199,7 @@ impl Readers {
         let mut state = self.shared.state();
         let key = state.next_reader;
         state.next_reader += 1;
-        state.places.insert(key, Place::Lost);
+        state.places.insert(key, Position::Lost);
         let until = if follow { u64::MAX } else { state.next() };
         // One who wants no more than what is there is not told of an end that comes later.
         let end = if follow { None } else { Some(state.end.clone()) };
@@ -232,10 +235,10 @@ impl Readers {
         while state.bytes > most {
             state.pop();
             let first = state.first;
-            let behind = |place: &Place| matches!(place, Place::Begins(at, _) | Place::At(at) if *at < first);
+            let behind = |place: &Position| matches!(place, Position::Begins(at, _) | Position::At(at) if *at < first);
             for place in state.places.values_mut().filter(|place| behind(place)) {
                 // One that waits for it here is asked for again.
-                *place = if matches!(place, Place::Begins(..)) { Place::Asks } else { Place::Lost };
+                *place = if matches!(place, Position::Begins(..)) { Position::Asks } else { Position::Lost };
             }
             state.trim();
         }
@@ -253,8 +256,8 @@ impl Readers {
         let snapshot = Arc::new(Snapshot::of(profile));
         let mut state = self.shared.state();
         let next = state.next();
-        for place in state.places.values_mut().filter(|place| matches!(place, Place::Asks)) {
-            *place = Place::Begins(next, Arc::clone(&snapshot));
+        for place in state.places.values_mut().filter(|place| matches!(place, Position::Asks)) {
+            *place = Position::Begins(next, Arc::clone(&snapshot));
         }
         state.snapshot = (next, Arc::downgrade(&snapshot));
         state.give(Given::Snapshot(Arc::downgrade(&snapshot)), snapshot.approximate_bytes());
@@ -278,7 +281,7 @@ impl Drop for Readers {
 
 /// One reader, for its thread.
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStream>,
     key: u64,
     /// The update before which it stops.
     until: u64,
@@ -291,7 +294,7 @@ pub struct Reader {
 }
 
 /// What a reader finds.
-enum Found {
+enum Fetched {
     Snapshot(Arc<Snapshot>),
     Updates(Vec<Arc<Update>>),
     End(Option<SessionEnd>),
@@ -302,62 +305,62 @@ enum Found {
 }
 
 impl Reader {
-    fn look(&mut self, state: &mut State) -> Found {
+    fn look(&mut self, state: &mut StreamState) -> Fetched {
         let (first, next, closed) = (state.first, state.next(), state.closed);
         let old = state.old_snapshot();
         let end = self.end.clone().or_else(|| state.end.clone().map(Some));
         if self.has_all && !self.is_done {
             // It needs no place in the log any more, and can lose none.
             self.is_done = true;
-            return end.map_or(Found::Gone, Found::End);
+            return end.map_or(Fetched::Gone, Fetched::End);
         }
         let until = self.until;
-        let Some(place) = state.places.get_mut(&self.key).filter(|_| !self.is_done) else { return Found::Gone };
+        let Some(place) = state.places.get_mut(&self.key).filter(|_| !self.is_done) else { return Fetched::Gone };
         match place {
-            Place::Lost | Place::Asks => match old {
+            Position::Lost | Position::Asks => match old {
                 Some((at, snapshot)) => {
-                    *place = Place::At(at);
+                    *place = Position::At(at);
                     self.has_all = at >= until;
-                    Found::Snapshot(snapshot)
+                    Fetched::Snapshot(snapshot)
                 }
-                None if closed => Found::Gone,
+                None if closed => Fetched::Gone,
                 None => {
-                    *place = Place::Asks;
+                    *place = Position::Asks;
                     let _ = self.shared.wake.try_send(());
-                    Found::Nothing
+                    Fetched::Nothing
                 }
             },
-            Place::Begins(at, snapshot) => {
+            Position::Begins(at, snapshot) => {
                 let snapshot = Arc::clone(snapshot);
                 self.has_all = *at >= until;
-                *place = Place::At(*at);
-                Found::Snapshot(snapshot)
+                *place = Position::At(*at);
+                Fetched::Snapshot(snapshot)
             }
-            Place::At(at) if *at < next.min(self.until) => {
+            Position::At(at) if *at < next.min(self.until) => {
                 let missed = usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX);
                 let updates = of_one_generation(state.updates.iter().skip(missed).map(|(update, _)| update));
                 *at = at.saturating_add(updates.len() as u64);
                 self.has_all = *at >= until;
                 state.trim();
-                Found::Updates(updates)
+                Fetched::Updates(updates)
             }
-            Place::At(_) => match end {
+            Position::At(_) => match end {
                 Some(end) => {
                     self.is_done = true;
-                    Found::End(end)
+                    Fetched::End(end)
                 }
-                None if closed => Found::Gone,
-                None => Found::Nothing,
+                None if closed => Fetched::Gone,
+                None => Fetched::Nothing,
             },
         }
     }
 
-    fn delivery(&self, found: Found) -> Option<Delivery> {
+    fn delivery(&self, found: Fetched) -> Option<Delivery> {
         match found {
-            Found::Snapshot(snapshot) => Some(Delivery::Begin { info: Arc::clone(&self.shared.info), snapshot }),
-            Found::Updates(updates) => merged(updates).map(Delivery::Update),
-            Found::End(end) => Some(Delivery::End(end)),
-            Found::Nothing | Found::Gone => None,
+            Fetched::Snapshot(snapshot) => Some(Delivery::Begin { info: Arc::clone(&self.shared.info), snapshot }),
+            Fetched::Updates(updates) => merged(updates).map(Delivery::Update),
+            Fetched::End(end) => Some(Delivery::End(end)),
+            Fetched::Nothing | Fetched::Gone => None,
         }
     }
 }
@@ -371,7 +374,7 @@ impl Iterator for Reader {
         let mut state = shared.state();
         loop {
             match self.look(&mut state) {
-                Found::Nothing => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Fetched::Nothing => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 found => {
                     if self.has_all && state.places.remove(&self.key).is_some() {
                         state.trim();

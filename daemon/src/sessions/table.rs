@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 
 use super::SessionLimits;
 use super::readers::Reader;
-use super::worker::{self, Channels, Command, Event, Grant, NewSession};
+use super::worker::{self, Channels, Grant, NewSession, WorkerCommand, WorkerEvent};
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 
@@ -41,11 +41,11 @@ pub enum Ask {
 }
 
 /// One session.
-struct Entry {
+struct SessionEntry {
     owner: Authority,
     /// The connection that it ends with.
     connection: Option<u64>,
-    commands: Sender<Command>,
+    commands: Sender<WorkerCommand>,
     /// Whether it is to be gone when it has ended.
     forget: bool,
     /// Memory that its rings may take, as long as it runs.
@@ -56,7 +56,7 @@ struct Entry {
     summary: Option<Box<SessionSummary>>,
 }
 
-impl Entry {
+impl SessionEntry {
     /// What it takes, bytes: until it says that itself, what it has been granted.
     fn bytes(&self) -> u64 {
         self.summary.as_ref().map_or(self.ring_bytes as u64, |summary| summary.bytes)
@@ -68,13 +68,13 @@ impl Entry {
 }
 
 /// The table, for its thread.
-pub struct Table {
+pub struct SessionTable {
     limits: SessionLimits,
     asks: Receiver<Ask>,
-    events: Receiver<Event>,
+    events: Receiver<WorkerEvent>,
     /// For the sessions to come.
-    events_sender: Sender<Event>,
-    entries: BTreeMap<u32, Entry>,
+    events_sender: Sender<WorkerEvent>,
+    entries: BTreeMap<u32, SessionEntry>,
     next_id: u32,
     /// Whether the daemon is ending.
     shutting_down: bool,
@@ -82,10 +82,10 @@ pub struct Table {
     all_ended: Option<Sender<()>>,
 }
 
-impl Table {
-    pub fn new(limits: SessionLimits, asks: Receiver<Ask>) -> Table {
+impl SessionTable {
+    pub fn new(limits: SessionLimits, asks: Receiver<Ask>) -> SessionTable {
         let (events_sender, events) = bounded(EVENTS);
-        Table {
+        SessionTable {
             limits,
             asks,
             events,
@@ -119,16 +119,16 @@ impl Table {
                     Err(_) => return,
                 },
             }
-            if self.all_ended.is_some() && self.entries.values().all(Entry::has_ended) {
+            if self.all_ended.is_some() && self.entries.values().all(SessionEntry::has_ended) {
                 self.all_ended = None;
             }
         }
     }
 
-    fn learn(&mut self, event: Event) {
+    fn learn(&mut self, event: WorkerEvent) {
         match event {
-            Event::State(summary) => self.note(summary),
-            Event::Gone(id) => {
+            WorkerEvent::State(summary) => self.note(summary),
+            WorkerEvent::Gone(id) => {
                 self.entries.remove(&id);
                 crate::heap::something_ended();
             }
@@ -145,7 +145,7 @@ impl Table {
             Ask::Stop { viewer, id, target_cpu_ns, forget, reply } => {
                 // Who knows what the target has used has seen its end.
                 let why = if target_cpu_ns.is_some() { SessionEnd::Target } else { SessionEnd::Stopped };
-                let told = self.tell(viewer, id, Command::End(why, target_cpu_ns));
+                let told = self.tell(viewer, id, WorkerCommand::End(why, target_cpu_ns));
                 match self.entries.get_mut(&id).filter(|_| forget && told.is_ok()) {
                     Some(entry) if entry.has_ended() => drop(self.entries.remove(&id)),
                     Some(entry) => entry.forget = true,
@@ -154,7 +154,7 @@ impl Table {
                 let _ = reply.send(told);
             }
             Ask::Forget(viewer, id, reply) => {
-                let ended = self.entry(viewer, id).map(Entry::has_ended);
+                let ended = self.entry(viewer, id).map(SessionEntry::has_ended);
                 let _ = reply.send(match ended {
                     Ok(true) => {
                         self.entries.remove(&id);
@@ -166,7 +166,7 @@ impl Table {
             }
             Ask::Subscribe(viewer, id, follow, reply) => {
                 let (sender, receiver) = bounded(1);
-                let told = self.tell(viewer, id, Command::Subscribe(follow, sender));
+                let told = self.tell(viewer, id, WorkerCommand::Subscribe(follow, sender));
                 let _ = reply.send(told.map(|()| receiver));
             }
             Ask::Configure { bytes_of_user, arguments } => {
@@ -177,12 +177,12 @@ impl Table {
             Ask::ConnectionEnded(connection) => {
                 for entry in self.entries.values_mut().filter(|entry| entry.connection == Some(connection)) {
                     entry.connection = None;
-                    let _ = entry.commands.try_send(Command::ClientGone);
+                    let _ = entry.commands.try_send(WorkerCommand::ClientGone);
                 }
             }
             Ask::ShutDown(all_ended) => {
                 for entry in self.entries.values() {
-                    let _ = entry.commands.try_send(Command::End(SessionEnd::Shutdown, None));
+                    let _ = entry.commands.try_send(WorkerCommand::End(SessionEnd::Shutdown, None));
                 }
                 self.shutting_down = true;
                 self.all_ended = Some(all_ended);
@@ -205,7 +205,7 @@ impl Table {
         let id = self.next_id;
         let (commands, receiver) = bounded(COMMANDS);
         let ring_bytes = self.ring_bytes();
-        let entry = Entry {
+        let entry = SessionEntry {
             owner: new.owner,
             connection: connection.filter(|_| !new.detached),
             commands,
@@ -276,12 +276,12 @@ impl Table {
         Ok(())
     }
 
-    fn entry(&self, viewer: Authority, id: u32) -> Result<&Entry, Refusal> {
+    fn entry(&self, viewer: Authority, id: u32) -> Result<&SessionEntry, Refusal> {
         // What one may not see does not exist.
         self.entries.get(&id).filter(|entry| viewer.may_see(&entry.owner)).ok_or_else(|| worker::gone(id))
     }
 
-    fn tell(&self, viewer: Authority, id: u32, command: Command) -> Result<(), Refusal> {
+    fn tell(&self, viewer: Authority, id: u32, command: WorkerCommand) -> Result<(), Refusal> {
         self.entry(viewer, id)?.commands.try_send(command).map_err(|error| match error.is_full() {
             true => Refusal::new(RefusalKind::Busy, format!("session {id} has too much to do; try again")),
             false => worker::gone(id),
@@ -305,7 +305,7 @@ impl Table {
     }
 
     /// Sessions of those whose memory is limited.
-    fn untrusted(&self) -> impl DoubleEndedIterator<Item = (&u32, &Entry)> {
+    fn untrusted(&self) -> impl DoubleEndedIterator<Item = (&u32, &SessionEntry)> {
         self.entries.iter().filter(|(_, entry)| !entry.owner.trusted)
     }
 
@@ -345,7 +345,7 @@ impl Table {
             largest.bytes() >> 20
         );
         tracing::warn!(session = id, "session {id} ends: {why}");
-        let told = largest.commands.try_send(Command::End(SessionEnd::Failed(why), None));
+        let told = largest.commands.try_send(WorkerCommand::End(SessionEnd::Failed(why), None));
         if let Some(entry) = self.entries.get_mut(&id) {
             // One that has too much to do is told when it says next how it is.
             entry.sheds = told.is_ok();

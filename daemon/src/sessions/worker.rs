@@ -24,7 +24,7 @@ const UPDATES_PER_TURN: usize = 4;
 
 /// What a session is on.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum SessionTarget {
     /// Processes that run already.
     Pids(Vec<u32>),
     /// A child of the client that has yet to call `execve`, and what it will run.
@@ -37,7 +37,7 @@ pub struct NewSession {
     /// Whose it is.
     pub owner: Authority,
     /// What it is on.
-    pub target: Target,
+    pub target: SessionTarget,
     /// How to collect.
     pub collect: Collect,
     /// When it ends by itself.
@@ -60,7 +60,7 @@ pub struct Grant {
 }
 
 /// What a session is told.
-pub enum Command {
+pub enum WorkerCommand {
     /// To end, and why. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
     End(SessionEnd, Option<(u64, u64)>),
     /// Its client has gone.
@@ -70,7 +70,7 @@ pub enum Command {
 }
 
 /// What a session tells.
-pub enum Event {
+pub enum WorkerEvent {
     /// How it is now.
     State(Box<SessionSummary>),
     /// Its thread has ended.
@@ -80,9 +80,9 @@ pub enum Event {
 /// A session's own side of its channels.
 pub struct Channels {
     /// What it is told. When nobody is left who could, it ends.
-    pub commands: Receiver<Command>,
+    pub commands: Receiver<WorkerCommand>,
     /// What it tells.
-    pub events: Sender<Event>,
+    pub events: Sender<WorkerEvent>,
     /// How long it goes on when its client has gone.
     pub grace: Duration,
 }
@@ -90,12 +90,12 @@ pub struct Channels {
 /// Says that the session's thread has ended, however it did.
 struct Farewell {
     id: u32,
-    events: Sender<Event>,
+    events: Sender<WorkerEvent>,
 }
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        let _ = self.events.send(Event::Gone(self.id));
+        let _ = self.events.send(WorkerEvent::Gone(self.id));
     }
 }
 
@@ -141,13 +141,13 @@ fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard, u64), Refusal
     options.arguments &= arguments;
     restrict(&mut options, &new.owner)?;
     let pids = match &new.target {
-        Target::Pids(pids) => pids.as_slice(),
-        Target::Child(pid, _) => std::slice::from_ref(pid),
+        SessionTarget::Pids(pids) => pids.as_slice(),
+        SessionTarget::Child(pid, _) => std::slice::from_ref(pid),
     };
     let guard = Guard::new(new.owner, pids)?;
     let session = match &new.target {
-        Target::Pids(pids) => Session::attach(&options, pids)?,
-        Target::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
+        SessionTarget::Pids(pids) => Session::attach(&options, pids)?,
+        SessionTarget::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
     };
     guard.check_attached()?;
     Ok((session, guard, options.budget.memory))
@@ -325,21 +325,21 @@ impl Worker {
         let held = self.session.as_ref().map_or(0, Session::held_bytes);
         let copies = (self.replica.bytes() + self.readers.held_bytes()) as u64;
         summary.bytes = held.saturating_add(copies);
-        let _ = self.channels.events.send(Event::State(Box::new(summary.clone())));
+        let _ = self.channels.events.send(WorkerEvent::State(Box::new(summary.clone())));
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: WorkerCommand) {
         match command {
-            Command::End(why, target_cpu_ns) => {
+            WorkerCommand::End(why, target_cpu_ns) => {
                 self.ending.get_or_insert(why);
                 self.stop(target_cpu_ns);
             }
-            Command::ClientGone => {
+            WorkerCommand::ClientGone => {
                 if self.session.is_some() {
                     self.grace_until = Some(Instant::now() + self.channels.grace);
                 }
             }
-            Command::Subscribe(follow, reply) => {
+            WorkerCommand::Subscribe(follow, reply) => {
                 let _ = reply.send(self.readers.add(follow));
             }
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::config::WatchName;
 
 pub use lock::{InUse, StateLock};
-pub use query::{Answer, TimeRange, query, query_columns};
+pub use query::{StoredProfile, TimeRange, query, query_columns};
 pub use retention::{Removed, retain};
 pub use segment::{SegmentWriter, WriteError, room};
 

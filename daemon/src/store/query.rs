@@ -27,7 +27,7 @@ impl TimeRange {
 
 /// What a watch has stored about a time.
 #[derive(Debug)]
-pub struct Answer {
+pub struct StoredProfile {
     /// What was charged in the intervals that have their middle within the time asked for: adjacent times add up to the whole. Its
     /// accounting is of these intervals alone. `None` if there are none.
     pub profile: Option<Profile>,
@@ -53,7 +53,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// [`StoreError::Read`] if the directory cannot be read. Files that cannot be are told in the answer.
-pub fn query(dir: &Path, range: TimeRange) -> Result<Answer, StoreError> {
+pub fn query(dir: &Path, range: TimeRange) -> Result<StoredProfile, StoreError> {
     ask(dir, range, None)
 }
 
@@ -62,7 +62,7 @@ pub fn query(dir: &Path, range: TimeRange) -> Result<Answer, StoreError> {
 ///
 /// # Errors
 /// As [`query`].
-pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -> Result<Answer, StoreError> {
+pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -> Result<StoredProfile, StoreError> {
     let ends = |column: &TimeColumn| (column.from_ns, column.to_ns);
     let range = TimeRange {
         from: columns.first().map_or(0, |column| ends(column).0),
@@ -78,9 +78,9 @@ struct Columns<'a> {
     columns: &'a [TimeColumn],
 }
 
-fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Answer, StoreError> {
+fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<StoredProfile, StoreError> {
     let found = contents(dir)?.segments;
-    let mut answer = Answer {
+    let mut answer = StoredProfile {
         profile: None,
         covered: TimeRange { from: u64::MAX, until: 0 },
         intervals: Vec::new(),
@@ -121,7 +121,7 @@ struct Part {
     problem: Option<DecodeError>,
 }
 
-impl Answer {
+impl StoredProfile {
     fn add(&mut self, path: &Path, part: Part) {
         let Part { profile, covered, intervals, bytes, interrupted, problem } = part;
         self.bytes += bytes;

@@ -47,11 +47,11 @@ pub fn retain(
         for segment in found.segments {
             // What is not ours neither counts nor goes: else one large file of somebody else would cost all profiles.
             match state(&segment.path) {
-                State::Foreign => removed.foreign.push(segment.path),
+                SegmentState::Foreign => removed.foreign.push(segment.path),
                 state => {
                     watch.bytes = watch.bytes.saturating_add(segment.bytes);
                     // The oldest last.
-                    watch.removable.extend(matches!(state, State::Ours).then_some(segment));
+                    watch.removable.extend(matches!(state, SegmentState::Ours).then_some(segment));
                 }
             }
         }
@@ -99,7 +99,7 @@ impl Stored {
     }
 }
 
-enum State {
+enum SegmentState {
     /// A profile that nobody writes.
     Ours,
     /// A profile that is being written.
@@ -108,18 +108,18 @@ enum State {
     Foreign,
 }
 
-fn state(path: &Path) -> State {
+fn state(path: &Path) -> SegmentState {
     let options = || OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
-    let Ok(mut file) = options() else { return State::Foreign };
+    let Ok(mut file) = options() else { return SegmentState::Foreign };
     if is_being_written(&file) {
-        return State::InUse;
+        return SegmentState::InUse;
     }
     let mut start = [0; MAGIC.len()];
     // One that was created a moment before the power failed is empty.
     match file.read(&mut start) {
-        Ok(0) => State::Ours,
-        Ok(read) if start.get(..read) == MAGIC.get(..read) => State::Ours,
-        _ => State::Foreign,
+        Ok(0) => SegmentState::Ours,
+        Ok(read) if start.get(..read) == MAGIC.get(..read) => SegmentState::Ours,
+        _ => SegmentState::Foreign,
     }
 }
 

@@ -64,12 +64,12 @@ fn write(dir: &Path, start: u64, names: &[&str], finish: bool) -> PathBuf {
     path
 }
 
-fn ask(dir: &Path, from: u64, until: u64) -> Answer {
+fn ask(dir: &Path, from: u64, until: u64) -> StoredProfile {
     query(dir, TimeRange { from: from * SECOND, until: until * SECOND }).unwrap()
 }
 
 /// The samples of each function, and of the accounting.
-fn samples(answer: &Answer) -> Vec<(String, u64)> {
+fn samples(answer: &StoredProfile) -> Vec<(String, u64)> {
     answer.profile.as_ref().map_or_else(Vec::new, samples_of)
 }
 

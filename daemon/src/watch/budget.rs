@@ -14,11 +14,11 @@ const SPARE: f64 = 0.4;
 
 /// How much is given up, in steps. 0 is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Step(u8);
+pub struct BackoffStep(u8);
 
-impl Step {
+impl BackoffStep {
     /// The last: the rate has been halved as often as that makes sense, and kernel frames are off.
-    pub const LAST: Step = Step(HALVINGS + 1);
+    pub const LAST: BackoffStep = BackoffStep(HALVINGS + 1);
 
     /// Its number, for metrics.
     #[must_use]
@@ -42,7 +42,7 @@ impl Step {
     /// are not needed either.
     #[must_use]
     pub fn user_only(self) -> bool {
-        self >= Step::LAST
+        self >= BackoffStep::LAST
     }
 }
 
@@ -59,7 +59,7 @@ pub struct Use {
 #[derive(Debug)]
 pub struct Shedder {
     budget: Budget,
-    step: Step,
+    step: BackoffStep,
     /// When the window began, and the CPU time at that point.
     window: (Instant, Duration),
     /// The first window after a step is not judged.
@@ -72,7 +72,14 @@ impl Shedder {
     /// For a budget, at a point in time at which so much CPU time had been used.
     #[must_use]
     pub fn new(budget: Budget, now: Instant, cpu: Duration) -> Shedder {
-        Shedder { budget, step: Step::default(), window: (now, cpu), settling: true, spare_windows: 0, last: None }
+        Shedder {
+            budget,
+            step: BackoffStep::default(),
+            window: (now, cpu),
+            settling: true,
+            spare_windows: 0,
+            last: None,
+        }
     }
 
     /// Another budget, from now on.
@@ -82,7 +89,7 @@ impl Shedder {
 
     /// How much is given up.
     #[must_use]
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> BackoffStep {
         self.step
     }
 
@@ -95,7 +102,7 @@ impl Shedder {
     /// Whether that was more than the budget and there is no step left to take.
     #[must_use]
     pub fn is_helpless(&self) -> bool {
-        self.step == Step::LAST && self.last.is_some_and(|used| self.share(used) > 1.0)
+        self.step == BackoffStep::LAST && self.last.is_some_and(|used| self.share(used) > 1.0)
     }
 
     /// To be called now and then with the CPU time so far and the memory in use. Returns the reason in words when the step
@@ -115,14 +122,14 @@ impl Shedder {
         let share = self.share(used);
         let step = if share > 1.0 {
             self.spare_windows = 0;
-            Step((self.step.0 + 1).min(Step::LAST.0))
-        } else if share < SPARE && self.step > Step::default() {
+            BackoffStep((self.step.0 + 1).min(BackoffStep::LAST.0))
+        } else if share < SPARE && self.step > BackoffStep::default() {
             self.spare_windows += 1;
             if self.spare_windows < PATIENCE {
                 return None;
             }
             self.spare_windows = 0;
-            Step(self.step.0 - 1)
+            BackoffStep(self.step.0 - 1)
         } else {
             self.spare_windows = 0;
             return None;
@@ -177,21 +184,21 @@ mod tests {
 
     #[test]
     fn steps_go_from_rate_to_detail() {
-        let rates: Vec<u32> = (0..=Step::LAST.0).map(|step| Step(step).rate(49)).collect();
+        let rates: Vec<u32> = (0..=BackoffStep::LAST.0).map(|step| BackoffStep(step).rate(49)).collect();
         assert_eq!(rates, [49, 24, 12, 6, 3, 3]);
-        let user: Vec<bool> = (0..=Step::LAST.0).map(|step| Step(step).user_only()).collect();
+        let user: Vec<bool> = (0..=BackoffStep::LAST.0).map(|step| BackoffStep(step).user_only()).collect();
         assert_eq!(user, [false, false, false, false, false, true]);
-        assert_eq!(Step::LAST.rate(1), 1);
+        assert_eq!(BackoffStep::LAST.rate(1), 1);
         let percent = |percent| Overhead::percent(percent).unwrap();
-        assert_eq!(Step(2).overhead(percent(1.0)), percent(0.25));
-        assert_eq!(Step::LAST.overhead(percent(0.1)), percent(0.01));
+        assert_eq!(BackoffStep(2).overhead(percent(1.0)), percent(0.25));
+        assert_eq!(BackoffStep::LAST.overhead(percent(0.1)), percent(0.01));
     }
 
     #[test]
     fn within_the_budget_nothing_changes() {
         let mut clock = Clock::new();
         assert!((0..100).all(|_| !clock.minute(1.9, 99)));
-        assert_eq!(clock.shedder.step(), Step::default());
+        assert_eq!(clock.shedder.step(), BackoffStep::default());
     }
 
     #[test]
@@ -199,9 +206,9 @@ mod tests {
         let mut clock = Clock::new();
         let steps: Vec<bool> = (0..6).map(|_| clock.minute(3.0, 10)).collect();
         assert_eq!(steps, [false, true, false, true, false, true]);
-        assert_eq!(clock.shedder.step(), Step(3));
+        assert_eq!(clock.shedder.step(), BackoffStep(3));
         let _ = (0..10).map(|_| clock.minute(3.0, 10)).count();
-        assert_eq!(clock.shedder.step(), Step::LAST);
+        assert_eq!(clock.shedder.step(), BackoffStep::LAST);
         assert!(clock.shedder.is_helpless());
     }
 
@@ -215,16 +222,16 @@ mod tests {
     fn steps_are_taken_back_when_there_is_room_for_long() {
         let mut clock = Clock::new();
         let _ = (0..4).map(|_| clock.minute(3.0, 10)).count();
-        assert_eq!(clock.shedder.step(), Step(2));
+        assert_eq!(clock.shedder.step(), BackoffStep(2));
         // Half of the budget would be all of it at twice the rate.
         assert!((0..50).all(|_| !clock.minute(1.0, 10)));
         let minutes = (1..).find(|_| clock.minute(0.5, 10)).unwrap();
-        assert_eq!((clock.shedder.step(), minutes), (Step(1), i32::from(PATIENCE)));
+        assert_eq!((clock.shedder.step(), minutes), (BackoffStep(1), i32::from(PATIENCE)));
         // One busy minute begins the wait anew.
         let _ = (0..9).map(|_| clock.minute(0.5, 10)).count();
         assert!(!clock.minute(1.5, 10));
         assert_eq!((1..).find(|_| clock.minute(0.5, 10)), Some(i32::from(PATIENCE)));
-        assert_eq!(clock.shedder.step(), Step::default());
+        assert_eq!(clock.shedder.step(), BackoffStep::default());
         assert!((0..50).all(|_| !clock.minute(0.5, 10)));
     }
 

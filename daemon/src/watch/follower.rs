@@ -13,9 +13,9 @@ use ccsd_profile::Update;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
 
-use super::budget::Step;
+use super::budget::BackoffStep;
 use super::rules::Rule;
-use super::scan::Found;
+use super::scan::MatchedProcess;
 use crate::config::{Watch, WatchEvent};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
@@ -64,11 +64,11 @@ pub struct WatchStatus {
 #[derive(Debug)]
 pub struct Orders {
     /// All processes that fit now.
-    pub found: Vec<Found>,
+    pub found: Vec<MatchedProcess>,
     /// The watch, of which rate and interval may have changed.
     pub watch: Arc<Watch>,
     /// What the budget gives up.
-    pub step: Step,
+    pub step: BackoffStep,
     /// Why.
     pub reason: Arc<str>,
     /// Bytes after which another segment begins: with more watches the share of each is smaller.
@@ -96,7 +96,7 @@ impl Handle {
 
 /// Where a watch writes, and how much may be in one segment.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct SegmentTarget {
     /// Its directory.
     pub dir: PathBuf,
     /// Bytes after which another segment begins.
@@ -107,7 +107,7 @@ pub struct Place {
 ///
 /// # Errors
 /// If no thread can be started.
-pub fn start(watch: Arc<Watch>, rule: Rule, place: Place) -> std::io::Result<Handle> {
+pub fn start(watch: Arc<Watch>, rule: Rule, place: SegmentTarget) -> std::io::Result<Handle> {
     // One that is busy gets the orders of the next look.
     let (orders, receiver) = bounded(1);
     let (alive, ended) = bounded(0);
@@ -117,7 +117,7 @@ pub fn start(watch: Arc<Watch>, rule: Rule, place: Place) -> std::io::Result<Han
         watch,
         rule: Arc::new(rule),
         place,
-        step: Step::default(),
+        step: BackoffStep::default(),
         reason: "".into(),
         found: Vec::new(),
         without_processes_since: None,
@@ -134,7 +134,7 @@ pub fn start(watch: Arc<Watch>, rule: Rule, place: Place) -> std::io::Result<Han
 }
 
 /// A session under way.
-struct Running {
+struct RunningSession {
     session: Session,
     /// `None` while nothing can be written.
     segment: Option<SegmentWriter>,
@@ -157,12 +157,12 @@ struct Follower {
     watch: Arc<Watch>,
     /// What the session judges processes by, from the moment that one changes.
     rule: Arc<Rule>,
-    place: Place,
-    step: Step,
+    place: SegmentTarget,
+    step: BackoffStep,
     reason: Arc<str>,
-    found: Vec<Found>,
+    found: Vec<MatchedProcess>,
     without_processes_since: Option<Instant>,
-    running: Option<Running>,
+    running: Option<RunningSession>,
     retry_at: Instant,
     status: Arc<Mutex<WatchStatus>>,
 }
@@ -221,7 +221,7 @@ impl Follower {
         self.processes(found);
     }
 
-    fn processes(&mut self, found: Vec<Found>) {
+    fn processes(&mut self, found: Vec<MatchedProcess>) {
         self.set(|status| status.processes = found.len() as u64);
         let (new, gone) = changes(&mut self.found, found);
         self.log_changes(&new, &gone);
@@ -311,7 +311,8 @@ impl Follower {
                 session.set_generations(segment.is_some());
                 // Of the same moment; the session began a moment before.
                 let (began, began_wall) = (Instant::now(), unix_ns());
-                self.running = Some(Running { session, segment, began, began_wall, counted: Counted::default() });
+                self.running =
+                    Some(RunningSession { session, segment, began, began_wall, counted: Counted::default() });
             }
             Err(error) => {
                 self.retry_at = Instant::now() + RETRY;
@@ -452,10 +453,10 @@ impl Follower {
 
 /// Replaces the processes that were found by those that are found now; returns the numbers of those that are new, and of
 /// those that are there no more. One that has the number of another is new, and the other is no more.
-fn changes(known: &mut Vec<Found>, mut found: Vec<Found>) -> (Vec<u32>, Vec<u32>) {
+fn changes(known: &mut Vec<MatchedProcess>, mut found: Vec<MatchedProcess>) -> (Vec<u32>, Vec<u32>) {
     found.sort_unstable();
     found.dedup();
-    let missing = |from: &[Found], of: &[Found]| -> Vec<u32> {
+    let missing = |from: &[MatchedProcess], of: &[MatchedProcess]| -> Vec<u32> {
         of.iter().filter(|process| from.binary_search(process).is_err()).map(|process| process.pid).collect()
     };
     let changes = (missing(known, &found), missing(&found, known));
@@ -484,8 +485,8 @@ mod tests {
         let mut follower = Follower {
             rule: Arc::new(Rule::new(&watch, |_| None)),
             watch: Arc::clone(&watch),
-            place: Place { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 },
-            step: Step::default(),
+            place: SegmentTarget { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 },
+            step: BackoffStep::default(),
             reason: "".into(),
             found: Vec::new(),
             without_processes_since: None,
@@ -493,17 +494,22 @@ mod tests {
             retry_at: Instant::now(),
             status: Arc::default(),
         };
-        let orders =
-            Orders { found: Vec::new(), watch, step: Step::default(), reason: "".into(), segment_bytes: 1 << 16 };
+        let orders = Orders {
+            found: Vec::new(),
+            watch,
+            step: BackoffStep::default(),
+            reason: "".into(),
+            segment_bytes: 1 << 16,
+        };
         follower.obey(orders);
         assert_eq!(follower.place.segment_bytes, 1 << 16);
     }
 
     #[test]
     fn a_number_that_is_used_again_is_another_process() {
-        let process = |pid, start_time| Found { pid, start_time };
+        let process = |pid, start_time| MatchedProcess { pid, start_time };
         let mut known = Vec::new();
-        let mut next = |found: &[Found]| changes(&mut known, found.to_vec());
+        let mut next = |found: &[MatchedProcess]| changes(&mut known, found.to_vec());
         assert_eq!(next(&[process(9, 1), process(7, 5)]), (vec![7, 9], vec![]));
         assert_eq!(next(&[process(7, 5), process(9, 1)]), (vec![], vec![]));
         assert_eq!(next(&[process(9, 1), process(7, 6), process(7, 6)]), (vec![7], vec![7]));

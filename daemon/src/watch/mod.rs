@@ -20,7 +20,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, select};
 use crate::config::{Config, Watch};
 use crate::store;
 use budget::Shedder;
-use follower::{Handle, Orders, Place};
+use follower::{Handle, Orders, SegmentTarget};
 use rules::Rule;
 use scan::Scanner;
 
@@ -63,12 +63,12 @@ pub struct Overview {
 
 /// The watches at work.
 pub struct Watches {
-    commands: Sender<Command>,
+    commands: Sender<WatchCommand>,
     overview: Arc<Mutex<Overview>>,
     ended: Receiver<()>,
 }
 
-enum Command {
+enum WatchCommand {
     Configure(Box<Config>),
     Stop,
 }
@@ -92,7 +92,7 @@ impl Watches {
 
     /// Takes up another configuration. Watches that are in both go on.
     pub fn configure(&self, config: Config) {
-        let _ = self.commands.send(Command::Configure(Box::new(config)));
+        let _ = self.commands.send(WatchCommand::Configure(Box::new(config)));
     }
 
     /// How the watches are doing.
@@ -110,7 +110,7 @@ impl Watches {
     /// Ends all sessions and finishes their segments, within five seconds: what takes longer stays as a crash would leave it,
     /// without its last interval.
     pub fn stop(&self) {
-        let _ = self.commands.send(Command::Stop);
+        let _ = self.commands.send(WatchCommand::Stop);
         let _ = self.ended.recv_timeout(END_TIME);
     }
 }
@@ -159,7 +159,7 @@ impl Manager {
         }
     }
 
-    fn run(mut self, commands: &Receiver<Command>) {
+    fn run(mut self, commands: &Receiver<WatchCommand>) {
         loop {
             self.look();
             self.keep_the_budget();
@@ -167,8 +167,8 @@ impl Manager {
             self.tell();
             select! {
                 recv(commands) -> command => match command {
-                    Ok(Command::Configure(config)) => self.configure(*config),
-                    Ok(Command::Stop) | Err(_) => return self.stop(),
+                    Ok(WatchCommand::Configure(config)) => self.configure(*config),
+                    Ok(WatchCommand::Stop) | Err(_) => return self.stop(),
                 },
                 // Without watches there is nothing to look for.
                 default(if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() }) => {}
@@ -194,7 +194,7 @@ impl Manager {
             self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits)
         {
             if follower.is_none() && !found.is_empty() {
-                let place = Place { dir: self.config.state_dir.0.join(&watch.name.0), segment_bytes };
+                let place = SegmentTarget { dir: self.config.state_dir.0.join(&watch.name.0), segment_bytes };
                 match follower::start(Arc::new(watch.clone()), rule.clone(), place) {
                     Ok(handle) => *follower = Some(handle),
                     Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
@@ -211,7 +211,12 @@ impl Manager {
     fn keep_the_budget(&mut self) {
         let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), usage::all_rss_bytes()) else { return };
         let step = self.shedder.step();
-        tracing::warn!(step = step.number(), "step {} of {}: {reason}", step.number(), budget::Step::LAST.number());
+        tracing::warn!(
+            step = step.number(),
+            "step {} of {}: {reason}",
+            step.number(),
+            budget::BackoffStep::LAST.number()
+        );
         self.reason = reason.into();
     }
 

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use ccsd_collector::process::filter::Filter;
 use wildmatch::WildMatch;
 
-use super::scan::{Found, Stat, read};
+use super::scan::{MatchedProcess, Stat, read};
 use crate::config::{Pattern, Watch};
 
 /// What is known of a process. A process names itself and its files as it likes; no text here is more than text to compare.
@@ -110,7 +110,7 @@ pub struct Rule {
     users: Vec<User>,
     /// Processes that have fitted, and what they ran: they fit even when the file is replaced, as by an upgrade. Shared by
     /// all copies of the rule.
-    admitted: Arc<Mutex<HashMap<Found, Program>>>,
+    admitted: Arc<Mutex<HashMap<MatchedProcess, Program>>>,
 }
 
 impl Rule {
@@ -134,7 +134,7 @@ impl Rule {
     }
 
     /// Whether a process fits.
-    pub fn fits(&self, process: Found, facts: &Facts) -> bool {
+    pub fn fits(&self, process: MatchedProcess, facts: &Facts) -> bool {
         let is_user = |users: &[u32; 3], user: &User| match user {
             User::Any => true,
             User::Number(number) => users.iter().all(|user| user == number),
@@ -149,7 +149,7 @@ impl Rule {
 
     /// Whether the executable is one of those meant: a file that is, for the daemon, where the pattern says; or what the
     /// process ran when it was.
-    fn exe_fits(&self, pattern: &WildMatch, process: Found, exe: Option<&Exe>) -> bool {
+    fn exe_fits(&self, pattern: &WildMatch, process: MatchedProcess, exe: Option<&Exe>) -> bool {
         let Some(exe) = exe else { return false };
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
         if exe.is_there && pattern.matches(&exe.path) {
@@ -160,7 +160,7 @@ impl Rule {
     }
 
     /// Forgets processes that are no more.
-    pub fn forget(&self, is_there: impl Fn(&Found) -> bool) {
+    pub fn forget(&self, is_there: impl Fn(&MatchedProcess) -> bool) {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner).retain(|process, _| is_there(process));
     }
 }
@@ -169,7 +169,7 @@ impl Filter for Rule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
         let (stat, living) = Stat::of_living(&dir)?;
-        let process = Found { pid, start_time: stat.start_time };
+        let process = MatchedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }
 
@@ -264,7 +264,7 @@ mod tests {
         Rule::new(&config.watches[0], |name| (name == "www-data").then_some(33))
     }
 
-    const PROCESS: Found = Found { pid: 7, start_time: 100 };
+    const PROCESS: MatchedProcess = MatchedProcess { pid: 7, start_time: 100 };
 
     fn exe(path: &str, ino: u64, is_there: bool) -> Exe {
         Exe { path: path.to_owned(), program: (FileId { dev: 1, ino, born: None }, (2, 3)), is_there }
@@ -352,8 +352,8 @@ mod tests {
         let removed = |ino| Facts { exe: Some(exe("/usr/sbin/nginx (deleted)", ino, false)), ..nginx() };
         assert!(rule.fits(PROCESS, &nginx()) && rule.clone().fits(PROCESS, &removed(5)));
         // Not a process that is new, not even one of the same number; nor one that has executed something.
-        assert!(!rule.fits(Found { pid: 8, ..PROCESS }, &removed(5)));
-        assert!(!rule.fits(Found { start_time: 101, ..PROCESS }, &removed(5)));
+        assert!(!rule.fits(MatchedProcess { pid: 8, ..PROCESS }, &removed(5)));
+        assert!(!rule.fits(MatchedProcess { start_time: 101, ..PROCESS }, &removed(5)));
         assert!(!rule.fits(PROCESS, &removed(6)));
         let mut executed = removed(5);
         executed.exe.as_mut().unwrap().program.1 = (2, 4);

@@ -33,14 +33,14 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// A process that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Found {
+pub struct MatchedProcess {
     /// Process id.
     pub pid: u32,
     /// Clock ticks since boot.
     pub start_time: u64,
 }
 
-struct Known {
+struct KnownProcess {
     start_time: u64,
     comm: String,
     program: (u64, u64),
@@ -55,7 +55,7 @@ struct Known {
 pub struct Scanner {
     proc: PathBuf,
     rules: Vec<Rule>,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownProcess>,
     looks: u64,
     cost: Duration,
 }
@@ -90,7 +90,7 @@ impl Scanner {
     }
 
     /// Looks at all processes. Returns those that fit each rule. Processes that cannot be looked at fit nothing.
-    pub fn look(&mut self) -> Vec<Vec<Found>> {
+    pub fn look(&mut self) -> Vec<Vec<MatchedProcess>> {
         let began = cpu_time();
         self.looks += 1;
         let mut fits = vec![Vec::new(); self.rules.len()];
@@ -104,14 +104,15 @@ impl Scanner {
         }
         let looks = self.looks;
         self.known.retain(|_, known| known.seen == looks);
-        let is_there =
-            |found: &Found| self.known.get(&found.pid).is_some_and(|known| known.start_time == found.start_time);
+        let is_there = |found: &MatchedProcess| {
+            self.known.get(&found.pid).is_some_and(|known| known.start_time == found.start_time)
+        };
         self.rules.iter().for_each(|rule| rule.forget(is_there));
         self.cost = cpu_time().saturating_sub(began);
         fits
     }
 
-    fn look_at(&mut self, pid: u32, fits: &mut [Vec<Found>]) {
+    fn look_at(&mut self, pid: u32, fits: &mut [Vec<MatchedProcess>]) {
         let dir = self.proc.join(pid.to_string());
         let Some((stat, living)) = Stat::of_living(&dir) else { return };
         if stat.kernel_thread {
@@ -126,7 +127,7 @@ impl Scanner {
                 || (self.looks + u64::from(pid)).is_multiple_of(SELDOM)
         });
         let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
-        let found = Found { pid, start_time: stat.start_time };
+        let found = MatchedProcess { pid, start_time: stat.start_time };
         let fitting = if changed { self.fitting(&living, found, &stat) } else { fitted };
         for &rule in &fitting {
             if let Some(fits) = fits.get_mut(rule as usize) {
@@ -135,11 +136,11 @@ impl Scanner {
         }
         let looks = looks.saturating_add(1);
         let Stat { start_time, comm, program, .. } = stat;
-        self.known.insert(pid, Known { start_time, comm, program, looks, fits: fitting, seen: self.looks });
+        self.known.insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, seen: self.looks });
     }
 
     /// The rules that a process fits.
-    fn fitting(&self, dir: &Path, process: Found, stat: &Stat) -> Vec<u32> {
+    fn fitting(&self, dir: &Path, process: MatchedProcess, stat: &Stat) -> Vec<u32> {
         let facts = Facts::read(dir, stat, self.rules.iter().any(Rule::needs_exe));
         (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(process, &facts)).map(|(i, _)| i).collect()
     }
@@ -264,7 +265,7 @@ mod tests {
         }
     }
 
-    fn pids(found: &[Found]) -> Vec<u32> {
+    fn pids(found: &[MatchedProcess]) -> Vec<u32> {
         let mut pids: Vec<u32> = found.iter().map(|found| found.pid).collect();
         pids.sort_unstable();
         pids
@@ -387,7 +388,7 @@ mod tests {
         // A name that is chosen to look like the end of the field.
         proc.put(50, 9, "a) R 1 (b", "/");
         let found = proc.scanner(&["comm = \"*\""]).look();
-        assert_eq!(found[0], [Found { pid: 50, start_time: 9 }]);
+        assert_eq!(found[0], [MatchedProcess { pid: 50, start_time: 9 }]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::MACHINE;
 use crate::error::ImageError;
 use crate::limits;
-use crate::source::Source;
+use crate::source::ImageSource;
 
 /// What can run.
 pub(super) const LINKED: [elf::FileType; 2] = [elf::ET_EXEC, elf::ET_DYN];
@@ -75,7 +75,7 @@ pub(super) struct FileHeader {
 
 impl FileHeader {
     /// That of a file of one of these kinds, for x86_64.
-    pub(super) fn read(source: &Source, kinds: &[elf::FileType]) -> Result<FileHeader, ImageError> {
+    pub(super) fn read(source: &ImageSource, kinds: &[elf::FileType]) -> Result<FileHeader, ImageError> {
         let header_size = size_of::<elf::FileHeader64<LE>>() as u64;
         if source.len() < header_size {
             return Err(ImageError::NotElf);
@@ -136,7 +136,7 @@ impl FileHeader {
 
 /// The program headers, with their kinds.
 pub(super) fn read_program_headers(
-    source: &Source,
+    source: &ImageSource,
     header: &FileHeader,
 ) -> Result<Vec<(elf::ProgramType, Segment)>, ImageError> {
     let count = header.program_header_count;
@@ -160,7 +160,10 @@ pub(super) fn read_program_headers(
 }
 
 /// The section headers, and the table of their names.
-pub(super) fn read_sections(source: &Source, header: &FileHeader) -> Result<(Vec<Section>, Arc<[u8]>), ImageError> {
+pub(super) fn read_sections(
+    source: &ImageSource,
+    header: &FileHeader,
+) -> Result<(Vec<Section>, Arc<[u8]>), ImageError> {
     type Header = elf::SectionHeader64<LE>;
     if header.section_headers == 0 {
         return Err(ImageError::Malformed("no section headers"));

@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
-use super::parsed::{Entry, Parsed, Parser};
+use super::parsed::{JitEntry, Parsed, Parser};
 
 /// "JiTD" as a little-endian number.
 const MAGIC: u32 = 0x4A69_5444;
@@ -76,13 +76,13 @@ impl JitDump {
         self.latest = self.latest.max(parsed.latest);
         for entry in parsed.entries {
             match entry {
-                Entry::Code { start, size, from, index, name } => {
+                JitEntry::Code { start, size, from, index, name } => {
                     self.code.add(start, size, from, &name);
                     if let Some(index) = index {
                         self.follow(index, &name[..name.floor_char_boundary(MAX_NAME_BYTES)]);
                     }
                 }
-                Entry::Moved { old, new, size, from, index } => {
+                JitEntry::Moved { old, new, size, from, index } => {
                     let from_old = || self.code.find(old, from).name.map(str::to_owned);
                     let name = self.names.get(&index).cloned().or_else(from_old);
                     // It is gone from where it was, but for what it now covers again.
@@ -193,28 +193,28 @@ fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
 }
 
 /// `None` is a record that is too short for its kind.
-fn push(parsed: &mut Parsed, entry: Option<Entry>) {
+fn push(parsed: &mut Parsed, entry: Option<JitEntry>) {
     match entry {
         Some(entry) => parsed.entries.push(entry),
         None => parsed.bad += 1,
     }
 }
 
-fn load(body: &[u8], from: u64) -> Option<Entry> {
+fn load(body: &[u8], from: u64) -> Option<JitEntry> {
     // pid, tid: u32; vma, address, size, index: u64; name, 0
     let (start, size, index) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
     let name = body.get(40..)?;
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     let name = String::from_utf8_lossy(&name[..end]);
     let name = name[..name.floor_char_boundary(MAX_NAME_BYTES)].to_owned();
-    Some(Entry::Code { start, size, from, index: Some(index), name })
+    Some(JitEntry::Code { start, size, from, index: Some(index), name })
 }
 
-fn moved(body: &[u8], from: u64) -> Option<Entry> {
+fn moved(body: &[u8], from: u64) -> Option<JitEntry> {
     // pid, tid: u32; vma, old address, new address, size, index: u64
     let (old, new) = (u64_at(body, 16)?, u64_at(body, 24)?);
     let (size, index) = (u64_at(body, 32)?, u64_at(body, 40)?);
-    Some(Entry::Moved { old, new, size, from, index })
+    Some(JitEntry::Moved { old, new, size, from, index })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -30,7 +30,7 @@ pub struct Parsed {
     /// passed over.
     pub used: u64,
     /// In order.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<JitEntry>,
     /// Lines or records that made no sense.
     pub(super) bad: u64,
     /// The latest time of a record, nanoseconds; see [`super::JitDump::latest`].
@@ -39,7 +39,7 @@ pub struct Parsed {
 
 /// Something that a file says. Addresses and sizes in bytes, times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Entry {
+pub(super) enum JitEntry {
     /// Code is there. Of a perf map without index, and from time 0.
     Code { start: u64, size: u64, from: u64, index: Option<u64>, name: String },
     /// Code has moved.

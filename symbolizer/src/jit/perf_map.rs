@@ -3,7 +3,7 @@
 //! There are no times: what comes later replaces what it overlaps.
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
-use super::parsed::{Entry, Parsed, Parser};
+use super::parsed::{JitEntry, Parsed, Parser};
 
 /// Bytes of a line that are looked at: two numbers and the longest name that is kept, with room to spare.
 const MAX_LINE_BYTES: usize = 16 << 10;
@@ -35,7 +35,7 @@ impl PerfMap {
         self.skipping = parsed.parser == Parser::PerfMap { skipping: true };
         self.bad_lines = self.bad_lines.saturating_add(parsed.bad);
         for entry in parsed.entries {
-            if let Entry::Code { start, size, name, .. } = entry {
+            if let JitEntry::Code { start, size, name, .. } = entry {
                 self.code.add(start, size, 0, &name);
             }
         }
@@ -100,7 +100,7 @@ pub(super) fn parse(mut skipping: bool, bytes: &[u8]) -> Parsed {
     Parsed { parser: Parser::PerfMap { skipping }, used: used as u64, ..parsed }
 }
 
-fn parse_line(line: &[u8]) -> Option<Entry> {
+fn parse_line(line: &[u8]) -> Option<JitEntry> {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end_matches('\r');
     let (start, rest) = line.trim_start().split_once(' ')?;
@@ -109,7 +109,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let name = name.trim();
     let (start, size) = (number(start)?, number(size)?);
     let name = name[..name.floor_char_boundary(MAX_NAME_BYTES)].to_owned();
-    (!name.is_empty()).then_some(Entry::Code { start, size, from: 0, index: None, name })
+    (!name.is_empty()).then_some(JitEntry::Code { start, size, from: 0, index: None, name })
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ enum Kind {
     Other,
 }
 
-struct Line<'a> {
+struct KallsymsLine<'a> {
     address: u64,
     kind: Kind,
     name: &'a [u8],
@@ -196,9 +196,9 @@ impl List {
     fn lines(&mut self, lines: &[u8]) -> bool {
         for line in lines.split(|&byte| byte == b'\n') {
             match parse_line(line) {
-                Some(Line { address: 0, kind: Kind::Global | Kind::Local, .. }) => self.hidden = true,
-                Some(Line { address: 0, .. }) | None => {}
-                Some(Line { address, kind: Kind::Other, name, module }) => {
+                Some(KallsymsLine { address: 0, kind: Kind::Global | Kind::Local, .. }) => self.hidden = true,
+                Some(KallsymsLine { address: 0, .. }) | None => {}
+                Some(KallsymsLine { address, kind: Kind::Other, name, module }) => {
                     if name == b"_etext" && module.is_empty() {
                         self.proper_end = address;
                     }
@@ -207,7 +207,7 @@ impl List {
                         self.found.push((address, Kind::Other, NO_FUNCTION));
                     }
                 }
-                Some(Line { address, kind, name, module }) => {
+                Some(KallsymsLine { address, kind, name, module }) => {
                     let Some(at) = u32::try_from(self.text.len()).ok().filter(|&at| at != NO_FUNCTION) else {
                         return false;
                     };
@@ -225,7 +225,7 @@ impl List {
 }
 
 /// `ffffffff81000000 T name`, then a tab and `[module]` if it is of one.
-fn parse_line(line: &[u8]) -> Option<Line<'_>> {
+fn parse_line(line: &[u8]) -> Option<KallsymsLine<'_>> {
     let (address, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
     let address = hexadecimal(address)?;
     let (&[b' ', letter, b' '], rest) = rest.split_first_chunk::<3>()? else { return None };
@@ -241,7 +241,7 @@ fn parse_line(line: &[u8]) -> Option<Line<'_>> {
         _ => Kind::Other,
     };
     let module = rest.trim_ascii().strip_prefix(b"[").and_then(|module| module.strip_suffix(b"]"));
-    Some(Line { address, kind, name, module: module.filter(|module| is_text(module)).unwrap_or_default() })
+    Some(KallsymsLine { address, kind, name, module: module.filter(|module| is_text(module)).unwrap_or_default() })
 }
 
 fn is_text(bytes: &[u8]) -> bool {

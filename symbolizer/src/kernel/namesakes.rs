@@ -22,7 +22,7 @@ pub(super) struct Namesakes {
 
 /// Where a function may have namesakes: in the kernel proper, in what is freed after boot, or in a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Scope<'a> {
+enum KernelScope<'a> {
     Proper,
     Other,
     Module(&'a str),
@@ -35,9 +35,9 @@ impl Namesakes {
             let &(start, at) = symbols.symbols.get(index as usize).filter(|&&(_, at)| at != NO_FUNCTION)?;
             let (name, module) = symbols.name_at(at)?;
             let scope = match module {
-                Some(module) => Scope::Module(module),
-                None if symbols.is_proper(start) => Scope::Proper,
-                None => Scope::Other,
+                Some(module) => KernelScope::Module(module),
+                None if symbols.is_proper(start) => KernelScope::Proper,
+                None => KernelScope::Other,
             };
             Some((start, name, scope))
         };
@@ -46,7 +46,7 @@ impl Namesakes {
         let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(symbols.symbols.len());
         for index in 0..symbols.symbols.len() as u32 {
             let Some((start, name, scope)) = function(index) else { continue };
-            if let Scope::Module(module) = scope
+            if let KernelScope::Module(module) = scope
                 && !found.modules.contains_key(module)
             {
                 found.modules.insert(module.into(), start);
@@ -55,7 +55,7 @@ impl Namesakes {
         }
         hashes.sort_unstable();
         for group in hashes.chunk_by(|a, b| a.0 == b.0).filter(|group| group.len() > 1) {
-            let mut families: BTreeMap<(Scope<'_>, &str), Family<'_>> = BTreeMap::new();
+            let mut families: BTreeMap<(KernelScope<'_>, &str), Family<'_>> = BTreeMap::new();
             for (start, name, scope) in group.iter().filter_map(|&(_, index)| function(index)) {
                 let family = families.entry((scope, names::without_suffixes(name))).or_default();
                 family.entry(name).or_default().push(start);

@@ -17,7 +17,7 @@ use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::blame::{Blame, May, Token};
-use crate::message::{Answer, FileKey, Nonsense, Question};
+use crate::message::{FileKey, Nonsense, WorkerReply, WorkerRequest};
 use crate::wire::Channel;
 
 /// Connections, and the worker's threads. More questions at once wait; a machine has rarely more sessions that begin at the
@@ -100,7 +100,7 @@ impl From<io::Error> for Fault {
 
 /// A connection that is free, or in use by one question.
 #[derive(Debug)]
-struct Connection {
+struct ClientConnection {
     channel: Channel,
     buffer: Vec<u8>,
     /// Of which worker it is.
@@ -111,22 +111,22 @@ struct Connection {
 
 /// A connection, for one question.
 #[derive(Debug)]
-struct Turn {
-    connection: Connection,
+struct LentConnection {
+    connection: ClientConnection,
     token: Token,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningWorker {
     child: Child,
     /// Closed, it tells the worker to end.
     _control: Channel,
-    free: Vec<Connection>,
+    free: Vec<ClientConnection>,
 }
 
 #[derive(Debug)]
-struct State {
-    running: Option<Running>,
+struct ClientState {
+    running: Option<RunningWorker>,
     /// How many have been started.
     generation: u64,
     starts: VecDeque<Instant>,
@@ -142,7 +142,7 @@ struct State {
 pub struct Worker {
     program: Box<dyn Program>,
     patience: Patience,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     freed: Condvar,
 }
 
@@ -158,7 +158,7 @@ impl Worker {
     /// # Errors
     /// If it does not begin. There will be none then.
     pub fn start(program: impl Program + 'static, patience: Patience) -> io::Result<Worker> {
-        let state = State {
+        let state = ClientState {
             running: None,
             generation: 0,
             starts: VecDeque::new(),
@@ -211,12 +211,12 @@ impl Worker {
     pub fn ask<T>(
         &self,
         key: &FileKey,
-        question: &Question,
+        question: &WorkerRequest,
         attach: Option<&File>,
-        mut want: impl FnMut(&Answer) -> Vec<File>,
-        mut check: impl FnMut(Answer) -> Result<T, Nonsense>,
+        mut want: impl FnMut(&WorkerReply) -> Vec<File>,
+        mut check: impl FnMut(WorkerReply) -> Result<T, Nonsense>,
     ) -> Result<T, NoAnswer> {
-        let quick = matches!(question, Question::Headers { .. });
+        let quick = matches!(question, WorkerRequest::Headers { .. });
         let patience = if quick { self.patience.headers } else { self.patience.answer };
         let most = question.max_answer(key);
         loop {
@@ -234,7 +234,7 @@ impl Worker {
 
     /// A free connection; waits for one. Whoever asks about headers does not wait for others to be done with, as that may take
     /// long.
-    fn take(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<Turn, NoAnswer> {
+    fn take(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<LentConnection, NoAnswer> {
         let taken = self.wait_for_turn(key, quick, patience);
         if taken.is_err() {
             // However it ends, others must not wait for a turn that nobody will take.
@@ -244,7 +244,7 @@ impl Worker {
         taken
     }
 
-    fn wait_for_turn(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<Turn, NoAnswer> {
+    fn wait_for_turn(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<LentConnection, NoAnswer> {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
@@ -257,12 +257,12 @@ impl Worker {
                 }
                 self.begin_again(&mut state)?;
             }
-            let State { running, blame, .. } = &mut *state;
+            let ClientState { running, blame, .. } = &mut *state;
             if let Some(running) = running
                 && let Some(at) = running.free.iter().position(|connection| connection.quick == quick)
             {
                 match blame.begin(key, !quick, now) {
-                    May::Ask(token) => return Ok(Turn { connection: running.free.swap_remove(at), token }),
+                    May::Ask(token) => return Ok(LentConnection { connection: running.free.swap_remove(at), token }),
                     May::Never => return Err(NoAnswer::GivenUp),
                     May::Wait if quick => return Err(NoAnswer::NoWorker),
                     May::Wait => {}
@@ -276,7 +276,7 @@ impl Worker {
         }
     }
 
-    fn put_back(&self, Turn { connection, token }: Turn) {
+    fn put_back(&self, LentConnection { connection, token }: LentConnection) {
         let mut state = self.lock();
         state.blame.answered(token);
         if connection.generation == state.generation
@@ -304,7 +304,7 @@ impl Worker {
     }
 
     /// Starts another one, unless that has happened too often.
-    fn begin_again(&self, state: &mut State) -> Result<(), NoAnswer> {
+    fn begin_again(&self, state: &mut ClientState) -> Result<(), NoAnswer> {
         state.dying.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let now = Instant::now();
         while state.starts.front().is_some_and(|&start| now.saturating_duration_since(start) > self.patience.starts) {
@@ -327,7 +327,7 @@ impl Worker {
         })
     }
 
-    fn begin(&self, state: &mut State) -> io::Result<()> {
+    fn begin(&self, state: &mut ClientState) -> io::Result<()> {
         state.starts.push_back(Instant::now());
         state.generation += 1;
         let generation = state.generation;
@@ -349,16 +349,16 @@ impl Worker {
                 return Err(io::Error::new(error.kind(), format!("{error}{how}")));
             }
         };
-        state.running = Some(Running { child, _control: control, free });
+        state.running = Some(RunningWorker { child, _control: control, free });
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ClientState {
     /// If the worker has ended: finds that out before it is asked. What it was asked may have been the reason; what it is to
     /// be asked was not.
     fn notice_death(&mut self, now: Instant) {
@@ -389,35 +389,35 @@ impl Drop for Worker {
 }
 
 /// Gives a new worker its connections, and waits until it has given up its rights.
-fn greet(control: &Channel, generation: u64, patience: Duration) -> io::Result<Vec<Connection>> {
+fn greet(control: &Channel, generation: u64, patience: Duration) -> io::Result<Vec<ClientConnection>> {
     let pairs: io::Result<Vec<(Channel, Channel)>> = (0..CONNECTIONS).map(|_| Channel::pair()).collect();
     let (ours, theirs): (Vec<Channel>, Vec<Channel>) = pairs?.into_iter().unzip();
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
     control.set_patience(START_PATIENCE)?;
-    control.send(&Question::Begin, &files)?;
+    control.send(&WorkerRequest::Begin, &files)?;
     let mut buffer = Vec::new();
     control.receive(&mut buffer, MAX_GREETING, Instant::now() + START_PATIENCE)?;
-    if !matches!(postcard::from_bytes(&buffer), Ok(Answer::Ready)) {
+    if !matches!(postcard::from_bytes(&buffer), Ok(WorkerReply::Ready)) {
         return Err(ErrorKind::InvalidData.into());
     }
     ours.into_iter()
         .enumerate()
         .map(|(number, channel)| {
             channel.set_patience(patience)?;
-            Ok(Connection { channel, buffer: Vec::new(), generation, quick: number < QUICK })
+            Ok(ClientConnection { channel, buffer: Vec::new(), generation, quick: number < QUICK })
         })
         .collect()
 }
 
-impl Connection {
+impl ClientConnection {
     fn exchange(
         &mut self,
-        question: &Question,
+        question: &WorkerRequest,
         attach: Option<&File>,
         most: usize,
         patience: Duration,
-        want: &mut impl FnMut(&Answer) -> Vec<File>,
-    ) -> Result<Answer, Fault> {
+        want: &mut impl FnMut(&WorkerReply) -> Vec<File>,
+    ) -> Result<WorkerReply, Fault> {
         let deadline = Instant::now() + patience;
         let attached = attach.map(AsFd::as_fd);
         self.channel.send(question, attached.as_slice())?;
@@ -425,10 +425,10 @@ impl Connection {
             self.channel.receive(&mut self.buffer, most, deadline)?;
             let answer = postcard::from_bytes(&self.buffer).map_err(|_| Nonsense("no answer"))?;
             match answer {
-                Answer::WantImage | Answer::WantFiles(_) => {
+                WorkerReply::WantImage | WorkerReply::WantFiles(_) => {
                     let files = want(&answer);
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                    self.channel.send(&Question::Files, &files)?;
+                    self.channel.send(&WorkerRequest::Files, &files)?;
                 }
                 answer => return Ok(answer),
             }

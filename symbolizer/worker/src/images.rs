@@ -102,15 +102,15 @@ impl OpenFiles for Current {
 }
 
 #[derive(Debug)]
-struct Entry {
-    state: Mutex<State>,
+struct ImageEntry {
+    state: Mutex<ImageState>,
     /// Milliseconds since the table was made.
     used: AtomicU64,
     held: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct ImageState {
     current: Arc<Current>,
     symbols: Option<Symbols>,
     /// Why there are none.
@@ -121,7 +121,7 @@ struct State {
 /// All images that are known.
 #[derive(Debug)]
 pub struct Images {
-    entries: Mutex<HashMap<ImageKey, Arc<Entry>>>,
+    entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
     gate: Arc<Gate>,
     began: Instant,
 }
@@ -160,10 +160,10 @@ impl Images {
         answer
     }
 
-    fn new_entry(&self) -> Arc<Entry> {
+    fn new_entry(&self) -> Arc<ImageEntry> {
         let current = Arc::new(Current::new(Arc::clone(&self.gate)));
-        let state = State { current, symbols: None, failed: None, until_look: 0 };
-        Arc::new(Entry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
+        let state = ImageState { current, symbols: None, failed: None, until_look: 0 };
+        Arc::new(ImageEntry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
 
     /// Forgets what has not been asked for in a long time.
@@ -174,9 +174,9 @@ impl Images {
 
     /// Keeps all within their bounds, by forgetting first what has not been asked for longest. (Whoever is being answered
     /// from it keeps it until then.)
-    fn bound(&self, just_used: &Arc<Entry>) {
+    fn bound(&self, just_used: &Arc<ImageEntry>) {
         let mut entries = lock(&self.entries);
-        let held = |entry: &Arc<Entry>| entry.held.load(Ordering::Relaxed);
+        let held = |entry: &Arc<ImageEntry>| entry.held.load(Ordering::Relaxed);
         let mut total: u64 = entries.values().map(held).sum();
         while total > MAX_SYMBOL_BYTES || entries.len() > MAX_IMAGES {
             let others = entries.iter().filter(|(_, entry)| !Arc::ptr_eq(entry, just_used));
@@ -197,7 +197,7 @@ impl Images {
     }
 }
 
-impl State {
+impl ImageState {
     fn functions(
         &mut self,
         key: &ImageKey,

@@ -96,7 +96,7 @@ pub struct ImageKey {
 
 /// From the daemon.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Question {
+pub enum WorkerRequest {
     /// The headers of the file that comes with it; object files count as such, too, if it is to be a file with debug
     /// information.
     Headers {
@@ -123,44 +123,44 @@ pub enum Question {
     Begin,
 }
 
-impl Question {
+impl WorkerRequest {
     /// Bytes that an answer to it may have, or what is wanted for it, about the file `key`.
     #[must_use]
     pub fn max_answer(&self, key: &FileKey) -> usize {
         match self {
-            Question::Headers { .. } => {
+            WorkerRequest::Headers { .. } => {
                 let unpacked = key.size().saturating_mul(limits::MAX_COMPRESSION_RATIO).min(limits::MAX_UNWIND_BYTES);
                 HEADERS_BYTES + usize::try_from(unpacked).unwrap_or(usize::MAX - HEADERS_BYTES)
             }
-            Question::Names { addresses, .. } => {
-                Names::max_bytes(addresses.len()) + MAX_NOTES * (MAX_NOTE_BYTES + 8) + SMALL
+            WorkerRequest::Names { addresses, .. } => {
+                NameList::max_bytes(addresses.len()) + MAX_NOTES * (MAX_NOTE_BYTES + 8) + SMALL
             }
-            Question::Code { bytes, .. } => SMALL + CODE_FACTOR * bytes.len(),
-            Question::Files | Question::Begin => SMALL,
+            WorkerRequest::Code { bytes, .. } => SMALL + CODE_FACTOR * bytes.len(),
+            WorkerRequest::Files | WorkerRequest::Begin => SMALL,
         }
     }
 }
 
 /// From the worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum WorkerReply {
     /// It has given up its rights.
     Ready,
     /// The image's file is wanted.
     WantImage,
     /// The files that a path leads to are wanted.
     WantFiles(Vec<u8>),
-    /// To [`Question::Headers`], or why not.
+    /// To [`WorkerRequest::Headers`], or why not.
     Headers(Result<Headers, String>),
-    /// To [`Question::Names`].
-    Names(Names),
-    /// To [`Question::Code`].
+    /// To [`WorkerRequest::Names`].
+    Names(NameList),
+    /// To [`WorkerRequest::Code`].
     Code(Parsed),
 }
 
 /// Functions at several addresses. Each text is there once.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Names {
+pub struct NameList {
     texts: Vec<String>,
     functions: Vec<Vec<WireFunction>>,
     notes: Vec<String>,
@@ -187,7 +187,7 @@ struct WireFunction {
 #[error("it talks nonsense: {0}")]
 pub struct Nonsense(pub &'static str);
 
-impl Names {
+impl NameList {
     /// Bytes that the functions at so many addresses may take together.
     fn max_bytes(addresses: usize) -> usize {
         MIN_NAMES_BYTES.max(addresses.saturating_mul(NAMES_BYTES_PER_ADDRESS))
@@ -195,14 +195,14 @@ impl Names {
 
     /// Of functions, address by address. Those that there is no room for are left out, all of an address.
     #[must_use]
-    pub fn of(all: &[Vec<Function>], notes: &[String], cpu_ns: u64) -> Names {
-        let mut texts = Texts { list: Vec::new(), positions: HashMap::new(), left: Names::max_bytes(all.len()) };
+    pub fn of(all: &[Vec<Function>], notes: &[String], cpu_ns: u64) -> NameList {
+        let mut texts = Texts { list: Vec::new(), positions: HashMap::new(), left: NameList::max_bytes(all.len()) };
         let functions = all.iter().map(|functions| texts.functions(functions).unwrap_or_default()).collect();
         let notes = notes.iter().take(MAX_NOTES).map(|note| {
             let end = note.floor_char_boundary(MAX_NOTE_BYTES);
             note.get(..end).unwrap_or_default().to_owned()
         });
-        Names { texts: texts.list, functions, notes: notes.collect(), cpu_ns }
+        NameList { texts: texts.list, functions, notes: notes.collect(), cpu_ns }
     }
 
     /// The functions at each of `asked` addresses, and the notes about the image so far.
@@ -325,18 +325,18 @@ mod tests {
     fn functions_come_as_they_were() {
         let all = vec![vec![function("inner", true), function("outer", false)], vec![], vec![function("outer", false)]];
         let notes = vec!["a note".to_owned()];
-        let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &notes, 5))).unwrap();
-        let Answer::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };
+        let bytes = postcard::to_stdvec(&WorkerReply::Names(NameList::of(&all, &notes, 5))).unwrap();
+        let WorkerReply::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };
         assert_eq!(names.texts.len(), 3);
         assert_eq!(names.check(3).unwrap(), (all, notes));
     }
 
     #[test]
     fn nonsense_is_refused() {
-        let names = || Names::of(&[vec![function("f", false)]], &[], 0);
+        let names = || NameList::of(&[vec![function("f", false)]], &[], 0);
         assert!(names().check(1).is_ok());
         assert!(names().check(2).is_err());
-        let spoilt = |spoil: fn(&mut Names)| {
+        let spoilt = |spoil: fn(&mut NameList)| {
             let mut names = names();
             spoil(&mut names);
             names.check(1)
@@ -351,7 +351,7 @@ mod tests {
         );
         assert!(spoilt(|names| names.texts[0] = "x".repeat(limits::MAX_LINKAGE_NAME + 1)).is_err());
         assert!(spoilt(|names| names.notes = vec!["x".into(); MAX_NOTES + 1]).is_err());
-        assert!(Names::of(&[vec![function("f", true); MAX_FUNCTIONS + 1]], &[], 0).check(1).is_err());
+        assert!(NameList::of(&[vec![function("f", true); MAX_FUNCTIONS + 1]], &[], 0).check(1).is_err());
     }
 
     #[test]
@@ -363,13 +363,13 @@ mod tests {
         };
         let mut all = vec![vec![function("first", false)], hostile(1), vec![function("second", false)]];
         all.extend((2..20).map(hostile));
-        let question = Question::Names {
+        let question = WorkerRequest::Names {
             image: ImageKey { file: key(), path: None, view: 0, user: None },
             addresses: vec![0; all.len()],
         };
-        let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &["note".into()], 5))).unwrap();
+        let bytes = postcard::to_stdvec(&WorkerReply::Names(NameList::of(&all, &["note".into()], 5))).unwrap();
         assert!(bytes.len() <= question.max_answer(&key()), "{}", bytes.len());
-        let Answer::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };
+        let WorkerReply::Names(names) = postcard::from_bytes(&bytes).unwrap() else { unreachable!() };
         let (functions, _) = names.check(all.len()).unwrap();
         assert_eq!(functions[0], all[0]);
         assert!(functions[1..].iter().any(Vec::is_empty));
@@ -381,30 +381,30 @@ mod tests {
 
     #[test]
     fn an_answer_is_bounded_by_its_question() {
-        let of_size = |size| Question::Headers { debug: false }.max_answer(&FileKey { size, ..key() });
+        let of_size = |size| WorkerRequest::Headers { debug: false }.max_answer(&FileKey { size, ..key() });
         assert_eq!(of_size(100), HEADERS_BYTES + 100 * limits::MAX_COMPRESSION_RATIO as usize);
         assert_eq!(of_size(u64::MAX), HEADERS_BYTES + limits::MAX_UNWIND_BYTES as usize);
         let bytes = b"1 1 a\n".repeat(1000);
         let parser = Parser::PerfMap { skipping: false };
         let parsed = ccsd_symbolizer::jit::parse(parser, &bytes);
-        let answer = postcard::to_stdvec(&Answer::Code(parsed)).unwrap();
-        let most = Question::Code { parser, bytes }.max_answer(&key());
+        let answer = postcard::to_stdvec(&WorkerReply::Code(parsed)).unwrap();
+        let most = WorkerRequest::Code { parser, bytes }.max_answer(&key());
         assert!(answer.len() <= most && most < 200_000, "{} {most}", answer.len());
     }
 
     #[test]
     fn any_bytes_are_an_answer_or_an_error() {
         let all = vec![vec![function("inner", true), function("outer", false)]; 3];
-        let bytes = postcard::to_stdvec(&Answer::Names(Names::of(&all, &[], 5))).unwrap();
+        let bytes = postcard::to_stdvec(&WorkerReply::Names(NameList::of(&all, &[], 5))).unwrap();
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut damaged = bytes.clone();
                 damaged[at] = value;
-                if let Ok(Answer::Names(names)) = postcard::from_bytes(&damaged) {
+                if let Ok(WorkerReply::Names(names)) = postcard::from_bytes(&damaged) {
                     let _ = names.check(3);
                 }
             }
-            assert!(postcard::from_bytes::<Answer>(&bytes[..at]).is_err());
+            assert!(postcard::from_bytes::<WorkerReply>(&bytes[..at]).is_err());
         }
     }
 }

@@ -14,7 +14,7 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Headers, Symbols};
 use hashbrown::HashMap;
 
 use crate::client::{NoAnswer, Usage, Worker};
-use crate::message::{Answer, FileKey, ImageKey, MAX_ADDRESSES, Nonsense, Question};
+use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, WorkerRequest};
 
 /// Files remembered that are open somewhere in this process. What is not open any more is forgotten at each doubling.
 const SWEEP_AT: usize = 256;
@@ -96,9 +96,9 @@ pub fn open_debug(file: File) -> Option<ElfFile> {
 /// Parses the next bytes of a perf map or jitdump. `None` if it cannot be had, now or ever: `key` tells the file.
 pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed> {
     let Some(reader) = READER.get() else { return Some(jit::parse(parser, bytes)) };
-    let question = Question::Code { parser, bytes: bytes.to_vec() };
+    let question = WorkerRequest::Code { parser, bytes: bytes.to_vec() };
     let check = |answer| match answer {
-        Answer::Code(parsed) => Ok(parsed),
+        WorkerReply::Code(parsed) => Ok(parsed),
         _ => Err(Nonsense("no code")),
     };
     reader.worker.ask(key, &question, None, |_| Vec::new(), check).ok()
@@ -137,27 +137,27 @@ impl Reader {
             return Ok(None);
         }
         let check = |answer| match answer {
-            Answer::Headers(headers) => Ok(headers),
+            WorkerReply::Headers(headers) => Ok(headers),
             _ => Err(Nonsense("no headers")),
         };
-        let nothing = |_: &Answer| Vec::new();
-        self.worker.ask(key, &Question::Headers { debug }, Some(file), nothing, check).map(Result::ok)
+        let nothing = |_: &WorkerReply| Vec::new();
+        self.worker.ask(key, &WorkerRequest::Headers { debug }, Some(file), nothing, check).map(Result::ok)
     }
 }
 
 /// The names of one image's functions; see [`Symbols`].
 #[derive(Debug)]
-pub struct Names(Source);
+pub struct Names(NamesSource);
 
 #[derive(Debug)]
-enum Source {
+enum NamesSource {
     Here(Box<Symbols>),
-    Worker(Box<Asked>),
+    Worker(Box<RemoteNames>),
 }
 
 /// An image whose names a worker has.
 #[derive(Debug)]
-struct Asked {
+struct RemoteNames {
     reader: &'static Reader,
     image: Arc<ElfFile>,
     key: ImageKey,
@@ -191,11 +191,11 @@ impl Names {
         };
         Names(match asked() {
             Some((reader, key)) => {
-                let asked = Asked { reader, image, key, finder, notes: Vec::new(), given_up: false, cpu_ns: 0 };
-                Source::Worker(Box::new(asked))
+                let asked = RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up: false, cpu_ns: 0 };
+                NamesSource::Worker(Box::new(asked))
             }
             // In no file (the vdso, which is the kernel's), or nobody else is to read it.
-            None => Source::Here(Box::new(Symbols::new(image, finder))),
+            None => NamesSource::Here(Box::new(Symbols::new(image, finder))),
         })
     }
 
@@ -204,8 +204,8 @@ impl Names {
     #[must_use]
     pub fn within(self, bytes: u64) -> Names {
         Names(match self.0 {
-            Source::Here(symbols) => Source::Here(Box::new(symbols.within(bytes))),
-            worker @ Source::Worker(_) => worker,
+            NamesSource::Here(symbols) => NamesSource::Here(Box::new(symbols.within(bytes))),
+            worker @ NamesSource::Worker(_) => worker,
         })
     }
 
@@ -213,15 +213,15 @@ impl Names {
     #[must_use]
     pub fn batch(&self) -> usize {
         match &self.0 {
-            Source::Here(_) => 1,
-            Source::Worker(_) => MAX_ADDRESSES,
+            NamesSource::Here(_) => 1,
+            NamesSource::Worker(_) => MAX_ADDRESSES,
         }
     }
 
     /// The functions at each of these addresses, at most [`Names::batch`]; see [`Symbols::resolve`].
     pub fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
         match &mut self.0 {
-            Source::Here(symbols) => {
+            NamesSource::Here(symbols) => {
                 let mut resolve = |&address| {
                     let mut functions = Vec::new();
                     symbols.resolve(address, &mut functions);
@@ -229,7 +229,7 @@ impl Names {
                 };
                 (addresses.iter().map(&mut resolve).collect(), Told::Known)
             }
-            Source::Worker(asked) => asked.resolve(addresses),
+            NamesSource::Worker(asked) => asked.resolve(addresses),
         }
     }
 
@@ -237,8 +237,8 @@ impl Names {
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         match &self.0 {
-            Source::Here(symbols) => symbols.held_bytes(),
-            Source::Worker(_) => 0,
+            NamesSource::Here(symbols) => symbols.held_bytes(),
+            NamesSource::Worker(_) => 0,
         }
     }
 
@@ -246,8 +246,8 @@ impl Names {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         match &self.0 {
-            Source::Here(symbols) => symbols.notes(),
-            Source::Worker(asked) => &asked.notes,
+            NamesSource::Here(symbols) => symbols.notes(),
+            NamesSource::Worker(asked) => &asked.notes,
         }
     }
 
@@ -255,8 +255,8 @@ impl Names {
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         match &self.0 {
-            Source::Here(_) => 0,
-            Source::Worker(asked) => asked.cpu_ns,
+            NamesSource::Here(_) => 0,
+            NamesSource::Worker(asked) => asked.cpu_ns,
         }
     }
 }
@@ -265,18 +265,18 @@ impl Names {
 const GIVEN_UP: &str =
     "its functions had no names for some time: the process that reads images did not survive it, or found no end";
 
-impl Asked {
+impl RemoteNames {
     fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
         let nothing = || vec![Vec::new(); addresses.len()];
-        let question = Question::Names { image: self.key.clone(), addresses: addresses.to_vec() };
+        let question = WorkerRequest::Names { image: self.key.clone(), addresses: addresses.to_vec() };
         let (image, finder) = (&self.image, &self.finder);
-        let want = |wanted: &Answer| match wanted {
-            Answer::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
-            Answer::WantFiles(path) => finder.open_for_other(Path::new(std::ffi::OsStr::from_bytes(path))),
+        let want = |wanted: &WorkerReply| match wanted {
+            WorkerReply::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
+            WorkerReply::WantFiles(path) => finder.open_for_other(Path::new(std::ffi::OsStr::from_bytes(path))),
             _ => Vec::new(),
         };
         let check = |answer| match answer {
-            Answer::Names(names) => {
+            WorkerReply::Names(names) => {
                 let cpu_ns = names.cpu_ns;
                 Ok((names.check(addresses.len())?, cpu_ns))
             }

@@ -16,7 +16,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::client::QUICK;
 use crate::images::{Asker, Images};
-use crate::message::{Answer, ImageKey, MAX_ADDRESSES, Names, Question};
+use crate::message::{ImageKey, MAX_ADDRESSES, NameList, WorkerReply, WorkerRequest};
 use crate::sandbox::{self, SandboxError};
 use crate::wire::Channel;
 
@@ -81,7 +81,7 @@ pub fn serve() -> Result<Infallible, ServeError> {
         let body = move || {
             ready.wait();
             ready.wait();
-            let served = catch_unwind(AssertUnwindSafe(|| Connection { channel, images }.serve()));
+            let served = catch_unwind(AssertUnwindSafe(|| ServedConnection { channel, images }.serve()));
             // Whatever it was: the daemon starts another one, if it is there.
             std::process::exit(if served.is_ok() { 0 } else { PANICKED });
         };
@@ -91,7 +91,7 @@ pub fn serve() -> Result<Infallible, ServeError> {
     ready.wait();
     sandbox::filter_system_calls()?;
     ready.wait();
-    control.send(&Answer::Ready, &[])?;
+    control.send(&WorkerReply::Ready, &[])?;
     // The other end is closed when the daemon ends, however it does.
     let _ = control.receive_files(&mut buffer, MAX_QUESTION, None);
     std::process::exit(0);
@@ -118,7 +118,7 @@ fn is_socket(fd: &OwnedFd) -> bool {
 }
 
 /// One connection. Its questions are answered one after the other.
-struct Connection {
+struct ServedConnection {
     channel: Arc<Channel>,
     images: Arc<Images>,
 }
@@ -129,7 +129,7 @@ struct Daemon(Arc<Channel>);
 
 impl Daemon {
     /// What the daemon gives of what is wanted. Where it does not, it has lost its patience, and the process is about to end.
-    fn want(&self, want: &Answer) -> Vec<File> {
+    fn want(&self, want: &WorkerReply) -> Vec<File> {
         let mut buffer = Vec::new();
         let files = self.0.send(want, &[]).and_then(|()| self.0.receive_files(&mut buffer, MAX_QUESTION, None));
         files.ok().flatten().unwrap_or_default()
@@ -138,17 +138,17 @@ impl Daemon {
 
 impl OpenFiles for Daemon {
     fn open(&self, path: &Path) -> Vec<File> {
-        self.want(&Answer::WantFiles(path.as_os_str().as_encoded_bytes().to_vec()))
+        self.want(&WorkerReply::WantFiles(path.as_os_str().as_encoded_bytes().to_vec()))
     }
 }
 
 impl Asker for Daemon {
     fn image_file(&self) -> Option<File> {
-        self.want(&Answer::WantImage).pop()
+        self.want(&WorkerReply::WantImage).pop()
     }
 }
 
-impl Connection {
+impl ServedConnection {
     /// Until the daemon has gone.
     fn serve(self) {
         let mut buffer = Vec::new();
@@ -163,10 +163,12 @@ impl Connection {
             };
             let Ok(question) = postcard::from_bytes(&buffer) else { return };
             let answered = match question {
-                Question::Headers { debug } => self.headers(debug, files),
-                Question::Names { image, addresses } => self.names(&image, &addresses),
-                Question::Code { parser, bytes } => self.channel.send(&Answer::Code(jit::parse(parser, &bytes)), &[]),
-                Question::Files | Question::Begin => return,
+                WorkerRequest::Headers { debug } => self.headers(debug, files),
+                WorkerRequest::Names { image, addresses } => self.names(&image, &addresses),
+                WorkerRequest::Code { parser, bytes } => {
+                    self.channel.send(&WorkerReply::Code(jit::parse(parser, &bytes)), &[])
+                }
+                WorkerRequest::Files | WorkerRequest::Begin => return,
             };
             if answered.is_err() {
                 return;
@@ -178,7 +180,7 @@ impl Connection {
         let Some(file) = files.into_iter().next() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let elf = if debug { ElfFile::open_debug(file) } else { ElfFile::open(file) };
         let headers = elf.map(|elf| Headers::of(&elf)).map_err(|error| error.to_string());
-        self.channel.send(&Answer::Headers(headers), &[])
+        self.channel.send(&WorkerReply::Headers(headers), &[])
     }
 
     fn names(&self, image: &ImageKey, addresses: &[u64]) -> io::Result<()> {
@@ -190,8 +192,8 @@ impl Connection {
             .images
             .functions(image, addresses, &daemon)
             .unwrap_or_else(|| (vec![Vec::new(); addresses.len()], Vec::new()));
-        let names = Names::of(&functions, &notes, thread_cpu_ns().saturating_sub(began));
-        self.channel.send(&Answer::Names(names), &[])
+        let names = NameList::of(&functions, &notes, thread_cpu_ns().saturating_sub(began));
+        self.channel.send(&WorkerReply::Names(names), &[])
     }
 }
 

@@ -81,7 +81,7 @@ impl Client {
     fn take_one(&mut self, fixture: &Fixture) -> bool {
         let shared = Arc::clone(&self.reader.shared);
         let mut found = self.reader.look(&mut shared.state());
-        if matches!(found, Found::Nothing) {
+        if matches!(found, Fetched::Nothing) {
             fixture.readers.serve(&fixture.replica);
             found = self.reader.look(&mut shared.state());
         }
@@ -224,13 +224,13 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
     fixture.interval(10);
     let mut first = Client::new(&fixture, true);
     let shared = Arc::clone(&fixture.readers.shared);
-    assert!(matches!(first.reader.look(&mut shared.state()), Found::Nothing));
+    assert!(matches!(first.reader.look(&mut shared.state()), Fetched::Nothing));
     fixture.readers.serve(&fixture.replica);
     // Its client takes it in slowly.
-    let Found::Snapshot(slowly) = first.reader.look(&mut shared.state()) else { panic!("no snapshot") };
+    let Fetched::Snapshot(slowly) = first.reader.look(&mut shared.state()) else { panic!("no snapshot") };
     fixture.interval(10);
     let mut second = Client::new(&fixture, true);
-    let Found::Snapshot(same) = second.reader.look(&mut shared.state()) else { panic!("no snapshot") };
+    let Fetched::Snapshot(same) = second.reader.look(&mut shared.state()) else { panic!("no snapshot") };
     assert!(Arc::ptr_eq(&slowly, &same));
     same.apply(&mut second.profile);
     assert_eq!(second.take(&fixture), [0, 1, 0]);
