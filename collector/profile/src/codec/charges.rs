@@ -321,6 +321,7 @@ mod tests {
             thread: ThreadId(0),
             context: ContextId(context),
             line: LineId::UNKNOWN,
+            route: RouteId::EMPTY,
             samples: 1,
         };
         let update = Update { charges: vec![place(2), place(3)], weights: vec![5, 5], ..Update::default() };
@@ -328,9 +329,9 @@ mod tests {
         put_charges(&mut bytes, &mut PlaceNumbers::default(), &update, 1);
         let mut places = Vec::new();
         let (read, ..) = charges(&mut Cursor::new(&bytes), &mut places, 1).unwrap();
-        assert_eq!((read, &places[..]), (update.charges, &[(2, 0), (3, 0)][..]));
+        assert_eq!((read, &places[..]), (update.charges, &[(2, 0, 0), (3, 0, 0)][..]));
         // Memory that is zero and never touched.
-        let mut full = vec![(0, 0); MAX_PLACES - 1];
+        let mut full = vec![(0, 0, 0); MAX_PLACES - 1];
         let refused = charges(&mut Cursor::new(&bytes), &mut full, 1);
         assert_eq!((refused, full.len()), (Err("more places than a generation may have"), MAX_PLACES - 1));
     }
