@@ -44,7 +44,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         let own_file = names.file(node.function);
         let (image, function) = (names.image(node.function), names.function(node.function));
         writeln!(out, "ob={image}\nfl={own_file}\nfn={function}")?;
-        for line in lines.get(&node.function).into_iter().flatten().filter(|line| line.samples > 0 || line.weight > 0) {
+        // A line that only calls is there, too: readers show the source around the lines that are listed.
+        for line in lines.get(&node.function).into_iter().flatten() {
             let number = if line.line == 0 { declared } else { line.line };
             // A body that the function includes from another file.
             let elsewhere = line.line > 0 && !line.file.is_empty() && sanitise(&line.file) != own_file;

@@ -1,0 +1,185 @@
+//! Lines of callers: a line costs what it calls, and every reader of a profile says the same of it.
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::fixture::build;
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::statistics::assert_share;
+use ccsd_tests::suite::{CC, CXX, GO, Need, Suite};
+use serde_json::Value;
+
+const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
+
+/// Lines of the fixture by the words of their comments, and how many of 100 units they cost with all that they call.
+const LINES: [(&str, &str, u32); 14] = [
+    ("main", "main directly", 40),
+    ("main", "main through", 20),
+    ("main", "main recursive", 20),
+    ("main", "main even", 20),
+    ("directly", "direct, first", 10),
+    ("directly", "direct, second", 30),
+    ("through", "through, first", 5),
+    ("through", "through, second", 15),
+    ("inlined", "inlined", 20),
+    ("recursive", "recursion", 20),
+    ("recursive", "recursion ends", 20),
+    ("even", "even works", 10),
+    ("even", "even calls", 15),
+    ("odd", "odd works", 10),
+];
+
+/// Weights of lines.
+type Lines = BTreeMap<u32, u64>;
+
+fn source() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/callsites.h");
+    fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The number of the line with this comment.
+fn line_of(comment: &str) -> u32 {
+    let comment = format!("/* {comment} */");
+    source().iter().position(|line| line.contains(&comment)).unwrap() as u32 + 1
+}
+
+fn record(name: &str) -> Recorded {
+    let program = build(name, &["-O2", "-g"]);
+    let recorded = Record::new(&program, &[]).run();
+    recorded.assert_whole().assert_complete();
+    recorded
+}
+
+/// What `annotate` says of a function: the total of each line.
+fn annotated(recorded: &Recorded, function: &str, options: &[&str]) -> Lines {
+    let ended = Ended::of(ccsd(["annotate", function, "--json"]).args(options).arg(&recorded.file));
+    assert!(ended.status.success(), "{ended:?}");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let functions = document["functions"].as_array().unwrap().iter();
+    lines_of(functions.flat_map(|it| it["files"].as_array().unwrap()).flat_map(|it| it["lines"].as_array().unwrap()))
+}
+
+fn lines_of<'a>(rows: impl Iterator<Item = &'a Value>) -> Lines {
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
+    let rows = rows.map(|row| (number(row, "line") as u32, number(row, "inherited_weight")));
+    rows.filter(|&(line, weight)| line > 0 && weight > 0).collect()
+}
+
+/// The same in `report --view lines`.
+fn reported(recorded: &Recorded, function: &str) -> Lines {
+    let ended = Ended::of(ccsd(["report", "--view", "lines", "--json", "-n", "0", "--min", "0"]).arg(&recorded.file));
+    assert!(ended.status.success(), "{ended:?}");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let functions = document["lines"]["functions"].as_array().unwrap().iter();
+    let is_it = |it: &&Value| it["name"].as_str().unwrap().split('(').next() == Some(function);
+    lines_of(functions.filter(is_it).flat_map(|it| it["lines"].as_array().unwrap()))
+}
+
+fn export(recorded: &Recorded, format: &str) -> PathBuf {
+    let file = recorded.dir.path().join(format);
+    let ended = Ended::of(ccsd(["export", format, "-o"]).arg(&file).arg(&recorded.file));
+    assert!(ended.status.success(), "{ended:?}");
+    file
+}
+
+/// What callgrind_annotate shows of lines of the fixture: what ran there, and each call.
+fn callgrind(recorded: &Recorded) -> Lines {
+    let mut command = Command::new("callgrind_annotate");
+    command
+        .args(["--threshold=100", "--show-percs=no", "--auto=yes", "--context=100"])
+        .arg(export(recorded, "callgrind"));
+    let ended = Ended::of(&mut command);
+    assert!(ended.status.success(), "{ended:?}");
+    let shown = ended.stdout.lines().skip_while(|it| !(it.contains("source: ") && it.ends_with("callsites.h")));
+    let shown = shown.skip(4).take_while(|line| !line.starts_with("-----"));
+    let mut lines = Lines::new();
+    let mut number = 0;
+    for line in shown.filter(|line| !line.is_empty() && !line.starts_with("-- line")) {
+        let (cost, rest) = line.trim_start().split_once(' ').unwrap_or((line.trim_start(), ""));
+        let is_call = rest.trim_start().starts_with("=> ");
+        number += u32::from(!is_call);
+        *lines.entry(number).or_default() += cost.replace(',', "").replace('.', "0").parse::<u64>().expect(line);
+    }
+    lines
+}
+
+/// What pprof says that the lines of a function cost.
+fn pprof(recorded: &Recorded, function: &str) -> Lines {
+    let args = ["tool", "pprof", "-top", "-lines", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
+    let ended = Ended::of(Command::new("go").args(args).arg(export(recorded, "pprof")));
+    assert!(ended.status.success(), "{ended:?}");
+    let rows = ended.stdout.lines().skip_while(|line| !line.trim_start().starts_with("flat ")).skip(1);
+    let rows = rows.filter_map(|row| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let line = words.last()?.rsplit_once(':')?.1.parse().ok()?;
+        let is_it = words.get(5)?.split('(').next() == Some(function);
+        is_it.then(|| (line, words[3].trim_end_matches("ns").parse::<u64>().unwrap()))
+    });
+    rows.collect()
+}
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("c", &[CC], || costs(&record("callsites.c")))
+        .test("cpp", &[CXX], || costs(&record("callsites.cpp")))
+        .test("readers_agree", &[CC, GO, ANNOTATE], || {
+            let recorded = record("callsites.c");
+            let lines = callgrind(&recorded);
+            for (function, comment, _) in LINES {
+                let line = line_of(comment);
+                let expected = annotated(&recorded, function, &[])[&line];
+                assert_eq!(reported(&recorded, function)[&line], expected, "{comment}");
+                // Recursion is folded in both: only the latest activation of a function has its line.
+                if !["recursion", "even calls"].contains(&comment) {
+                    assert_eq!(pprof(&recorded, function).get(&line), Some(&expected), "{comment}");
+                    assert_eq!(lines.get(&line), Some(&expected), "{comment}");
+                }
+            }
+        })
+        .test("what_is_selected", &[CC], || {
+            let recorded = record("callsites.c");
+            // What a hidden function spent counts in the line that called it.
+            let ended = Ended::of(ccsd(["annotate", "directly", "--json", "--hide", "work"]).arg(&recorded.file));
+            let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+            let rows = document["functions"][0]["files"][0]["lines"].as_array().unwrap();
+            let second = rows.iter().find(|row| row["line"] == line_of("direct, second")).unwrap();
+            let own = second["weight"].as_u64().unwrap();
+            assert!(own > 0 && own <= second["inherited_weight"].as_u64().unwrap(), "{second}");
+            // Only what is below a function, only a part of the time.
+            let main = line_of("main directly");
+            let all = annotated(&recorded, "main", &[]);
+            assert_eq!(annotated(&recorded, "main", &["--focus", "directly"]), Lines::from([(main, all[&main])]));
+            assert!(!annotated(&recorded, "main", &["--ignore", "directly"]).contains_key(&main));
+            let half = format!("+{}ms", recorded.profile.accounting().duration_ns / 2_000_000);
+            // There may be nothing of it in one of the parts.
+            let parts = ["--since", "--until"].map(|option| {
+                let there = Ended::of(ccsd(["annotate", "main", option, &half]).arg(&recorded.file)).status.success();
+                if there { annotated(&recorded, "main", &[option, &half]) } else { Lines::new() }
+            });
+            let sum = |line: u32| parts.iter().filter_map(|part| part.get(&line)).sum::<u64>();
+            all.iter().for_each(|(&line, &weight)| assert_eq!(sum(line), weight, "{line}"));
+        })
+        .run()
+}
+
+/// Asserts that every line costs what it calls.
+fn costs(recorded: &Recorded) {
+    let samples = recorded.sampled().total.samples;
+    let weight = recorded.sampled().total.weight;
+    let calibrated = recorded.samples("calibrate").inherited;
+    for (function, comment, units) in LINES {
+        let lines = annotated(recorded, function, &[]);
+        let line = lines.get(&line_of(comment)).copied().unwrap_or_else(|| panic!("no {comment} in {lines:?}"));
+        let found = line * samples / weight;
+        assert_share(comment, found, samples - calibrated, f64::from(units) / 100.0, 0.1);
+    }
+    let text = Ended::of(ccsd(["annotate", "main"]).arg(&recorded.file)).stdout;
+    let row = text.lines().find(|line| line.contains("/* main directly */")).unwrap();
+    assert!(row.contains("directly(unit);") && text.contains("main ("), "{text}");
+    assert!(!text.contains("no lines of calls"), "{text}");
+}
