@@ -182,11 +182,13 @@ pub enum Command {
     Diff(DiffArgs),
     /// Show source code with the time of each line
     ///
-    /// Shows the source of a function with the self time of each line.
+    /// Shows the source of a function with the total time of each line, with all that it calls, and its self time.
+    ///
+    /// The total of a line is that of the samples in which the function was at this line. Each counts once, so the lines of
+    /// a recursive function may have more together than the function.
     ///
     /// Source files are read from the paths in the debug information, or as --source-root and --substitute say. A missing
-    /// file, or one that changed after the profile was taken, is reported. Lines are those of the innermost function of
-    /// each sample; a profile has neither the lines of calls nor addresses.
+    /// file, or one that changed after the profile was taken, is reported. A profile has no addresses within functions.
     #[command(after_long_help = ANNOTATE_EXAMPLES)]
     Annotate(AnnotateArgs),
     /// Write a profile in another tool's format

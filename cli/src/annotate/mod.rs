@@ -272,7 +272,12 @@ fn annotated(
 fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly, Failure> {
     let centre = profile.cost_centre(function.function);
     let found = match centre.and_then(|centre| Some((centre, profile.image(centre.image)?))) {
-        Some((centre, image)) => assembly::of(centre, image, &function.lines),
+        Some((centre, image)) => {
+            // Instructions have the cost of what ran in their line.
+            let ran = |line: &&LineRow| line.samples > 0 || line.weight > 0;
+            let lines: Vec<LineRow> = function.lines.iter().filter(ran).cloned().collect();
+            assembly::of(centre, image, &lines)
+        }
         None => Err("the profile does not say where it is".to_owned()),
     };
     found.map_err(|why| Failure::bad_request(anyhow!("no instructions of {}: {why}", sanitise(&function.name))))

@@ -29,7 +29,7 @@ pub enum View {
     Butterfly,
     /// The most expensive chains of calls
     Hot,
-    /// Source lines with their time, by function
+    /// Source lines of each function with their total and self time
     Lines,
     /// Processes and their threads
     Threads,

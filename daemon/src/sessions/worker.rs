@@ -126,7 +126,8 @@ fn replica_limits(memory: u64) -> Limits {
     let each = usize::try_from(memory / 8).unwrap_or(usize::MAX);
     let limits = Limits::reading();
     let (context_bytes, charge_bytes) = (limits.context_bytes.min(each), limits.charge_bytes.min(each));
-    Limits { context_bytes, charge_bytes, ..limits }
+    let route_bytes = limits.route_bytes.min(each / 2);
+    Limits { context_bytes, charge_bytes, route_bytes, ..limits }
 }
 
 /// Opens the events, within what the owner may do.
@@ -158,7 +159,9 @@ fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard, u64), Refusal
 fn bound(limits: &mut Limits, bytes: usize) {
     // Contexts, charges and names, each twice, and as much for all the rest.
     let each = bytes / 8;
-    for budget in [&mut limits.context_bytes, &mut limits.charge_bytes, &mut limits.string_bytes] {
+    let budgets =
+        [&mut limits.context_bytes, &mut limits.charge_bytes, &mut limits.route_bytes, &mut limits.string_bytes];
+    for budget in budgets {
         *budget = each.min(*budget);
     }
 }

@@ -13,13 +13,12 @@
 //!
 //! One update is one record (but for the very large, see [`Encoder::write`]), so what is read of a cut file is always the profile at the end of some interval: no charge
 //! without its context, no accounting without its charges. Numbers are LEB128 varints, signed ones zigzag first. File
-//! names are kept in a store that grows from record to record; other strings occur once anyway. Contexts are written
-//! as distance to their parent and function, charges column by column ([`charges`]); the weight of a charge is left out
+//! names are kept in a store that grows from record to record; other strings occur once anyway. Contexts and routes are written
+//! as distance to their parent and what was pushed, charges column by column ([`charges`]); the weight of a charge is left out
 //! where it is its number of samples times the usual weight of one, as with every fixed-period event, and its sum of squared
 //! weights where its samples weigh the same. What is written of an update is deflated ([`body`]).
 //!
-//! A death by a signal is a record of its own (128), before that of the update that it belongs to. Type 129 is kept for the
-//! lines of call sites, for each frame of a context; nothing writes it yet.
+//! A death by a signal is a record of its own (128), before that of the update that it belongs to.
 //!
 //! The number of updates in a file is bounded, however long the recording is: from [`MAX_INTERVALS`] on, neighbouring updates
 //! are merged ([`coarsen()`]), and the shorter file replaces the longer one. It decodes to the same profile, with coarser
