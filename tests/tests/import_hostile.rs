@@ -87,7 +87,7 @@ fn main() -> ExitCode {
             for pid in 8..200_008 {
                 records.extend(record(7, &words32(&[pid, 7, pid, 7, 0, 0])));
             }
-            made(records);
+            let _ = made(records);
         })
         .test("mappings_that_many_children_copy", &[CC, PERF, PRLIMIT], || {
             let mut records = Vec::new();
@@ -99,11 +99,27 @@ fn main() -> ExitCode {
                 records.extend(record(7, &words32(&[pid, 7, pid, 7, 0, 0])));
                 records.extend(record(4, &words32(&[pid, 7, pid, 7, 0, 0])));
             }
-            made(records);
+            let _ = made(records);
+        })
+        .test("more_threads_than_there_is_room_for", &[CC, PERF, PRLIMIT], || {
+            // Threads of one process, and processes; all their samples count.
+            for process in [Some(6), None] {
+                let sample = |thread: u32| {
+                    let address = 0x1000u64.to_le_bytes();
+                    record(9, &[&address[..], &words32(&[process.unwrap_or(thread), thread])].concat())
+                };
+                let ended = made((8..250_008).flat_map(sample).collect());
+                assert!(ended.stdout.contains(" 250,001 received"), "{}", ended.stdout);
+                assert!(
+                    ended.stdout.contains("there was no room for a mapping, thread or process"),
+                    "{}",
+                    ended.stdout
+                );
+            }
         })
         .test("many_small_records_without_rounds", &[CC, PERF, PRLIMIT], || {
             // 64 MB of records of 8 bytes.
-            made(record(5, &[]).repeat(8 << 20));
+            let _ = made(record(5, &[]).repeat(8 << 20));
         })
         .run()
 }
@@ -120,7 +136,7 @@ fn record(kind: u32, body: &[u8]) -> Vec<u8> {
 }
 
 /// Imports a recording with these records, whose last is a sample.
-fn made(records: Vec<u8>) {
+fn made(records: Vec<u8>) -> Ended {
     // TID and IP, no more.
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let mut attribute = words(&[1 | 136 << 32, 0, 1_000_000, 3, 0, 0]);
@@ -135,6 +151,7 @@ fn made(records: Vec<u8>) {
     let dir = scratch();
     let ended = import(&dir, &bytes);
     assert!(ended.status.success(), "{ended:?}");
+    ended
 }
 
 /// A file of `perf record`.

@@ -36,7 +36,6 @@ use crate::perf::layout::Layout;
 use crate::perf::record::{OTHERS, Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
-use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
 use choice::Choice;
 use header::{Attribute, Header};
@@ -310,6 +309,10 @@ impl<'a> Import<'a> {
             (self.first_time, self.updated) = (Some(time), time);
         }
         self.last_time = time;
+        for ended in self.table.take_ended() {
+            self.remembered = self.remembered.saturating_sub(ended.remembered);
+            self.batch.items.extend(ended.key.map(Item::ThreadEnd));
+        }
         let Some((thread, process, images)) = self.table.thread(pid, tid) else {
             self.malformed += 1;
             return;
@@ -342,18 +345,20 @@ impl<'a> Import<'a> {
                     stack: Bytes::new(stack),
                     stack_full: stack.len() >= self.stack_bytes,
                 };
-                let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
-                let before = thread.shadow.remembered();
+                let goroutines = process.goroutines.get_or_insert_default();
+                let target = Target { mappings: &mut process.mappings, goroutines, images };
+                let before = thread.remembered();
+                let shadow = thread.shadow.get_or_insert_default();
                 let room = self.remembered < MAX_REMEMBERED;
-                let found = self.unwinder.unwind(&one, target, &mut thread.shadow, room, &mut self.frames);
-                self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(before);
+                let found = self.unwinder.unwind(&one, target, shadow, room, &mut self.frames);
+                self.remembered = (self.remembered + thread.remembered()).saturating_sub(before);
                 (found.root, found.common, found.gap)
             }
             _ => {
                 self.by_frame_pointers += u64::from(!chain.is_alone);
                 // The next one has nothing in common with what the aggregator has seen last.
-                self.remembered = self.remembered.saturating_sub(thread.shadow.remembered());
-                thread.shadow = ShadowStack::default();
+                self.remembered = self.remembered.saturating_sub(thread.remembered());
+                thread.shadow = None;
                 self.frames.clear();
                 self.frames.extend(chain.kernel_frames());
                 self.frames.extend(chain.user_addresses().map(|address| match process.mappings.find(address) {
@@ -373,7 +378,7 @@ impl<'a> Import<'a> {
             items.push(Item::Image(image.clone()));
             self.announced_images += 1;
         }
-        items.extend(Table::announce(thread, process, pid as u32, tid as u32).into_iter().flatten());
+        items.extend(Table::announce(thread, process, pid, tid).into_iter().flatten());
         self.batch.frames.extend_from_slice(&self.frames);
         let frames = self.frames.len() as u32;
         let (&first, further) = weights.split_first_chunk::<MAX_METRICS>().unwrap_or((&[0; MAX_METRICS], &[]));

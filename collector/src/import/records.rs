@@ -50,10 +50,10 @@ type Key = (Option<u64>, u64);
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Pending {
     key: Key,
-    event: usize,
+    event: u32,
     kind: u32,
     misc: u16,
-    body: Vec<u8>,
+    body: Box<[u8]>,
 }
 
 /// The records.
@@ -148,8 +148,9 @@ impl Records {
         }
         let Some(Reverse(record)) = self.pending.pop() else { return self.failure.take().map_or(Ok(None), Err) };
         self.pending_bytes = self.pending_bytes.saturating_sub(record.body.len() + RECORD_BYTES);
-        self.current = record.body;
-        let Some(&(info, reads)) = self.infos.get(record.event) else { return Ok(None) };
+        self.current = record.body.into_vec();
+        let event = record.event as usize;
+        let Some(&(info, reads)) = self.infos.get(event) else { return Ok(None) };
         self.counters.clear();
         if RecordType(record.kind) == RecordType::SAMPLE && reads.cut(&mut self.current, &mut self.counters).is_none() {
             // The parser finds no sense in it.
@@ -158,7 +159,7 @@ impl Records {
         }
         let raw =
             RawEventRecord::new(RecordType(record.kind), record.misc, RawData::from(self.current.as_slice()), info);
-        Ok(Some(Record { event: record.event, counters: &self.counters, raw, events: &self.events }))
+        Ok(Some(Record { event, counters: &self.counters, raw, events: &self.events }))
     }
 
     /// Reads one record.
@@ -196,6 +197,6 @@ impl Records {
         self.number += 1;
         self.last = self.last.max(key);
         self.pending_bytes += body.len() + RECORD_BYTES;
-        self.pending.push(Reverse(Pending { key, event, kind, misc, body }));
+        self.pending.push(Reverse(Pending { key, event: event as u32, kind, misc, body: body.into() }));
     }
 }

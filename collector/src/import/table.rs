@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::rc::Rc;
 
 use linux_perf_event_reader::{CommOrExecRecord, CpuMode, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord};
 
@@ -20,8 +21,13 @@ const MAX_MAPPINGS: usize = 4 << 20;
 const MAX_COPIED: usize = 1 << 28;
 /// Bytes of a name; the kernel has 16. Children have those of their parents.
 const MAX_NAME: usize = 64;
-/// Processes and threads at a time. A kernel has at most four million.
-const MAX_THREADS: usize = 1 << 20;
+/// Processes at a time, and threads: as many as a profile tells apart, but for those that would double the tables.
+const MAX_THREADS: usize = 7 << 15;
+/// Files of mappings: as many as a profile has images.
+const MAX_FILES: usize = 1 << 14;
+/// The number of the process, and of the thread, that samples count for whose own found no room. No process has it.
+const OTHER: i32 = -2;
+const OTHER_NAME: &str = "[other]";
 /// Files that are named as not to be had.
 const MAX_NAMED: usize = 3;
 /// `PROT_EXEC`
@@ -33,12 +39,12 @@ pub struct Process {
     key: ProcessKey,
     parent: Option<ProcessKey>,
     exec_generation: u32,
-    name: String,
+    name: Rc<str>,
     announced: bool,
     /// Its code.
     pub mappings: Mappings,
-    /// Its goroutines.
-    pub goroutines: Goroutines,
+    /// Its goroutines; most have none.
+    pub goroutines: Option<Box<Goroutines>>,
 }
 
 /// A thread.
@@ -47,16 +53,33 @@ pub struct Thread {
     /// Which.
     pub key: ThreadKey,
     pid: i32,
-    name: String,
+    name: Rc<str>,
     announced: bool,
-    /// Its last stack.
-    pub shadow: ShadowStack,
+    /// Its last stack, if stacks are unwound here.
+    pub shadow: Option<Box<ShadowStack>>,
+}
+
+impl Thread {
+    /// Frames of its last stack that are remembered.
+    pub fn remembered(&self) -> usize {
+        self.shadow.as_ref().map_or(0, |shadow| shadow.remembered())
+    }
+}
+
+/// A thread that has ended, or begun anew under another key.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its key, if it was announced.
+    pub key: Option<ThreadKey>,
+    /// Frames that were remembered of it.
+    pub remembered: usize,
 }
 
 /// All of them.
 pub struct Table {
     processes: HashMap<i32, Process>,
     threads: HashMap<i32, Thread>,
+    ended: Vec<Ended>,
     next: u32,
     mappings: usize,
     images: Images,
@@ -79,6 +102,7 @@ impl Table {
         Table {
             processes: HashMap::new(),
             threads: HashMap::new(),
+            ended: Vec::new(),
             next: 0,
             mappings: 0,
             images: Images::default(),
@@ -99,7 +123,7 @@ impl Table {
 
     fn process(&mut self, pid: i32) -> Option<&mut Process> {
         if !self.processes.contains_key(&pid) {
-            if self.processes.len() >= MAX_THREADS {
+            if self.processes.len() >= MAX_THREADS && pid != OTHER {
                 self.shed += 1;
                 return None;
             }
@@ -107,45 +131,72 @@ impl Table {
                 key: ProcessKey(self.number()),
                 parent: None,
                 exec_generation: 0,
-                name: String::new(),
+                name: Rc::from(if pid == OTHER { OTHER_NAME } else { "" }),
                 announced: false,
                 mappings: Mappings::default(),
-                goroutines: Goroutines::default(),
+                goroutines: None,
             };
             self.processes.insert(pid, process);
         }
         self.processes.get_mut(&pid)
     }
 
-    /// A thread and its process, made if they were never told of, and all images.
-    pub fn thread(&mut self, pid: i32, tid: i32) -> Option<(&mut Thread, &mut Process, &Images)> {
+    /// A thread, made with its process if they were never told of. `None` if there is no room.
+    fn known(&mut self, pid: i32, tid: i32) -> Option<&mut Thread> {
         let name = self.process(pid)?.name.clone();
         if self.threads.get(&tid).is_none_or(|thread| thread.pid != pid) {
-            if self.threads.len() >= MAX_THREADS {
+            self.remove_thread(tid);
+            if self.threads.len() >= MAX_THREADS && tid != OTHER {
                 self.shed += 1;
                 return None;
             }
             let key = ThreadKey(self.number());
-            self.threads.insert(tid, Thread { key, pid, name, announced: false, shadow: ShadowStack::default() });
+            self.threads.insert(tid, Thread { key, pid, name, announced: false, shadow: None });
         }
+        self.threads.get_mut(&tid)
+    }
+
+    /// The thread and the process that a sample counts for, and all images.
+    pub fn thread(&mut self, pid: i32, tid: i32) -> Option<(&mut Thread, &mut Process, &Images)> {
+        let (pid, tid) = if self.known(pid, tid).is_some() { (pid, tid) } else { (OTHER, OTHER) };
+        self.known(pid, tid)?;
         Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?, &self.images))
     }
 
+    /// The threads that have ended since the last call.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = Ended> + '_ {
+        self.ended.drain(..)
+    }
+
+    fn remove_thread(&mut self, tid: i32) {
+        if let Some(thread) = self.threads.remove(&tid) {
+            self.end(thread.announced.then_some(thread.key), thread.remembered());
+        }
+    }
+
+    fn end(&mut self, key: Option<ThreadKey>, remembered: usize) {
+        if key.is_some() || remembered > 0 {
+            self.ended.push(Ended { key, remembered });
+        }
+    }
+
     /// What has to be said of a thread before its first sample.
-    pub fn announce(thread: &mut Thread, process: &mut Process, pid: u32, tid: u32) -> [Option<Item>; 2] {
+    pub fn announce(thread: &mut Thread, process: &mut Process, pid: i32, tid: i32) -> [Option<Item>; 2] {
+        // That of all the others has no number.
+        let [pid, tid] = if thread.pid == OTHER { [0; 2] } else { [pid as u32, tid as u32] };
         let of_process = (!process.announced).then(|| Item::Process {
             key: process.key,
             parent: process.parent,
             pid,
             start_time: 0,
             exec_generation: process.exec_generation,
-            name: process.name.clone(),
+            name: process.name.to_string(),
         });
         let of_thread = (!thread.announced).then(|| Item::Thread {
             key: thread.key,
             process: process.key,
             tid,
-            name: thread.name.clone(),
+            name: thread.name.to_string(),
         });
         (process.announced, thread.announced) = (true, true);
         [of_process, of_thread]
@@ -154,33 +205,35 @@ impl Table {
     /// A name, or another program.
     pub fn comm(&mut self, comm: &CommOrExecRecord<'_>) {
         let name = comm.name.as_slice();
-        let name = String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(&name)).into_owned();
+        let name: Rc<str> = Rc::from(&*String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(&name)));
         let key = comm.is_execve.then(|| (ProcessKey(self.number()), ThreadKey(self.number())));
         let (pid, tid) = (comm.pid, comm.tid);
         let Some(process) = self.process(pid) else { return };
         if pid == tid || comm.is_execve {
-            process.name.clone_from(&name);
+            process.name = name.clone();
         }
         let mut gone = 0;
         if let Some((process_key, _)) = key {
             gone = process.mappings.len();
             process.mappings.clear();
-            process.goroutines = Goroutines::default();
+            process.goroutines = None;
             process.parent = Some(process.key);
             (process.key, process.announced) = (process_key, false);
             process.exec_generation = process.exec_generation.saturating_add(1);
         }
         self.mappings = self.mappings.saturating_sub(gone);
-        let Some((thread, _, _)) = self.thread(pid, tid) else { return };
+        let Some(thread) = self.known(pid, tid) else { return };
         thread.name = name;
         if let Some((_, thread_key)) = key {
-            (thread.key, thread.announced, thread.shadow) = (thread_key, false, ShadowStack::default());
+            let (old, remembered) = (thread.announced.then_some(thread.key), thread.remembered());
+            (thread.key, thread.announced, thread.shadow) = (thread_key, false, None);
+            self.end(old, remembered);
         }
     }
 
     /// A new thread or process.
     pub fn fork(&mut self, fork: &ForkOrExitRecord) {
-        let name = self.threads.get(&fork.ptid).map(|thread| thread.name.clone()).unwrap_or_default();
+        let name = self.threads.get(&fork.ptid).map_or_else(|| Rc::from(""), |thread| thread.name.clone());
         if fork.pid != fork.ppid
             && let Some(parent) = self.processes.get(&fork.ppid)
         {
@@ -198,15 +251,15 @@ impl Table {
                 self.mappings += count;
             }
         }
-        self.threads.remove(&fork.tid);
-        if let Some((thread, _, _)) = self.thread(fork.pid, fork.tid) {
+        self.remove_thread(fork.tid);
+        if let Some(thread) = self.known(fork.pid, fork.tid) {
             thread.name = name;
         }
     }
 
     /// The end of a thread, and of its process if that was the last.
     pub fn exit(&mut self, exit: &ForkOrExitRecord) {
-        self.threads.remove(&exit.tid);
+        self.remove_thread(exit.tid);
         if exit.pid == exit.tid {
             self.remove_process(exit.pid);
         }
@@ -278,6 +331,10 @@ impl Table {
         if let Some(image) = self.files.get(&key) {
             return *image;
         }
+        if self.files.len() >= MAX_FILES {
+            self.shed += 1;
+            return self.images.by_name(OTHER_NAME);
+        }
         let image = match open(path, known, self.build_ids.get(&name).map(Vec::as_slice)) {
             Some(file) => self.images.of_file(&name, file),
             None => {
@@ -304,7 +361,8 @@ impl Table {
         });
         let kernel = (!self.has_the_running_kernel())
             .then(|| "the kernel was another, or its symbols are hidden: its functions have no names".to_owned());
-        let shed = (self.shed > 0).then(|| format!("{} mappings, threads or processes were too many", self.shed));
+        let shed =
+            (self.shed > 0).then(|| format!("{} times there was no room for a mapping, thread or process", self.shed));
         changed.into_iter().chain(kernel).chain(shed)
     }
 }
