@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, ccsd};
+use ccsd_tests::ccsd::{Ended, binary, ccsd};
 use ccsd_tests::fixture::{build, copy_program, scratch};
-use ccsd_tests::suite::{CC, PERF, Suite};
+use ccsd_tests::suite::{CC, PERF, PYTHON, Suite};
 use serde_json::Value;
 
 /// Samples in which a function runs, and in which it is on the stack.
@@ -25,6 +25,11 @@ fn main() -> ExitCode {
             let dir = scratch();
             let data = record(dir.path(), &["-g"]);
             agree(&data, &import(&data));
+        })
+        .test("what_this_perf_records_as_it_counts_it", &[PERF, PYTHON], || {
+            let script: PathBuf = [env!("CARGO_MANIFEST_DIR"), "recordings", "check.py"].iter().collect();
+            let ended = Ended::of(Command::new("python3").arg(script).arg(binary()));
+            assert!(ended.status.success() && ended.stdout.contains("as perf has them"), "{ended:?}");
         })
         .test("stacks_that_begin_at_no_entry_are_truncated", &[CC, PERF], || {
             let dir = scratch();
