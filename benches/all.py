@@ -60,6 +60,7 @@ PARTS = [
     Part("cost", "What sampling costs", python("cost.py"), python("cost.py", "--quick"), (16, 3), ccsd=True, programs=("cc",)),
     Part("tick", "The scheduler's tick", python("tick.py"), python("tick.py", "--rounds", "2", "--milliseconds", "400"), (4, 0.5), True,
          True, ("cc",)),
+    Part("coverage", "Intervals", python("coverage.py"), python("coverage.py", "--rounds", "3"), (18, 1), True, True, ("cc",)),
     Part("first-rows", "First rows", python("first_rows.py"), python("first_rows.py", "--runs", "1"), (1, 0.5), True, True, ("cc",)),
     Part("debug-info", "Much debug information", python("debug_info.py"), python("debug_info.py", "--rounds", "1", "--copies", "10"),
          (10, 2), programs=("rustc",)),

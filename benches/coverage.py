@@ -1,7 +1,7 @@
 """How often a confidence interval holds the share that the program itself has measured: 95 times in 100 is what is claimed.
 
     cargo build --release -p ccsd
-    sudo python3 benches/coverage.py                    four cases of 80 runs each, 15 minutes
+    sudo python3 benches/coverage.py                    four cases of 72 runs each, 18 minutes
     sudo python3 benches/coverage.py --rounds 20 --only bursts
 
 Each run records a program of tests/fixtures/tick.c, whose four functions take turns of lengths by chance, and looks at the
@@ -70,7 +70,7 @@ def run(ccsd, program, case, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ccsd", default="target/release/ccsd")
-    parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--rounds", type=int, default=72)
     parser.add_argument("--only", default=",".join(CASES))
     arguments = parser.parse_args()
     ccsd = os.path.abspath(arguments.ccsd)

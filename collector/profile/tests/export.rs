@@ -48,6 +48,10 @@ fn remarks_are_rows_that_weigh_nothing() {
     let remarks = Export::new(&maker.profile, &all).remarks().len();
     assert_eq!(folded.lines().filter(|line| line.starts_with("# ") && line.ends_with(" 0")).count(), remarks);
     assert!(folded.starts_with("# ccsd 0: ") && folded.ends_with("\n# a, \"b\", c 0\n#main;f 5\n"), "{folded}");
+    // To inferno, a remark has no width.
+    let (mut svg, mut options) = (Vec::new(), inferno::flamegraph::Options::default());
+    inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut svg).unwrap();
+    assert_eq!(String::from_utf8(svg).unwrap().matches("<title>").count(), ["all", "#main", "f"].len());
     let csv = text(&maker.profile, &all, Format::Csv);
     assert!(csv.starts_with("function,") && csv.ends_with("\r\n# a; 'b'; c,,0,0,0,0\r\n"), "{csv}");
     // A name is unaltered, and no remark.

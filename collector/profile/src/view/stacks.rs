@@ -62,7 +62,7 @@ impl StacksView {
         let mut key = Vec::new();
         let total = walk(profile, selection, |context| {
             key.clear();
-            key.extend(context.entries().iter().map(|entry| entry & !APPROXIMATE));
+            key.extend(context.entries().iter().map(|entry| sorting(entry & !APPROXIMATE)));
             let (sums, flags) = known.entry_ref(key.as_slice()).or_insert_with(|| (Sums::default(), Vec::new()));
             sums.add(context.sums);
             if context.is_approximate() {
@@ -70,11 +70,14 @@ impl StacksView {
                 flags.iter_mut().zip(context.entries()).for_each(|(flag, entry)| *flag |= entry & APPROXIMATE);
             }
         });
+        // As numbers: deep stacks of one weight have long beginnings in common.
+        let mut known: Vec<(Vec<u32>, (Sums, Vec<u32>))> = known.into_iter().collect();
+        known.sort_unstable_by(|(a, (x, _)), (b, (y, _))| y.weight.cmp(&x.weight).then_with(|| a.cmp(b)));
         let row = |(entries, (sums, flags)): (Vec<u32>, (Sums, Vec<u32>))| {
             let approximate = !flags.is_empty();
             let flags = flags.into_iter().chain(std::iter::repeat(0));
             StackRow {
-                entries: entries.iter().zip(flags).map(|(entry, flag)| StackEntry::of(entry | flag)).collect(),
+                entries: entries.iter().zip(flags).map(|(key, flag)| StackEntry::of(sorted(*key) | flag)).collect(),
                 weight: sums.weight,
                 samples: sums.samples,
                 share: Share::of(sums, &total),
@@ -82,7 +85,6 @@ impl StacksView {
             }
         };
         let mut rows: Vec<StackRow> = known.into_iter().map(row).collect();
-        rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
         let (names, definitions) =
             names(profile, rows.iter().flat_map(|row| row.entries.iter().map(|entry| entry.function)));
         let functions = |row: &StackRow| row.entries.iter().map(|entry| entry.function).collect::<Vec<_>>();
@@ -124,4 +126,17 @@ impl StacksView {
         words.reverse();
         format!("<{}> {}", words.join(","), row.weight)
     }
+}
+
+/// Bits of an entry beside its function, which stand above it.
+const BITS: u32 = 3;
+
+/// A number that orders entries by function before mark and gap.
+const fn sorting(entry: u32) -> u32 {
+    entry.rotate_left(BITS)
+}
+
+/// The entry of such a number.
+const fn sorted(key: u32) -> u32 {
+    key.rotate_right(BITS)
 }
