@@ -83,7 +83,8 @@ proptest! {
         let stacks = StacksView::new(&pruned.profile, &Selection::all());
         prop_assert_eq!(stacks.rows.iter().map(|row| row.weight).sum::<u64>(), total);
         let mut folded = Vec::new();
-        Export::new(&pruned.profile, &Selection::all()).write(Format::Folded, &mut folded).unwrap();
+        let all = Selection::all();
+        Export { comments: false, ..Export::new(&pruned.profile, &all) }.write(Format::Folded, &mut folded).unwrap();
         let mut own: BTreeMap<String, u64> = BTreeMap::new();
         for line in String::from_utf8(folded).unwrap().lines() {
             let (stack, weight) = line.rsplit_once(' ').unwrap();
