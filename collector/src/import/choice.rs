@@ -5,7 +5,7 @@ use std::fs::File;
 use ccsd_profile::{MAX_METRICS, Metric, Unit};
 use linux_perf_event_reader::{HardwareEventId, PerfEventType, RecordType, SoftwareCounterType};
 
-use super::ImportError;
+use super::error::ImportError;
 use super::header::{Attribute, Header};
 use super::records::{Record, Records};
 

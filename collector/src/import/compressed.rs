@@ -8,7 +8,7 @@ use std::io;
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
-use super::ImportError;
+use super::error::ImportError;
 
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;

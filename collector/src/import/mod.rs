@@ -11,6 +11,7 @@
 
 mod choice;
 mod compressed;
+mod error;
 mod header;
 mod images;
 mod lost;
@@ -44,6 +45,8 @@ use reads::Counters;
 use records::{Record, Records, RecordsError};
 use table::Table;
 
+pub use error::ImportError;
+
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// A batch of stacks, bytes.
@@ -62,20 +65,6 @@ const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 /// What follows is the kernel's, the user's (`PERF_CONTEXT_KERNEL`, `PERF_CONTEXT_USER`).
 const KERNEL_CONTEXT: u64 = -128i64 as u64;
 const USER_CONTEXT: u64 = -512i64 as u64;
-
-/// Why nothing can be imported.
-#[derive(Debug, thiserror::Error)]
-pub enum ImportError {
-    /// It is no perf.data file, or is damaged.
-    #[error("{0}; `perf script` may say more")]
-    Damaged(String),
-    /// It is one, but not one of this architecture, or without the event that is asked for.
-    #[error("{0}")]
-    Unsupported(String),
-    /// There are no samples in it.
-    #[error("it has no samples")]
-    Empty,
-}
 
 /// Where a recording is.
 pub enum Recording<'a> {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write, copy};
 
-use super::ImportError;
 use super::compressed::{Expander, HEADER, head, io_error};
+use super::error::ImportError;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
 const PIPE_HEADER: u64 = 16;
