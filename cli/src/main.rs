@@ -30,6 +30,7 @@ mod status;
 mod stored;
 mod style;
 mod suggest;
+mod surroundings;
 mod table;
 mod times;
 mod top;

@@ -205,14 +205,10 @@ struct Surroundings {
 
 static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 
-// SAFETY: the dynamic linker (or, in a static program, libc) calls what stands in .init_array as a function before `main`,
-// on the only thread there is. `look` needs nothing that is not there by then: it makes three kinds of system calls, and
-// OnceLock neither allocates nor needs the runtime.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
-
-extern "C" fn look() {
+/// Notes what this process was started with, for [`WaitingChild`] to give to the program. To be called before Rust's runtime
+/// begins: the binary that records programs does so from `.init_array`. Where nobody calls it, a program finds streams,
+/// SIGPIPE and blocked signals as they are then.
+pub extern "C" fn note_surroundings() {
     // SAFETY: F_GETFD only asks; a descriptor that is not open is an answer.
     let closed = [0, 1, 2].map(|fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1);
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
