@@ -310,7 +310,9 @@ impl Resolver {
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
         let symbols = self.kernel.as_mut().map(|names| aside(Aside::KernelNames, || names.symbols(address)));
-        let function = symbols.as_ref().and_then(|symbols| symbols.as_ref().as_ref().ok()?.lookup(address));
+        // What the names of a module, or those that were kept, need is made when the first is looked for.
+        let lookup = || symbols.as_ref().and_then(|symbols| symbols.as_ref().as_ref().ok()?.lookup(address));
+        let function = aside(Aside::KernelNames, lookup);
         let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
         let named = function.is_some();
         self.arena.push(profile.add_cost_centre(CostCentre {

@@ -1,5 +1,7 @@
 //! The flat profile.
 
+use std::collections::HashSet;
+
 use ccsd_profile::query::By;
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{FlatView, Share};
@@ -18,7 +20,10 @@ pub fn view(shown: &Presentation<'_>) -> FlatView {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    view.rows.retain(|row| shown.wants(row.function));
+    // What only starts the program says nothing to who watches it.
+    let startup: HashSet<_> =
+        if shown.growing { shown.profile.startup_functions().into_iter().collect() } else { HashSet::new() };
+    view.rows.retain(|row| shown.wants(row.function) && !startup.contains(&row.function));
     // What is too small to be shown comes last, whatever it adds up to.
     view.rows.sort_by_key(|row| Some(row.function) == shown.other);
     if let Some(limit) = shown.limit {

@@ -1,6 +1,6 @@
 //! The rows of each view, from a profile and what was asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ccsd_profile::view::{DiffView, FlatView, GraphView, Matching, Selection, ThreadsView, Total, TreeView};
@@ -231,7 +231,11 @@ impl TopQuery {
         let labels = profile.labels();
         let view = FlatView::new(profile, &selection);
         let wanted = |labels: &Labels<'_>, function| labels.any(function, |name| self.matches(name));
-        let rows = view.rows.into_iter().filter(|row| wanted(&labels, row.function)).map(|row| {
+        // Whoever looks for a name finds what starts the program, too.
+        let startup: HashSet<_> =
+            if self.filter.is_empty() { profile.startup_functions().into_iter().collect() } else { HashSet::new() };
+        let is_shown = |function| !startup.contains(&function) && wanted(&labels, function);
+        let rows = view.rows.into_iter().filter(|row| is_shown(row.function)).map(|row| {
             let change = changes.remove(&matching.function(profile, row.function));
             let label = labels.label(row.function);
             let shown =
