@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ccsd_profile::{
     ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
@@ -360,7 +361,9 @@ fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     let each: String = scripts.iter().map(|script| format!("{script}; answer();\n")).collect();
     let last = "const given = document.createElement('pre'); given.id = 'given'; given.textContent = JSON.stringify(answers); \
                 document.body.append(given);";
-    let file = page.with_file_name("driven.html");
+    // Several tests drive one page at once.
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let file = page.with_file_name(format!("driven-{}.html", NUMBER.fetch_add(1, Ordering::Relaxed)));
     fs::write(&file, format!("{before}<script>{names}{each}{last}</script></body>{after}")).unwrap();
     let document = open(&file, "");
     let given = document.split("<pre id=\"given\">").nth(1).unwrap().split("</pre>").next().unwrap();
