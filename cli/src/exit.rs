@@ -71,9 +71,7 @@ impl Exit {
 /// A request that could not be met, as it is told to the user.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit status.
     pub status: i32,
-    /// Why.
     pub error: anyhow::Error,
 }
 

@@ -15,7 +15,6 @@ use crate::{output, warn};
 /// Parts of time at most: about as many as a screen has room for.
 const COLUMNS: usize = 600;
 
-/// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if let Some(view) = &args.view {
         let view = sanitise(view);

@@ -123,7 +123,6 @@ pub fn percentage(text: &str) -> Result<f64, String> {
 pub struct Metric {
     /// Safe to print.
     pub name: String,
-    /// In what it is counted.
     pub unit: Unit,
 }
 
@@ -131,11 +130,8 @@ pub struct Metric {
 pub struct QueryResult {
     /// The profile: with other cost centres where `--by` or `--min` ask for them.
     pub profile: Profile,
-    /// What of it is selected.
     pub selection: Selection,
-    /// The metric.
     pub metric: Metric,
-    /// What was asked.
     pub question: Question,
     /// What stands for all that is below `--min`.
     pub other: Option<CostCentreId>,
@@ -144,13 +140,10 @@ pub struct QueryResult {
 /// What was asked, as it is printed with every answer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Question {
-    /// The patterns and presets, as options.
     pub selection: Vec<String>,
-    /// By what costs are summed up.
     pub by: &'static str,
     /// Below which share, in percent, cost centres are one.
     pub min_percent: Option<f64>,
-    /// How many are.
     pub below_min: usize,
     /// What is selected, and of what. Shares are of `weight`.
     pub selected: Total,

@@ -29,7 +29,6 @@ use ccsd_profile::json::to_text;
 pub struct Stored {
     /// The profile of the time asked for.
     pub profile: Profile,
-    /// The watch's directory.
     pub dir: PathBuf,
     /// Which time that is, and in how many files it was.
     pub about: About,
@@ -40,7 +39,6 @@ pub struct Stored {
 /// Where a profile of a watch comes from.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
-    /// The watch.
     pub watch: String,
     /// Start of the first interval, nanoseconds since 1970.
     pub from_unix_ns: u64,
@@ -50,7 +48,6 @@ pub struct About {
     pub segments: usize,
     /// Segments that were opened to find that out.
     pub opened: usize,
-    /// Bytes read.
     pub bytes: u64,
     /// Segments that end without an end: the service was killed, or the power failed.
     pub interrupted: Vec<PathBuf>,
@@ -184,7 +181,6 @@ struct WatchRow {
     last_unix_ns: Option<u64>,
     /// Whether its last segment is being written.
     being_written: bool,
-    /// Which that is.
     open_segment: Option<PathBuf>,
     /// Files in its directory that are not ours.
     foreign_files: usize,

@@ -41,7 +41,6 @@ pub enum Tone {
 pub struct Layout {
     /// Columns of the terminal; `None` where there is none and nothing is to be cut.
     pub width: Option<usize>,
-    /// Whether to colour.
     pub colour: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Who may do what.
+//! Authorisation: who may do what.
 //!
 //! Root, the daemon's own user and the members of group `ccsd` may do everything. Others may profile what they could trace
 //! themselves: processes whose user and group ids all are theirs, that are dumpable, and that hold no capability (see
 //! [`Owner`]); and they see their own sessions alone.
 //!
-//! Who asks is what the kernel says of the connection, from the moment it was made.
+//! The kernel gives the credentials of the peer as of the moment of connecting.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -33,10 +33,10 @@ pub struct Authority {
     pub trusted: bool,
 }
 
-/// Who is on the other side of a connection.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What it may do.
+    /// Its authority.
     pub authority: Authority,
     /// The process that connected, in the daemon's PID namespace; 0 if it is in none that the daemon can see.
     pub pid: u32,
@@ -99,7 +99,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Who has made this connection.
+    /// Credentials of the peer that connected.
     ///
     /// # Errors
     /// If the kernel does not say.
@@ -130,7 +130,7 @@ impl Credentials {
     }
 }
 
-/// It cannot be found out who is a member of the group.
+/// The members of the group cannot be looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it cannot be found out at the moment which group {GROUP} is; try again later")]
 pub struct Unknown;
@@ -146,12 +146,11 @@ const HOLDS: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub struct Members(Arc<(Mutex<GroupCache>, Condvar)>);
 
-/// What is known of the group.
+/// Cached lookup of the group.
 #[derive(Default)]
 struct GroupCache {
     /// Its number, if there is such a group, and when that was so.
     known: Option<(Option<u32>, Instant)>,
-    /// Whether somebody is asking.
     asking: bool,
 }
 
@@ -184,7 +183,7 @@ impl Members {
                 let (asked, answered) = &*this.0;
                 let mut state = asked.lock().unwrap_or_else(PoisonError::into_inner);
                 state.asking = false;
-                // One that fails says nothing new.
+                // A failed lookup changes nothing.
                 state.known = answer.map(|group| (group, Instant::now())).or(state.known);
                 answered.notify_all();
             };

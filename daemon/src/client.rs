@@ -35,7 +35,7 @@ pub enum ClientError {
     /// Its socket is not for this user.
     #[error("not permitted to use the daemon at {}: that takes root or membership in group ccsd", .0.display())]
     NotPermitted(PathBuf),
-    /// Somebody else serves it, who could answer anything and would learn what is asked.
+    /// Another user listens there, who could answer anything and would see the requests.
     #[error(
         "the socket {} is served by {}, who is neither you, nor root, nor the service's user {SERVICE_USER}: not asked; \
          name another socket with --socket, or do without a daemon (--no-daemon)",
@@ -47,16 +47,16 @@ pub enum ClientError {
         /// Whose it is.
         owner: u32,
     },
-    /// It does not answer.
+    /// The daemon does not answer in time.
     #[error("the daemon at {} does not answer", .0.display())]
     NoAnswer(PathBuf),
-    /// It went away.
+    /// The connection was closed.
     #[error("the daemon at {} went away", .0.display())]
     Gone(PathBuf),
-    /// It says no.
+    /// The daemon refused.
     #[error("{0}")]
     Refused(Refusal),
-    /// What it says makes no sense.
+    /// The daemon broke the protocol.
     #[error("the daemon at {} says what makes no sense: {what}", path.display())]
     Nonsense {
         /// Where.
@@ -80,7 +80,6 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     payload: Vec<u8>,
-    /// How long the daemon may take for its next message.
     patience: Duration,
 }
 
@@ -110,7 +109,7 @@ impl Client {
     }
 
     fn greet(&mut self) -> Result<(), ClientError> {
-        // One that has no time for us says so before it hears anything.
+        // A busy daemon refuses before it reads the greeting.
         let _ = send(&mut InTime::new(&self.stream, GREETING_TIME), &Hello::ours());
         let kind = self.frame()?;
         let hello = match parse::<Hello>(kind, &self.payload) {
@@ -121,7 +120,7 @@ impl Client {
             },
         };
         if hello.protocol != PROTOCOL {
-            // It will have said the same, but perhaps not in words that this version reads.
+            // The daemon refuses, too, but perhaps in a form that this version cannot read.
             let theirs: String = hello.ccsd.chars().take(40).filter(|c| !c.is_control()).collect();
             let message = format!(
                 "the daemon at {} is ccsd {theirs} and speaks protocol {}, this is ccsd {} and speaks protocol {PROTOCOL}; \

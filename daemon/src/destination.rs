@@ -306,14 +306,14 @@ struct Pending {
 }
 
 impl Replacement {
-    /// What is written to as it is.
+    /// A file that is written in place.
     fn none(file: File, path: &Path) -> Replacement {
         Replacement { file, path: path.to_owned(), pending: None, of: None }
     }
 
     /// A new file beside a name, with the permissions of an old one.
     fn beside(name: &Arc<Name>, old: Option<Metadata>) -> Result<Replacement, DestinationError> {
-        // Nobody else may open the new file before it has the group of the old one: an open descriptor stays readable.
+        // The new file must stay private until it has the group of the old one: an open descriptor stays readable.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let (temporary, file) = name.create_beside(mode).map_err(|source| name.failed(source))?;
         let pending = Pending { place: Arc::clone(name), temporary, done: false };
@@ -361,7 +361,7 @@ impl Replacement {
         }
         renameat(directory, pending.temporary.as_os_str(), directory, to).map_err(|error| failed(error.into()))?;
         pending.done = true;
-        // Who may rename in this directory may have put another file under the temporary name.
+        // Another user who may rename in this directory could have replaced the temporary file.
         let now = fstatat(directory, to, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(|error| failed(error.into()))?;
         let own = self.file.metadata().map_err(failed)?;
         if (now.st_dev, now.st_ino) == (own.dev(), own.ino()) {
@@ -654,7 +654,7 @@ fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
 fn check_link(path: &Path, name: &OsStr, link: &Metadata, around: &Metadata) -> Result<(), DestinationError> {
     let whose = match () {
         () if !is_trusted(link.uid()) => format!("which belongs to {}", user_name(link.uid())),
-        // Who owns a directory can move links of others into it.
+        // The owner of a directory can move links of other users into it.
         () if !is_trusted(around.uid()) => format!("in a directory of {}", user_name(around.uid())),
         () if around.mode() & 0o022 != 0 && link.nlink() > 1 => "which others may have linked there".to_owned(),
         () if around.mode() & 0o1002 == 0o002 => "in a directory where others may have moved it".to_owned(),

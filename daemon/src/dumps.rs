@@ -1,6 +1,6 @@
 //! Dumps for clients: the stacks of a process that they may see and could not take themselves.
 //!
-//! Who may is decided as for sessions. Each dump stops the threads of its target for a moment and costs the daemon CPU time, so
+//! Permission is as for sessions. Each dump stops the threads of its target for a moment and costs the daemon CPU time, so
 //! there is one of a process at a time, there are few at once, and users who are not trusted get them at a limited rate.
 
 use std::collections::VecDeque;
@@ -15,11 +15,11 @@ use crate::protocol::message::{Refusal, RefusalKind};
 
 /// Dumps at once. Each has a process's debug information in memory.
 const AT_ONCE: usize = 4;
-/// Of these for users who are not trusted.
+/// Dumps at once for all users who are not trusted.
 const AT_ONCE_OF_USERS: usize = 2;
 /// Dumps that all users who are not trusted get within [`WINDOW`].
 const IN_WINDOW: usize = 20;
-/// Of these for one user.
+/// Dumps that one of these users gets within [`WINDOW`].
 const IN_WINDOW_OF_USER: usize = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Entries of all stacks together that are sent: some 14 MB of text.
@@ -114,7 +114,7 @@ impl Dumps {
         let began = check(user, pid)?;
         let _running = self.begin(user, pid, Instant::now())?;
         let mut dump = dump(pid, user.owner())?;
-        // It may have become another's, or another process, meanwhile.
+        // The process may have changed its user, or the id may be reused.
         let now = check(user, pid)?;
         if now != began || dump.start_time != began {
             return Err(ccsd_collector::Error::NoSuchProcess(pid).into());
@@ -201,7 +201,7 @@ mod tests {
         let others: Vec<_> = (2..=AT_ONCE as u32).map(|pid| dumps.begin(root, pid, now).unwrap()).collect();
         assert!(dumps.begin(root, 99, now).is_err());
         drop((first, others));
-        // Whoever is trusted gets as many as he likes, one after the other.
+        // Trusted users have no limit.
         assert!((0..100).all(|_| dumps.begin(root, 1, now).is_ok()));
     }
 

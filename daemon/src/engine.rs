@@ -25,7 +25,7 @@ pub enum Target {
     Pids(Vec<u32>),
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// From what.
@@ -55,7 +55,7 @@ pub struct By {
 /// Why a collection cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// It cannot be collected.
+    /// The collector failed.
     #[error(transparent)]
     Collector(#[from] Error),
     /// The daemon that has to do it does not.
@@ -66,17 +66,17 @@ pub enum PrepareError {
 /// What a collection brings.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// What was brought before is to be forgotten: what comes is the whole again.
+    /// Drop earlier updates: the next one holds the whole profile.
     Restart,
     /// What came since.
     Update(&'a Update),
 }
 
-/// Somebody asks for the end.
+/// A request to end the collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop;
 
-/// How it is going.
+/// Progress of a collection.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Since the collection began.
@@ -87,7 +87,7 @@ pub struct Status {
     pub contexts: u64,
 }
 
-/// How it ended.
+/// Outcome of a collection.
 pub struct Outcome {
     /// Everything collected.
     pub profile: Profile,
@@ -125,7 +125,7 @@ struct WaitingProgram {
     started: Sender<RunningChild>,
 }
 
-/// Who collects.
+/// The collector: this process or a daemon.
 enum Collector {
     /// This process.
     Here(Box<Session>),
@@ -239,7 +239,7 @@ impl Collection {
         self.waiting.as_ref().map(|waiting| waiting.child.pid()).or(self.child.map(|child| child.pid))
     }
 
-    /// What is being collected.
+    /// The session that is being collected.
     pub fn info(&self) -> &SessionInfo {
         self.source.info()
     }
@@ -254,7 +254,7 @@ impl Collection {
         self.run_with(stop, |_, now| status(now))
     }
 
-    /// The same for who wants the updates themselves, too.
+    /// Like `run`, and passes on the updates.
     pub fn run_with(mut self, stop: &Receiver<Stop>, mut progress: impl FnMut(Progress<'_>, &Status)) -> Outcome {
         let timer = self.duration.map_or_else(never, |duration| after(duration.saturating_sub(self.started.elapsed())));
         let (here, daemon) = self.source.events();

@@ -55,7 +55,7 @@ pub enum RewriteError {
     /// There can be no other file in its place.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// It cannot be read, or the other file not be written.
+    /// The file cannot be read, or the new file cannot be written.
     #[error(transparent)]
     Coarsen(#[from] CoarsenError),
 }
@@ -75,7 +75,7 @@ pub struct OutputFile {
 
 /// How the file comes under its name.
 enum Sink {
-    /// It is there and grows, or has none.
+    /// The file exists and grows, or there is none.
     InPlace(OpenedFile),
     /// When it is finished.
     Beside(Replacement),

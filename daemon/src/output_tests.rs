@@ -82,7 +82,7 @@ fn a_long_recording_has_a_bounded_number_of_intervals() {
     assert_eq!(recording.check(&path), 512);
     assert_eq!(fs::metadata(&path).unwrap().ino(), first);
     let large = fs::metadata(&path).unwrap().len();
-    // Whoever reads has the older file to its end.
+    // A reader keeps the older file to its end.
     let reader = File::open(&path).unwrap();
     recording.write(&mut output, 1);
     assert_eq!(recording.check(&path), 257);
@@ -148,7 +148,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     opened.give_way(successor).unwrap();
     assert_eq!(recording.check(&path), 256);
     drop(encoder);
-    // What was left is in nobody's way.
+    // The remains do not get in the way.
     let mut output = OutputFile::create(&dir.path().join("y"), recording.profile.session()).unwrap();
     let mut recording = Recording::new();
     recording.write(&mut output, MAX_INTERVALS + 1);

@@ -25,7 +25,6 @@ pub enum RemoteEvent {
 
 /// A session in a daemon that ends with us.
 pub struct RemoteSession {
-    /// The connection that it ends with.
     control: Client,
     id: u32,
     info: SessionInfo,
@@ -66,7 +65,7 @@ impl RemoteSession {
         self.control.path()
     }
 
-    /// What is being collected.
+    /// The session that is being collected.
     #[must_use]
     pub fn info(&self) -> &SessionInfo {
         &self.info
@@ -80,7 +79,7 @@ impl RemoteSession {
 
     /// Asks for the end, which follows. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
     pub fn stop(&mut self, target_cpu_ns: Option<(u64, u64)>) {
-        // One that has gone says so at the other connection.
+        // A daemon that has gone shows at the other connection.
         let _ = self.control.order(&Request::Stop { session: self.id, target_cpu_ns, forget: false });
     }
 
@@ -94,7 +93,7 @@ impl RemoteSession {
 }
 
 impl Drop for RemoteSession {
-    /// One whose end was not waited for is of no use to anybody: the program could not be started.
+    /// A session whose end was not waited for is useless: its program could not be started.
     fn drop(&mut self) {
         if self.reader.is_some() {
             let _ = self.control.order(&Request::Stop { session: self.id, target_cpu_ns: None, forget: true });

@@ -36,7 +36,6 @@ pub struct Upkeep {
     /// Where the configuration is; `None` if there is none to be read.
     path: Option<PathBuf>,
     reloads: Mutex<Reloads>,
-    /// Where profiles are kept.
     state_dir: Mutex<PathBuf>,
     /// That nobody else keeps his there, while there are watches.
     lock: Mutex<Option<StateLock>>,
@@ -224,8 +223,8 @@ impl Upkeep {
         self.watches.overview().watches
     }
 
-    /// Where profiles are kept.
     #[must_use]
+    /// The directory where profiles are kept.
     pub fn state_dir(&self) -> PathBuf {
         self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -42,7 +42,6 @@ struct Range {
     end: u64,
     /// The largest `end` up to here.
     reach: u64,
-    /// Index of the unit.
     unit: u32,
 }
 

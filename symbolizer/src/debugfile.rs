@@ -27,16 +27,13 @@ use crate::root::Root;
 /// the program that had it may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
-    /// In order of preference.
     roots: Vec<Root>,
     image_path: Option<PathBuf>,
     /// Files opened beforehand, by the paths they were found at.
     held: Vec<(PathBuf, Arc<File>)>,
-    /// Who opens files, where this process may not.
     opener: Option<Arc<dyn OpenFiles>>,
     /// Of another root; see [`DebugFileFinder::view`].
     view: u64,
-    /// Through which all files are opened.
     door: Door,
 }
 

@@ -297,7 +297,7 @@ impl Tables {
     fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
         let symbol = self.symbols.lookup(svma);
         if let Some(found) = symbol.filter(|found| found.sized) {
-            return self.of_symbol(&found);
+            return self.called_by_symbol(&found);
         }
         // Stubs come before frame descriptions, as one of these covers all stubs.
         if self.plt.contains(svma) {
@@ -318,7 +318,7 @@ impl Tables {
         match (symbol, self.starts.lookup(svma)) {
             // A symbol without a size ends where another function begins.
             (Some(found), Some(range)) if range.start > found.start => Called::new(None, Some(range.start)),
-            (Some(found), _) => self.of_symbol(&found),
+            (Some(found), _) => self.called_by_symbol(&found),
             (None, range) => {
                 let start = range.map(|range| range.start);
                 match self.entry.as_ref().filter(|entry| entry.contains(&svma)) {
@@ -329,7 +329,7 @@ impl Tables {
         }
     }
 
-    fn of_symbol(&self, found: &FoundSymbol<'_>) -> Called {
+    fn called_by_symbol(&self, found: &FoundSymbol<'_>) -> Called {
         let definition = self.symbols.definition(found);
         let start = Some(definition.start);
         Called { local: definition.local, definition: start, ..Called::new(text(found.name), Some(found.start)) }

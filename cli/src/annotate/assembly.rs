@@ -29,9 +29,7 @@ pub const PER_LINE: &str = "costs are of source lines, wherever the line's code 
 /// A function's instructions.
 #[derive(Debug, Serialize)]
 pub struct Assembly {
-    /// The file that was disassembled.
     image: String,
-    /// The symbol.
     symbol: String,
     /// What the costs are of.
     costs: &'static str,

@@ -54,7 +54,6 @@ struct Annotated {
     files: Vec<AnnotatedFile>,
     /// What ran where no line is known.
     without_line: u64,
-    /// Its instructions, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     assembly: Option<Assembly>,
 }
@@ -63,7 +62,6 @@ struct Annotated {
 struct AnnotatedFile {
     /// As in the debug information.
     path: String,
-    /// Where it was found, if it was.
     source: Option<String>,
     /// What is to be known about that.
     remarks: Vec<String>,
@@ -86,7 +84,6 @@ struct AnnotatedLine {
     text: Option<String>,
 }
 
-/// Runs the command.
 pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.query.by != By::Function || args.query.min.is_some() || args.query.sort.is_some() {
         return Err(Failure::bad_request(anyhow!(
@@ -177,7 +174,6 @@ struct AnnotateDocument<'a> {
     total: Total,
     /// What is not known of the lines of calls.
     remarks: Vec<String>,
-    /// Why there are none.
     instructions: &'static str,
     functions: Vec<Annotated>,
 }

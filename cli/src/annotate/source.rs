@@ -18,7 +18,6 @@ const LONGEST_LINE: usize = 500;
 
 /// Where to look.
 pub struct Places<'a> {
-    /// Directories.
     pub roots: &'a [PathBuf],
     /// Beginnings of paths, and what to put in their place.
     pub substitutions: &'a [(String, String)],
@@ -26,9 +25,7 @@ pub struct Places<'a> {
 
 /// What was found of a source file.
 pub struct SourceFile {
-    /// Where, if anywhere.
     pub source: Option<PathBuf>,
-    /// Its lines, safe to print.
     pub lines: Option<Vec<String>>,
     /// What is to be known about it.
     pub remarks: Vec<String>,

@@ -29,7 +29,6 @@ const MAX_PROFILE_BYTES: u64 = 64 << 20;
 /// A word that may stand at the cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What is put in.
     pub value: String,
     /// What it is; empty where the value says so.
     pub about: String,
@@ -166,7 +165,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// What stands at the cursor.
     pub fn new(cursor: &Cursor<'_>) -> Request {
         let watch = cursor.value("watch").map(|name| Source::Watch(name.to_owned()));
         let named = || cursor.value("source").or_else(|| cursor.value("sources")).unwrap_or(DEFAULT_FILE);
@@ -207,7 +205,7 @@ impl Request {
             }
             Kind::Pattern | Kind::Metric => {
                 if let Some(profile) = self.profile() {
-                    self.of_profile(&profile).into_iter().for_each(send);
+                    self.profile_candidates(&profile).into_iter().for_each(send);
                 }
             }
         }
@@ -224,7 +222,7 @@ impl Request {
         file::load_source(&self.source, &StoredArgs::default(), &self.socket).ok().map(|loaded| loaded.profile)
     }
 
-    fn of_profile(&self, profile: &Profile) -> Vec<Candidate> {
+    fn profile_candidates(&self, profile: &Profile) -> Vec<Candidate> {
         match self.kind {
             Kind::Metric => profile.session().metrics.iter().map(|it| Candidate::new(it.name.clone(), "")).collect(),
             Kind::Pattern => match self.typed.split_once(':') {

@@ -18,13 +18,10 @@ pub enum Slot<'a> {
 /// The words of a command line up to the cursor, by the definition of the arguments.
 #[derive(Debug)]
 pub struct Cursor<'a> {
-    /// The command that the words name.
     pub command: &'a Command,
-    /// What stands at the cursor.
     pub slot: Slot<'a>,
     /// The part of the last word that stays as it is, such as `--view=`.
     pub kept: String,
-    /// The part of the last word that is completed.
     pub typed: String,
     /// Arguments given before, by their ids; flags without a value.
     pub given: Vec<(&'a str, String)>,

@@ -34,7 +34,6 @@ const TREE_MIN: f64 = 0.5;
 /// Images have short names; a longer one loses its middle on a terminal.
 const IMAGE_WIDTH: usize = 20;
 
-/// Runs the command.
 pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.svg.is_some() && args.query.min.is_some() {
         return Err(Failure::bad_request(anyhow!("a flame graph shows all that is wide enough to be seen: no --min")));
@@ -231,11 +230,11 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
 
 fn head(label: &str, run: &Run, layout: Layout) -> String {
     let (session, accounting) = (run.profile.session(), run.profile.accounting());
-    line(label, &format!("{}: {}", run.what, what_became_of_it(session, accounting)), Tone::Plain, layout)
+    line(label, &format!("{}: {}", run.what, accounting_line(session, accounting)), Tone::Plain, layout)
 }
 
 /// The accounting of one side, in a line.
-fn what_became_of_it(session: &Session, accounting: &Accounting) -> String {
+fn accounting_line(session: &Session, accounting: &Accounting) -> String {
     let used = accounting.target_cpu_ns.map_or_else(String::new, |ns| format!(", {} CPU", nanoseconds(ns)));
     let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {} expected", count(expected)));
     format!(

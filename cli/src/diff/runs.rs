@@ -17,12 +17,10 @@ use crate::warn;
 /// One run.
 pub struct Run {
     pub profile: Profile,
-    /// What of it is selected, once it has been asked.
     pub selection: Selection,
     /// What it is: a file, or a time of a watch.
     pub what: String,
     pub file: Option<PathBuf>,
-    /// The daemon's session, if it is one.
     pub session: Option<u32>,
     pub stored: Option<About>,
 }

@@ -44,10 +44,8 @@ impl Mark {
 /// One thing that was tried.
 #[derive(Clone, Debug, Serialize)]
 struct Check {
-    /// What.
     name: &'static str,
     mark: Mark,
-    /// What was found, and what that means.
     text: String,
     /// The command that would allow more, ready to be copied.
     command: Option<String>,
@@ -84,7 +82,6 @@ struct Findings {
     checks: Vec<Check>,
 }
 
-/// Runs the command.
 pub fn run(args: &DoctorArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let findings = Findings {
         ccsd_version: env!("CARGO_PKG_VERSION"),

@@ -15,14 +15,7 @@ pub enum StackLine<'a> {
     /// A frame and its number, the innermost being 0.
     Frame(usize, &'a FrameInfo),
     /// Frames that recursion repeats: how many, and which, each with its count, innermost first.
-    Recursion {
-        /// All.
-        count: usize,
-        /// The first few different ones.
-        listed: Vec<(usize, &'a FrameInfo)>,
-        /// How many of the frames are none of these.
-        others: usize,
-    },
+    Recursion { count: usize, listed: Vec<(usize, &'a FrameInfo)>, others: usize },
     /// Frames that are not shown because there are too many lines.
     LeftOut(usize),
 }

@@ -34,7 +34,6 @@ struct ThreadDocument<'a> {
     frames: Vec<Frame<'a>>,
     /// Whether the outermost frame is the thread's first.
     complete: bool,
-    /// Why it is not.
     truncated: Option<&'a str>,
     /// Why there are no frames.
     missing: Option<&'a str>,

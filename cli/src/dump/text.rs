@@ -19,9 +19,7 @@ const COMMAND: usize = 200;
 pub struct DumpStyle {
     /// Every frame and thread for itself.
     pub full: bool,
-    /// The kernel's part of the stacks.
     pub kernel: bool,
-    /// For how long threads were stopped.
     pub stats: bool,
     /// Lines of each stack at most; 0 for all.
     pub limit: usize,

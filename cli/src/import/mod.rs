@@ -21,7 +21,6 @@ use crate::style::{ColorChoice, Layout};
 
 use kind::{Kind, START_BYTES, describe};
 
-/// Runs the command.
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
     let name = args.file.display().to_string();
@@ -48,7 +47,7 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         let start = start(&file, &name)?;
         match Kind::of(&start) {
             Kind::Profile | Kind::Other => return Err(not_importable(&name, &start)),
-            kind => of_file(file, kind, &name, args.event.as_deref(), &mut output)?
+            kind => import_file(file, kind, &name, args.event.as_deref(), &mut output)?
                 .ok_or_else(|| not_importable(&name, &start))?,
         }
     };
@@ -92,7 +91,7 @@ pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
     }
     let bytes = file.metadata().map(|meta| meta.len()).ok();
     let mut output = Output::new(None);
-    of_file(file, Kind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
+    import_file(file, Kind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
     match output.finish()? {
         Some(file) => Ok(OpenedProfile { file, recording_bytes: bytes }),
         None => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
@@ -133,7 +132,7 @@ fn nanoseconds(at: SystemTime) -> u64 {
 }
 
 /// Imports a file of this kind; `None` if it is text and has no sample.
-fn of_file(
+fn import_file(
     file: File,
     kind: Kind,
     name: &str,

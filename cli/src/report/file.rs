@@ -24,17 +24,13 @@ use crate::times;
 
 /// A profile and how much of its file it is.
 pub struct LoadedFile {
-    /// Where it was read from.
     pub path: PathBuf,
     /// The number of the daemon's session that it is of, if it is from no file.
     pub session: Option<u32>,
-    /// The profile.
     pub profile: Profile,
-    /// How much of the file could be read.
     pub recovery: Recovery,
     /// Whether the file ends as a finished collection ends it.
     pub finished: bool,
-    /// Whole records.
     pub records: u64,
     /// Bytes of the file that was named.
     pub bytes: u64,
@@ -109,7 +105,6 @@ fn locate(source: &Source, socket: &SocketArgs) -> Result<Located, Failure> {
 pub struct LoadedColumns {
     /// Its first metric is the one asked for, the others are of the columns.
     pub file: LoadedFile,
-    /// The columns.
     pub columns: Vec<TimeColumn>,
 }
 

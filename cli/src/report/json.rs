@@ -32,7 +32,6 @@ struct ReportDocument<'a> {
     ccsd_version: &'static str,
     /// `null` where the profile is a daemon's session.
     file: Option<File>,
-    /// The number of that session.
     daemon_session: Option<u32>,
     session: &'a Session,
     accounting: Counts,
@@ -54,12 +53,10 @@ struct File {
     whole_records: u64,
     /// The collection ended in good order.
     finished: bool,
-    /// What could not be read, if anything.
     cut: Option<Cut>,
     /// What part of a watch it is; then `path` is a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<About>,
-    /// Which of its intervals are shown, if not all.
     #[serde(skip_serializing_if = "Option::is_none")]
     intervals: Option<Intervals>,
 }
@@ -245,7 +242,6 @@ struct Node {
 
 #[derive(Serialize)]
 struct Cycles {
-    /// Each once.
     cycles: Vec<Cycle>,
     /// How many are too long to be listed beside these.
     cycles_left_out: usize,
@@ -264,7 +260,6 @@ struct Stacks {
     other_weight: Option<u64>,
     /// Names by number of function.
     names: Names,
-    /// Where these are defined.
     definitions: Definitions,
 }
 

@@ -57,13 +57,9 @@ struct Presentation<'a> {
     min: f64,
     /// What all below that share is charged to.
     other: Option<CostCentreId>,
-    /// What rows are.
     by: By,
-    /// This is the report after a collection.
     short: bool,
-    /// There will be more.
     growing: bool,
-    /// Size of the file.
     file_bytes: Option<u64>,
     /// What the metrics after the first are of, if time is in columns.
     columns: &'a [TimeColumn],
@@ -136,7 +132,6 @@ impl<'a> Presentation<'a> {
     }
 }
 
-/// Runs the command.
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let view = View::of(args);
     let sort = args.query.sort.or(args.inherited.then_some(Column::Inherited));

@@ -38,7 +38,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         return shown.nothing();
     }
     let width = width(shown.layout.width);
-    let blocks = Blocks::of_locale();
+    let blocks = Blocks::from_locale();
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let heights = |weights: &[u64]| spread(&view.columns, weights, width);
     let all = heights(&view.weights);
@@ -135,7 +135,7 @@ impl Blocks {
     const ASCII: Blocks = Blocks(&[' ', '.', ':', '-', '=', '+', '*', '#', '@']);
 
     /// ASCII where the locale knows no other characters.
-    fn of_locale() -> Blocks {
+    fn from_locale() -> Blocks {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
         let locale = locale.to_ascii_lowercase();

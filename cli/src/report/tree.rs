@@ -40,9 +40,7 @@ pub struct Butterfly {
     /// The function, with its self and inherited weight.
     #[serde(flatten)]
     row: FlatRow,
-    /// Who called it.
     callers: TreeView,
-    /// Whom it called.
     callees: TreeView,
 }
 
@@ -51,7 +49,6 @@ pub struct Butterfly {
 pub struct Butterflies {
     total: Total,
     functions: Vec<Butterfly>,
-    /// How many more functions are asked for.
     left_out: usize,
 }
 

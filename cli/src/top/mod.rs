@@ -41,7 +41,6 @@ use terminal::FullScreen;
 /// How long the end of a collection of our own is waited for when the user leaves.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs the command.
 pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.plain || args.json {
         if args.view.view.is_some_and(|view| view != report::View::Flat) {

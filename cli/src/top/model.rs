@@ -10,15 +10,12 @@ const POINTS: usize = 512;
 pub struct Interval {
     /// Nanoseconds.
     pub length: u64,
-    /// Weight of its samples.
     pub weight: u64,
 }
 
 /// A moment to compare with.
 pub struct Frozen {
-    /// Everything up to then.
     pub before: Profile,
-    /// Everything since.
     pub since: Profile,
     /// When it was, nanoseconds since the session began.
     pub at: u64,
@@ -26,7 +23,6 @@ pub struct Frozen {
 
 /// A profile that grows, as far as it has come.
 struct Moment {
-    /// Everything so far.
     profile: Profile,
     /// The last interval by itself, while that is asked for.
     last: Option<Profile>,
@@ -40,13 +36,10 @@ struct Moment {
 
 /// What is looked at.
 pub struct Model {
-    /// What has come.
     live: Moment,
     /// What is shown while paused. A copy takes as much memory as the profile, however long the pause.
     paused: Option<Moment>,
-    /// Whether the last interval is asked for.
     wants_last: bool,
-    /// Whether nothing follows.
     ended: bool,
 }
 
@@ -164,7 +157,6 @@ impl Model {
         self.ended = true;
     }
 
-    /// Whether nothing follows.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -175,7 +167,6 @@ impl Model {
         seen.last.as_ref().filter(|_| self.wants_last).unwrap_or(&seen.profile)
     }
 
-    /// Everything so far.
     pub fn profile(&self) -> &Profile {
         &self.seen().profile
     }

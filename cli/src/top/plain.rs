@@ -25,7 +25,6 @@ const SCHEMA: u32 = 1;
 /// Processes that have died of a fault whose lines are shown.
 const DEATHS: usize = 3;
 
-/// Runs the command.
 pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let (stop, stopped) = bounded(1);
     let Followed { events, is_own: own, note } = follow(args, stopped)?;
@@ -83,7 +82,6 @@ fn signals() -> Result<Receiver<()>, Failure> {
     Ok(receiver)
 }
 
-/// What is shown.
 struct PlainOutput<'a> {
     args: &'a TopArgs,
     layout: Layout,

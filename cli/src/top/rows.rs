@@ -15,7 +15,6 @@ const OPEN: f64 = 0.05;
 /// Rows at most: who unfolds everything may mean a million.
 const MOST: usize = 20_000;
 
-/// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopView {
     /// Functions.
@@ -46,9 +45,7 @@ impl TopView {
 /// By what rows are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// Self weight.
     Own,
-    /// Inherited weight.
     Inherited,
     /// Name.
     Name,
@@ -107,14 +104,11 @@ pub enum Key {
 pub struct TopRow {
     /// What it is of.
     pub key: Key,
-    /// Self weight.
     pub own: u64,
-    /// Inherited weight.
     pub inherited: u64,
     /// By how much the share of self weight has changed since the moment that is compared with, from -1 to 1, and whether
     /// chance hardly explains it.
     pub change: Option<(f64, bool)>,
-    /// How deep in the tree.
     pub depth: usize,
     /// Whether it is unfolded; `None` where there is nothing below.
     pub open: Option<bool>,
@@ -150,12 +144,9 @@ impl TopRow {
     }
 }
 
-/// What was asked.
 #[derive(Clone, Debug)]
 pub struct TopQuery {
-    /// What is shown.
     pub view: TopView,
-    /// In which order.
     pub sort: Sort,
     /// Only rows whose names contain this, whatever its case, and in the tree those above them.
     pub filter: String,

@@ -27,7 +27,6 @@ pub enum SourceEvent {
     Begin(Box<Session>),
     /// What came since.
     Update {
-        /// The update.
         update: Box<Update>,
         /// Whether it is the latest there is.
         latest: bool,
@@ -45,7 +44,6 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// A profile that is followed.
 pub struct Followed {
-    /// What comes from it.
     pub events: Receiver<SourceEvent>,
     /// Whether it is a collection for this command alone, which ends with it.
     pub is_own: bool,

@@ -39,11 +39,8 @@ pub enum Prompt {
     Save,
 }
 
-/// A text over everything.
 pub struct Page {
-    /// Its head.
     pub title: String,
-    /// Its lines, safe to print.
     pub lines: Vec<String>,
     /// The first one shown.
     pub top: usize,
@@ -51,21 +48,14 @@ pub struct Page {
 
 /// What is on the screen.
 pub struct ScreenState {
-    /// What was asked.
     pub question: TopQuery,
-    /// The answer.
     pub rows: Vec<TopRow>,
-    /// All of it.
     pub total: Total,
-    /// The row that is chosen.
     pub cursor: usize,
-    /// The first row shown.
     pub top: usize,
     /// Rows on a page, as last drawn.
     pub height: usize,
-    /// What is being typed, and what was.
     pub prompt: Option<(Prompt, String)>,
-    /// A text over everything.
     pub page: Option<Page>,
     /// Said on the last line until the next key.
     pub message: Option<String>,

@@ -40,7 +40,7 @@ pub struct Config {
     pub budget: Budget,
     /// What the sessions of clients may take.
     pub sessions: ClientSessions,
-    /// What is watched.
+    /// The watches.
     #[serde(rename = "watch")]
     pub watches: Vec<Watch>,
     /// What can be said and means nothing, a line each with file, line and column: rules that no process ever fits.
@@ -62,7 +62,7 @@ pub struct Retention {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// Of one CPU.
+    /// Percent of one CPU.
     pub cpu_percent: CpuPercent,
     /// Resident memory.
     pub memory: MemoryBytes,
@@ -96,7 +96,7 @@ pub struct Watch {
     pub comm: Option<Pattern>,
     /// The users that it may run as; root, where nothing is said.
     pub user: Option<Users>,
-    /// What is sampled.
+    /// The event.
     #[serde(default)]
     pub event: WatchEvent,
     /// Samples per second of CPU time.
@@ -177,10 +177,10 @@ impl Default for ClientSessions {
     }
 }
 
-/// What is wrong with a configuration.
+/// Errors of a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// Which.
@@ -188,25 +188,25 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// It is a directory, a FIFO, a device.
+    /// The path is a directory, a FIFO or a device.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
         /// Which.
         path: PathBuf,
     },
-    /// Whoever likes may say what the service looks at.
+    /// Any user could change what the service watches.
     #[error("{} may be written by everybody, and is not believed: chmod o-w", path.display())]
     WritableByAll {
         /// Which.
         path: PathBuf,
     },
-    /// Nobody has written that by hand.
+    /// The file is larger than any configuration.
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
     TooLarge {
         /// Which.
         path: PathBuf,
     },
-    /// It does not say what it should.
+    /// The contents are wrong.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Wrong {
         /// Which.
@@ -215,7 +215,7 @@ pub enum ConfigError {
         line: usize,
         /// Characters, from 1.
         column: usize,
-        /// What is wrong, and what is allowed.
+        /// The mistake, and the allowed values.
         message: String,
     },
 }
@@ -262,7 +262,7 @@ impl Config {
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Config, ConfigError> {
         let wrong = |at: Option<Range<usize>>, message: &str| {
             let (line, column) = position(bytes, at.map_or(0, |range| range.start));
-            // One line each: it goes to a journal.
+            // One line each, for the journal.
             let message = message.trim().replace('\n', "; ");
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         };

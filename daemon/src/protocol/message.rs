@@ -172,7 +172,7 @@ pub enum Request {
     Adopt {
         /// The child.
         pid: u32,
-        /// What it will run.
+        /// The program and its arguments.
         command: Vec<String>,
         /// How.
         collect: Collect,
@@ -255,7 +255,7 @@ pub enum Reply {
         /// Whether another part follows.
         more: bool,
     },
-    /// It is so.
+    /// Done.
     Done,
     /// A stream begins, or begins anew: what was streamed before is to be forgotten, because its reader was so slow that
     /// a fresh start is less than what it had missed. Stream frames follow.
@@ -265,7 +265,7 @@ pub enum Reply {
         /// Why the session has ended; `None` if it goes on.
         ended: Option<SessionEnd>,
     },
-    /// It cannot be.
+    /// Refused.
     Refused(Refusal),
 }
 
@@ -296,7 +296,7 @@ pub enum RefusalKind {
 }
 
 impl Refusal {
-    /// Of this kind, with this message.
+    /// A refusal of this kind, with this message.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Refusal {
         Refusal { kind, message: message.into() }
     }
@@ -306,7 +306,7 @@ impl From<ccsd_collector::Error> for Refusal {
     fn from(error: ccsd_collector::Error) -> Refusal {
         use ccsd_collector::Error;
         let kind = match &error {
-            // It may well be that the client can.
+            // The client may still be able to.
             Error::NotPermitted { .. }
             | Error::Paranoid { .. }
             | Error::NoPerfEvents { .. }
@@ -328,7 +328,7 @@ pub struct SessionSummary {
     pub id: u32,
     /// Whose it is.
     pub owner_uid: u32,
-    /// What is sampled: a program, or names with process ids.
+    /// The target: a program, or names with process ids.
     pub target: String,
     /// The processes asked for.
     pub pids: Vec<u32>,
@@ -350,7 +350,7 @@ pub struct SessionSummary {
     pub lost: u64,
     /// Contexts in the table.
     pub contexts: u64,
-    /// Who reads it at the moment.
+    /// Current readers.
     pub readers: u32,
     /// Memory that it takes in the daemon, about, in bytes: rings, names and profile while it runs, then the profile.
     pub bytes: u64,
@@ -362,7 +362,7 @@ pub struct SessionSummary {
 pub enum SessionEnd {
     /// Its target has.
     Target,
-    /// Somebody stopped it.
+    /// A client stopped the session.
     Stopped,
     /// Its duration was over.
     Duration,

@@ -24,20 +24,20 @@ use crate::upkeep::Upkeep;
 /// and a descriptor.
 const MAX_CONNECTIONS: usize = 2_048;
 const MAX_CONNECTIONS_OF_USER: usize = 64;
-/// Of all such users together: root finds a place, however many users somebody has.
+/// Connections of all such users together, so that root always finds a slot.
 const MAX_CONNECTIONS_OF_USERS: usize = 1_024;
 /// Stack of a client's thread. Reading a message is recursive only as far as the JSON reader allows (128 levels).
 const STACK_BYTES: usize = 256 << 10;
 /// How long to wait where no more connections can be accepted for want of descriptors or memory.
 const RESPITE: Duration = Duration::from_millis(100);
-/// Of refusals one is told at once, and the others once in so long, with their number.
+/// Interval between messages about refusals: the first is logged at once, later ones with their number.
 const SUMMING_UP: Duration = Duration::from_secs(10);
 
 /// Connections that there are.
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
-    /// Of users of whom no more is known than that they are not root.
+    /// Connections by user, of users other than root.
     of_users: HashMap<u32, usize>,
 }
 
@@ -76,7 +76,7 @@ impl Open {
     }
 }
 
-/// One connection's place among all. To be held for as long as it is open.
+/// A slot among all connections, held while the connection is open.
 pub struct ConnectionSlot {
     open: Arc<Mutex<Open>>,
     limited: Option<u32>,
@@ -123,7 +123,7 @@ struct Summary {
 }
 
 impl Summary {
-    /// It has happened. Returns what is to be said at once.
+    /// Counts an event and returns the message that is due at once.
     fn note(&mut self, now: Instant, what: String) -> Option<String> {
         if self.due_in(now).is_zero() && self.more == 0 {
             self.said = Some(now);
@@ -144,7 +144,7 @@ impl Summary {
         (self.more > 0).then(|| self.due_in(now))
     }
 
-    /// What is due.
+    /// The message that is due.
     fn take(&mut self, now: Instant) -> Option<String> {
         if self.more == 0 || !self.due_in(now).is_zero() {
             return None;

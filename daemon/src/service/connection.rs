@@ -51,13 +51,9 @@ pub struct Connection {
     /// Its number, by which the sessions know whose they are.
     number: u64,
     stream: UnixStream,
-    /// Who it is.
     peer: Peer,
-    /// What it asks for.
     sessions: Sessions,
-    /// Dumps that are taken for all clients.
     dumps: Arc<Dumps>,
-    /// How the service is.
     upkeep: Option<Arc<Upkeep>>,
     /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
     streaming: Weak<Sender<()>>,
@@ -107,7 +103,7 @@ impl Connection {
         while let Some(request) = self.hear::<Request>(&mut payload, None)? {
             let request = match request {
                 Ok(request) => request,
-                // It was a whole message, so the next can be understood again.
+                // The message was whole, so the next one can be read.
                 Err(why) => {
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why)))?;
                     continue;
@@ -170,7 +166,7 @@ impl Connection {
                 let message = format!("a session is on 1 to {MAX_PIDS} processes, not {}", pids.len());
                 Err(Refusal::new(RefusalKind::BadRequest, message))
             }
-            // Whoever lets another's child go, or does not, decides what is sampled.
+            // Only the client that owns the child may let it start.
             SessionTarget::Child(pid, _) if procfs::stat(*pid).is_ok_and(|stat| stat.parent != self.peer.pid) => {
                 let message = format!("PID {pid} is not a child of the client");
                 Err(Refusal::new(RefusalKind::NotPermitted, message))

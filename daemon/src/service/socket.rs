@@ -29,7 +29,7 @@ pub enum SocketError {
     /// A user without a place of his own.
     #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket; choose one with --socket")]
     NoPlace,
-    /// It failed.
+    /// A system call failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
         /// What was being done.
@@ -121,7 +121,7 @@ impl Socket {
         }
         let group = Group::from_name(GROUP).ok().flatten().filter(|_| geteuid().is_root());
         let mode = mode.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
-        // It is made with its mode: whoever may write in the directory can put something else there before a later change.
+        // The mode is set at creation: before a later change, another user of the directory could replace the socket.
         let before = umask(Mode::from_bits_truncate(!mode & 0o777));
         let listener = UnixListener::bind(path);
         umask(before);
@@ -239,7 +239,7 @@ mod tests {
         for name in ["file", "link", "none"] {
             assert!(give_to_group(&at(name), group).is_err(), "{name}");
         }
-        // It may be another's, linked here.
+        // It may be a hard link to another user's socket.
         fs::hard_link(at("socket"), at("hard")).unwrap();
         assert!(give_to_group(&at("hard"), group).is_err());
     }

@@ -44,7 +44,7 @@ impl Guard {
             match self.owner.check(pid) {
                 Ok(now) if now == began => {}
                 Ok(_) => return Err(ccsd_collector::Error::DiedDuringAttach(pid).into()),
-                // It has ended since. What was sampled of it was permitted, whoever had its number by then.
+                // The process has ended. Its samples were permitted; the process id may be reused.
                 Err(refusal) if refusal.kind != RefusalKind::NotPermitted => {}
                 Err(refusal) => return Err(refusal),
             }

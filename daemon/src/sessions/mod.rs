@@ -1,6 +1,6 @@
 //! The sessions of a daemon: a table, owned by one thread, and a thread for each session.
 //!
-//! Whoever wants something of them has a [`Sessions`] and asks. The table's thread never waits for a session, a session
+//! Clients ask through [`Sessions`]. The table's thread never waits for a session, a session
 //! never for a reader, and the collector for nobody.
 
 mod guard;

@@ -23,7 +23,7 @@ const LOG_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=4 << 20;
 /// A profile so far: [`Profile::snapshot`] and [`Profile::snapshot_generation`].
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What was charged.
+    /// All charges so far.
     pub whole: Update,
     /// The contexts that later updates refer to, where they have other numbers there.
     pub generation: Option<Update>,
@@ -81,13 +81,13 @@ pub enum Delivery {
 
 /// Where a reader is. Updates are numbered from 0.
 enum Position {
-    /// It needs a snapshot, and has yet to ask for it: what it was given before it is still busy with.
+    /// The reader needs a snapshot and will ask for it once it has handled what it was given.
     Lost,
-    /// It has asked for one.
+    /// The reader has asked for a snapshot.
     Asks,
     /// Here is one, which holds all updates before this one.
     Begins(u64, Arc<Snapshot>),
-    /// It has all updates before this one.
+    /// The reader has all updates before this one.
     At(u64),
 }
 
@@ -103,7 +103,6 @@ struct StreamState {
     given: Vec<(Given, usize)>,
     /// The last snapshot, as long as somebody has it, and the number of the first update that is not in it.
     snapshot: (u64, Weak<Snapshot>),
-    /// Why the session has ended, if it has.
     end: Option<SessionEnd>,
     /// There will be no more snapshots: the session is forgotten.
     closed: bool,
@@ -154,7 +153,6 @@ impl StreamState {
 struct SharedStream {
     info: Arc<SessionInfo>,
     state: Mutex<StreamState>,
-    /// Something has come for the readers.
     changed: Condvar,
     /// Wakes the session: a snapshot is wanted, or a reader has gone.
     wake: Sender<()>,
@@ -201,7 +199,7 @@ impl Readers {
         state.next_reader += 1;
         state.places.insert(key, Position::Lost);
         let until = if follow { u64::MAX } else { state.next() };
-        // One who wants no more than what is there is not told of an end that comes later.
+        // A reader of the current state is not told of a later end.
         let end = if follow { None } else { Some(state.end.clone()) };
         drop(state);
         Reader { shared: Arc::clone(&self.shared), key, until, end, has_all: false, is_done: false }
@@ -237,7 +235,7 @@ impl Readers {
             let first = state.first;
             let behind = |place: &Position| matches!(place, Position::Begins(at, _) | Position::At(at) if *at < first);
             for place in state.places.values_mut().filter(|place| behind(place)) {
-                // One that waits for it here is asked for again.
+                // A pending snapshot is requested again.
                 *place = if matches!(place, Position::Begins(..)) { Position::Asks } else { Position::Lost };
             }
             state.trim();
@@ -279,13 +277,13 @@ impl Drop for Readers {
     }
 }
 
-/// One reader, for its thread.
+/// A reader's end, used by its own thread.
 pub struct Reader {
     shared: Arc<SharedStream>,
     key: u64,
     /// The update before which it stops.
     until: u64,
-    /// What it is told at its end, if that is known already.
+    /// The end that it is told, once known.
     end: Option<Option<SessionEnd>>,
     /// Whether it has all that it wants; the rest is its end.
     has_all: bool,
@@ -310,7 +308,7 @@ impl Reader {
         let old = state.old_snapshot();
         let end = self.end.clone().or_else(|| state.end.clone().map(Some));
         if self.has_all && !self.is_done {
-            // It needs no place in the log any more, and can lose none.
+            // The reader needs no position in the log any more.
             self.is_done = true;
             return end.map_or(Fetched::Gone, Fetched::End);
         }
@@ -338,7 +336,7 @@ impl Reader {
             }
             Position::At(at) if *at < next.min(self.until) => {
                 let missed = usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX);
-                let updates = of_one_generation(state.updates.iter().skip(missed).map(|(update, _)| update));
+                let updates = take_one_generation(state.updates.iter().skip(missed).map(|(update, _)| update));
                 *at = at.saturating_add(updates.len() as u64);
                 self.has_all = *at >= until;
                 state.trim();
@@ -403,7 +401,7 @@ impl Drop for Reader {
 }
 
 /// The first of these updates, and those after it that number contexts as it does: they can be merged.
-fn of_one_generation<'a>(updates: impl Iterator<Item = &'a Arc<Update>>) -> Vec<Arc<Update>> {
+fn take_one_generation<'a>(updates: impl Iterator<Item = &'a Arc<Update>>) -> Vec<Arc<Update>> {
     let mut taken: Vec<Arc<Update>> = Vec::new();
     for update in updates {
         if taken.last().is_some_and(|last| update.begins_generation(last.end().contexts)) {

@@ -43,21 +43,20 @@ pub enum Ask {
 /// One session.
 struct SessionEntry {
     owner: Authority,
-    /// The connection that it ends with.
     connection: Option<u64>,
     commands: Sender<WorkerCommand>,
     /// Whether it is to be gone when it has ended.
     forget: bool,
     /// Memory that its rings may take, as long as it runs.
     ring_bytes: usize,
-    /// It has been told to end, to make room.
+    /// Told to end, to make room for others.
     sheds: bool,
     /// `None` until it samples.
     summary: Option<Box<SessionSummary>>,
 }
 
 impl SessionEntry {
-    /// What it takes, bytes: until it says that itself, what it has been granted.
+    /// Bytes in use; before the first report, the bytes granted.
     fn bytes(&self) -> u64 {
         self.summary.as_ref().map_or(self.ring_bytes as u64, |summary| summary.bytes)
     }
@@ -72,11 +71,9 @@ pub struct SessionTable {
     limits: SessionLimits,
     asks: Receiver<Ask>,
     events: Receiver<WorkerEvent>,
-    /// For the sessions to come.
     events_sender: Sender<WorkerEvent>,
     entries: BTreeMap<u32, SessionEntry>,
     next_id: u32,
-    /// Whether the daemon is ending.
     shutting_down: bool,
     /// Dropped when all sessions have ended.
     all_ended: Option<Sender<()>>,
@@ -104,7 +101,7 @@ impl SessionTable {
             select! {
                 recv(asks) -> ask => match ask {
                     Ok(ask) => {
-                        // Who asks may know of what the sessions have said before.
+                        // Events are handled first, so that an answer includes them.
                         while let Ok(event) = events.try_recv() {
                             self.learn(event);
                         }
@@ -143,7 +140,7 @@ impl SessionTable {
                 let _ = reply.send(seen.filter_map(|entry| entry.summary.as_deref().cloned()).collect());
             }
             Ask::Stop { viewer, id, target_cpu_ns, forget, reply } => {
-                // Who knows what the target has used has seen its end.
+                // The target's CPU time is known only after its end.
                 let why = if target_cpu_ns.is_some() { SessionEnd::Target } else { SessionEnd::Stopped };
                 let told = self.tell(viewer, id, WorkerCommand::End(why, target_cpu_ns));
                 match self.entries.get_mut(&id).filter(|_| forget && told.is_ok()) {
@@ -332,7 +329,7 @@ impl SessionTable {
         self.drop_for(uid, 0);
         let (taken, most) = (self.bytes_of(uid), self.limits.bytes_of_user);
         let of_user = || self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && !entry.has_ended());
-        // One at a time: it takes a moment to end, and then perhaps there is room.
+        // End one session at a time: its end may free enough.
         if taken <= most || of_user().any(|(_, entry)| entry.sheds) {
             return;
         }
@@ -347,7 +344,7 @@ impl SessionTable {
         tracing::warn!(session = id, "session {id} ends: {why}");
         let told = largest.commands.try_send(WorkerCommand::End(SessionEnd::Failed(why), None));
         if let Some(entry) = self.entries.get_mut(&id) {
-            // One that has too much to do is told when it says next how it is.
+            // A busy session is told at its next report.
             entry.sheds = told.is_ok();
         }
     }

@@ -36,7 +36,7 @@ pub enum SessionTarget {
 pub struct NewSession {
     /// Whose it is.
     pub owner: Authority,
-    /// What it is on.
+    /// The target.
     pub target: SessionTarget,
     /// How to collect.
     pub collect: Collect,
@@ -71,7 +71,7 @@ pub enum WorkerCommand {
 
 /// What a session tells.
 pub enum WorkerEvent {
-    /// How it is now.
+    /// The current summary.
     State(Box<SessionSummary>),
     /// Its thread has ended.
     Gone(u32),
@@ -79,9 +79,9 @@ pub enum WorkerEvent {
 
 /// A session's own side of its channels.
 pub struct Channels {
-    /// What it is told. When nobody is left who could, it ends.
+    /// Commands. The session ends when all senders are gone.
     pub commands: Receiver<WorkerCommand>,
-    /// What it tells.
+    /// Events for the table.
     pub events: Sender<WorkerEvent>,
     /// How long it goes on when its client has gone.
     pub grace: Duration,

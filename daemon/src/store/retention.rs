@@ -11,7 +11,7 @@ use ccsd_profile::codec::MAGIC;
 use super::{LONGEST, Segment, StoreError, contents, watches};
 use crate::config::Retention;
 
-/// What was removed, and what was not.
+/// Removed and kept files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Segments removed.
@@ -20,7 +20,7 @@ pub struct Removed {
     pub bytes: u64,
     /// Files that are not ours, and were left alone.
     pub foreign: Vec<PathBuf>,
-    /// Those that could not be removed, and why.
+    /// Files that could not be removed, with the reason.
     pub failed: Vec<String>,
 }
 
@@ -40,12 +40,12 @@ pub fn retain(
     let mut removed = Removed::default();
     let mut stored: Vec<Stored> = Vec::new();
     for name in watches(state_dir)? {
-        // It may have gone in the meantime.
+        // The file may have been removed meanwhile.
         let Ok(found) = contents(&state_dir.join(name)) else { continue };
         removed.foreign.extend(found.foreign);
         let mut watch = Stored::default();
         for segment in found.segments {
-            // What is not ours neither counts nor goes: else one large file of somebody else would cost all profiles.
+            // Foreign files neither count nor are removed: a large one would cost all profiles.
             match state(&segment.path) {
                 SegmentState::Foreign => removed.foreign.push(segment.path),
                 state => {
@@ -79,9 +79,7 @@ pub fn retain(
 /// What a watch has stored.
 #[derive(Default)]
 struct Stored {
-    /// Segments that nobody writes, the oldest last.
     removable: Vec<Segment>,
-    /// Bytes of all its segments.
     bytes: u64,
 }
 
@@ -115,7 +113,7 @@ fn state(path: &Path) -> SegmentState {
         return SegmentState::InUse;
     }
     let mut start = [0; MAGIC.len()];
-    // One that was created a moment before the power failed is empty.
+    // A segment created just before a power failure is empty.
     match file.read(&mut start) {
         Ok(0) => SegmentState::Ours,
         Ok(read) if start.get(..read) == MAGIC.get(..read) => SegmentState::Ours,

@@ -9,7 +9,7 @@ use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
 use super::name;
 
-/// Of one second, so many segments may begin: a program that starts and ends all the time makes one session, not many.
+/// Segments that may begin in one second: a program that starts and ends all the time makes one session, not many.
 const MAX_OF_ONE_SECOND: u32 = 1000;
 /// Bytes that must be free before a segment is begun: what a busy watch writes in an hour.
 const ROOM: u64 = 16 << 20;
@@ -33,7 +33,7 @@ pub enum WriteError {
         /// Why.
         source: EncodeError,
     },
-    /// Somebody has removed it, or moved it away.
+    /// The segment was removed or moved.
     #[error("{} was removed or moved away while it was being written", path.display())]
     Removed {
         /// Which.
@@ -78,7 +78,7 @@ impl SegmentWriter {
                 Ok(encoder) => Ok(SegmentWriter { good: encoder.bytes_written(), path, encoder }),
                 Err(source) => {
                     let error = write(source);
-                    // It is ours, and holds nothing.
+                    // The file is ours and empty.
                     let _ = std::fs::remove_file(&path);
                     Err(error)
                 }

@@ -261,7 +261,7 @@ fn a_noisy_watch_costs_only_its_own_history() {
         kept = starts(&noisy);
     }
     assert_eq!((starts(&quiet), starts(&middle)), (vec![100], vec![200, 201]));
-    // It may use what the others leave of theirs, until they want it: then it goes down to its share, and they grow.
+    // A watch may use what others leave unused; when they grow, it shrinks to its share.
     assert_eq!(kept, [1024, 1025, 1026, 1027, 1028, 1029]);
     for second in 1100..1110 {
         write(&middle, second, &["a"], true);
@@ -304,7 +304,7 @@ fn what_is_not_ours_costs_no_profile() {
 fn the_clock_is_set_back() {
     let (_state, dir) = dir();
     write(&dir, 10_000, &["a"], true);
-    // The same second again, and an hour before.
+    // The same second again, and an hour earlier.
     let again = write(&dir, 10_000, &["b"], true);
     assert!(again.to_string_lossy().ends_with("-1.ccsd"));
     write(&dir, 10_000 - HOUR, &["c"], true);

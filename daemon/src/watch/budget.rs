@@ -46,10 +46,10 @@ impl BackoffStep {
     }
 }
 
-/// What was used in a window.
+/// CPU time and memory used in a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
-    /// Of one CPU.
+    /// Percent of one CPU.
     pub cpu_percent: f64,
     /// Bytes.
     pub memory: u64,
@@ -93,7 +93,7 @@ impl Shedder {
         self.step
     }
 
-    /// What was used in the last window that is over.
+    /// Use in the last finished window.
     #[must_use]
     pub fn last_use(&self) -> Option<Use> {
         self.last
@@ -147,7 +147,7 @@ impl Shedder {
         ))
     }
 
-    /// What was used, as a part of the budget: of CPU or memory, whichever is more.
+    /// Use as a part of the budget: of CPU or of memory, whichever is larger.
     fn share(&self, used: Use) -> f64 {
         (used.cpu_percent / self.budget.cpu_percent.0).max(used.memory as f64 / self.budget.memory.0 as f64)
     }
@@ -227,7 +227,7 @@ mod tests {
         assert!((0..50).all(|_| !clock.minute(1.0, 10)));
         let minutes = (1..).find(|_| clock.minute(0.5, 10)).unwrap();
         assert_eq!((clock.shedder.step(), minutes), (BackoffStep(1), i32::from(PATIENCE)));
-        // One busy minute begins the wait anew.
+        // A busy minute restarts the wait.
         let _ = (0..9).map(|_| clock.minute(0.5, 10)).count();
         assert!(!clock.minute(1.5, 10));
         assert_eq!((1..).find(|_| clock.minute(0.5, 10)), Some(i32::from(PATIENCE)));

@@ -33,19 +33,19 @@ pub struct WatchStatus {
     pub name: String,
     /// Processes that fit its rule now.
     pub processes: u64,
-    /// Those of them that the kernel refuses.
+    /// Matching processes that the kernel refuses to sample.
     pub refused: u64,
     /// Whether a session runs.
     pub profiling: bool,
     /// Samples per second of CPU time, at the moment.
     pub rate_hz: u32,
-    /// What is configured.
+    /// The configured rate.
     pub configured_rate_hz: u32,
     /// Samples received since the service began.
     pub samples: u64,
     /// Samples lost, throttled, dropped or undelivered since then.
     pub missing: u64,
-    /// Those of them that were lost, throttled or dropped; 0 from a daemon that did not yet say.
+    /// Samples lost, throttled or dropped; 0 from an older daemon.
     #[serde(default)]
     pub lost: u64,
     /// CPU time of its processes since then, nanoseconds, as far as that is known.
@@ -80,14 +80,14 @@ pub struct Orders {
 pub struct Handle {
     /// Where orders go. To drop it is to end the follower.
     pub orders: Sender<Orders>,
-    /// What it is doing.
+    /// Its status.
     pub status: Arc<Mutex<WatchStatus>>,
     /// Disconnected when it has ended.
     pub ended: Receiver<()>,
 }
 
 impl Handle {
-    /// What it is doing.
+    /// Its status.
     #[must_use]
     pub fn status(&self) -> WatchStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -108,7 +108,7 @@ pub struct SegmentTarget {
 /// # Errors
 /// If no thread can be started.
 pub fn start(watch: Arc<Watch>, rule: Rule, place: SegmentTarget) -> std::io::Result<Handle> {
-    // One that is busy gets the orders of the next look.
+    // A busy follower gets the orders of the next scan.
     let (orders, receiver) = bounded(1);
     let (alive, ended) = bounded(0);
     let status = WatchStatus { name: watch.name.0.clone(), ..WatchStatus::default() };
@@ -239,7 +239,7 @@ impl Follower {
             Some(_) if new.is_empty() => {}
             Some(running) => match running.session.add(&new) {
                 Ok(refused) => self.refused(&refused),
-                // Those of processes that have ended since stay open until the session ends.
+                // Events of ended processes stay open until the session ends.
                 Err(error) => {
                     let name = &self.watch.name.0;
                     tracing::info!(watch = %name, "watch {name}: a new segment, because {error}");
@@ -249,7 +249,7 @@ impl Follower {
         }
     }
 
-    /// Who has begun to be followed, and who is followed no more.
+    /// Processes that are newly followed, and those no longer followed.
     fn log_changes(&self, new: &[u32], gone: &[u32]) {
         let name = self.watch.name.0.as_str();
         for pid in new {

@@ -123,11 +123,9 @@ struct Manager {
     /// Where the threads of watches that are no more say that they have ended.
     ending: Vec<Receiver<()>>,
     shedder: Shedder,
-    /// Why the budget has taken its last step.
     reason: Arc<str>,
     overview: Arc<Mutex<Overview>>,
     retained: Option<Instant>,
-    /// Files that are not ours and have been named.
     named: HashSet<PathBuf>,
 }
 
@@ -202,7 +200,7 @@ impl Manager {
             }
             if let Some(follower) = follower {
                 let (watch, reason) = (Arc::new(watch.clone()), Arc::clone(&self.reason));
-                // One that is busy finds out at the next look.
+                // A busy follower gets the orders of the next scan.
                 let _ = follower.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
             }
         }
@@ -280,7 +278,7 @@ impl Manager {
         let mut rules = Vec::new();
         let moved = before.state_dir != self.config.state_dir || before.retention.bytes != self.config.retention.bytes;
         for watch in &self.config.watches {
-            // One that now means other processes is another watch.
+            // A watch that now selects other processes is another watch.
             let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
             // Its rule knows what it has admitted.
             let kept = old.iter().position(same).map(|i| old.swap_remove(i).1);

@@ -13,7 +13,7 @@ use wildmatch::WildMatch;
 use super::scan::{MatchedProcess, Stat, read};
 use crate::config::{Pattern, Watch};
 
-/// What is known of a process. A process names itself and its files as it likes; no text here is more than text to compare.
+/// Attributes of a process. A process chooses its own names, so these texts are only compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Path of its control group.
@@ -168,7 +168,7 @@ impl Rule {
 impl Filter for Rule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
-        let (stat, living) = Stat::of_living(&dir)?;
+        let (stat, living) = Stat::of_living_thread(&dir)?;
         let process = MatchedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Of any user, unless it is said of which.
+    /// A process of any user, unless a user is given.
     fn fits(selectors: &str, facts: &Facts) -> bool {
         let user = if selectors.contains("user = ") { "" } else { "\nuser = \"*\"" };
         rule(&format!("{selectors}{user}")).fits(PROCESS, facts)

@@ -26,12 +26,12 @@ const MOST: Duration = Duration::from_secs(30);
 /// Looks in which a process is looked at closely even if nothing about it seems to have changed: it may have been seen
 /// between its fork and its exec, or before its manager has put it into its control group.
 const CLOSE_LOOKS: u8 = 2;
-/// One that fits nothing is looked at closely every so many looks: its user or its control group may have changed.
+/// Scans between two full checks of a process that matches no rule: its user or control group may have changed.
 const SELDOM: u64 = 32;
 /// `PF_KTHREAD` of `linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// A process that fits.
+/// A process that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MatchedProcess {
     /// Process id.
@@ -45,7 +45,6 @@ struct KnownProcess {
     comm: String,
     program: (u64, u64),
     looks: u8,
-    /// The rules that it fits, by their number.
     fits: Vec<u32>,
     /// The look in which it was last seen.
     seen: u64,
@@ -114,7 +113,7 @@ impl Scanner {
 
     fn look_at(&mut self, pid: u32, fits: &mut [Vec<MatchedProcess>]) {
         let dir = self.proc.join(pid.to_string());
-        let Some((stat, living)) = Stat::of_living(&dir) else { return };
+        let Some((stat, living)) = Stat::of_living_thread(&dir) else { return };
         if stat.kernel_thread {
             return;
         }
@@ -187,7 +186,7 @@ impl Stat {
 
     /// That of a process, and the directory of a thread that says what it is now: the main one's, or that of another where
     /// that one has ended, which says no more than what it was then. None where all have ended.
-    pub fn of_living(dir: &Path) -> Option<(Stat, PathBuf)> {
+    pub fn of_living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
         let stat = Stat::read(dir)?;
         if !stat.zombie {
             return Some((stat, dir.to_owned()));
@@ -280,7 +279,7 @@ mod tests {
         let look = |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.look().iter().map(|fits| pids(fits)).collect() };
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
-        // It becomes another program, a third comes, and a number is used again.
+        // The process executes another program, a third starts, and a process id is reused.
         proc.put(11, 100, "a", "/b.service");
         proc.put(12, 200, "a", "/");
         proc.put(10, 300, "a", "/");

@@ -157,7 +157,7 @@ fn nothing_is_kept_for_those_who_keep_up() {
         }
         assert_eq!(fixture.readers.held_bytes(), 0);
     }
-    // What is kept for one is kept for all.
+    // The log is shared by all readers.
     let held: Vec<usize> = [1, 10]
         .map(|stopped| {
             (0..5).for_each(|_| fixture.interval(100));
@@ -199,7 +199,7 @@ fn readers_go_on_over_generations_of_contexts() {
     let mut clients: Vec<Client> = Vec::new();
     for interval in 0..12 {
         clients.push(Client::new(&fixture, true));
-        // The same functions again, in another order: their contexts have other numbers in each generation.
+        // The same functions in another order: contexts have other numbers in each generation.
         fixture.functions = [0, 3, 1, 2][interval % 4];
         fixture.interval(10);
         if interval % 3 == 2 {
@@ -235,7 +235,7 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
     same.apply(&mut second.profile);
     assert_eq!(second.take(&fixture), [0, 1, 0]);
     second.assert_has_all(&fixture);
-    // Who wants what there is now gets that, too.
+    // A reader of the current state gets that, too.
     let mut once = Client::new(&fixture, false);
     assert_eq!(once.take(&fixture), [1, 1, 1]);
     once.assert_has_all(&fixture);
@@ -291,7 +291,7 @@ fn a_reader_s_thread_gets_everything() {
             }
         }
     });
-    // It asks when it gets to it.
+    // The reader asks once it is free.
     fixture.readers.woken().recv().unwrap();
     fixture.readers.serve(&fixture.replica);
     (0..200).for_each(|_| fixture.interval(20));
