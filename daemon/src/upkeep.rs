@@ -223,8 +223,8 @@ impl Upkeep {
         self.watches.overview().watches
     }
 
-    #[must_use]
     /// The directory where profiles are kept.
+    #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
