@@ -71,7 +71,7 @@ impl StacksView {
             }
         });
         // As numbers: deep stacks of one weight have long beginnings in common.
-        let mut known: Vec<(Vec<u32>, (Sums, Vec<u32>))> = known.into_iter().collect();
+        let mut known: Vec<_> = known.into_iter().collect();
         known.sort_unstable_by(|(a, (x, _)), (b, (y, _))| y.weight.cmp(&x.weight).then_with(|| a.cmp(b)));
         let row = |(entries, (sums, flags)): (Vec<u32>, (Sums, Vec<u32>))| {
             let approximate = !flags.is_empty();
