@@ -39,6 +39,7 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
 use choice::Choice;
+pub use error::ImportError;
 use header::{Attribute, Header};
 use lost::Lost;
 use reads::Counters;
