@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::CostCentreId;
+use crate::ids::CostCentreId;
 use crate::marked::{MARK, gaps};
 
 /// One entry of a history.
