@@ -18,6 +18,7 @@ mod import;
 mod job;
 mod leader;
 mod manual;
+mod message;
 mod output;
 mod processes;
 mod query;
@@ -35,12 +36,12 @@ mod table;
 mod times;
 mod top;
 
-use std::fmt;
 use std::io::{Write, stderr};
 
 use args::service::DaemonCommand;
 use args::{Cli, Command};
 use exit::{Exit, Failure};
+use message::warn;
 
 fn main() {
     ccsd_collector::usage::begin();
@@ -84,15 +85,6 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Completions(args) => completion::print_script(&args),
         Command::Man(args) => manual::man(&args),
     }
-}
-
-/// A line about ccsd itself on standard error. That it cannot be written is no reason to stop.
-///
-/// What it names, a file for one, may be called anything.
-fn warn(message: fmt::Arguments<'_>) {
-    let message = message.to_string();
-    let lines: Vec<_> = message.split('\n').map(ccsd_profile::sanitise).collect();
-    let _ = writeln!(stderr(), "ccsd: {}", lines.join("\n"));
 }
 
 /// Text on standard error, likewise.

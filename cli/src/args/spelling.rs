@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::warn;
+use crate::message::warn;
 
 /// Earlier spellings, and what replaces them. They work for one version.
 const RENAMED: [(&str, &[&str]); 6] = [

@@ -6,7 +6,7 @@ use std::process::Command;
 use ccsd_worker::{Patience, Program, Worker, read_in};
 
 use crate::exit::Exit;
-use crate::warn;
+use crate::message::warn;
 
 /// The argument that makes a process this one.
 pub const ARGUMENT: &str = "--worker-of-daemon";
