@@ -46,8 +46,6 @@ use reads::Counters;
 use records::{Record, Records, RecordsError};
 use table::Table;
 
-pub use error::ImportError;
-
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// A batch of stacks, bytes.
