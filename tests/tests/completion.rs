@@ -21,6 +21,8 @@ use nix::unistd::mkfifo;
 
 const BASH: Need = Need::Program("bash", "bash");
 const TAB: &str = "\t";
+/// The name of a file that anybody may have made.
+const HOSTILE: &str = "evil$(touch ran)`touch ran`'touch ran'";
 
 fn main() -> ExitCode {
     Suite::new()
@@ -112,6 +114,11 @@ fn main() -> ExitCode {
             ] {
                 shell.assert_completes(keys, words);
             }
+            // What a name says is never run: within quotes such names are not offered.
+            shell.assert_completes("ccsd report \"evi\t\"", "<ccsd><report><evi>");
+            shell.assert_completes("ccsd report 'evi\t'", "<ccsd><report><evi>");
+            shell.assert_completes("ccsd report evi\t", &format!("<ccsd><report><{HOSTILE}>"));
+            assert!(!shell.dir.path().join("ran").exists());
         })
         .run()
 }
@@ -138,7 +145,7 @@ struct Shell {
     terminal: Terminal,
     _daemon: Daemon,
     _fixture: Running,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Shell {
@@ -151,7 +158,7 @@ impl Shell {
         fs::create_dir(path("sub")).unwrap();
         fs::create_dir(path("bin")).unwrap();
         symlink(binary(), path("bin/ccsd")).unwrap();
-        for empty in ["a file", "sub/xyz"] {
+        for empty in ["a file", "sub/xyz", HOSTILE] {
             fs::write(path(empty), "").unwrap();
         }
         fs::copy(&shared().file, path("profile.ccsd")).unwrap();
@@ -162,12 +169,12 @@ impl Shell {
         let mut terminal = Terminal::run(&mut command);
         terminal.type_keys("source ./script; echo re''ady\n");
         terminal.expect("ready");
-        Shell { terminal, _daemon: daemon, _fixture: fixture, _dir: dir }
+        Shell { terminal, _daemon: daemon, _fixture: fixture, dir }
     }
 
     /// Types a line and TAB, and then has bash print its words instead of running it.
     fn assert_completes(&mut self, keys: &str, words: &str) {
-        assert!(keys.ends_with(TAB));
+        assert!(keys.contains(TAB));
         // Ctrl-E and Ctrl-A are read once the completion is done.
         self.terminal.type_keys(&format!("{keys}\x05\x01printf '<%s>' \n"));
         // The quote that was opened is closed by the completion.

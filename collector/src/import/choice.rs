@@ -46,7 +46,17 @@ impl Choice {
 
     /// The metrics.
     pub fn metrics(&self, header: &Header) -> Vec<Metric> {
-        self.events.iter().filter_map(|&event| header.attributes.get(event)).map(metric).collect()
+        let events = || self.events.iter().filter_map(|&event| header.attributes.get(event));
+        let mut metrics: Vec<Metric> = events().map(metric).collect();
+        let names: Vec<String> = metrics.iter().map(|metric| metric.name.clone()).collect();
+        // `cpu-clock:u` and `cpu-clock:k` are not both `cpu-clock`; of what has one name even so, each is told by its number.
+        for (at, (metric, event)) in metrics.iter_mut().zip(events()).enumerate() {
+            if names.iter().filter(|&name| *name == metric.name).count() > 1 {
+                let number = || format!("{}#{}", metric.name, at + 1);
+                metric.name = event.name.clone().filter(|name| !names.contains(name)).unwrap_or_else(number);
+            }
+        }
+        metrics
     }
 
     /// What to say of events that are left out, of which there were so many samples.

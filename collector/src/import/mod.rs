@@ -284,7 +284,9 @@ impl<'a> Import<'a> {
             *metric? = sample.period.unwrap_or(period);
             return Some(weights);
         }
-        weights.iter().any(|&weight| weight > 0).then_some(weights)
+        let has_weight = weights.iter().any(|&weight| weight > 0);
+        self.others += u64::from(!has_weight && choice.metric(record.event).is_none());
+        has_weight.then_some(weights)
     }
 
     fn sample(&mut self, sample: &SampleRecord<'_>, weights: &Weights) {
