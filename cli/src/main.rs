@@ -87,7 +87,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Text on standard error, likewise.
+/// Text on standard error. That it cannot be written is no reason to stop.
 fn say(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }

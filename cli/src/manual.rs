@@ -60,16 +60,19 @@ fn show(command: &clap::Command) -> Result<Exit, Failure> {
     }
     let mut reader = match Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn() {
         Ok(reader) => reader,
-        // The same text without man(1).
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return print(command.clone().render_long_help().to_string().as_bytes());
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return print_help(command),
         Err(error) => return Err(Failure::at_run_time(anyhow!("cannot run man: {error}"))),
     };
     // A pager that is left early closes the pipe.
     let _ = reader.stdin.take().map(|mut input| input.write_all(&page));
     let status = reader.wait()?;
-    if status.success() { Ok(Exit::SUCCESS) } else { Err(Failure::at_run_time(anyhow!("man failed: {status}"))) }
+    // Not every man(1) reads standard input.
+    if status.success() { Ok(Exit::SUCCESS) } else { print_help(command) }
+}
+
+/// The same text without man(1).
+fn print_help(command: &clap::Command) -> Result<Exit, Failure> {
+    print(command.clone().render_long_help().to_string().as_bytes())
 }
 
 /// One page. The synopsis and the examples are set here: clap_mangen leaves the values of options out of the synopsis, and

@@ -1,5 +1,7 @@
 //! Suggestions for names that nothing has.
 
+use std::collections::HashSet;
+
 use ccsd_profile::query::{Pattern, Subject};
 use ccsd_profile::{CostCentreId, Profile, sanitise};
 
@@ -9,6 +11,8 @@ const MAX_SUGGESTIONS: usize = 3;
 const MIN_LIKENESS: f64 = 0.6;
 /// Characters of a name that are compared.
 const MAX_COMPARED: usize = 200;
+/// Different names that are compared: a second or two.
+const MAX_NAMES: usize = 100_000;
 
 /// Names that are like a pattern which matches nothing, the most alike first, as a question: empty if there are none.
 pub fn question(pattern: &Pattern, profile: &Profile) -> String {
@@ -35,10 +39,11 @@ pub fn question(pattern: &Pattern, profile: &Profile) -> String {
 
 fn similar_names(text: &str, names: impl Iterator<Item = String>) -> Vec<String> {
     let text = text.to_lowercase();
+    let mut known = HashSet::new();
+    let names = names.filter(|name| known.insert(name.clone())).take(MAX_NAMES);
     let mut found: Vec<(f64, String)> = names.map(|name| (likeness(&text, &name), name)).collect();
     found.retain(|(likeness, _)| *likeness >= MIN_LIKENESS);
     found.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    found.dedup_by(|a, b| a.1 == b.1);
     found.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
@@ -49,7 +54,12 @@ fn likeness(text: &str, name: &str) -> f64 {
     let words = name.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.len() > 2);
     let like = |word: &str| {
         let word: Vec<char> = word.chars().collect();
-        1.0 - distance(&text, &word) as f64 / text.len().max(word.len()).max(1) as f64
+        let (longer, shorter) = (text.len().max(word.len()), text.len().min(word.len()));
+        // At best all letters of the shorter one are in the longer one.
+        if (shorter as f64) < MIN_LIKENESS * longer as f64 {
+            return 0.0;
+        }
+        1.0 - distance(&text, &word) as f64 / longer.max(1) as f64
     };
     words.chain([name.as_str()]).map(like).fold(0.0, f64::max)
 }

@@ -58,7 +58,7 @@ fn push_frame(
     let mut caller = called;
     for (centre, line) in sites {
         if let Some((centre, line)) = caller.replace((centre, line)) {
-            route = profile.routes_mut().push(route, centre, line);
+            route = profile.push_site(route, centre, line);
         }
         context = profile.contexts_mut().descend(context, centre);
     }
@@ -214,7 +214,9 @@ impl Aggregator {
     /// Says that sampling begins. To be called by the thread that has made everything ready.
     pub fn begin(&mut self) {
         let kernel = usage::aside_ns(Aside::KernelNames);
-        self.started_ns = (usage::own_cpu_ns().saturating_sub(kernel), kernel);
+        // Another thread may be reading the kernel's names already.
+        let beside = self.resolver.kernel_names_beside_ns();
+        self.started_ns = (usage::own_cpu_ns().saturating_sub(kernel).saturating_sub(beside), kernel);
     }
 
     /// Works until the sampler says that the session is over, or hangs when it should; sends an update per interval and one

@@ -373,11 +373,19 @@ fn outermost(data: &Path) -> (u64, u64) {
     let ended = Ended::of(perf.args(["script", "-G", "-F", "event", "-i"]).arg(data));
     let all = ended.stdout.lines().count() as u64;
     let mut perf = Command::new("perf");
-    perf.args(["script", "--no-inline", "-F", "ip,sym", "--max-stack", "1000", "-i"]).arg(data);
+    perf.args(["script", "--no-inline", "-F", "ip,sym,dso", "--max-stack", "1000", "-i"]).arg(data);
     let entries = ["main", "_start", "__libc_start_call_main", "__libc_start_main", "start_thread", "clone3"];
+    let others = ["_dl_start_user", "ret_from_fork_asm", "ret_from_fork"];
     let text = Ended::of(&mut perf).stdout;
-    let last = |stack: &str| stack.lines().last().and_then(|line| line.split_whitespace().nth(1)).map(str::to_owned);
-    let is_entry = |stack: &&str| last(stack).is_some_and(|name| entries.contains(&name.split('@').next().unwrap()));
+    // A C library may have functions without names between its entry and what it calls.
+    let is_nameless = |line: &&str| line.contains("[unknown]") && line.contains("libc.");
+    let last = |stack: &str| {
+        let line = stack.lines().rev().find(|line| !is_nameless(line))?;
+        line.split_whitespace().nth(1).map(str::to_owned)
+    };
+    let is_entry = |stack: &&str| {
+        last(stack).is_some_and(|name| entries.iter().chain(&others).any(|entry| name.split('@').next() == Some(entry)))
+    };
     let complete = text.split("\n\n").filter(is_entry).count() as u64;
     (complete, all - complete)
 }

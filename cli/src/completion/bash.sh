@@ -1,5 +1,11 @@
 # Completion of ccsd for bash. All knowledge is in `ccsd __complete`; see there for what it prints.
 
+# Whether a value may be put into an open quote. bash puts it there as it is, and names of processes, functions and files may
+# be anybody's: what a shell acts on within quotes is not offered.
+_ccsd_is_safe() {
+    [[ -z $1 || $2 != *[\\\$\`\"\'!]* ]]
+}
+
 _ccsd() {
     local IFS=$'\n' rest=${COMP_LINE:0:COMP_POINT} words=() i part trimmed
     # bash takes words apart at : and =, so `session:3` is three. Parts without a blank between them are one word.
@@ -47,6 +53,7 @@ _ccsd() {
     for line in "${answer[@]:1}"; do
         value=${line%%$'\t'*} about=${line#*$'\t'}
         value=${value#"$kept"}
+        _ccsd_is_safe "$quote" "$value" || continue
         [[ -z $quote ]] && printf -v value %q "$value" && value=${value//\\:/:}
         if [[ -n $described && -n $about && $value != -* ]]; then
             value="$value  ($about)"
@@ -65,7 +72,7 @@ _ccsd() {
                 fi
             else
                 while read -r value; do
-                    [[ -e $value ]] || continue
+                    [[ -e $value ]] && _ccsd_is_safe "$quote" "$value" || continue
                     [[ -d $value ]] && value+=/
                     [[ -z $quote ]] && printf -v value %q "$value"
                     COMPREPLY+=("$value")

@@ -13,6 +13,9 @@ const NOTABLE: f64 = 0.01;
 /// A command line longer than this says no more about what was profiled.
 const LONGEST_COMMAND: usize = 200;
 
+/// Notes beside one line of accounting, and characters of one: ccsd's own are fewer and shorter.
+const MAX_NOTES: usize = 6;
+const LONGEST_NOTE: usize = 400;
 /// A target's CPU time of which a share of it says something, nanoseconds.
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
 
@@ -159,8 +162,8 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
     let mut say = |tone, text: &str| {
         wrap(text, width).iter().for_each(|line| lines.push_str(&(layout.paint(tone, line) + "\n")));
     };
-    for note in changing {
-        say(Tone::Warning, &format!("note: {}", sanitise(note)));
+    for note in changing.iter().take(MAX_NOTES) {
+        say(Tone::Warning, &format!("note: {}", cut(&sanitise(note), LONGEST_NOTE)));
     }
     say(Tone::Faint, &text);
     lines

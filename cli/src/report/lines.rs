@@ -103,7 +103,10 @@ pub fn text(shown: &Presentation<'_>) -> String {
 pub fn remarks(profile: &Profile, view: &LinesView) -> Vec<String> {
     let mut remarks = Vec::new();
     if !profile.has_call_sites() {
-        remarks.push("the profile has no lines of calls: the total of a line is what ran in it".to_owned());
+        remarks.push(
+            "lines of calls are not known here, or not by this grouping: the total of a line is what ran in it"
+                .to_owned(),
+        );
     }
     if view.cut_weight > 0 {
         let share = Share::of_weight(view.cut_weight, &view.total);

@@ -20,7 +20,7 @@ pub const MAX_STRING_BYTES: usize = 64 * 1024;
 pub(crate) const MAX_FILES: usize = 1 << 20;
 
 /// Places of charges in one generation of contexts: twice as many as [`Limits::reading`] has room for charges, so none of
-/// ours is refused. A place takes a few bits of a hostile file, and 8 bytes of memory.
+/// ours is refused. A place takes a few bits of a hostile file, and 12 bytes of memory.
 pub(crate) const MAX_PLACES: usize = 1 << 25;
 
 /// Notes of one profile, and bytes of one: each is a line about a fallback, of which there are dozens. What is noted beyond

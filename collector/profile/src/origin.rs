@@ -67,6 +67,8 @@ const STARTUP_STARTS: [&str; 6] = [
 const THREAD_STARTUP: [&str; 6] = ["start_thread", "start", "clone", "clone3", "__clone", "__clone3"];
 /// Those of the same that no program has for something else, wherever they are: in C libraries that are part of the program.
 const THREAD_ENTRIES: [&str; 4] = ["start_thread", "clone3", "__clone", "__clone3"];
+/// Where the dynamic linker begins, and later calls a program's initialisers from.
+const DYNAMIC_LINKER_ENTRY: &str = "_dl_start_user";
 /// What begins a thread of the kernel, and what an idle CPU does.
 const KERNEL_ENTRIES: [&str; 9] = [
     "ret_from_fork",
@@ -207,6 +209,7 @@ pub fn begins_at_entry(profile: &Profile, root_first: impl IntoIterator<Item = C
                     || THREAD_ENTRIES.contains(&name)
                     || STARTUP_STARTS.iter().any(|start| name.starts_with(start))
                     || is_libc && THREAD_STARTUP.contains(&name)
+                    || name == DYNAMIC_LINKER_ENTRY && basename(image).starts_with("ld-")
             }
         };
     }
@@ -374,6 +377,7 @@ mod tests {
             (libc, "__libc_start_main@@GLIBC_2.34"),
             (libc, "start_thread"),
             (libc, "clone"),
+            ("/usr/lib64/ld-linux-x86-64.so.2", "_dl_start_user"),
             ("[kernel]", "ret_from_fork_asm"),
             ("[kernel.kallsyms]", "kthread"),
         ] {
@@ -383,6 +387,7 @@ mod tests {
         for (image, name) in [
             (program, "work"),
             (program, "clone"),
+            (program, "_dl_start_user"),
             (program, "kthread"),
             (program, "mainly"),
             (libc, "qsort_r"),

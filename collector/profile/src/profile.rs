@@ -502,9 +502,12 @@ impl Profile {
         self.routes.len() > 1
     }
 
-    /// The routes, to push to.
-    pub const fn routes_mut(&mut self) -> &mut RouteTable {
-        &mut self.routes
+    /// The route of a stack that goes on from `route` by a call of `function` from `line`. Functions without debug
+    /// information, and lines that are not known of them, add nothing.
+    #[inline]
+    pub fn push_site(&mut self, route: RouteId, function: CostCentreId, line: LineId) -> RouteId {
+        let has_lines = || self.cost_centre(function).is_some_and(|centre| centre.file.is_some());
+        if line == LineId::UNKNOWN && !has_lines() { route } else { self.routes.push(route, function, line) }
     }
 
     /// What became of the samples.
@@ -588,7 +591,8 @@ impl Profile {
         weights: &[u64],
         squares: Option<&[Squares]>,
     ) {
-        let row = |elided: ContextId| (thread.0, elided.0, LineId::UNKNOWN.0, RouteId::EMPTY.0);
+        // Its calls are not known.
+        let row = |elided: ContextId| (thread.0, elided.0, LineId::UNKNOWN.0, RouteId::EMPTY.cut().0);
         let mut at = self.contexts.prefix(context);
         let (mut found, mut deeper) = (ContextId::ELIDED, None);
         for _ in 0..MAX_CALLERS {
@@ -622,7 +626,7 @@ impl Profile {
     ) {
         let thread = if thread.index() < self.threads.len() { thread } else { self.other_thread() };
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
-        let key = (thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0, RouteId::EMPTY.0);
+        let key = (thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0, RouteId::EMPTY.cut().0);
         self.charges.add(key, samples, weights, squares, Room::Always);
     }
 

@@ -5,6 +5,10 @@ use hashbrown::HashMap;
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 
+/// Call sites that one export looks at: some seconds. A row of a few bytes in a hostile file can have 2,048 of them; programs
+/// have some dozens for each of some thousand routes.
+pub(crate) const MAX_SITES: u64 = 1 << 27;
+
 /// Routes of a profile in another, by their numbers in the first.
 pub(crate) struct CopiedRoutes(Vec<RouteId>);
 
@@ -47,25 +51,29 @@ impl Profile {
         if route.is_cut() {
             return LineId::UNKNOWN;
         }
-        let mut lines = self.routes.sites(route).filter(|site| self.real(site.0) == function).map(|site| site.1);
-        let Some(latest) = lines.next() else { return LineId::UNKNOWN };
-        let is_sure = !self.merges_functions || lines.all(|line| line == latest);
-        if is_sure { latest } else { LineId::UNKNOWN }
+        // Of functions that are one, some may have been called from places that are no sites.
+        if self.merges_functions {
+            return LineId::UNKNOWN;
+        }
+        let latest = self.routes.sites(route).find(|site| self.real(site.0) == function);
+        latest.map_or(LineId::UNKNOWN, |(_, line)| line)
     }
 
-    /// The lines of calls of every function that has some.
-    pub(crate) fn calls_of(&self, route: RouteId) -> HashMap<CostCentreId, Calls> {
+    /// The lines of calls of every function that has some. Takes the sites that it looks at from `left`, see [`MAX_SITES`];
+    /// where none are left, no line is known.
+    pub(crate) fn calls_of(&self, route: RouteId, left: &mut u64) -> HashMap<CostCentreId, Calls> {
         let mut calls: HashMap<CostCentreId, Calls> = HashMap::new();
-        if route.is_cut() {
+        if route.is_cut() || self.merges_functions {
             return calls;
         }
         for (function, line) in self.routes.sites(route) {
+            if *left == 0 {
+                return HashMap::new();
+            }
+            *left -= 1;
             let known = calls.entry(self.real(function)).or_insert(Calls { latest: line, only: line });
             if known.only != line {
                 known.only = LineId::UNKNOWN;
-                if self.merges_functions {
-                    known.latest = LineId::UNKNOWN;
-                }
             }
         }
         calls

@@ -7,7 +7,9 @@
 //! A route is stored as (the route that it was first reached from, the site pushed). A site that the route has already, or
 //! one that leads to what another route is, makes no new route: recursion does not make them grow.
 //!
-//! Where lines are not known there are no sites: a program without debug information has the empty route alone. What is
+//! A function with debug information can call from a place without a line: that is a site, too, of line
+//! [`LineId::UNKNOWN`], so that an earlier site does not pass for the latest. Code without debug information has no sites
+//! ([`Profile::push_site`](crate::Profile::push_site)): a program without any has the empty route alone. What is
 //! pushed where the budget is used up leads to the route so far, marked as cut ([`RouteId::is_cut`]). Its sites are those of
 //! the stack; but a function's latest one may be missing.
 
@@ -81,10 +83,10 @@ impl RouteTable {
         }
     }
 
-    /// The route that a call of `function` from `line` leads to. No other where the line is not known.
+    /// The route that a call of `function` from `line` leads to.
     #[inline]
     pub fn push(&mut self, from: RouteId, function: CostCentreId, line: LineId) -> RouteId {
-        if line == LineId::UNKNOWN || from.is_cut() {
+        if from.is_cut() {
             return from;
         }
         match self.find(from, function, line) {
@@ -167,7 +169,7 @@ impl RouteTable {
     /// The route that this push makes, whatever other route is the same: for routes that another table made, and for views,
     /// which add equal ones up. Where the budget is used up, `from`, cut.
     pub(crate) fn graft(&mut self, from: RouteId, function: CostCentreId, line: LineId) -> RouteId {
-        if line == LineId::UNKNOWN || from.is_cut() {
+        if from.is_cut() {
             return from;
         }
         match self.find(from, function, line) {
@@ -180,7 +182,7 @@ impl RouteTable {
     /// budget is used up.
     pub(crate) fn append(&mut self, new: NewRoute) -> Option<RouteId> {
         let NewRoute { parent, function, line } = new;
-        if parent.is_cut() || line == LineId::UNKNOWN || self.find(parent, function, line).is_some() {
+        if parent.is_cut() || self.find(parent, function, line).is_some() {
             return None;
         }
         self.add_grafted(parent, function, line)

@@ -31,9 +31,9 @@ fn charge(maker: &mut Maker, (thread, frames, weight): &Stack) {
     maker.charge_sites(*thread, &frames, *weight);
 }
 
-/// The last function has no debug information, the others all of it.
+/// The last function has no lines, the others lack one here and there.
 fn line_of(function: usize, line: u32) -> u32 {
-    if function + 1 == NAMES.len() { 0 } else { 10 * function as u32 + line + 11 }
+    if function + 1 == NAMES.len() || line == 0 { 0 } else { 10 * function as u32 + line + 11 }
 }
 
 fn profile_of(stacks: &[Stack]) -> Profile {
@@ -210,4 +210,20 @@ fn recursion_makes_no_more_routes() {
     }
     // The empty one, main's, and those of four sites, of which each is the latest of its function in turn.
     assert!(maker.profile.routes().len() <= 16, "{}", maker.profile.routes().len());
+}
+
+/// A call from a place without a line does not pass for one from an earlier activation's line.
+#[test]
+fn the_latest_call_may_have_no_line() {
+    let mut maker = Maker::new();
+    maker.charge_sites(1, &[("main", 1), ("f", 10), ("g", 20), ("f", 0), ("h", 30)], 5);
+    maker.charge_sites(1, &[("main", 1), ("f", 0), ("g", 20), ("f", 10), ("h", 30)], 7);
+    let calls = callgrind_calls(&maker.profile);
+    let weight = |line: u32| calls.get(&("f".to_owned(), line, "h".to_owned())).copied();
+    assert_eq!((weight(10), weight(0)), (Some(7), Some(5)), "{calls:?}");
+    let hidden = Selection::all().hide([maker.find("h")]);
+    let view = LinesView::new(&maker.profile, &hidden);
+    let f = view.functions.iter().find(|it| it.name == "f").unwrap();
+    let own = |line: u32| f.lines.iter().filter(|it| it.line == line).map(|it| it.weight).sum::<u64>();
+    assert_eq!((own(10), own(0)), (7, 5));
 }

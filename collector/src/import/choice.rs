@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use ccsd_profile::{MAX_METRICS, Metric, Unit};
+use ccsd_profile::{MAX_METRICS, Metric, Unit, sanitise};
 use linux_perf_event_reader::{HardwareEventId, PerfEventType, RecordType, SoftwareCounterType};
 
 use super::error::ImportError;
@@ -113,7 +113,7 @@ fn named(attributes: &[Attribute], event: &str) -> Result<usize, ImportError> {
     let is_it = |name: &str| name == event || name.strip_prefix(event).is_some_and(|rest| rest.starts_with([':', '/']));
     names().position(|(metric, name)| metric == event || is_it(&name)).ok_or_else(|| {
         let names: Vec<String> = names().map(|(metric, _)| metric).collect();
-        ImportError::Unsupported(format!("it has no event {event}; it has {}", names.join(", ")))
+        ImportError::Unsupported(format!("it has no event {event}; it has {}", sanitise(&names.join(", "))))
     })
 }
 

@@ -17,13 +17,13 @@ const FIRST: u32 = Counts::FRESH.contexts;
 pub(super) struct Join {
     /// Contexts of the new stream's generation by parent and function, from number 2 on.
     known: HashMap<(u32, u32), u32>,
-    /// More are a new generation.
+    /// More, and twice as many as the old stream's generation has, are a new generation.
     most: usize,
     /// Contexts of the old stream's generation, from number 2 on.
     generation: Vec<NewContext>,
     /// What they are in the new one, from number 0 on.
     numbers: Vec<u32>,
-    /// The same of routes, all of which are in no more generations than the contexts.
+    /// The same of routes.
     known_routes: HashMap<NewRoute, u32>,
     routes: Vec<NewRoute>,
     route_numbers: Vec<u32>,
@@ -54,7 +54,11 @@ impl Join {
         let (mut contexts, mut routes) = (Vec::new(), Vec::new());
         (update.base.contexts, update.base.routes) = (self.count(), self.count_routes());
         // A new generation is one only for a reader that has contexts of the one before.
-        if self.known.len().max(self.known_routes.len()) >= self.most && !self.known.is_empty() {
+        // One that is large itself has room to grow to twice its size, or every update would begin another.
+        let is_full = |known: usize, now: usize| known >= self.most.max(2 * now);
+        let is_full =
+            is_full(self.known.len(), self.generation.len()) || is_full(self.known_routes.len(), self.routes.len());
+        if is_full && !self.known.is_empty() {
             (self.known, self.known_routes) = (HashMap::new(), HashMap::new());
             (update.base.contexts, update.base.routes) = (FIRST, Counts::FRESH.routes);
             let (of_generation, routes_of_generation) = self.forget_generation();

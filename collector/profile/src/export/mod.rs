@@ -213,6 +213,11 @@ impl<'a> Export<'a> {
     /// What a reader should know about the numbers.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
+        self.remarks_of(false)
+    }
+
+    /// The same of an export that lists stacks by their routes, if `routes`.
+    fn remarks_of(&self, routes: bool) -> Vec<String> {
         let session = self.profile.session();
         let accounting = self.profile.accounting();
         let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {expected} expected"));
@@ -250,7 +255,7 @@ impl<'a> Export<'a> {
                 100.0 * approximate
             ));
         }
-        let shortened = walk::shortened(self);
+        let shortened = walk::shortened(self, routes);
         if shortened > 0 {
             let total = crate::view::Total::of(self.profile, self.selection).weight.max(1);
             remarks.push(format!(

@@ -13,6 +13,7 @@ use super::walk::{frame_index, frame_name, walk_routes};
 use super::{Export, unit_name};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::model::Unit;
+use crate::routed::MAX_SITES;
 use crate::sanitise;
 use crate::view::FlatView;
 
@@ -199,12 +200,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     // Weight and number of the samples: [not sampled] has a weight alone.
     let mut sampled = (0u64, 0u64);
     let mut calls = (RouteId::EMPTY, HashMap::new());
+    let mut left = MAX_SITES;
     // Of each function the last stack that it was seen on.
     let mut seen = vec![0; profile.cost_centres().len() + 1];
     let mut stacks = 0u64;
     walk_routes(export, |stack| {
         if calls.0 != stack.route {
-            calls = (stack.route, profile.calls_of(stack.route));
+            calls = (stack.route, profile.calls_of(stack.route, &mut left));
         }
         if stack.samples > 0 {
             sampled = (sampled.0.saturating_add(stack.weight), sampled.1.saturating_add(stack.samples));
@@ -272,7 +274,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         message.period_type = message.sample_type.get(1 + export.selection.metric_index()).copied();
         message.period = signed(period);
     }
-    message.comment = export.remarks().iter().map(|remark| strings.id(remark)).collect();
+    message.comment = export.remarks_of(true).iter().map(|remark| strings.id(remark)).collect();
     message.string_table = strings.strings;
     let mut gzip = GzEncoder::new(out, Compression::default());
     gzip.write_all(&message.encode_to_vec())?;

@@ -113,9 +113,9 @@ pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) ->
     walk_rows(export, true, visit).0
 }
 
-/// The weight of stacks that [`walk`] shows only in part.
-pub(super) fn shortened(export: &Export<'_>) -> u64 {
-    walk_rows(export, false, |_| {}).1
+/// The weight of stacks that [`walk`] or, with `routes`, [`walk_routes`] shows only in part.
+pub(super) fn shortened(export: &Export<'_>, routes: bool) -> u64 {
+    walk_rows(export, routes, |_| {}).1
 }
 
 fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {

@@ -6,6 +6,7 @@ use super::walk::{is_marked, sums_of};
 use super::{Selection, Sums, function, walk_contexts};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
+use crate::routed::MAX_SITES;
 
 /// The lines of calls from the first to the second function, those with the most weight first. Their weights are together
 /// that of the outgoing arc of the [`GraphView`](super::GraphView): the call is that of the caller's latest activation. [`LineId::UNKNOWN`] where its line is not
@@ -27,12 +28,13 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> CallLines 
     charged.sort_unstable_by_key(|(key, _)| *key);
     let mut sums: HashMap<(CostCentreId, CostCentreId, LineId), Sums> = HashMap::new();
     let mut latest = (RouteId::EMPTY, HashMap::new());
+    let mut left = MAX_SITES;
     walk_contexts(profile, &shown, selection, |id, visible| {
         let first = charged.partition_point(|((context, _), _)| *context < id.index());
         for ((_, route), of_route) in charged.iter().skip(first).take_while(|((context, _), _)| *context == id.index())
         {
             if latest.0 != *route {
-                latest = (*route, profile.calls_of(*route));
+                latest = (*route, profile.calls_of(*route, &mut left));
             }
             for pair in visible.entries().windows(2) {
                 let &[caller, callee] = pair else { continue };

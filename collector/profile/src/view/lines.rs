@@ -210,7 +210,9 @@ impl Lines {
         };
         for NewRoute { parent, function, line } in profile.routes().range(1, u32::MAX) {
             let function = profile.real(function);
-            let site = shows(function).then(|| lines.number((function, line)));
+            // What has no line is no line's.
+            let is_shown = line != LineId::UNKNOWN && shows(function);
+            let site = is_shown.then(|| lines.number((function, line)));
             lines.pushed.push(site);
             lines.parents.push(parent.number());
         }

@@ -88,7 +88,7 @@ impl Maker {
         for &(name, number) in stack {
             let function = self.function(name);
             if let Some(caller) = caller {
-                route = self.profile.routes_mut().push(route, caller, line);
+                route = self.profile.push_site(route, caller, line);
             }
             context = self.profile.contexts_mut().push(context, function);
             line = if number == 0 { LineId::UNKNOWN } else { self.profile.add_line("demo.c", number) };
