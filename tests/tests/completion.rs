@@ -115,9 +115,15 @@ fn main() -> ExitCode {
                 shell.assert_completes(keys, words);
             }
             // What a name says is never run: within quotes such names are not offered.
-            shell.assert_completes("ccsd report \"evi\t\"", "<ccsd><report><evi>");
-            shell.assert_completes("ccsd report 'evi\t'", "<ccsd><report><evi>");
-            shell.assert_completes("ccsd report evi\t", &format!("<ccsd><report><{HOSTILE}>"));
+            let program = shell.dir.path().join("zq$(touch ran)");
+            copy_program(build("forever.c", &["-O1"]), &program);
+            let _hostile = Running::start(&program, &[]);
+            shell.assert_completes("ccsd dump \"zq\t\"", "<ccsd><dump><zq>");
+            shell.assert_completes("ccsd dump 'zq\t'", "<ccsd><dump><zq>");
+            shell.assert_completes("ccsd dump zq\t", "<ccsd><dump><zq$(touch ran)>");
+            for quote in ["", "\"", "'"] {
+                shell.assert_completes(&format!("ccsd report {quote}evi\t"), &format!("<ccsd><report><{HOSTILE}>"));
+            }
             assert!(!shell.dir.path().join("ran").exists());
         })
         .run()
