@@ -16,6 +16,8 @@ const NAME_WIDTH: usize = 48;
 const NAMED: usize = 4;
 /// Steps of the chain.
 const STEPS: usize = 5;
+/// The share of a library's function that makes `main`'s call of it worth the headline.
+const MOST: f64 = 0.5;
 /// The share that a function has itself, and how many times the chain's it must be, to come before the chain.
 const HUB: f64 = 0.3;
 const HUB_TIMES: f64 = 1.5;
@@ -69,10 +71,17 @@ pub fn text(shown: &Presentation<'_>) -> String {
 /// The answer in a sentence.
 fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
-    // Of `main` alone everybody knows.
+    // Of `main` alone everybody knows; but perhaps not which library it calls.
+    let calls = view.chain.get(view.headline).map_or(0.0, |next| next.share.fraction);
     let named = match named {
         [first, rest @ ..] if !rest.is_empty() && first.name == "main" => rest,
-        [only] if only.name == "main" && Share::of_weight(only.self_weight, &view.total).fraction < NOTABLE => &[],
+        [only]
+            if only.name == "main"
+                && calls < MOST
+                && Share::of_weight(only.self_weight, &view.total).fraction < NOTABLE =>
+        {
+            &[]
+        }
         all => all,
     };
     // Addresses say less than the names above them.
