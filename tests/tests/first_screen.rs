@@ -129,6 +129,7 @@ fn accounting() {
     assert!(report(&["-v"]).contains("\n# stacks "));
     assert!(report(&["--flat"]).contains("95% interval"));
     let short = report(&[]);
+    assert!(!short.contains("95% interval") && report(&["--intervals"]).contains("95% interval  where"), "{short}");
     // A share of 1% lost would be told in full; that much is lost on a busy machine only.
     assert!(short.contains("-v shows all\n") || short.contains("\n# samples "), "{short}");
     assert!(short.find("of the time is in") < short.find("samples at 999 Hz").or(short.find("# samples")), "{short}");

@@ -147,6 +147,11 @@ pub struct ReportArgs {
     /// Print the full accounting: samples, losses, stacks, cost, notes
     #[arg(short, long)]
     pub verbose: bool,
+    /// Show the 95% confidence interval of each function's self time in the summary, too
+    ///
+    /// --flat, --lines and --cycles show it where there is room.
+    #[arg(long)]
+    pub intervals: bool,
     /// Print JSON: one document with the accounting and the view
     #[arg(long)]
     pub json: bool,

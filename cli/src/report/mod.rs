@@ -58,6 +58,8 @@ struct Presentation<'a> {
     /// What all below that share is charged to.
     other: Option<CostCentreId>,
     by: By,
+    /// Confidence intervals, where there may be none.
+    intervals: bool,
     short: bool,
     growing: bool,
     file_bytes: Option<u64>,
@@ -81,6 +83,7 @@ impl<'a> Presentation<'a> {
             min: 0.0,
             other: None,
             by: By::Function,
+            intervals: false,
             short: false,
             growing: false,
             file_bytes: None,
@@ -204,6 +207,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         min: min / 100.0,
         other,
         by: args.query.by,
+        intervals: args.intervals,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
         columns: &columns,
         ..Presentation::new(&loaded.profile, layout)

@@ -3,6 +3,7 @@
 use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
 use ccsd_profile::{CostCentreId, Labels, Unit, sanitise};
 
+use super::flat::interval;
 use super::{Presentation, hints};
 use crate::format::{Scale, percent};
 use crate::style::{Layout, Tone};
@@ -212,14 +213,15 @@ fn chain(view: &SummaryView) -> Table {
 /// The functions: the program's own, then all others.
 fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let mut table = Table::new(vec![
+    let mut columns = vec![
         Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
-        Column::text("where").at_most(WHERE_WIDTH),
-        Column::text("function"),
-    ]);
+    ];
+    columns.extend(shown.intervals.then(|| Column::number("95% interval")));
+    columns.extend([Column::text("where").at_most(WHERE_WIDTH), Column::text("function")]);
+    let mut table = Table::new(columns);
     let mut left_out = (0, 0u64);
     for (part, own) in [(&view.own, true), (&view.others, false)] {
         let most = shown.rows(part.len());
@@ -232,11 +234,14 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
             let file = row.definition.file.as_deref().filter(|_| own);
             let place = file.and_then(|file| location(file, row.definition.line.unwrap_or(0)));
             let place = place.unwrap_or_else(|| sanitise(&row.image).into_owned());
-            table.row(vec![
+            let mut cells = vec![
                 scale.weight(row.inherited_weight).into(),
                 percent(row.inherited_share.fraction).into(),
                 scale.weight(row.self_weight).into(),
                 percent(row.self_share.fraction).into(),
+            ];
+            cells.extend(shown.intervals.then(|| interval(&row.self_share)));
+            cells.extend([
                 Cell::toned(Tone::Faint, place),
                 if row.function == CostCentreId::ROOT {
                     "[runtime and start-up]".into()
@@ -244,20 +249,22 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
                     sanitise(&shown.labels.label_beside_image(row.function)).into()
                 },
             ]);
+            table.row(cells);
         }
         left_out.0 += rest.len() as u64;
         left_out.1 = rest.iter().map(|row| row.self_weight).fold(left_out.1, u64::saturating_add);
     }
     if left_out.0 > 0 {
         let more = shown.counted(usize::try_from(left_out.0).unwrap_or(usize::MAX), "more ");
-        table.row(vec![
+        let mut cells = vec![
             "".into(),
             "".into(),
             scale.weight(left_out.1).into(),
             percent(Share::of_weight(left_out.1, &view.total).fraction).into(),
-            Cell::default(),
-            Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
-        ]);
+        ];
+        cells.extend(shown.intervals.then(Cell::default));
+        cells.extend([Cell::default(), Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint()))]);
+        table.row(cells);
     }
     table
 }

@@ -227,3 +227,19 @@ fn the_latest_call_may_have_no_line() {
     let own = |line: u32| f.lines.iter().filter(|it| it.line == line).map(|it| it.weight).sum::<u64>();
     assert_eq!((own(10), own(0)), (7, 5));
 }
+
+/// What is elided may hold the latest call of a function: none of them has a line then.
+#[test]
+fn what_is_elided_hides_which_call_was_the_latest() {
+    let mut maker = Maker::with(session(), Limits { context_bytes: 1, ..Limits::default() });
+    for i in 0..20_000 {
+        maker.charge_sites(1, &[("v", 10), ("a", 20), (NAMES[i % 6], 30), (&format!("f{i}"), 40)], 1);
+    }
+    maker.charge_sites(1, &[("v", 10), ("a", 20), ("new", 30), ("v", 40), ("leaf", 50)], 5);
+    let flat = view::FlatView::new(&maker.profile, &Selection::all());
+    assert!(flat.rows.iter().any(|row| row.name == "[elided]") && flat.rows.iter().all(|row| row.name != "leaf"));
+    let calls = callgrind_calls(&maker.profile);
+    let weight = |line: u32| calls.get(&("v".to_owned(), line, "a".to_owned())).copied().unwrap_or(0);
+    // The last stack is among those without a line.
+    assert!(weight(40) == 0 && weight(10) + weight(0) == 20_005 && weight(0) >= 5, "{calls:?}");
+}

@@ -213,12 +213,15 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         }
         let mut location_id = Vec::with_capacity(stack.functions.len());
         stacks += 1;
+        // The latest activation of a function may be in what is left out.
+        let is_elided = stack.functions.contains(&CostCentreId::ELIDED);
         // Leaf first. Of a function that is there more than once, only the latest activation's line is known, unless all
         // have the same.
         for (depth, &function) in stack.functions.iter().rev().enumerate() {
             let before = seen.get_mut(frame_index(profile, function)).map(|seen| std::mem::replace(seen, stacks));
             let line = match (depth, calls.1.get(&function)) {
                 (0, _) => stack.line,
+                _ if is_elided => LineId::UNKNOWN,
                 (_, Some(calls)) if before != Some(stacks) => calls.latest,
                 (_, Some(calls)) => calls.only,
                 (_, None) => LineId::UNKNOWN,

@@ -36,10 +36,13 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> CallLines 
             if latest.0 != *route {
                 latest = (*route, profile.calls_of(*route, &mut left));
             }
+            // The latest activation may be in what is left out.
+            let is_elided = visible.entries().iter().any(|&entry| function(entry) == CostCentreId::ELIDED);
             for pair in visible.entries().windows(2) {
                 let &[caller, callee] = pair else { continue };
                 if is_marked(caller) {
-                    let line = latest.1.get(&function(caller)).map_or(LineId::UNKNOWN, |calls| calls.latest);
+                    let calls = latest.1.get(&function(caller)).filter(|_| !is_elided);
+                    let line = calls.map_or(LineId::UNKNOWN, |calls| calls.latest);
                     sums.entry((function(caller), function(callee), line)).or_default().add(*of_route);
                 }
             }
