@@ -8,8 +8,8 @@ use crate::args::report::{ReportArgs, View};
 /// Chains that the view of the most expensive ones shows, if nothing else is asked for, and at most.
 const HOT_CHAINS: usize = 3;
 const MOST_HOT_CHAINS: usize = 100;
-/// Rows of the program's own functions in the summary, if nothing else is asked for: with half as many of all others, the
-/// answer fits on a screen.
+/// Rows of the program's own functions in the summary, if nothing else is asked for. All others have half as many, and what
+/// these leave: the answer fits on a screen.
 pub const SUMMARY_ROWS: usize = 6;
 /// Bands of a timeline, if nothing else is asked for.
 const BANDS: usize = 15;

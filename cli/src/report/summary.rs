@@ -222,11 +222,13 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
     columns.extend(shown.intervals.then(|| Column::number("95% interval")));
     columns.extend([Column::text("where").at_most(WHERE_WIDTH), Column::text("function")]);
     let mut table = Table::new(columns);
-    let mut left_out = (0, 0u64);
+    let (mut left_out, mut own_rows) = ((0, 0u64), 0);
     for (part, own) in [(&view.own, true), (&view.others, false)] {
-        let most = shown.rows(part.len());
-        let (kept, rest) =
-            part.split_at(if own || view.own.is_empty() || shown.limit.is_none() { most } else { most.div_ceil(2) });
+        // Others have half as many, and what the program's own leave.
+        let most =
+            if own { shown.limit } else { shown.limit.map(|most| most.saturating_add(most.div_ceil(2)) - own_rows) };
+        let (kept, rest) = part.split_at(most.map_or(part.len(), |most| most.min(part.len())));
+        own_rows = kept.len();
         if !own && !kept.is_empty() && !view.own.is_empty() {
             table.rule();
         }
