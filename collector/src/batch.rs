@@ -192,7 +192,7 @@ pub struct SamplerStats {
     pub images_ns: u64,
     /// Whether it is scheduled like any other, because it may not be urgent.
     pub waits_its_turn: bool,
-    /// Bytes that the unwinder's tables take, and what is known of live processes.
+    /// Bytes of the unwinder's tables and of the table of live processes.
     pub held_bytes: u64,
     /// What a sample costs, where there is a budget for it.
     pub cost: Option<Cost>,

@@ -206,8 +206,8 @@ struct Surroundings {
 static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 
 /// Notes what this process was started with, for [`WaitingChild`] to give to the program. To be called before Rust's runtime
-/// begins: the binary that records programs does so from `.init_array`. Where nobody calls it, a program finds streams,
-/// SIGPIPE and blocked signals as they are then.
+/// begins: the binary that records programs calls it from `.init_array`. Without it, the program inherits the streams, the
+/// disposition of SIGPIPE and the blocked signals that ccsd has when it starts the program.
 pub extern "C" fn note_surroundings() {
     // SAFETY: F_GETFD only asks; a descriptor that is not open is an answer.
     let closed = [0, 1, 2].map(|fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1);

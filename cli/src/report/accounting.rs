@@ -486,7 +486,7 @@ mod tests {
         let said = line(&profile, Layout::PLAIN);
         assert!(said.starts_with("note: user code only: it takes root\n4,312 samples "), "{said}");
         assert!(said.ends_with("; 2 notes, -v shows all\n"), "{said}");
-        // What matters to nobody while nothing dies is left out of the whole, too.
+        // While no process has died, the full accounting leaves out notes about crash stacks.
         let whole = |verbose| text(&profile, None, Vec::new(), Said { head: false, verbose }, Layout::PLAIN);
         assert!(whole(true).contains("fatal signals") && !whole(false).contains("fatal signals"));
     }

@@ -222,7 +222,7 @@ impl TopQuery {
         let labels = profile.labels();
         let view = FlatView::new(profile, &selection);
         let wanted = |labels: &Labels<'_>, function| labels.any(function, |name| self.matches(name));
-        // Whoever looks for a name finds what starts the program, too.
+        // A filter searches start-up functions as well.
         let startup: HashSet<_> =
             if self.filter.is_empty() { profile.startup_functions().into_iter().collect() } else { HashSet::new() };
         let is_shown = |function| !startup.contains(&function) && wanted(&labels, function);

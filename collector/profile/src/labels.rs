@@ -54,8 +54,8 @@ pub struct Definition {
     /// Where it begins in its image (SVMA); of a function without a name, perhaps only an address in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
-    /// The GNU build id of its image, where the function has no name: with `start` it can be named later, by whoever has the
-    /// debug information.
+    /// The GNU build id of its image, if the function has no name. With it and `start`, debug information that is installed
+    /// later can name the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
     /// What text shows behind its name, in parentheses; `None` where no other function has the name.

@@ -6,7 +6,7 @@ pub const USER_ONLY: &str = "user code only";
 pub const SMALL_RINGS: &str = "the locked-memory allowance gives";
 /// CPUs are sampled instead of threads.
 pub const PER_CPU: &str = "sampled per CPU instead of per thread";
-/// Each thread's events share their ring with what tells of its mappings.
+/// One event per thread and CPU gives both the samples and the records of mappings, so they share a ring.
 pub const COMPACT: &str = "one event per thread and CPU";
 /// Sampled by the scheduler's tick.
 pub const BY_TICK: &str = "sampled by the scheduler's tick";

@@ -57,8 +57,8 @@ pub struct RouteTable {
     /// Routes by (parent, function, line).
     children: HashTable<u32>,
     jumps: HashTable<Jump>,
-    /// Routes by content. 64 bits of it with a seed that nobody knows: two of a million routes are taken for one with a
-    /// chance of one in thirty million.
+    /// Routes by a 64-bit hash of their content, with a random seed. Two of a million routes have the same hash with a
+    /// probability of one in thirty million; they would then be one route.
     contents: HashTable<u32>,
     /// Routes were grafted, of which `contents` knows nothing.
     unindexed: bool,

@@ -154,7 +154,7 @@ impl Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CostCentre, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit};
+    use crate::{CostCentre, CostCentreId, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit};
 
     fn profile() -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
@@ -214,5 +214,31 @@ mod tests {
             let all: usize = early.iter().map(|update| update.contexts.len()).sum();
             assert_eq!(most == 1_000, contexts <= read.contexts().len(), "{contexts} of {all} for {most}");
         }
+    }
+
+    /// A generation with more routes than `most` is not sent anew with every update.
+    #[test]
+    fn a_large_generation_is_sent_few_times() {
+        const UPDATES: u32 = 400;
+        let (mut whole, mut read, mut collector) = (profile(), profile(), profile());
+        let name = || "demo".to_owned();
+        let process =
+            collector.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let thread = collector.add_thread(Thread { process, tid: 1, name: name() });
+        let context = collector.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
+        let mut join = Join::new(1, 4);
+        let mut sent = 0;
+        for number in 1..=UPDATES {
+            let line = collector.add_line("demo.c", number);
+            let route = collector.push_site(RouteId::EMPTY, CostCentreId::ROOT, line);
+            collector.charge_route(thread, context, line, route, &[1]);
+            let mut update = collector.take_update();
+            whole.apply(&update).unwrap();
+            join.translate(&mut update);
+            sent += update.routes.len();
+            read.apply(&update).unwrap();
+        }
+        assert_eq!(read.canonical(), whole.canonical());
+        assert!(sent < 4 * UPDATES as usize, "{sent}");
     }
 }

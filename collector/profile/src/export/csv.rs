@@ -2,7 +2,7 @@
 //!
 //! The format has no comments, and readers want the header in the first line and numbers in every row. So a remark is a row
 //! after the functions, whose name begins with `#` and whose numbers are 0. Names of functions that begin with `#` are
-//! quoted, and remarks are not: for readers that are told to leave out comments.
+//! quoted and remarks are not, so a reader that skips lines beginning with `#` skips remarks alone.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
