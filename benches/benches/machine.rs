@@ -16,11 +16,11 @@ use ccsd_collector::batch::{Batch, Item};
 use ccsd_collector::perf::attr::EventSpec;
 use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
 use ccsd_collector::perf::layout::Layout;
+use ccsd_collector::perf::layout_choice::LayoutChoice;
 use ccsd_collector::perf::record::{Record, SampleLayout, parse};
 use ccsd_collector::perf::ring_buffer::Bytes;
 use ccsd_collector::perf::rings::ring_pages;
 use ccsd_collector::perf::set::EventSet;
-use ccsd_collector::perf::situation::Situation;
 use ccsd_collector::process::images::{ImageIndex, Images};
 use ccsd_collector::process::{ProcessKey, ProcessTable, ThreadKey};
 use ccsd_collector::unwind::goroutines::Goroutines;
@@ -123,11 +123,11 @@ fn layouts(machine: Machine, spec: &EventSpec) {
         (1_024, false, "a user, 1,024 files"),
     ] {
         let (threads, cpus) = (machine.threads as u64, machine.cpus as u64);
-        let situation = Situation { threads, cpus, file_limit, whole_machine };
-        let candidates = situation.candidates(spec, false);
+        let choice = LayoutChoice { threads, cpus, file_limit, whole_machine };
+        let candidates = choice.candidates(spec, false);
         let (chosen, _) = candidates.first().expect("a layout");
-        let files = situation.files(*chosen, spec);
-        let refused = if files > situation.room() { ", which is refused with a word about the limit" } else { "" };
+        let files = choice.files(*chosen, spec);
+        let refused = if files > choice.room() { ", which is refused with a word about the limit" } else { "" };
         println!("  {who}: {chosen:?}, {files} descriptors of events{refused}");
     }
 }

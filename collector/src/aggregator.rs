@@ -26,12 +26,12 @@ use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::process::{ProcessKey, ThreadKey};
-use crate::pulse::{LOOK, Pulse, Watch};
-use crate::rates::Rates;
+use crate::rate_history::RateHistory;
 use crate::resolve::Resolver;
 use crate::session_event::{Held, SessionEvent};
 use crate::unwind::{Frame, Gap, Root};
 use crate::usage::Aside;
+use crate::watchdog::{LOOK, Watch, Watchdog};
 use crate::{system, usage};
 use cycles::CycleRest;
 use unseen::{TickTime, UnseenTime};
@@ -144,7 +144,7 @@ pub struct Aggregator {
     unseen: UnseenTime,
     /// CPUs that are online: each has timers, or ticks, of its own.
     cpus: u64,
-    rates: Rates,
+    rates: RateHistory,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
     /// As many as the profile can tell apart. Those that have ended stay: their children name them.
     most_processes: usize,
@@ -184,7 +184,7 @@ impl Aggregator {
             weighed: 0,
             unseen: UnseenTime::default(),
             cpus: system::online_cpus().len() as u64,
-            rates: Rates::new(spec.rate_hz, None),
+            rates: RateHistory::new(spec.rate_hz, None),
             processes: HashMap::default(),
             threads: HashMap::default(),
             lent: false,
@@ -207,7 +207,7 @@ impl Aggregator {
 
     /// The same where sampling is to stay within a budget of overhead.
     pub fn within(mut self, overhead: Option<Overhead>) -> Aggregator {
-        self.rates = Rates::new(self.spec.rate_hz, overhead);
+        self.rates = RateHistory::new(self.spec.rate_hz, overhead);
         self
     }
 
@@ -226,7 +226,7 @@ impl Aggregator {
         batches: &Receiver<Batch>,
         empty: &Sender<Batch>,
         events: &Sender<SessionEvent>,
-        pulse: &Pulse,
+        watchdog: &Watchdog,
         held: &Held,
     ) {
         let mut watch = Watch::default();
@@ -234,17 +234,17 @@ impl Aggregator {
         let trouble = loop {
             let mut batch = match batches.recv_timeout(LOOK) {
                 Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) if pulse.end_asked() && watch.hangs(pulse) => break HANGS,
+                Err(RecvTimeoutError::Timeout) if watchdog.end_asked() && watch.hangs(watchdog) => break HANGS,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => break PANICKED,
             };
             let counts_at_end = batch.counts;
             self.absorb_with(&mut batch, |aggregator, samples_left| {
-                if pulse.has_generations() && aggregator.is_full() {
+                if watchdog.has_generations() && aggregator.is_full() {
                     aggregator.begin_generation(&counts_at_end, samples_left, events);
                 }
             });
-            pulse.tell_cpu(usage::thread_cpu_ns());
+            watchdog.tell_cpu(usage::thread_cpu_ns());
             counts = batch.counts;
             if batch.mark != Mark::None {
                 match batch.mark {
@@ -267,7 +267,7 @@ impl Aggregator {
             }
         };
         // What there is stays good.
-        pulse.give_up();
+        watchdog.give_up();
         self.resolver.finish_names(&mut self.profile);
         self.account(&counts, true);
         self.profile.add_note(trouble);
@@ -632,11 +632,11 @@ mod tests {
     /// Whether the sampler, which is this thread, was on time as long as it was to be.
     fn is_not_waited_for() -> bool {
         let spec = EventSpec::CLOCK;
-        let pulse = Arc::new(Pulse::default());
+        let watchdog = Arc::new(Watchdog::default());
         let (batches, batch_receiver) = bounded(1);
         let (empty, _empty_receiver) = bounded(1);
         let (events, event_receiver) = bounded(2);
-        let watched = pulse.clone();
+        let watched = watchdog.clone();
         let aggregate = std::thread::spawn(move || {
             let profile = Profile::new(Session::default(), Limits::default());
             Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).run(
@@ -647,11 +647,11 @@ mod tests {
                 &Held::new(0),
             );
         });
-        pulse.ask_for_end();
+        watchdog.ask_for_end();
         // As long as it does something, the end may take its time.
         let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
         for received in 0..30 {
-            pulse.beat();
+            watchdog.beat();
             let mut batch = Batch::default();
             batch.counts.samples.received = received;
             let sent = batches.send(batch).is_ok();
@@ -665,11 +665,11 @@ mod tests {
             }
             assert!(sent && event_receiver.is_empty());
         }
-        assert!(!pulse.is_given_up());
+        assert!(!watchdog.is_given_up());
         // The channel stays open: it has not ended.
         assert!(matches!(event_receiver.recv(), Ok(SessionEvent::Update(_))));
         let Ok(SessionEvent::Finished(profile)) = event_receiver.recv() else { panic!("no end") };
-        assert!(pulse.is_given_up());
+        assert!(watchdog.is_given_up());
         assert!(profile.session().notes.iter().any(|note| note == HANGS), "{:?}", profile.session().notes);
         assert_eq!(profile.accounting().received, 29);
         aggregate.join().unwrap();

@@ -4,8 +4,8 @@
 //! so that in the steady state nothing is allocated.
 
 use crate::layers::Common;
-use crate::pace::{Change, Cost};
-use crate::perf::told::Counted;
+use crate::pace::{Cost, RateChange};
+use crate::perf::counters::Counted;
 use crate::process::images::{Image, ImageIndex, ImageStats};
 use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
@@ -36,7 +36,7 @@ pub enum Item {
         /// Nanoseconds since sampling began.
         at: u64,
         /// The change.
-        change: Change,
+        change: RateChange,
     },
     /// A process that is about to get its first sample.
     Process {

@@ -11,11 +11,12 @@
 //!
 //! A [`dump`] is something else: it takes the stacks of all threads of a process once, and stops each for a moment.
 //!
-//! `unsafe` stands in six modules, each time because the kernel's interface needs it: `perf::event` and `promptness`
+//! `unsafe` stands in six modules, each time because the kernel's interface needs it: `perf::event` and `sched_priority`
 //! (system calls), `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.
 
 pub mod aggregator;
 mod arch;
+mod backoff;
 pub mod batch;
 pub mod budget;
 pub mod child;
@@ -32,18 +33,17 @@ pub mod pace;
 pub mod perf;
 pub mod process;
 pub mod procfs;
-pub mod promptness;
-pub mod pulse;
-mod rates;
+mod rate_history;
 pub mod resolve;
 pub mod sampler;
-mod seldom;
+pub mod sched_priority;
 mod session;
 mod session_event;
 pub mod system;
 pub mod tracker;
 pub mod unwind;
 pub mod usage;
+pub mod watchdog;
 
 pub use budget::Budget;
 /// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.

@@ -125,7 +125,7 @@ pub struct Window {
 
 /// Another rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct RateChange {
     /// Samples per second of CPU time, from now on.
     pub rate_hz: u32,
     /// Why, in words.
@@ -268,7 +268,7 @@ impl Pace {
     }
 
     /// To be called for each window, about [`WINDOW_NS`] long. Says when the rate is to change.
-    pub fn review(&mut self, window: &Window) -> Option<Change> {
+    pub fn review(&mut self, window: &Window) -> Option<RateChange> {
         self.cost.measure(window);
         if self.held {
             return None;
@@ -286,7 +286,7 @@ impl Pace {
             return None;
         }
         (self.rate_hz, self.shortage.settling, self.before) = (rate_hz, true, before);
-        Some(Change { rate_hz, why })
+        Some(RateChange { rate_hz, why })
     }
 
     /// The rate stays what it is from now on.

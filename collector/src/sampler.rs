@@ -5,6 +5,7 @@
 //! aggregator falls behind, the batch grows to a limit and then samples are dropped and counted; mappings, forks and
 //! names never are.
 
+mod active_events;
 mod attach;
 mod batch_builder;
 mod channels;
@@ -12,7 +13,6 @@ mod clocks;
 mod duplicate_events;
 mod pipeline;
 mod rate;
-mod rate_change;
 mod sleep;
 mod source;
 mod target_time;
@@ -36,7 +36,7 @@ use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::filter::Filter;
 use crate::process::owner::Owner;
-use crate::promptness::{Urgency, become_ordinary, become_urgent};
+use crate::sched_priority::{Urgency, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_cpu_ns};
 use attach::{Refused, refusal};
 use pipeline::Pipeline;
@@ -186,7 +186,7 @@ impl Sampler {
         // Whoever has just asked wants to see something.
         let mut next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
         loop {
-            self.source.channels.pulse.beat();
+            self.source.channels.watchdog.beat();
             let now = now_ns();
             let most = if now < self.hurry_until { HURRIED_SLEEP_MS } else { MAX_SLEEP_MS };
             let until_interval = next_interval.saturating_sub(now).div_ceil(1_000_000);
@@ -256,9 +256,9 @@ impl Sampler {
         pipeline.sampler.images_ns = aside_ns(Aside::Images);
         pipeline.sampler.held_bytes = pipeline.unwinding.held_bytes().saturating_add(pipeline.tracker.held_bytes());
         pipeline.tracker.count_live();
-        let told = events.told();
-        time.count(told.counted);
-        pipeline.told_lost(told.lost);
+        let totals = events.read_counters();
+        time.count(totals.counted);
+        pipeline.raise_lost(totals.lost);
         if self.attached {
             pipeline.tracker.forget_the_dead();
             time.read_ticks(&pipeline.tracker.pids());
@@ -284,7 +284,7 @@ impl Sampler {
         let too_late = self.source.pipeline.unwinding.read_too_late();
         self.source.read_rings(horizon);
         let Source { events, sorter, pipeline, .. } = &mut self.source;
-        let closing: Vec<OwnedFd> = pipeline.rate.take_redundant().flat_map(|id| events.take_late(id)).collect();
+        let closing: Vec<OwnedFd> = pipeline.events.take_redundant().flat_map(|id| events.take_late(id)).collect();
         close_elsewhere(closing);
         if pipeline.unwinding.read_too_late() > too_late {
             self.hurry_until = now_ns().saturating_add(HURRY_NS);
@@ -294,7 +294,7 @@ impl Sampler {
 
     fn hand_on(&mut self, wait: bool) {
         let Source { pipeline, channels, .. } = &mut self.source;
-        if pipeline.batch.is_due() {
+        if pipeline.batch.take_due() {
             pipeline.send(channels, wait);
         }
     }

@@ -19,15 +19,15 @@ use crate::perf::calibrate::target_cost_ns;
 use crate::perf::choice::{Choice, EventChoice, choose, may_observe_machine};
 use crate::perf::files::{files_of_all_events, open_elsewhere};
 use crate::perf::layout::Layout;
+use crate::perf::layout_choice::{LayoutChoice, can_be_per_cpu};
 use crate::perf::set::EventSet;
 use crate::perf::signals::Unwatched;
-use crate::perf::situation::{Situation, can_be_per_cpu};
 use crate::procfs;
-use crate::promptness::become_favoured;
-use crate::pulse::{LOOK, Pulse, Watch};
 use crate::sampler::{Channels, Command, Sampler};
+use crate::sched_priority::become_favoured;
 use crate::session_event::{Held, SessionEvent};
 use crate::system;
+use crate::watchdog::{LOOK, Watch, Watchdog};
 
 /// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
 /// While the aggregator does not keep up, each may become as large as that one may.
@@ -47,7 +47,7 @@ pub struct Session {
     events: Receiver<SessionEvent>,
     commands: Sender<Command>,
     wake: OwnedFd,
-    pulse: Arc<Pulse>,
+    watchdog: Arc<Watchdog>,
     held: Held,
     threads: Vec<JoinHandle<()>>,
     own_process: bool,
@@ -159,7 +159,7 @@ impl Session {
         loop {
             match answered.recv_timeout(LOOK) {
                 Ok(answer) => return answer,
-                Err(RecvTimeoutError::Timeout) if !watch.hangs(&self.pulse) => {}
+                Err(RecvTimeoutError::Timeout) if !watch.hangs(&self.watchdog) => {}
                 Err(_) => return Err(Error::Ended),
             }
         }
@@ -184,7 +184,7 @@ impl Session {
     /// Sets whether full tables of contexts and charges begin a new generation, instead of eliding. For callers that keep every
     /// update in a file: [`SessionEvent::Finished`] then has the last generation alone.
     pub fn set_generations(&self, generations: bool) {
-        self.pulse.set_generations(generations);
+        self.watchdog.set_generations(generations);
     }
 
     /// Asks for the end. `child` is how the recorded program ended, if it did. The last update and
@@ -197,7 +197,7 @@ impl Session {
     pub fn stop_with(&self, target_cpu_ns: Option<(u64, u64)>) {
         // Full means that it has been said already: adding waits to be done each time.
         let _ = self.commands.try_send(Command::Stop { target_cpu_ns });
-        self.pulse.ask_for_end();
+        self.watchdog.ask_for_end();
         let _ = nix::unistd::write(&self.wake, b"!");
     }
 }
@@ -208,7 +208,7 @@ impl Drop for Session {
         // Draining lets the aggregator get to its end.
         while !matches!(self.events.recv(), Ok(SessionEvent::Finished(_)) | Err(_)) {}
         // A process that ends now takes its threads along: nobody has to wait for them to give back what they hold.
-        if !self.own_process && !self.pulse.is_given_up() {
+        if !self.own_process && !self.watchdog.is_given_up() {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
             }
@@ -279,13 +279,13 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
     if options.inherit {
         all.extend(procfs::descendants(pids));
     }
-    let situation = Situation {
+    let machine = LayoutChoice {
         threads: all.iter().map(|&pid| procfs::threads(pid).map_or(0, |threads| threads.len() as u64)).sum(),
         cpus: system::online_cpus().len() as u64,
         file_limit: system::raise_file_limit().saturating_sub(files_of_all_events().saturating_add(open_elsewhere())),
         whole_machine: options.whole_machine && options.owner.is_none() && may_observe_machine(&choice.spec),
     };
-    let candidates = situation.candidates(&choice.spec, options.event != EventChoice::Auto);
+    let candidates = machine.candidates(&choice.spec, options.event != EventChoice::Auto);
     let usual = choice.spec;
     Ok(candidates
         .into_iter()
@@ -293,10 +293,10 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
             let mut choice = Choice { spec, notes: choice.notes.clone() };
             let why = format!(
                 "{} threads on {} CPUs would take {} files, and {} more may be open",
-                situation.threads,
-                situation.cpus,
-                situation.files(Layout::Threads, &usual),
-                situation.file_limit
+                machine.threads,
+                machine.cpus,
+                machine.files(Layout::Threads, &usual),
+                machine.file_limit
             );
             match layout {
                 Layout::Threads => {}
@@ -346,7 +346,7 @@ struct Prepared {
     empty: Sender<crate::batch::Batch>,
     commands: Sender<Command>,
     wake: OwnedFd,
-    pulse: Arc<Pulse>,
+    watchdog: Arc<Watchdog>,
     held: Held,
     own_process: bool,
 }
@@ -377,13 +377,13 @@ impl Prepared {
         let (empty, empty_receiver) = bounded(BATCHES);
         let (commands, command_receiver) = bounded(COMMANDS);
         let (wake, wake_receiver) = wake_pipe()?;
-        let pulse = Arc::new(Pulse::default());
+        let watchdog = Arc::new(Watchdog::default());
         let channels = Channels {
             batches: batch_sender,
             empty: empty_receiver,
             commands: command_receiver,
             wake: wake_receiver,
-            pulse: pulse.clone(),
+            watchdog: watchdog.clone(),
         };
         let overhead = pace.overhead();
         let mut sampler =
@@ -401,7 +401,7 @@ impl Prepared {
             empty,
             commands,
             wake,
-            pulse,
+            watchdog,
             held,
             own_process: options.own_process,
         })
@@ -409,9 +409,10 @@ impl Prepared {
 
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
-        let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, pulse, held, own_process } = self;
+        let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, watchdog, held, own_process } =
+            self;
         aggregator.begin();
-        let (watched, told) = (pulse.clone(), held.clone());
+        let (watched, told) = (watchdog.clone(), held.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
             builder.spawn(body).map_err(doing("start a thread"))
@@ -422,7 +423,7 @@ impl Prepared {
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
-        Ok(Session { info, events, commands, wake, pulse, held, threads, own_process })
+        Ok(Session { info, events, commands, wake, watchdog, held, threads, own_process })
     }
 }
 

@@ -22,11 +22,11 @@ use ccsd_collector::perf::ring_buffer::Bytes;
 use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::images::{Image, ImageIndex, Images};
 use ccsd_collector::process::{ProcessKey, ProcessTable, ThreadKey};
-use ccsd_collector::pulse::Pulse;
 use ccsd_collector::sampler::{self, Channels, Sampler};
 use ccsd_collector::system::perf_max_sample_rate;
 use ccsd_collector::unwind::shadow::ShadowStack;
 use ccsd_collector::unwind::{Frame, Root, StackUnwinder, Target};
+use ccsd_collector::watchdog::Watchdog;
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{Profile, Session, Shed};
 use ccsd_symbolizer::DebugFileFinder;
@@ -343,8 +343,8 @@ fn looking_at_the_rings_allocates_nothing() {
     // Something to read, that is never read.
     let (wake, mut waker) = std::io::pipe().unwrap();
     waker.write_all(b"!").unwrap();
-    let pulse = Arc::new(Pulse::default());
-    let channels = Channels { batches, empty, commands, wake: wake.into(), pulse: Arc::clone(&pulse) };
+    let watchdog = Arc::new(Watchdog::default());
+    let channels = Channels { batches, empty, commands, wake: wake.into(), watchdog: Arc::clone(&watchdog) };
     let (interval, pace) = (Duration::from_secs(3600), Pace::at(spec.rate_hz, false));
     let mut sampler = Sampler::new(events, sorter, channels, interval, None, &budget, pace).unwrap();
     sampler.attach(&[target.0.id()], false).unwrap();
@@ -354,7 +354,7 @@ fn looking_at_the_rings_allocates_nothing() {
     });
     let so_far = |samples: u64| {
         while full.recv().unwrap().counts.samples.received < samples {}
-        [TOLD.load(Ordering::Relaxed), pulse.beats()]
+        [TOLD.load(Ordering::Relaxed), watchdog.beats()]
     };
     let before = so_far(300);
     let after = so_far(800);

@@ -7,8 +7,8 @@ use std::path::Path;
 use ccsd_collector::perf::attr::{Event, MAX_STACK_BYTES};
 use ccsd_collector::perf::choice::{Choice, choose, may_observe_machine};
 use ccsd_collector::perf::layout::Layout;
+use ccsd_collector::perf::layout_choice::{files_per_target, room};
 use ccsd_collector::perf::set::EventSet;
-use ccsd_collector::perf::situation::{files_per_target, room};
 use ccsd_collector::{Error, EventChoice, Options, Scope, system};
 use nix::sys::resource::{Resource, getrlimit};
 

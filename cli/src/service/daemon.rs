@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_collector::promptness::become_favoured;
+use ccsd_collector::sched_priority::become_favoured;
 use ccsd_daemon::config::{Config, DEFAULT_PATH};
 use ccsd_daemon::service::Service;
 use ccsd_daemon::service::socket::{SOCKET_VARIABLE, SYSTEM_SOCKET, Socket, SocketError, place};

@@ -240,7 +240,7 @@ mod tests {
     use crate::budget::Budget;
     use crate::layers::Common;
     use crate::perf::attr::EventSpec;
-    use crate::perf::told::Counted;
+    use crate::perf::counters::Counted;
     use crate::process::{ProcessKey, ThreadKey};
     use crate::tracker::TrackerStats;
     use crate::unwind::Root;

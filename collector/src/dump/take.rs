@@ -18,7 +18,7 @@ use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::perf::record::{OTHERS, UserRegs};
 use crate::procfs;
-use crate::promptness::become_urgent;
+use crate::sched_priority::become_urgent;
 
 use super::calls::{can_be_made_again, not_to_be_interrupted};
 use super::look::{Look, Place};

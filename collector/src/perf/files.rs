@@ -12,7 +12,7 @@ pub fn files_of_all_events() -> u64 {
     EVENT_FILES.load(Ordering::Relaxed)
 }
 
-/// Files that this process has open beside events, but for those that every process has and [`room`](super::situation::room) leaves room for.
+/// Files that this process has open beside events, but for those that every process has and [`room`](super::layout_choice::room) leaves room for.
 pub fn open_elsewhere() -> u64 {
     system::open_files().saturating_sub(files_of_all_events()).saturating_sub(USUAL_FILES)
 }

@@ -85,22 +85,26 @@ pub struct Mmap {
     pub path: Vec<u8>,
 }
 
+/// A new thread, or a new process with its first thread (`PERF_RECORD_FORK`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// Process of the new thread.
+    pub pid: u32,
+    /// The new thread.
+    pub tid: u32,
+    /// Process of the thread that forked; `pid` for a thread.
+    pub parent_pid: u32,
+    /// The thread that forked.
+    pub parent_tid: u32,
+}
+
 /// What happened, for everything that is not a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// New executable mapping.
     Mmap(Mmap),
-    /// A thread or process began; `pid == parent_pid` for a thread.
-    Fork {
-        /// Process of the new thread.
-        pid: u32,
-        /// The new thread.
-        tid: u32,
-        /// Process of the thread that forked.
-        parent_pid: u32,
-        /// The thread that forked.
-        parent_tid: u32,
-    },
+    /// A thread or process began.
+    Fork(Fork),
     /// A thread ended.
     Exit {
         /// Process.
@@ -280,12 +284,12 @@ fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
             prot: body.u32_at(56)?,
             path: body.slice(64, body.len()).terminated(),
         }),
-        sys::PERF_RECORD_FORK => Change::Fork {
+        sys::PERF_RECORD_FORK => Change::Fork(Fork {
             pid: body.u32_at(0)?,
             parent_pid: body.u32_at(4)?,
             tid: body.u32_at(8)?,
             parent_tid: body.u32_at(12)?,
-        },
+        }),
         sys::PERF_RECORD_EXIT => Change::Exit { pid: body.u32_at(0)?, tid: body.u32_at(8)? },
         sys::PERF_RECORD_COMM => Change::Comm {
             pid: body.u32_at(0)?,
@@ -420,7 +424,7 @@ mod tests {
         assert_eq!(time_of(Bytes::new(&fork)), Some(55));
         match parse(Bytes::new(&fork), SampleLayout::default()) {
             Record::Change { time: 55, id: 66, change } => {
-                assert_eq!(change, Change::Fork { pid: 2, parent_pid: 1, tid: 4, parent_tid: 3 });
+                assert_eq!(change, Change::Fork(Fork { pid: 2, parent_pid: 1, tid: 4, parent_tid: 3 }));
             }
             other => panic!("{other:?}"),
         }

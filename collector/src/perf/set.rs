@@ -15,14 +15,14 @@ use hashbrown::HashMap;
 use perf_event_open_sys::bindings::perf_event_attr;
 
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES};
+use super::counters::{Counted, CounterTotals, Past, sum_of};
 use super::files::{CountedFiles, files_of_all_events, open_elsewhere};
 use super::layout::Layout;
+use super::layout_choice::{files_per_target, room};
 use super::ring_buffer::PAGE;
 use super::rings::Rings;
 use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
-use super::situation::{files_per_target, room};
 use super::sorter::EventSorter;
-use super::told::{Counted, Past, Told, sum_of};
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
 use crate::procfs;
@@ -157,7 +157,7 @@ impl EventSet {
         self.layout
     }
 
-    /// Whether every thread that was opened is counted, so that [`EventSet::told`] is known.
+    /// Whether every thread that was opened is counted, so that [`EventSet::read_counters`] is known.
     pub fn counts_all(&self) -> bool {
         !self.uncounted
     }
@@ -325,16 +325,17 @@ impl EventSet {
 
     /// What the events have to say up to now, of all rates. An event that cannot be read (the kernel says ECHILD where a thread
     /// was forked while its group was being made) is left out.
-    pub fn told(&self) -> Told {
+    pub fn read_counters(&self) -> CounterTotals {
         let late = self.late.values().map(|late| &late.sampling);
-        let Told { counted, lost } = match self.layout {
+        let CounterTotals { counted, lost } = match self.layout {
             Layout::Threads | Layout::Compact => sum_of(self.counting.iter().chain(late), &self.spec),
-            Layout::Cpus => {
-                Told { counted: self.counted_of_threads(), lost: sum_of(self.samplers.iter(), &self.spec).lost }
-            }
+            Layout::Cpus => CounterTotals {
+                counted: self.counted_of_threads(),
+                lost: sum_of(self.samplers.iter(), &self.spec).lost,
+            },
         };
         let counted = if self.uncounted { None } else { self.past.with(counted, self.spec.period_ns()) };
-        Told { counted, lost: self.past.lost.saturating_add(lost) }
+        CounterTotals { counted, lost: self.past.lost.saturating_add(lost) }
     }
 
     /// What is counted where one event counts and another one samples.
@@ -432,7 +433,7 @@ mod tests {
         }
         set.stop();
         // A thread that has been waited for may be about to give up its events.
-        let told = (0..5_000).map(|_| (work(), set.told().lost).1).find(|&lost| lost > 0).unwrap_or(0);
+        let told = (0..5_000).map(|_| (work(), set.read_counters().lost).1).find(|&lost| lost > 0).unwrap_or(0);
         let before = lost_by_records(&mut sorter);
         set.counting.iter().for_each(|leader| event::enable(leader).unwrap());
         let mut after = before;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::jit_code::JitCode;
 use super::mappings::Mappings;
+use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
-use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
 
@@ -42,10 +42,10 @@ pub struct Process {
     /// The code that it, or whoever forked it, has generated.
     pub(super) jit: Option<Arc<JitCode>>,
     /// When it is looked at anew which mappings it really has, if there is no room for more.
-    pub(super) full: Seldom,
+    pub(super) full: Backoff,
     pub(super) threads: u32,
     /// Live threads that there was no room for.
-    pub(super) unfollowed: u32,
+    pub(super) untracked: u32,
 }
 
 /// A live thread.

@@ -14,17 +14,18 @@ pub mod mapped_file;
 pub mod mappings;
 pub mod owner;
 mod recent_files;
-mod unfollowed;
+mod untracked_threads;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
+use crate::perf::record::Fork;
 use crate::procfs;
-use crate::seldom::Seldom;
 use crate::unwind::goroutines::Goroutines;
 use images::Images;
 use mappings::{Mapping, Mappings};
-use unfollowed::{Unfollowed, UnfollowedThreads};
+use untracked_threads::{UntrackedThread, UntrackedThreads};
 
 pub use live::{Process, ProcessKey, Thread, ThreadKey};
 
@@ -51,7 +52,7 @@ const _: () = assert!(size_of::<(u32, Thread)>() * 16 / 7 <= THREAD_BYTES * 3 / 
 const _: () = assert!(size_of::<(u32, Process)>() * 16 / 7 <= PROCESS_BYTES);
 
 /// The part of the memory that is for the numbers of threads that there is no room for: as many as are followed.
-const UNFOLLOWED_PART: usize = 16;
+const UNTRACKED_PART: usize = 16;
 
 /// What there was no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub struct LeftOut {
 /// All live processes and threads of a session.
 #[derive(Debug)]
 pub struct ProcessTable {
-    /// Bytes that all may take but `unfollowed`, and that a thread takes. Processes are always entered.
+    /// Bytes that all may take but `untracked`, and that a thread takes. Processes are always entered.
     limit: usize,
     thread_bytes: usize,
     /// Mappings of all processes.
@@ -74,7 +75,7 @@ pub struct ProcessTable {
     missed: HashSet<u32>,
     left_out: LeftOut,
     /// Live threads that there was no room for.
-    unfollowed: UnfollowedThreads,
+    untracked: UntrackedThreads,
     /// What stands for the threads of a process that there was no room for.
     others: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
@@ -102,14 +103,14 @@ impl ProcessTable {
     /// None yet. Threads and mappings are entered as long as all take no more than so many bytes; threads have values of
     /// counters of so many rings.
     pub fn within(limit: usize, rings: usize) -> ProcessTable {
-        let unfollowed = limit / UNFOLLOWED_PART;
+        let untracked = limit / UNTRACKED_PART;
         ProcessTable {
-            limit: limit - unfollowed,
+            limit: limit - untracked,
             thread_bytes: THREAD_BYTES + rings * RING_BYTES,
             mapped: 0,
             missed: HashSet::new(),
             left_out: LeftOut::default(),
-            unfollowed: UnfollowedThreads::within(unfollowed),
+            untracked: UntrackedThreads::within(untracked),
             others: HashMap::new(),
             processes: HashMap::new(),
             threads: HashMap::new(),
@@ -130,7 +131,7 @@ impl ProcessTable {
 
     /// Bytes that all take, at most.
     pub fn held_bytes(&self) -> usize {
-        self.entered_bytes().saturating_add(self.unfollowed.held_bytes())
+        self.entered_bytes().saturating_add(self.untracked.held_bytes())
     }
 
     /// The same without the threads that there was no room for.
@@ -169,8 +170,8 @@ impl ProcessTable {
 
     /// Threads that are alive, with or without room for them.
     pub fn live_threads(&self) -> u64 {
-        let unfollowed = |process: &Process| u64::from(process.unfollowed);
-        self.threads.len() as u64 + self.processes.values().map(unfollowed).sum::<u64>()
+        let untracked = |process: &Process| u64::from(process.untracked);
+        self.threads.len() as u64 + self.processes.values().map(untracked).sum::<u64>()
     }
 
     /// How many threads and processes there ever were, or more.
@@ -198,7 +199,7 @@ impl ProcessTable {
     /// Whether a thread is known to be alive, with or without room for it.
     #[inline]
     pub fn knows_thread(&self, tid: u32) -> bool {
-        self.threads.contains_key(&tid) || self.unfollowed.get(tid).is_some()
+        self.threads.contains_key(&tid) || self.untracked.get(tid).is_some()
     }
 
     /// Whether the number of a known process is now that of another one, which started at `start`, clock ticks since boot: then
@@ -212,7 +213,7 @@ impl ProcessTable {
     /// The same of a known thread.
     pub fn is_replaced_thread(&self, tid: u32, start: u64) -> bool {
         let followed = self.threads.get(&tid).map(|thread| thread.known_since);
-        let since = followed.or_else(|| self.unfollowed.get(tid).map(|thread| thread.known_since));
+        let since = followed.or_else(|| self.untracked.get(tid).map(|thread| thread.known_since));
         since.is_some_and(|since| start > since.saturating_add(START_SLACK))
     }
 
@@ -225,7 +226,7 @@ impl ProcessTable {
             if !self.has_room_for_thread() {
                 return self.others(pid, tid);
             }
-            self.forget_unfollowed(pid, tid);
+            self.forget_untracked(pid, tid);
             self.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
         }
         Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
@@ -235,7 +236,7 @@ impl ProcessTable {
     #[cold]
     fn others(&mut self, pid: u32, tid: u32) -> Option<(&mut Thread, &mut Process)> {
         // It may not have been told of. Where there are more than are known by number, it has.
-        if !self.unfollowed.is_full() || self.processes.get(&pid).is_some_and(|process| process.unfollowed == 0) {
+        if !self.untracked.is_full() || self.processes.get(&pid).is_some_and(|process| process.untracked == 0) {
             self.leave_out(pid, tid);
         }
         if !self.processes.contains_key(&pid) {
@@ -254,23 +255,23 @@ impl ProcessTable {
 
     /// Notes a thread of a known process that there is no room for, if that is not known.
     fn leave_out(&mut self, pid: u32, tid: u32) {
-        match self.unfollowed.get(tid) {
+        match self.untracked.get(tid) {
             Some(known) if known.pid == pid => return,
             // Whoever had its number before is gone.
             Some(known) => self.exit(known.pid, tid),
             None => {}
         }
         let Some(process) = self.processes.get_mut(&pid) else { return };
-        self.unfollowed.insert(tid, Unfollowed { pid, known_since: boot_ticks(now_ns()) });
-        process.unfollowed += 1;
+        self.untracked.insert(tid, UntrackedThread { pid, known_since: boot_ticks(now_ns()) });
+        process.untracked += 1;
         self.left_out.threads += 1;
     }
 
     /// A thread that there may have been no room for is no more, or has some now. Whether it was such a one.
-    fn forget_unfollowed(&mut self, pid: u32, tid: u32) -> bool {
+    fn forget_untracked(&mut self, pid: u32, tid: u32) -> bool {
         let Some(process) = self.processes.get_mut(&pid) else { return false };
-        let was = process.unfollowed > 0 && self.unfollowed.remove(pid, tid);
-        process.unfollowed -= u32::from(was);
+        let was = process.untracked > 0 && self.untracked.remove(pid, tid);
+        process.untracked -= u32::from(was);
         was
     }
 
@@ -294,7 +295,7 @@ impl ProcessTable {
         self.next_process += 1;
         self.mapped += mappings.len();
         let old = self.processes.get(&pid);
-        let (threads, unfollowed) = old.map_or((0, 0), |old| (old.threads, old.unfollowed));
+        let (threads, untracked) = old.map_or((0, 0), |old| (old.threads, old.untracked));
         let process = Process {
             key,
             parent,
@@ -306,9 +307,9 @@ impl ProcessTable {
             permitted_from: self.newcomers_from,
             goroutines: Goroutines::default(),
             jit: None,
-            full: Seldom::default(),
+            full: Backoff::default(),
             threads,
-            unfollowed,
+            untracked,
         };
         if let Some(old) = self.processes.insert(pid, process) {
             self.mapped = self.mapped.saturating_sub(old.mappings.len());
@@ -328,9 +329,9 @@ impl ProcessTable {
             if !self.has_room_for_thread() {
                 return self.leave_out(pid, tid);
             }
-            match self.unfollowed.get(tid) {
+            match self.untracked.get(tid) {
                 Some(known) if known.pid != pid => self.exit(known.pid, tid),
-                Some(_) => _ = self.forget_unfollowed(pid, tid),
+                Some(_) => _ = self.forget_untracked(pid, tid),
                 None => {}
             }
         }
@@ -343,8 +344,9 @@ impl ProcessTable {
         }
     }
 
-    /// `PERF_RECORD_FORK`: a thread of the same process, or a process with a copy of the parent's mappings.
-    pub fn fork(&mut self, pid: u32, tid: u32, parent_pid: u32, parent_tid: u32, time: u64) {
+    /// Enters a thread of the same process, or a process with a copy of the parent's mappings.
+    pub fn fork(&mut self, fork: Fork, time: u64) {
+        let Fork { pid, tid, parent_pid, parent_tid } = fork;
         let name = self.threads.get(&parent_tid).map(|thread| thread.name.clone()).unwrap_or_default();
         if pid != parent_pid {
             // It may have been found permitted before this record was read.
@@ -417,12 +419,12 @@ impl ProcessTable {
     pub fn exit(&mut self, pid: u32, tid: u32) {
         let thread = self.threads.remove(&tid);
         self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
-        if thread.is_none() && !self.forget_unfollowed(pid, tid) {
+        if thread.is_none() && !self.forget_untracked(pid, tid) {
             return;
         }
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.threads = process.threads.saturating_sub(u32::from(thread.is_some()));
-        if process.threads == 0 && process.unfollowed == 0 {
+        if process.threads == 0 && process.untracked == 0 {
             self.drop_process(pid);
         }
     }
@@ -431,7 +433,7 @@ impl ProcessTable {
         let process = self.processes.remove(&pid);
         let gone = process.as_ref().map_or(0, |process| process.mappings.len());
         self.mapped = self.mapped.saturating_sub(gone);
-        self.unfollowed.remove_process(pid, process.as_ref().map_or(0, |process| process.unfollowed as usize));
+        self.untracked.remove_process(pid, process.as_ref().map_or(0, |process| process.untracked as usize));
         let others = self.others.remove(&pid).filter(|others| others.announced);
         self.ended.extend(others.map(|others| others.key));
         process.is_some()

@@ -12,10 +12,10 @@ fn permission_is_found_and_inherited() {
     assert!(table.is_withheld(pid, 100));
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
-    table.fork(pid + 1, pid + 1, pid, pid, 90);
+    table.fork(Fork { pid: pid + 1, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 90);
     table.permit(pid, 100);
-    table.fork(pid + 2, pid + 2, pid, pid, 99);
-    table.fork(pid + 3, pid + 3, pid, pid, 100);
+    table.fork(Fork { pid: pid + 2, tid: pid + 2, parent_pid: pid, parent_tid: pid }, 99);
+    table.fork(Fork { pid: pid + 3, tid: pid + 3, parent_pid: pid, parent_tid: pid }, 100);
     assert!(table.is_withheld(pid, 99));
     assert!(!table.is_withheld(pid, 100));
     assert!(table.is_withheld(pid + 1, 1000), "forked before its parent was found permitted");
@@ -24,10 +24,10 @@ fn permission_is_found_and_inherited() {
     // Found in /proc before its fork was told of.
     table.read_process(pid + 4, &mut images);
     table.permit(pid + 4, 120);
-    table.fork(pid + 4, pid + 4, pid + 1, pid + 1, 110);
+    table.fork(Fork { pid: pid + 4, tid: pid + 4, parent_pid: pid + 1, parent_tid: pid + 1 }, 110);
     assert!(table.is_withheld(pid + 4, 119) && !table.is_withheld(pid + 4, 120));
     // Another process with its number is not.
-    table.fork(pid + 4, pid + 4, pid + 1, pid + 1, 130);
+    table.fork(Fork { pid: pid + 4, tid: pid + 4, parent_pid: pid + 1, parent_tid: pid + 1 }, 130);
     assert!(table.is_withheld(pid + 4, 1000));
     table.exec(pid + 3, pid + 3, "other");
     assert!(!table.is_withheld(pid + 3, 1000));
@@ -47,7 +47,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
     for tid in pid + 1..pid + 20 {
-        table.fork(pid, tid, pid, pid, 0);
+        table.fork(Fork { pid, tid, parent_pid: pid, parent_tid: pid }, 0);
     }
     assert_eq!((table.threads.len(), table.left_out().threads), (8, 12));
     assert!(table.entered_bytes() <= table.limit);
@@ -81,7 +81,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
 
 /// A table that may take so many bytes, and a part more for threads that there is no room for.
 fn of_entered_bytes(bytes: usize) -> ProcessTable {
-    ProcessTable::within(bytes * UNFOLLOWED_PART / (UNFOLLOWED_PART - 1) + UNFOLLOWED_PART, 0)
+    ProcessTable::within(bytes * UNTRACKED_PART / (UNTRACKED_PART - 1) + UNTRACKED_PART, 0)
 }
 
 #[test]
@@ -96,39 +96,39 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     // One that is sampled before it is told of, and one that is told of before it is sampled.
     assert!(!table.knows_thread(pid + 8));
     assert!(table.thread(pid, pid + 8, &mut images).unwrap().0.is_others);
-    table.fork(pid, pid + 8, pid, pid, 0);
-    table.fork(pid, pid + 9, pid, pid, 0);
+    table.fork(Fork { pid, tid: pid + 8, parent_pid: pid, parent_tid: pid }, 0);
+    table.fork(Fork { pid, tid: pid + 9, parent_pid: pid, parent_tid: pid }, 0);
     assert!(table.thread(pid, pid + 9, &mut images).unwrap().0.is_others);
-    assert_eq!((table.left_out().threads, table.processes[&pid].unfollowed), (2, 2));
+    assert_eq!((table.left_out().threads, table.processes[&pid].untracked), (2, 2));
     assert!(table.knows_thread(pid + 8) && table.knows_thread(pid + 9) && !table.knows_thread(pid + 10));
     assert!(!table.is_replaced_thread(pid + 9, boot_ticks(now_ns())) && table.is_replaced_thread(pid + 9, NEVER - 1));
     // One whose number another process has by now was the first's.
-    table.fork(pid + 100, pid + 100, pid, pid, 0);
-    table.fork(pid + 100, pid + 9, pid + 100, pid + 100, 0);
-    assert_eq!((table.processes[&pid].unfollowed, table.processes[&(pid + 100)].unfollowed), (1, 2));
+    table.fork(Fork { pid: pid + 100, tid: pid + 100, parent_pid: pid, parent_tid: pid }, 0);
+    table.fork(Fork { pid: pid + 100, tid: pid + 9, parent_pid: pid + 100, parent_tid: pid + 100 }, 0);
+    assert_eq!((table.processes[&pid].untracked, table.processes[&(pid + 100)].untracked), (1, 2));
     table.exit(pid + 100, pid + 9);
     table.exit(pid + 100, pid + 100);
     assert!(!table.knows_process(pid + 100) && !table.knows_thread(pid + 9));
     // Beyond those that are known by number there are only so many.
-    let most = (table.limit / (UNFOLLOWED_PART - 1) / unfollowed::UNFOLLOWED_BYTES) as u32;
+    let most = (table.limit / (UNTRACKED_PART - 1) / untracked_threads::UNFOLLOWED_BYTES) as u32;
     let many = pid + 10..pid + 20 + most;
-    many.clone().for_each(|tid| table.fork(pid, tid, pid, pid, 0));
-    assert!(table.unfollowed.is_full() && table.unfollowed.has_nameless() && !table.knows_thread(pid + 19 + most));
-    assert_eq!(table.processes[&pid].unfollowed, 11 + most);
-    assert!(table.unfollowed.held_bytes() <= table.limit / (UNFOLLOWED_PART - 1) + UNFOLLOWED_PART);
+    many.clone().for_each(|tid| table.fork(Fork { pid, tid, parent_pid: pid, parent_tid: pid }, 0));
+    assert!(table.untracked.is_full() && table.untracked.has_nameless() && !table.knows_thread(pid + 19 + most));
+    assert_eq!(table.processes[&pid].untracked, 11 + most);
+    assert!(table.untracked.held_bytes() <= table.limit / (UNTRACKED_PART - 1) + UNTRACKED_PART);
     many.chain([pid + 8]).for_each(|tid| table.exit(pid, tid));
-    assert_eq!((table.processes[&pid].unfollowed, table.unfollowed.held_bytes()), (0, 0));
-    assert!(!table.unfollowed.has_nameless());
+    assert_eq!((table.processes[&pid].untracked, table.untracked.held_bytes()), (0, 0));
+    assert!(!table.untracked.has_nameless());
     // What there is room for again is followed, and no more among them.
-    table.fork(pid, pid + 8, pid, pid, 0);
+    table.fork(Fork { pid, tid: pid + 8, parent_pid: pid, parent_tid: pid }, 0);
     table.exit(pid, pid + 1);
     table.exit(pid, pid + 2);
     assert!(!table.thread(pid, pid + 8, &mut images).unwrap().0.is_others);
-    assert_eq!((table.processes[&pid].unfollowed, table.unfollowed.held_bytes()), (0, 0));
-    table.fork(pid, pid + 30, pid, pid, 0);
-    table.fork(pid, pid + 31, pid, pid, 0);
+    assert_eq!((table.processes[&pid].untracked, table.untracked.held_bytes()), (0, 0));
+    table.fork(Fork { pid, tid: pid + 30, parent_pid: pid, parent_tid: pid }, 0);
+    table.fork(Fork { pid, tid: pid + 31, parent_pid: pid, parent_tid: pid }, 0);
     table.remove_process(pid);
-    assert!(table.held_bytes() == 0 && !table.unfollowed.has_nameless());
+    assert!(table.held_bytes() == 0 && !table.untracked.has_nameless());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     }
     assert_eq!((table.mapped, table.left_out().mappings), (80, 0));
     // Its child has as many, which are too many: it starts with none.
-    table.fork(pid + 1, pid + 1, pid, pid, 0);
+    table.fork(Fork { pid: pid + 1, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 0);
     assert_eq!((table.mapped, table.left_out().mappings), (80, 80));
     for at in 1..=80 {
         map(&mut table, &mut images, pid + 1, at);
@@ -176,7 +176,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     let left_out = table.left_out().mappings;
     table.read_missed(&mut images);
     assert_eq!((table.missed.len(), table.left_out().mappings), (1, left_out));
-    table.processes.get_mut(&own).unwrap().full = Seldom::default();
+    table.processes.get_mut(&own).unwrap().full = Backoff::default();
     table.limit = 1 << 30;
     table.read_missed(&mut images);
     assert!(table.missed.is_empty() && table.mapped > 3 && table.left_out().mappings == left_out);
@@ -190,8 +190,8 @@ fn identities_outlive_pids() {
     let pid = u32::MAX - 10;
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
-    table.fork(pid, pid + 1, pid, pid, 0);
-    table.fork(pid + 2, pid + 2, pid, pid + 1, 50 * TICK_NS);
+    table.fork(Fork { pid, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 0);
+    table.fork(Fork { pid: pid + 2, tid: pid + 2, parent_pid: pid, parent_tid: pid + 1 }, 50 * TICK_NS);
     let key = |table: &mut ProcessTable, tid| table.thread(pid + 2, tid, &mut Images::default()).unwrap().1.key;
     let first = key(&mut table, pid + 2);
     assert!(table.processes[&(pid + 2)].start_time >= 50);
@@ -203,7 +203,7 @@ fn identities_outlive_pids() {
 
     table.exit(pid + 2, pid + 2);
     assert!(!table.processes.contains_key(&(pid + 2)));
-    table.fork(pid + 2, pid + 2, pid, pid, 60 * TICK_NS);
+    table.fork(Fork { pid: pid + 2, tid: pid + 2, parent_pid: pid, parent_tid: pid }, 60 * TICK_NS);
     assert_eq!(table.processes[&(pid + 2)].exec_generation, 0);
 
     table.exit(pid, pid);
@@ -225,11 +225,11 @@ fn what_has_ended_is_forgotten_when_it_could_have_been_told() {
     table.forget_untold(|ended| ended == pid);
     assert!(table.knows_process(pid));
     // Its last fork is told of after that, and then its end.
-    table.fork(pid + 2, pid + 2, pid, pid, 50 * TICK_NS);
+    table.fork(Fork { pid: pid + 2, tid: pid + 2, parent_pid: pid, parent_tid: pid }, 50 * TICK_NS);
     assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
     table.exit(pid, pid);
     // Another one has its number now, and has ended as well.
-    table.fork(pid, pid, pid + 1, pid + 1, 90 * TICK_NS);
+    table.fork(Fork { pid, tid: pid, parent_pid: pid + 1, parent_tid: pid + 1 }, 90 * TICK_NS);
     table.forget_untold(|ended| ended == pid);
     assert!(table.knows_process(pid));
     table.forget_untold(|ended| ended == pid);
@@ -255,7 +255,7 @@ fn another_with_the_same_number_is_told_by_its_start() {
     assert!(!table.is_replaced_thread(own, entered));
     assert!(table.is_replaced_thread(own, entered + START_SLACK + 1));
     // A record tells of a fork a moment after it.
-    table.fork(own + 1, own + 1, own, own, 50 * TICK_NS);
+    table.fork(Fork { pid: own + 1, tid: own + 1, parent_pid: own, parent_tid: own }, 50 * TICK_NS);
     let start = table.processes[&(own + 1)].start_time;
     assert!(!table.is_replaced(own + 1, start - 1) && table.is_replaced(own + 1, start + START_SLACK + 1));
     // Of what is not known, and where its start is not, nothing can be said.
@@ -280,17 +280,17 @@ fn announced_threads_end_however_that_becomes_known() {
     assert_eq!(ended(&mut table), []);
 
     // The same number for another thread of the process, and then of another process: exits were lost.
-    table.fork(pid, pid + 1, pid, pid, 0);
+    table.fork(Fork { pid, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 0);
     let first = announce(&mut table, pid, pid + 1);
-    table.fork(pid, pid + 1, pid, pid, 0);
+    table.fork(Fork { pid, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 0);
     assert_eq!((ended(&mut table), table.processes[&pid].threads), (vec![first], 2));
     let second = announce(&mut table, pid, pid + 1);
-    table.fork(pid + 1, pid + 1, pid, pid, 0);
+    table.fork(Fork { pid: pid + 1, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 0);
     assert_eq!((ended(&mut table), table.processes[&pid].threads), (vec![second], 1));
 
     // A new process in the place of one whose exit was lost.
     let child = announce(&mut table, pid + 1, pid + 1);
-    table.fork(pid + 1, pid + 1, pid, pid, 0);
+    table.fork(Fork { pid: pid + 1, tid: pid + 1, parent_pid: pid, parent_tid: pid }, 0);
     assert_eq!(ended(&mut table), [child]);
     let child = announce(&mut table, pid + 1, pid + 1);
     table.exec(pid + 1, pid + 1, "other");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use ccsd_symbolizer::KernelSymbols;
 
 use super::kernel_store;
-use crate::promptness::become_favoured;
+use crate::sched_priority::become_favoured;
 use crate::usage::thread_cpu_ns;
 
 /// The table, or why there is none.

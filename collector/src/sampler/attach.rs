@@ -103,7 +103,7 @@ impl<'a> Attach<'a> {
         self.source.drain();
         let before = self.scan.count();
         for pid in all {
-            self.source.channels.pulse.beat();
+            self.source.channels.watchdog.beat();
             match self.source.pipeline.tracker.may_follow(pid) {
                 Ok(()) => {}
                 Err(denied) => {
@@ -140,7 +140,7 @@ impl<'a> Attach<'a> {
         let per_cpu = self.source.events.layout() == Layout::Cpus;
         let is_doubtful = is_late && !per_cpu;
         for tid in threads {
-            self.source.channels.pulse.beat();
+            self.source.channels.watchdog.beat();
             // A thread forked by an open one has inherited its events, unless these were opened while it was being forked:
             // then it may or may not have. Where whole CPUs are sampled, all that is in doubt is whether its time is counted
             // already.
@@ -158,7 +158,7 @@ impl<'a> Attach<'a> {
             process.new.push(tid);
             self.scan.open(tid, now_ns());
             if is_doubtful {
-                self.source.pipeline.rate.doubt(tid);
+                self.source.pipeline.events.doubt(tid);
             }
             if self.processes.insert(pid) {
                 self.source.time.begin(pid);

@@ -5,7 +5,7 @@ use crossbeam_channel::TrySendError;
 use super::channels::Channels;
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::clock::now_ns;
-use crate::pace::Change;
+use crate::pace::RateChange;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
 use crate::process::{Process, ProcessKey, Thread, ThreadKey};
@@ -49,8 +49,8 @@ impl BatchBuilder {
         self.batch.bytes() >= BATCH_BYTES && !self.queue_full
     }
 
-    /// Whether it is to be sent after a round: it is marked, or has waited long enough.
-    pub fn is_due(&mut self) -> bool {
+    /// Says that the batch is sent now, after a round, if it is marked or has waited long enough. Returns whether it is.
+    pub fn take_due(&mut self) -> bool {
         let now = now_ns();
         let waited = now.saturating_sub(self.handed_on) >= BATCH_NS && !self.batch.items.is_empty();
         let due = self.batch.mark != Mark::None || waited;
@@ -81,7 +81,7 @@ impl BatchBuilder {
     }
 
     /// Samples are taken at another rate, `at` nanoseconds since sampling began.
-    pub fn rate(&mut self, at: u64, change: Change) {
+    pub fn announce_rate(&mut self, at: u64, change: RateChange) {
         self.batch.items.push(Item::Rate { at, change });
     }
 
@@ -122,7 +122,7 @@ impl BatchBuilder {
 
     /// Tells of a process and a thread that are about to have their first sample.
     #[inline]
-    pub fn announce(&mut self, process: &mut Process, thread: &mut Thread, (pid, tid): (u32, u32)) {
+    pub fn announce(&mut self, process: &mut Process, thread: &mut Thread, pid: u32, tid: u32) {
         if !process.announced {
             process.announced = true;
             self.batch.items.push(Item::Process {
@@ -157,20 +157,27 @@ impl BatchBuilder {
 
     /// A thread's stack at some time.
     #[inline]
-    pub fn stack(&mut self, thread: ThreadKey, time: u64, stack: (Unwound, &[Frame]), weights: [u64; MAX_METRICS]) {
-        let (Unwound { root, common, gap }, frames) = (stack.0, self.frames(stack.1));
+    pub fn stack(
+        &mut self,
+        thread: ThreadKey,
+        time: u64,
+        unwound: Unwound,
+        frames: &[Frame],
+        weights: [u64; MAX_METRICS],
+    ) {
+        let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
         self.batch.items.push(Item::Sample { thread, time, frames, common, gap, root, weights });
     }
 
     /// The stack of a thread that dies of a signal.
     #[cold]
-    pub fn crash(&mut self, thread: ThreadKey, time: u64, stack: (Unwound, &[Frame]), death: Death) {
-        let (Unwound { root, common, gap }, frames) = (stack.0, self.frames(stack.1));
+    pub fn crash(&mut self, thread: ThreadKey, time: u64, unwound: Unwound, frames: &[Frame], death: Death) {
+        let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
         self.batch.items.push(Item::Crash { death: Box::new(death), thread, time, frames, common, gap, root });
     }
 
     #[inline]
-    fn frames(&mut self, frames: &[Frame]) -> u32 {
+    fn push_frames(&mut self, frames: &[Frame]) -> u32 {
         self.batch.frames.extend_from_slice(frames);
         // MAX_FRAMES and the kernel's chain limit are far below 2^32.
         frames.len() as u32

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::pulse::Pulse;
+use crate::watchdog::Watchdog;
 
 /// What the sampler is told.
 #[derive(Clone, Debug)]
@@ -38,5 +38,5 @@ pub struct Channels {
     /// Becomes readable with every command, to end a sleep.
     pub wake: OwnedFd,
     /// Shows that the sampler is at work.
-    pub pulse: Arc<Pulse>,
+    pub watchdog: Arc<Watchdog>,
 }

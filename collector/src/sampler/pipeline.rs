@@ -4,9 +4,9 @@
 
 use ccsd_profile::MAX_SESSION_CRASHES;
 
+use super::active_events::ActiveEvents;
 use super::batch_builder::BatchBuilder;
 use super::channels::Channels;
-use super::rate_change::RateChange;
 use super::unwinding::Unwinding;
 use crate::batch::{Counts, Death, MAX_METRICS, RingStats, SampleStats, SamplerStats, TargetStats};
 use crate::budget::Budget;
@@ -37,7 +37,7 @@ pub struct Pipeline {
     /// What the aggregator is told next.
     pub batch: BatchBuilder,
     /// The events that sample.
-    pub rate: RateChange,
+    pub events: ActiveEvents,
     weighing: Weighing,
     layout: Layout,
     samples: SampleStats,
@@ -65,10 +65,10 @@ impl Pipeline {
         // Where samples have one weight, no values of counters are kept.
         let rings = if matches!(weighing, Weighing::Period) { 0 } else { rings };
         Pipeline {
-            tracker: Tracker::new(spec, layout, rings, owner, (budget.live, budget.images)),
+            tracker: Tracker::new(spec, layout, rings, owner, budget),
             unwinding: Unwinding::within(budget),
             batch: BatchBuilder::within(budget.batch),
-            rate: RateChange::new(spec),
+            events: ActiveEvents::new(spec),
             weighing,
             layout,
             samples: SampleStats::default(),
@@ -85,7 +85,7 @@ impl Pipeline {
     pub fn counts(&self) -> Counts {
         Counts {
             samples: SampleStats { cut_memories: self.unwinding.cut_memories(), ..self.samples },
-            rings: RingStats { throttled: self.rate.throttled(), ..self.rings },
+            rings: RingStats { throttled: self.events.throttled(), ..self.rings },
             tracker: self.tracker.stats(),
             images: self.tracker.images.stats(),
             unwind: self.unwinding.stats(),
@@ -103,7 +103,7 @@ impl Pipeline {
 
     /// The events say that so many samples were lost. A record tells of the same, but not before the next one that finds room
     /// in its ring: of what is lost last, never.
-    pub fn told_lost(&mut self, lost: u64) {
+    pub fn raise_lost(&mut self, lost: u64) {
         if lost > self.rings.lost {
             self.rings.lost = lost;
             self.samples_were_lost();
@@ -143,8 +143,8 @@ impl Pipeline {
     pub fn handle(&mut self, ring: usize, record: Record<'_>) {
         match record {
             Record::Sample(sample) => {
-                self.rate.reach(sample.time);
-                if !self.tracker.is_foreign_sample(sample.pid, sample.tid) {
+                self.events.reach(sample.time);
+                if !self.tracker.count_if_foreign(sample.pid, sample.tid) {
                     self.sample(ring, &sample, None);
                 }
             }
@@ -173,7 +173,7 @@ impl Pipeline {
     /// A sample or, with a signal, the stack of a thread that dies of it.
     #[inline]
     fn sample(&mut self, ring: usize, sample: &Sample<'_>, fatal: Option<(u32, i32)>) {
-        if fatal.is_none() && self.rate.is_redundant(sample.tid, ring, sample.id) {
+        if fatal.is_none() && self.events.note_if_redundant(sample.tid, ring, sample.id) {
             return;
         }
         if self.batch.is_full() {
@@ -181,7 +181,7 @@ impl Pipeline {
             self.samples.dropped_by_queue += 1;
             return;
         }
-        if self.tracker.withholds_unknown(sample.pid) {
+        if self.tracker.withhold_unknown(sample.pid) {
             return;
         }
         let Some((thread, process, images)) = self.tracker.thread(sample.pid, sample.tid) else {
@@ -189,7 +189,7 @@ impl Pipeline {
             self.samples.dropped += 1;
             return;
         };
-        thread.group_values.begin(self.rate.generation());
+        thread.group_values.begin(self.events.generation());
         if sample.time < process.permitted_from {
             // What it has used until now is not the next sample's.
             if let Some(value) = sample.group_value {
@@ -208,16 +208,16 @@ impl Pipeline {
             Weighing::Period => [sample.period, 0],
             Weighing::PeriodAndCounter => [sample.period, gained],
         };
-        let unwound = self.unwinding.unwind(sample, (&mut *thread, &mut *process), images, fatal.is_some());
+        let unwound = self.unwinding.unwind(sample, thread, process, images, fatal.is_some());
         self.batch.announce_images(images);
-        self.batch.announce(process, thread, (sample.pid, sample.tid));
-        let stack = (unwound, self.unwinding.frames());
+        self.batch.announce(process, thread, sample.pid, sample.tid);
+        let frames = self.unwinding.frames();
         match fatal {
-            None => self.batch.stack(thread.key, sample.time, stack, weights),
+            None => self.batch.stack(thread.key, sample.time, unwound, frames, weights),
             Some((signal, code)) => {
                 let (process, name) = (process.name.clone(), thread.name.clone());
                 let death = Death { pid: sample.pid, tid: sample.tid, process, thread: name, signal, code };
-                self.batch.crash(thread.key, sample.time, stack, death);
+                self.batch.crash(thread.key, sample.time, unwound, frames, death);
             }
         }
     }
@@ -226,14 +226,14 @@ impl Pipeline {
         match change {
             Change::Mmap(mmap) => self.tracker.mmap(&mmap, time),
             // Without inheritance there is no event on the new one, and no record will tell of its end.
-            Change::Fork { .. } if !self.tracker.inherits() => {}
-            Change::Fork { pid, tid, parent_pid, parent_tid } => {
-                self.rate.fork(tid, parent_tid);
-                self.tracker.fork((pid, tid), (parent_pid, parent_tid), time);
+            Change::Fork(_) if !self.tracker.inherits() => {}
+            Change::Fork(fork) => {
+                self.events.fork(fork.tid, fork.parent_tid);
+                self.tracker.fork(fork, time);
             }
             Change::Exit { pid, tid } => {
                 self.tracker.exit(pid, tid);
-                self.rate.exit(tid);
+                self.events.exit(tid);
             }
             Change::Comm { pid, tid, exec: true, name } => self.tracker.exec(pid, tid, &name),
             Change::Comm { pid, tid, exec: false, name } => {
@@ -253,7 +253,7 @@ impl Pipeline {
             }
             Change::Throttle { stopped, stream } => {
                 self.rings.throttle_events += u64::from(stopped);
-                self.rate.throttle(stream, time, stopped);
+                self.events.throttle(stream, time, stopped);
             }
         }
     }

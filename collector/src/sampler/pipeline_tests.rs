@@ -12,10 +12,11 @@ use super::*;
 use crate::aggregator::Aggregator;
 use crate::batch::Mark;
 use crate::clock::now_ns;
+use crate::perf::record::Fork;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::filter::Filter;
-use crate::pulse::Pulse;
 use crate::session_event::{Held, SessionEvent};
+use crate::watchdog::Watchdog;
 
 const SPEC: EventSpec = EventSpec::CLOCK;
 
@@ -143,7 +144,7 @@ fn another_name_counts_from_its_record_on() {
 fn what_no_record_tells_of_is_found_at_the_next_look() {
     let (own, child) = (own_pid(), u32::MAX - 7);
     let mut filtered = Filtered::new();
-    filtered.tell(Change::Fork { pid: child, tid: child, parent_pid: own, parent_tid: own });
+    filtered.tell(Change::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
     assert!(filtered.keeps(child), "it is what its parent is");
     filtered.judge(true);
     assert!(filtered.keeps(own) && !filtered.keeps(child));
@@ -151,7 +152,7 @@ fn what_no_record_tells_of_is_found_at_the_next_look() {
     filtered.judge(true);
     assert!(!filtered.keeps(own) && filtered.keeps(child));
     // What it forks now is as it is; of another process nobody has told.
-    filtered.tell(Change::Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own });
+    filtered.tell(Change::Fork(Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own }));
     assert!(!filtered.keeps(child + 1) && !filtered.keeps(child + 2));
 }
 
@@ -164,8 +165,8 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     let (_returned, empty) = bounded(2);
     let (_told, commands) = bounded(1);
     let wake = File::open("/dev/null").unwrap().into();
-    let pulse = Arc::new(Pulse::default());
-    let channels = Channels { batches, empty, commands, wake, pulse: Arc::clone(&pulse) };
+    let watchdog = Arc::new(Watchdog::default());
+    let channels = Channels { batches, empty, commands, wake, watchdog: Arc::clone(&watchdog) };
     let mut pipeline = Pipeline::new(&SPEC, Layout::Threads, 2, None, &budget);
     let pid = std::process::id();
     let chain: Vec<u8> = (0..20u64).flat_map(|i| (0xffff_ffff_8100_0000 + i * 16).to_le_bytes()).collect();
@@ -189,7 +190,7 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     let profile = Profile::new(Session { metrics, ..Session::default() }, budget.profile.clone());
     let (events, told) = bounded(8);
     let aggregator = Aggregator::new(profile, SPEC, Layout::Threads, true, &budget);
-    aggregator.run(&received, &bounded(8).0, &events, &pulse, &Held::new(0));
+    aggregator.run(&received, &bounded(8).0, &events, &watchdog, &Held::new(0));
     let finished = told.try_iter().find_map(|event| match event {
         SessionEvent::Finished(profile) => Some(profile),
         _ => None,

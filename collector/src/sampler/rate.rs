@@ -8,7 +8,7 @@ use super::source::{BETWEEN_READS, Source, close_elsewhere};
 use crate::batch::Counts;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::pace::{Change, Cost, Pace, WINDOW_NS, Window};
+use crate::pace::{Cost, Pace, RateChange, WINDOW_NS, Window};
 use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
 use crate::perf::set::Opened;
@@ -45,7 +45,7 @@ impl RateControl {
             return;
         }
         let counts = source.pipeline.counts();
-        let cpu_ns = (thread_cpu_ns(), source.channels.pulse.aggregator_cpu_ns());
+        let cpu_ns = (thread_cpu_ns(), source.channels.watchdog.aggregator_cpu_ns());
         let reader_cpu_ns = cpu_ns.0.saturating_sub(self.cpu_ns.0);
         let before = &self.counts;
         // Whoever they are of: so are those that are missing.
@@ -69,10 +69,10 @@ impl RateControl {
         match change_rate(source, change.rate_hz) {
             Ok(()) => {
                 self.pace.accepted();
-                source.pipeline.batch.rate(at, change);
+                source.pipeline.batch.announce_rate(at, change);
             }
             Err(error) => {
-                let Change { rate_hz: wanted, why } = change;
+                let RateChange { rate_hz: wanted, why } = change;
                 if self.pace.refused() {
                     let note = format!(
                         "the rate stays at {rate_hz} Hz instead of {wanted} Hz ({why}), until it is tried again: {error}"
@@ -88,19 +88,19 @@ impl RateControl {
 fn change_rate(source: &mut Source, rate_hz: u32) -> Result<()> {
     let mut renewal = source.events.prepare(rate_hz)?;
     let layout = source.events.layout();
-    source.pipeline.rate.prepare(&EventSpec { rate_hz, ..*source.events.spec() });
+    source.pipeline.events.prepare(&EventSpec { rate_hz, ..*source.events.spec() });
     if layout != Layout::Cpus {
         source.pipeline.tracker.begin_scan();
         let prepared = prepare_threads(source, &mut renewal);
         source.pipeline.tracker.end_scan();
         if let Err(error) = prepared {
-            source.pipeline.rate.give_up();
+            source.pipeline.events.give_up();
             close_elsewhere(renewal.into_files());
             return Err(error);
         }
     }
     let switched = source.events.switch(renewal);
-    source.pipeline.rate.switch(switched.at);
+    source.pipeline.events.switch(switched.at);
     if layout == Layout::Compact {
         // These told of mappings, too: between the two none did.
         source.pipeline.tracker.records_were_lost();
@@ -122,14 +122,14 @@ fn prepare_threads(source: &mut Source, renewal: &mut Renewal) -> Result<()> {
         source.pipeline.tracker.forget_the_replaced();
         let mut unsettled = Vec::new();
         for (count, tid) in unopened(source, &scan).into_iter().enumerate() {
-            source.channels.pulse.beat();
+            source.channels.watchdog.beat();
             if count % BETWEEN_READS == BETWEEN_READS - 1 {
                 source.read_recent();
             }
             if source.events.prepare_thread(renewal, tid, late)? == Opened::Yes {
                 scan.open(tid, now_ns());
                 if late {
-                    source.pipeline.rate.doubt_next(tid);
+                    source.pipeline.events.doubt_next(tid);
                 }
                 unsettled.push(tid);
             } else if gone.insert(tid) {
@@ -154,7 +154,7 @@ fn unopened(source: &Source, scan: &ThreadScan) -> Vec<u32> {
     let tracker = &source.pipeline.tracker;
     let mut found = Vec::new();
     for pid in tracker.family() {
-        source.channels.pulse.beat();
+        source.channels.watchdog.beat();
         let mut threads = scan.new_threads(pid).unwrap_or_default();
         threads.retain(|&tid| tracker.follows(tid) && !scan.has_inherited_next(tid, tracker.forks()));
         found.append(&mut threads);

@@ -31,7 +31,7 @@ impl Source {
     pub fn read_rings(&mut self, horizon: u64) {
         let (sorter, pipeline, channels) = (&mut self.sorter, &mut self.pipeline, &self.channels);
         sorter.drain(horizon, |ring, record| {
-            channels.pulse.beat();
+            channels.watchdog.beat();
             pipeline.handle(ring, record);
             if pipeline.batch.is_large() {
                 pipeline.send(channels, false);

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use super::clocks::ProcessClocks;
 use crate::batch::TargetStats;
-use crate::perf::told::Counted;
+use crate::perf::counters::Counted;
 use crate::procfs;
 
 /// What the target has spent, beside what the events count.

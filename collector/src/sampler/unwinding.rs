@@ -35,7 +35,8 @@ impl Unwinding {
     pub fn unwind(
         &mut self,
         sample: &Sample<'_>,
-        (thread, process): (&mut Thread, &mut Process),
+        thread: &mut Thread,
+        process: &mut Process,
         images: &Images,
         is_fatal: bool,
     ) -> Unwound {

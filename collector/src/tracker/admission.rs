@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
+use crate::backoff::Backoff;
 use crate::clock::now_ns;
 use crate::process::NEVER;
 use crate::process::filter::Filter;
 use crate::process::owner::{Denied, Owner};
-use crate::seldom::Seldom;
 
 /// Time between two reviews of all processes by the filter, nanoseconds, at least: so long samples are kept of a process
 /// that has changed its user or control group, because no record tells of that.
@@ -24,7 +24,7 @@ pub struct Admission {
     filter: Option<Arc<dyn Filter>>,
     /// Processes that are withheld until the filter has judged them.
     unjudged: HashSet<u32>,
-    judging: Seldom,
+    judging: Backoff,
     /// When all processes are judged anew.
     review_at: u64,
 }
@@ -42,7 +42,7 @@ pub struct Review {
 impl Admission {
     /// For one user's processes, or for everybody's.
     pub fn new(owner: Option<Owner>) -> Admission {
-        Admission { owner, filter: None, unjudged: HashSet::new(), judging: Seldom::default(), review_at: 0 }
+        Admission { owner, filter: None, unjudged: HashSet::new(), judging: Backoff::default(), review_at: 0 }
     }
 
     /// Sets the filter.

@@ -8,16 +8,17 @@ pub mod scan;
 
 use std::sync::Arc;
 
+use crate::backoff::Backoff;
+use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::perf::attr::EventSpec;
 use crate::perf::layout::Layout;
-use crate::perf::record::{Change, Mmap};
+use crate::perf::record::{Change, Fork, Mmap};
 use crate::process::filter::Filter;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::{LeftOut, NEVER, Process, ProcessKey, ProcessTable, Thread, ThreadKey};
 use crate::procfs;
-use crate::seldom::Seldom;
 use admission::Admission;
 use scan::ForkLog;
 
@@ -63,7 +64,7 @@ pub struct Tracker {
     forks: ForkLog,
     /// Records about mappings, forks or names were lost since the processes were last read.
     records_lost: bool,
-    reread: Seldom,
+    reread: Backoff,
     /// When images that could not be read were last asked for again.
     retried: u64,
     stats: TrackerStats,
@@ -71,24 +72,18 @@ pub struct Tracker {
 
 impl Tracker {
     /// No process yet. `rings` is the number of rings whose counters are read with samples; threads have values of each.
-    pub fn new(
-        spec: &EventSpec,
-        layout: Layout,
-        rings: usize,
-        owner: Option<Owner>,
-        (live_bytes, images): (usize, usize),
-    ) -> Tracker {
-        let table = ProcessTable::within(live_bytes, rings);
+    pub fn new(spec: &EventSpec, layout: Layout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Tracker {
+        let table = ProcessTable::within(budget.live, rings);
         Tracker {
             table: if owner.is_some() { table.restricted() } else { table },
-            images: Images::within(images).of(owner),
+            images: Images::within(budget.images).of(owner),
             admission: Admission::new(owner),
             inherit: spec.inherit,
             layout,
             waiting_child: None,
             forks: ForkLog::default(),
             records_lost: false,
-            reread: Seldom::default(),
+            reread: Backoff::default(),
             retried: 0,
             stats: TrackerStats::default(),
         }
@@ -183,9 +178,9 @@ impl Tracker {
         }
     }
 
-    /// Whether a thread is not the target's, and counts its sample if so. Only where whole CPUs are observed are there others.
+    /// Counts the sample of a thread that is not the target's. Returns whether it is one. Only where whole CPUs are observed are there others.
     #[inline]
-    pub fn is_foreign_sample(&mut self, pid: u32, tid: u32) -> bool {
+    pub fn count_if_foreign(&mut self, pid: u32, tid: u32) -> bool {
         let is_foreign = self.layout == Layout::Cpus && (!self.is_known(pid, tid) || self.is_waiting_child(pid));
         self.stats.others += u64::from(is_foreign);
         is_foreign
@@ -195,7 +190,7 @@ impl Tracker {
     pub fn is_about_others(&self, change: &Change) -> bool {
         match change {
             Change::Mmap(mmap) => self.is_foreign_process(mmap.pid),
-            Change::Fork { parent_pid, .. } => self.is_foreign_process(*parent_pid),
+            Change::Fork(fork) => self.is_foreign_process(fork.parent_pid),
             Change::Exit { pid, .. } | Change::Comm { pid, .. } => self.is_foreign_process(*pid),
             Change::Lost { .. } | Change::Throttle { .. } => false,
         }
@@ -205,9 +200,10 @@ impl Tracker {
         self.layout == Layout::Cpus && !self.table.knows_process(pid)
     }
 
-    /// Whether a sample is withheld because nothing is known of its process where samples of some processes alone are kept.
+    /// Withholds, and counts, a sample of a process of which nothing is known, where samples of some processes alone are kept.
+    /// Returns whether it is withheld.
     #[inline]
-    pub fn withholds_unknown(&mut self, pid: u32) -> bool {
+    pub fn withhold_unknown(&mut self, pid: u32) -> bool {
         let withheld = self.is_restricted() && !self.table.knows_process(pid);
         if withheld {
             // The fork record is missing, so the parent, and with it the permission, is unknown.
@@ -243,9 +239,9 @@ impl Tracker {
     }
 
     /// A thread was forked.
-    pub fn fork(&mut self, (pid, tid): (u32, u32), (parent_pid, parent_tid): (u32, u32), time: u64) {
-        self.forks.add(tid, parent_tid, time);
-        self.table.fork(pid, tid, parent_pid, parent_tid, time);
+    pub fn fork(&mut self, fork: Fork, time: u64) {
+        self.forks.add(fork.tid, fork.parent_tid, time);
+        self.table.fork(fork, time);
     }
 
     /// A thread has ended.

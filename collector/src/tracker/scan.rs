@@ -19,11 +19,11 @@ pub const FORK_NS: u64 = 5_000_000;
 
 /// The forks that records tell of during a scan.
 #[derive(Debug, Default)]
-pub struct ForkLog(Option<HashMap<u32, Fork>>);
+pub struct ForkLog(Option<HashMap<u32, ForkedBy>>);
 
 /// By whom a thread was forked, and when.
 #[derive(Clone, Copy, Debug)]
-struct Fork {
+struct ForkedBy {
     parent_tid: u32,
     time: u64,
 }
@@ -37,7 +37,7 @@ impl ForkLog {
     /// Notes a fork, if a scan is under way.
     pub fn add(&mut self, tid: u32, parent_tid: u32, time: u64) {
         if let Some(forks) = &mut self.0 {
-            forks.insert(tid, Fork { parent_tid, time });
+            forks.insert(tid, ForkedBy { parent_tid, time });
         }
     }
 
@@ -46,7 +46,7 @@ impl ForkLog {
         self.get(tid).is_some()
     }
 
-    fn get(&self, tid: u32) -> Option<Fork> {
+    fn get(&self, tid: u32) -> Option<ForkedBy> {
         self.0.as_ref()?.get(&tid).copied()
     }
 }
@@ -88,7 +88,7 @@ impl ThreadScan {
     /// where the parent has events, so a parent that this scan has not opened has inherited them itself, or was opened by an
     /// earlier scan.
     pub fn has_inherited_first(&self, tid: u32, forks: &ForkLog) -> bool {
-        forks.get(tid).is_some_and(|Fork { parent_tid, time }| {
+        forks.get(tid).is_some_and(|ForkedBy { parent_tid, time }| {
             self.opened.get(&parent_tid).is_none_or(|&since| time.saturating_sub(since) > FORK_NS)
         })
     }
@@ -98,7 +98,7 @@ impl ThreadScan {
     pub fn has_inherited_next(&self, tid: u32, forks: &ForkLog) -> bool {
         let mut before = u64::MAX;
         let mut child = tid;
-        while let Some(Fork { parent_tid, time }) = forks.get(child) {
+        while let Some(ForkedBy { parent_tid, time }) = forks.get(child) {
             // Nobody is forked after his own child: that was another thread with this number. (So this comes to an end.)
             if time >= before {
                 return false;

@@ -6,7 +6,7 @@
 //! `Documentation/admin-guide/mm/pagemap.rst`). Of a stack nothing is lost: a page that was never touched holds no frame.
 //!
 //! A page may go between the look and the reading, if the process gives it back in that moment. Where that makes the
-//! sampling thread wait, the session can still be ended; see [`Pulse`](crate::pulse::Pulse).
+//! sampling thread wait, the session can still be ended; see [`Watchdog`](crate::watchdog::Watchdog).
 
 use std::fs::File;
 use std::io::ErrorKind;

@@ -17,9 +17,9 @@ use super::{EventSet, LateEvents, Opened, open_sampler, revoked};
 use crate::clock::now_ns;
 use crate::error::{Result, doing};
 use crate::perf::attr::EventSpec;
+use crate::perf::counters::sum_of;
 use crate::perf::event;
 use crate::perf::layout::Layout;
-use crate::perf::told::sum_of;
 
 /// Events at another rate, on their way.
 pub struct Renewal {

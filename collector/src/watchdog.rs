@@ -16,7 +16,7 @@ const PATIENCE: u32 = 10;
 
 /// What the sampling thread shows, and what is expected of it. Nothing else is ordered by these, so `Relaxed` does.
 #[derive(Debug, Default)]
-pub struct Pulse {
+pub struct Watchdog {
     beats: AtomicU64,
     end_asked: AtomicBool,
     given_up: AtomicBool,
@@ -25,7 +25,7 @@ pub struct Pulse {
     aggregator_cpu_ns: AtomicU64,
 }
 
-impl Pulse {
+impl Watchdog {
     /// The aggregating thread tells what CPU time it has used so far, nanoseconds.
     pub fn tell_cpu(&self, ns: u64) {
         self.aggregator_cpu_ns.store(ns, Ordering::Relaxed);
@@ -88,8 +88,8 @@ pub struct Watch {
 
 impl Watch {
     /// Takes another look, which is to be done every [`LOOK`]. Whether there has been no beat for too long.
-    pub fn hangs(&mut self, pulse: &Pulse) -> bool {
-        let beats = pulse.beats();
+    pub fn hangs(&mut self, watchdog: &Watchdog) -> bool {
+        let beats = watchdog.beats();
         self.silent = if beats == self.beats { self.silent + 1 } else { 0 };
         self.beats = beats;
         self.silent >= PATIENCE

@@ -1,13 +1,13 @@
-//! What events say when they are read: what they counted, and what was lost of their samples.
+//! Counters of events: what they counted, and what was lost of their samples.
 
 use std::os::fd::OwnedFd;
 
 use super::attr::{Event, EventSpec};
 use super::event;
 
-/// What the events of a session say.
+/// Sums over the events of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CounterTotals {
     /// What they counted. `None` if none of them can be read, or if there were too many threads to count them all.
     pub counted: Option<Counted>,
     /// Records of samples that the kernel lost, those included of which no record tells yet. Never more than there are, but
@@ -28,17 +28,17 @@ pub struct Counted {
 }
 
 /// What events say together, all opened with the format of `spec`'s samples.
-pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> Told {
+pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> CounterTotals {
     let (format, by_tick) = (spec.read_format(), matches!(spec.event, Event::Tick { .. }));
-    let mut told = Told::default();
+    let mut totals = CounterTotals::default();
     for event::Reading { count, member, lost } in events.filter_map(|fd| event::read(fd, format).ok()) {
-        let sum: &mut Counted = told.counted.get_or_insert_default();
+        let sum: &mut Counted = totals.counted.get_or_insert_default();
         let (more, tick) = if by_tick { (member, count) } else { (count, 0) };
         sum.used = sum.used.saturating_add(more);
         sum.ticks = sum.ticks.saturating_add(tick);
-        told.lost = told.lost.saturating_add(lost);
+        totals.lost = totals.lost.saturating_add(lost);
     }
-    told
+    totals
 }
 
 /// What was counted at earlier rates.

@@ -6,11 +6,11 @@ use hashbrown::HashMap;
 pub const UNFOLLOWED_BYTES: usize = 64;
 
 // An index of hashes has up to 16 places for 7 entries.
-const _: () = assert!(size_of::<(u32, Unfollowed)>() * 16 / 7 <= UNFOLLOWED_BYTES);
+const _: () = assert!(size_of::<(u32, UntrackedThread)>() * 16 / 7 <= UNFOLLOWED_BYTES);
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfollowed {
+pub struct UntrackedThread {
     /// Its process.
     pub pid: u32,
     /// When it was entered here, clock ticks since boot: it had started then.
@@ -19,16 +19,16 @@ pub struct Unfollowed {
 
 /// As many of them as there may be; of further ones only the number is known.
 #[derive(Debug)]
-pub struct UnfollowedThreads {
+pub struct UntrackedThreads {
     most: usize,
-    threads: HashMap<u32, Unfollowed>,
+    threads: HashMap<u32, UntrackedThread>,
     nameless: usize,
 }
 
-impl UnfollowedThreads {
+impl UntrackedThreads {
     /// None yet, and never so many that they take more than this.
-    pub fn within(bytes: usize) -> UnfollowedThreads {
-        UnfollowedThreads { most: bytes / UNFOLLOWED_BYTES, threads: HashMap::new(), nameless: 0 }
+    pub fn within(bytes: usize) -> UntrackedThreads {
+        UntrackedThreads { most: bytes / UNFOLLOWED_BYTES, threads: HashMap::new(), nameless: 0 }
     }
 
     /// Bytes that they take.
@@ -38,7 +38,7 @@ impl UnfollowedThreads {
 
     /// One of them, by its number.
     #[inline]
-    pub fn get(&self, tid: u32) -> Option<Unfollowed> {
+    pub fn get(&self, tid: u32) -> Option<UntrackedThread> {
         self.threads.get(&tid).copied()
     }
 
@@ -53,7 +53,7 @@ impl UnfollowedThreads {
     }
 
     /// Enters one that is not here.
-    pub fn insert(&mut self, tid: u32, thread: Unfollowed) {
+    pub fn insert(&mut self, tid: u32, thread: UntrackedThread) {
         if self.is_full() {
             self.nameless += 1;
         } else {

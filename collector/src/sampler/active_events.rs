@@ -14,7 +14,7 @@ struct Next {
 }
 
 /// The events in use and those that follow them.
-pub struct RateChange {
+pub struct ActiveEvents {
     period: u64,
     /// How often the events have been replaced by others of another rate.
     generation: u32,
@@ -26,10 +26,10 @@ pub struct RateChange {
     redundant: Vec<u64>,
 }
 
-impl RateChange {
+impl ActiveEvents {
     /// The first events of a session.
-    pub fn new(spec: &EventSpec) -> RateChange {
-        RateChange {
+    pub fn new(spec: &EventSpec) -> ActiveEvents {
+        ActiveEvents {
             period: period_of(spec),
             generation: 0,
             next: None,
@@ -111,9 +111,10 @@ impl RateChange {
         }
     }
 
-    /// Whether another event samples a thread in the ring, too, so that this one's sample does not count.
+    /// Notes, to be closed, an event that samples a thread which another one in the ring samples, too. Returns whether there are
+    /// two, so that this sample does not count.
     #[inline]
-    pub fn is_redundant(&mut self, tid: u32, ring: usize, event: u64) -> bool {
+    pub fn note_if_redundant(&mut self, tid: u32, ring: usize, event: u64) -> bool {
         let Some(redundant) = self.duplicates.redundant(tid, ring, event) else { return false };
         if self.redundant.last() != Some(&redundant) {
             self.redundant.push(redundant);

@@ -2,28 +2,28 @@
 
 use ccsd_profile::Pace;
 
-use crate::pace::{Change, Cost, Overhead};
+use crate::pace::{Cost, Overhead, RateChange};
 
 /// Changes that are told each; a session that goes on for days has many.
 const TOLD: u64 = 8;
 
 /// The rates so far.
-pub struct Rates {
+pub struct RateHistory {
     past: Pace,
     rate_hz: u32,
     /// Since when it is this one, nanoseconds from the beginning.
     since_ns: u64,
 }
 
-impl Rates {
+impl RateHistory {
     /// Beginning with `rate_hz`.
-    pub fn new(rate_hz: u32, budget: Option<Overhead>) -> Rates {
+    pub fn new(rate_hz: u32, budget: Option<Overhead>) -> RateHistory {
         let past = Pace { budget_ppm: budget.map_or(0, |budget| budget.as_ppm().into()), ..Pace::default() };
-        Rates { past, rate_hz, since_ns: 0 }
+        RateHistory { past, rate_hz, since_ns: 0 }
     }
 
     /// Another rate, `at` nanoseconds from the beginning. Returns what to say of it.
-    pub fn change(&mut self, at: u64, change: &Change) -> Option<String> {
+    pub fn change(&mut self, at: u64, change: &RateChange) -> Option<String> {
         let before = std::mem::replace(&mut self.rate_hz, change.rate_hz);
         self.past.spend(before, at.saturating_sub(self.since_ns));
         self.since_ns = at;
@@ -62,9 +62,9 @@ mod tests {
 
     #[test]
     fn each_rate_has_its_time() {
-        let mut rates = Rates::new(999, None);
+        let mut rates = RateHistory::new(999, None);
         assert_eq!(rates.pace(5_000_000_000, None), Pace::default());
-        let slower = Change { rate_hz: 499, why: "a reason".to_owned() };
+        let slower = RateChange { rate_hz: 499, why: "a reason".to_owned() };
         let note = rates.change(2_000_000_000, &slower);
         assert_eq!(note.as_deref(), Some("499 Hz instead of 999 Hz from 2.0 s on: a reason"));
         let pace = rates.pace(5_000_000_000, None);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_told_with_its_costs() {
-        let rates = Rates::new(313, Some(Overhead::percent(1.0).unwrap()));
+        let rates = RateHistory::new(313, Some(Overhead::percent(1.0).unwrap()));
         let pace = rates.pace(1_000, Some(Cost { target_ns: 16_000, own_ns: 8_000 }));
         assert_eq!((pace.budget_ppm, pace.target_cost_ns, pace.own_cost_ns), (10_000, 16_000, 8_000));
         assert_eq!((pace.rates.len(), pace.changes), (1, 0));
@@ -82,8 +82,9 @@ mod tests {
 
     #[test]
     fn many_changes_are_told_once() {
-        let mut rates = Rates::new(999, None);
-        let notes = (0..20).filter_map(|i| rates.change(i, &Change { rate_hz: 9, why: String::new() })).count() as u64;
+        let mut rates = RateHistory::new(999, None);
+        let notes =
+            (0..20).filter_map(|i| rates.change(i, &RateChange { rate_hz: 9, why: String::new() })).count() as u64;
         assert_eq!((notes, rates.pace(20, None).changes), (TOLD + 1, 20));
     }
 }

@@ -12,7 +12,7 @@ const MANY_EVENTS: u64 = 32_768;
 
 /// What a layout is chosen by.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation {
+pub struct LayoutChoice {
     /// Threads that the target has.
     pub threads: u64,
     /// CPUs that are online.
@@ -23,7 +23,7 @@ pub struct Situation {
     pub whole_machine: bool,
 }
 
-impl Situation {
+impl LayoutChoice {
     /// Descriptors that may be events: the limit without what ccsd itself will need, half of it where it is very small.
     pub fn room(&self) -> u64 {
         room(self.file_limit)
@@ -84,8 +84,8 @@ mod tests {
     const SPEC: EventSpec = EventSpec::CLOCK;
 
     fn candidates(threads: u64, cpus: u64, file_limit: u64, whole_machine: bool) -> Vec<Layout> {
-        let situation = Situation { threads, cpus, file_limit, whole_machine };
-        situation.candidates(&SPEC, false).into_iter().map(|(layout, _)| layout).collect()
+        let machine = LayoutChoice { threads, cpus, file_limit, whole_machine };
+        machine.candidates(&SPEC, false).into_iter().map(|(layout, _)| layout).collect()
     }
 
     #[test]
@@ -109,14 +109,15 @@ mod tests {
     #[test]
     fn the_tsc_goes_before_the_layout_does() {
         let tsc = EventSpec { event: Event::CpuClockTsc { pmu_type: 1, config: 0 }, ..SPEC };
-        let situation = Situation { threads: 1_000, cpus: 2, file_limit: 1_024, whole_machine: true };
-        assert_eq!(situation.candidates(&tsc, false), [(Layout::Cpus, SPEC), (Layout::Compact, SPEC)]);
-        assert_eq!(situation.candidates(&tsc, true), [(Layout::Compact, tsc)]);
+        let machine = LayoutChoice { threads: 1_000, cpus: 2, file_limit: 1_024, whole_machine: true };
+        assert_eq!(machine.candidates(&tsc, false), [(Layout::Cpus, SPEC), (Layout::Compact, SPEC)]);
+        assert_eq!(machine.candidates(&tsc, true), [(Layout::Compact, tsc)]);
     }
 
     #[test]
     fn nothing_overflows() {
-        let all = Situation { threads: u64::MAX / 8_192 / 8, cpus: 8_192, file_limit: u64::MAX, whole_machine: false };
+        let all =
+            LayoutChoice { threads: u64::MAX / 8_192 / 8, cpus: 8_192, file_limit: u64::MAX, whole_machine: false };
         assert_eq!(all.candidates(&SPEC, false), [(Layout::Compact, SPEC)]);
         assert_eq!(room(0), 0);
         assert_eq!(room(64), 32);
