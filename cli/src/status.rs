@@ -42,7 +42,7 @@ impl StatusLine {
         if !self.enabled {
             return;
         }
-        let now = (status.elapsed, status.accounting.received, status.accounting.own_cpu_ns);
+        let now = (status.elapsed, status.accounting.received, status.accounting.own.cpu_ns);
         let last = std::mem::replace(&mut self.last, now);
         if !is_ours() {
             self.drawn = false;
@@ -91,7 +91,7 @@ fn text(status: &Status, (elapsed, received, own_cpu): (Duration, u64, u64)) -> 
     let accounting = &status.accounting;
     let seconds = status.elapsed.saturating_sub(elapsed).as_secs_f64().max(1e-3);
     let rate = accounting.received.saturating_sub(received) as f64 / seconds;
-    let own = accounting.own_cpu_ns.saturating_sub(own_cpu) as f64 / 1e9 / seconds;
+    let own = accounting.own.cpu_ns.saturating_sub(own_cpu) as f64 / 1e9 / seconds;
     let lost = accounting.lost.saturating_add(accounting.dropped_by_us).saturating_add(accounting.throttled);
     format!(
         "{}  {} samples  {}/s  {} lost  {} contexts  ccsd {}% CPU",
@@ -107,11 +107,14 @@ fn text(status: &Status, (elapsed, received, own_cpu): (Duration, u64, u64)) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_profile::Accounting;
+    use ccsd_profile::{Accounting, OwnCost};
 
     #[test]
     fn rates_are_those_since_the_last_update() {
-        let accounting = Accounting { received: 2_500, own_cpu_ns: 30_000_000, lost: 1, ..Accounting::default() };
+        let accounting = {
+            let own = OwnCost { cpu_ns: 30_000_000, ..OwnCost::default() };
+            Accounting { received: 2_500, own, lost: 1, ..Accounting::default() }
+        };
         let status = Status { elapsed: Duration::from_secs(3), contexts: 1_234, accounting };
         let text = text(&status, (Duration::from_secs(2), 1_500, 20_000_000));
         assert_eq!(text, "3.00 s  2,500 samples  1,000/s  1 lost  1,234 contexts  ccsd 1.00% CPU");

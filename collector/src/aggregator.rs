@@ -168,7 +168,7 @@ impl Aggregator {
         budget: &Budget,
     ) -> Aggregator {
         let metrics = spec.metrics();
-        profile.accounting_mut().memory_bytes = budget.memory;
+        profile.accounting_mut().own.memory_bytes = budget.memory;
         Aggregator {
             most_processes: profile.limits().processes,
             other_process: None,
@@ -253,7 +253,7 @@ impl Aggregator {
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
                 let held_bytes = self.held_bytes().saturating_add(batch.counts.sampler.held_bytes);
-                self.profile.accounting_mut().held_bytes = held_bytes;
+                self.profile.accounting_mut().own.held_bytes = held_bytes;
                 let update = self.profile.take_update();
                 held.tell(held_bytes);
                 // A reader that has gone away needs no more updates; the session is stopped by its handle's drop.
@@ -278,7 +278,7 @@ impl Aggregator {
 
     /// Whether the next stack may find no room for its contexts or its charge.
     fn is_full(&self) -> bool {
-        let depth = usize::try_from(self.profile.accounting().max_stack_depth).unwrap_or(usize::MAX);
+        let depth = usize::try_from(self.profile.accounting().stacks.max_depth).unwrap_or(usize::MAX);
         self.profile.needs_generation(depth.saturating_mul(2).clamp(LEAST_CONTEXTS, MOST_CONTEXTS))
     }
 
@@ -465,10 +465,10 @@ impl Aggregator {
         }
 
         let accounting = self.profile.accounting_mut();
-        accounting.frames += at.depth;
-        accounting.max_stack_depth = accounting.max_stack_depth.max(at.depth);
+        accounting.stacks.frames += at.depth;
+        accounting.stacks.max_depth = accounting.stacks.max_depth.max(at.depth);
         accounting.unsymbolised += u64::from(!at.named);
-        accounting.with_gap += u64::from(gap.is_some());
+        accounting.stacks.with_gap += u64::from(gap.is_some());
         if !at.named
             && let Some(&leaf) = stack.first()
         {

@@ -93,7 +93,7 @@ impl Recorded {
             truncated * 100 <= accounting.received,
             "{truncated} of {} stacks are truncated: {:?}",
             accounting.received,
-            accounting.truncated
+            accounting.stacks.truncated
         );
         self
     }

@@ -263,9 +263,9 @@ fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded
     // Of deep stacks that are unwound anew each time most are lost: with so little memory the queue is soon full.
     assert!(accounting.received > 50, "{accounting:?}");
     assert_eq!((total.samples, total.weight), (accounting.received, accounting.received * period), "{accounting:?}");
-    assert_eq!(accounting.memory_bytes, MEMORY);
+    assert_eq!(accounting.own.memory_bytes, MEMORY);
     // Tables alone: the libraries' debug information is counted, too, and that of one image may be twice its part.
-    assert!(accounting.held_bytes <= MEMORY, "{accounting:?}");
+    assert!(accounting.own.held_bytes <= MEMORY, "{accounting:?}");
     let elided = recorded.flat().row(CostCentreId::ELIDED).is_some();
     assert_eq!(elided, accounting.elided > 0, "{accounting:?}");
     recorded

@@ -162,7 +162,12 @@ fn goroutines(flags: &[&str]) {
     let recorded = record_at("499", "goroutines.go", flags, MOVED);
     let accounting = recorded.profile.accounting();
     // A fifth have frames missing in the middle, one mostly: where the collector's own goroutines begin, of Go up to 1.20.
-    assert!(accounting.with_gap * 5 <= accounting.received * 2, "{} of {}", accounting.with_gap, accounting.received);
+    assert!(
+        accounting.stacks.with_gap * 5 <= accounting.received * 2,
+        "{} of {}",
+        accounting.stacks.with_gap,
+        accounting.received
+    );
     let (rows, mut theirs, mut all) = (recorded.stacks(), 0, 0);
     for row in &rows.rows {
         let text = rows.text(row);

@@ -63,9 +63,9 @@ fn main() -> ExitCode {
             }
             let recorded = Recorded::open(dir, &file, Ended::of(&mut command));
             let accounting = recorded.assert_whole().profile.accounting();
-            let own = accounting.own_cpu.unwrap();
-            assert_eq!(own.once() + own.lasting(), accounting.own_cpu_ns);
-            assert!(accounting.own_cpu_ns < BEFORE_S.unsigned_abs() * 1_000_000_000, "{own:?}");
+            let own = accounting.own.by_phase.unwrap();
+            assert_eq!(own.once() + own.lasting(), accounting.own.cpu_ns);
+            assert!(accounting.own.cpu_ns < BEFORE_S.unsigned_abs() * 1_000_000_000, "{own:?}");
             for phase in [Phase::Start, Phase::Images, Phase::Sampling, Phase::Aggregating] {
                 assert!(own.get(phase) > 0, "{phase:?}: {own:?}");
             }

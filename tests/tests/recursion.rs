@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             recorded.assert_only_caller("main", "direct");
             assert_eq!(recorded.through("direct", "direct"), 0);
             recorded.assert_complete();
-            assert!(recorded.profile.accounting().max_stack_depth > 1_000);
+            assert!(recorded.profile.accounting().stacks.max_depth > 1_000);
             assert_short_histories(&recorded);
         })
         .test("direct_100000_deep", &[CC], || {
@@ -37,9 +37,9 @@ fn main() -> ExitCode {
             // optimisation shares its CPUs.
             let accounting = recorded.profile.accounting();
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
-            assert!(accounting.max_stack_depth > 100_000);
+            assert!(accounting.stacks.max_depth > 100_000);
             // Those that were read after the end of the program have a gap: 100 ms of them.
-            assert!(accounting.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
+            assert!(accounting.stacks.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
             let known = accounting.received - accounting.truncated_total();
             assert_share("main", recorded.samples("main").inherited, known, 1.0, 0.02);
             assert_short_histories(&recorded);
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
             let recorded = record_at("999", "realigned", 10_000, 100);
             recorded.assert_complete();
             let accounting = recorded.profile.accounting();
-            assert!(accounting.max_stack_depth > 10_000);
-            assert!(accounting.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
+            assert!(accounting.stacks.max_depth > 10_000);
+            assert!(accounting.stacks.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
             let all = accounting.received;
             assert_share("main", recorded.samples("main").inherited, all, 1.0, 0.02);
             assert_short_histories(&recorded);
@@ -63,7 +63,10 @@ fn main() -> ExitCode {
             recorded.assert_complete();
             let gaps = recorded.samples("[gap: stack copy too small]");
             // A page of the stack may have been missing once or twice, which is another reason.
-            assert!(gaps.own == 0 && (gaps.inherited..=gaps.inherited + 3).contains(&accounting.with_gap), "{gaps:?}");
+            assert!(
+                gaps.own == 0 && (gaps.inherited..=gaps.inherited + 3).contains(&accounting.stacks.with_gap),
+                "{gaps:?}"
+            );
             // (`_start` is the name of the dynamic linker's first function, too.)
             let started = recorded.samples("__libc_start_main").inherited;
             assert_share("__libc_start_main", started, accounting.received, 1.0, 0.02);
@@ -74,7 +77,7 @@ fn main() -> ExitCode {
                 0.5,
                 0.1,
             );
-            assert!(accounting.max_stack_depth < 40, "a frame has been made up");
+            assert!(accounting.stacks.max_depth < 40, "a frame has been made up");
         })
         .test("mutual_of_two", &[CC], || {
             let recorded = record("two", 100);

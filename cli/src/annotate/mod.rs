@@ -167,7 +167,7 @@ struct AnnotateDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     session: &'a ccsd_profile::Session,
-    accounting: Counts,
+    accounting: Counts<'a>,
     question: &'a Question,
     metric: &'a str,
     unit: &'static str,

@@ -391,7 +391,7 @@ struct RunDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<&'a About>,
     session: &'a Session,
-    accounting: Counts,
+    accounting: Counts<'a>,
 }
 
 /// What `significant` means.

@@ -1,6 +1,6 @@
 //! The head of every report: what was sampled, what became of the samples, and what that cost.
 
-use ccsd_profile::{Accounting, Profile, Session, TruncationReason, notes, sanitise};
+use ccsd_profile::{Accounting, Profile, Session, notes, sanitise};
 
 use super::file::LoadedFile;
 use crate::dump::crash;
@@ -123,7 +123,7 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
     if accounting.expected.is_some() {
         parts.push(if missing == 0 { "none missing".to_owned() } else { format!("{} missing", count(missing)) });
     }
-    for (stacks, why) in [(accounting.truncated_total(), "truncated"), (accounting.with_gap, "with a gap")] {
+    for (stacks, why) in [(accounting.truncated_total(), "truncated"), (accounting.stacks.with_gap, "with a gap")] {
         if stacks > 0 {
             parts.push(format!("{} {why}", counted(stacks, "stack", "stacks")));
         }
@@ -133,11 +133,11 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
             accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(unseen.total(), all)));
         parts.push(format!("{}{share} not sampled", nanoseconds(unseen.total())));
     }
-    if accounting.own_cpu_ns > 0 {
+    if accounting.own.cpu_ns > 0 {
         // Of a short run it says nothing.
         let long = accounting.target_cpu_ns.filter(|&all| all >= LONG_ENOUGH_NS);
         let share = |own| long.map_or_else(String::new, |all| format!(" ({})", ratio(own, all)));
-        parts.push(match accounting.own_cpu {
+        parts.push(match accounting.own.by_phase {
             Some(own) => {
                 let (lasting, once) = (own.lasting(), own.once());
                 let once = nanoseconds(once);
@@ -147,7 +147,7 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
                     share(lasting)
                 )
             }
-            None => format!("ccsd used {} of CPU{}", nanoseconds(accounting.own_cpu_ns), share(accounting.own_cpu_ns)),
+            None => format!("ccsd used {} of CPU{}", nanoseconds(accounting.own.cpu_ns), share(accounting.own.cpu_ns)),
         });
     }
     let (changing, others): (Vec<&String>, Vec<&String>) =
@@ -306,21 +306,17 @@ fn unseen(accounting: &Accounting) -> Option<String> {
 
 fn stacks(accounting: &Accounting) -> String {
     let truncated = accounting.truncated_total();
-    let complete = accounting.received.saturating_sub(truncated).saturating_sub(accounting.with_gap);
+    let complete = accounting.received.saturating_sub(truncated).saturating_sub(accounting.stacks.with_gap);
     let mut text = format!("{} complete", count(complete));
-    if accounting.read_late > 0 {
-        text.push_str(&format!(" ({} read late)", count(accounting.read_late)));
+    if accounting.stacks.read_late > 0 {
+        text.push_str(&format!(" ({} read late)", count(accounting.stacks.read_late)));
     }
-    if accounting.with_gap > 0 {
-        text.push_str(&format!(", {} with a gap", count(accounting.with_gap)));
+    if accounting.stacks.with_gap > 0 {
+        text.push_str(&format!(", {} with a gap", count(accounting.stacks.with_gap)));
     }
     text.push_str(&format!(", {} truncated", count(truncated)));
-    let mut reasons: Vec<(u64, &str)> = TruncationReason::ALL
-        .iter()
-        .zip(accounting.truncated)
-        .filter(|(_, samples)| *samples > 0)
-        .map(|(reason, samples)| (samples, reason.text()))
-        .collect();
+    let reasons = accounting.stacks.truncated.iter();
+    let mut reasons: Vec<(u64, &str)> = reasons.map(|(reason, samples)| (samples, reason.text())).collect();
     reasons.sort_by_key(|(samples, _)| std::cmp::Reverse(*samples));
     if !reasons.is_empty() {
         let reasons: Vec<String> =
@@ -332,22 +328,22 @@ fn stacks(accounting: &Accounting) -> String {
 }
 
 fn cost(accounting: &Accounting) -> String {
-    if accounting.own_cpu_ns == 0 && accounting.own_peak_rss_bytes == 0 {
+    if accounting.own.cpu_ns == 0 && accounting.own.peak_rss_bytes == 0 {
         // Imported, or cut off before it was told.
         return "not known".to_owned();
     }
-    let own = nanoseconds(accounting.own_cpu_ns);
-    let peak = bytes(accounting.own_peak_rss_bytes);
+    let own = nanoseconds(accounting.own.cpu_ns);
+    let peak = bytes(accounting.own.peak_rss_bytes);
     let target = match accounting.target_cpu_ns {
         Some(target) => format!("target {} CPU", nanoseconds(target)),
         None => "target's CPU time not known".to_owned(),
     };
     let share = |own: u64| accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(own, all)));
-    let phases = accounting.own_cpu.map_or_else(String::new, |phases| {
+    let phases = accounting.own.by_phase.map_or_else(String::new, |phases| {
         let (lasting, once) = (phases.lasting(), nanoseconds(phases.once()));
         format!(": {}{} while it ran and {once} once", nanoseconds(lasting), share(lasting))
     });
-    format!("{target}; ccsd {own} CPU{}{phases}; {peak} peak", share(accounting.own_cpu_ns))
+    format!("{target}; ccsd {own} CPU{}{phases}; {peak} peak", share(accounting.own.cpu_ns))
 }
 
 /// Which tables were full, if any was.
@@ -357,7 +353,7 @@ fn limits(accounting: &Accounting) -> Option<String> {
         .iter()
         .map(|(table, times)| format!("{} ({} times)", table.key().replace('_', " "), count(times)))
         .collect();
-    let budget = match accounting.memory_bytes {
+    let budget = match accounting.own.memory_bytes {
         0 => String::new(),
         bytes_of_all => format!(" within {} of memory (--memory)", bytes(bytes_of_all)),
     };
@@ -376,14 +372,14 @@ fn is_unseen(accounting: &Accounting) -> bool {
 }
 
 fn is_doubtful(accounting: &Accounting) -> bool {
-    let doubtful = accounting.truncated_total().max(accounting.elided).max(accounting.with_gap);
+    let doubtful = accounting.truncated_total().max(accounting.elided).max(accounting.stacks.with_gap);
     doubtful > 1 && doubtful as f64 > NOTABLE * accounting.received as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_profile::{Limits, NotSampled, OwnCpu, Phase, Unseen};
+    use ccsd_profile::{Limits, NotSampled, OwnCpu, Phase, TruncationReason, Unseen};
 
     fn profile() -> Profile {
         let session = Session {
@@ -399,12 +395,12 @@ mod tests {
         let accounting = profile.accounting_mut();
         accounting.expected = Some(4_315);
         accounting.received = 4_312;
-        accounting.truncated[0] = 2;
-        accounting.truncated[1] = 10;
+        accounting.stacks.truncated.set(TruncationReason::StackCopyTooSmall, 2);
+        accounting.stacks.truncated.set(TruncationReason::NoUnwindInfo, 10);
         accounting.duration_ns = 4_320_000_000;
         accounting.target_cpu_ns = Some(4_310_000_000);
-        accounting.own_cpu_ns = 38_000_000;
-        accounting.own_peak_rss_bytes = 20 << 20;
+        accounting.own.cpu_ns = 38_000_000;
+        accounting.own.peak_rss_bytes = 20 << 20;
         profile
     }
 
@@ -464,7 +460,7 @@ mod tests {
         let mut profile = profile();
         assert!(line(&profile, Layout::PLAIN).contains(" ccsd used 38.0 ms of CPU (0.88%); "));
         let parts = [(Phase::Start, 2_000_000), (Phase::Images, 20_000_000), (Phase::Sampling, 9_000_000)];
-        profile.accounting_mut().own_cpu = Some(OwnCpu::split(38_000_000, &parts));
+        profile.accounting_mut().own.by_phase = Some(OwnCpu::split(38_000_000, &parts));
         let said = line(&profile, Layout::PLAIN);
         assert!(
             said.contains(" ccsd used 16.0 ms of CPU (0.37%) and 22.0 ms once, to start and read names; "),

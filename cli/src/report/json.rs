@@ -1,16 +1,11 @@
 //! Every view as one JSON document, with names as the profiled program has them.
 
-use std::collections::BTreeMap;
-
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
     Column, Cycle, CycleRow, CyclesView, Definitions, FlatView, GraphNode, GraphView, LinesView, Names, Share,
     StackEntry, StackRow, StacksView, StatsView, SummaryView, ThreadsView, TimelineView, Total, TreeView,
 };
-use ccsd_profile::{
-    Accounting, ContextStats, CostCentreId, Intervals, NotSampled, OwnCpu, Pace, Recovery, Session, ShedCounts,
-    TruncationReason,
-};
+use ccsd_profile::{Accounting, CostCentreId, Intervals, Recovery, Session};
 use serde::Serialize;
 
 use super::file::LoadedFile;
@@ -34,7 +29,7 @@ struct ReportDocument<'a> {
     file: Option<File>,
     daemon_session: Option<u32>,
     session: &'a Session,
-    accounting: Counts,
+    accounting: Counts<'a>,
     /// Processes that signals have killed.
     crashes: Vec<crash::Json<'a>>,
     metric: Metric<'a>,
@@ -76,76 +71,19 @@ struct Metric<'a> {
     unit: &'static str,
 }
 
-/// The accounting under names that do not depend on how it is stored.
+/// The accounting, and the sums that readers would else make of it.
 #[derive(Serialize)]
-pub struct Counts {
-    duration_ns: u64,
-    expected: Option<u64>,
-    received: u64,
-    lost: u64,
-    throttled: u64,
-    throttle_events: u64,
-    dropped: u64,
+pub struct Counts<'a> {
+    #[serde(flatten)]
+    accounting: &'a Accounting,
     undelivered: u64,
     truncated: u64,
-    /// By reason; those that did not occur are left out.
-    truncated_by_reason: BTreeMap<&'static str, u64>,
-    with_gap: u64,
-    read_late: u64,
-    unsymbolised: u64,
-    elided: u64,
-    target_cpu_ns: Option<u64>,
-    /// What of that is charged to [not sampled], by cause; null where that is not known.
-    not_sampled_ns: Option<NotSampled>,
-    own_cpu_ns: u64,
-    /// The same by phase; null where that is not known.
-    own_cpu_by_phase_ns: Option<OwnCpu>,
-    own_peak_rss_bytes: u64,
-    pushes: u64,
-    frames: u64,
-    max_stack_depth: u64,
-    /// Bytes that the tables took at the end, and what they might take; 0 if not known.
-    held_bytes: u64,
-    memory_bytes: u64,
-    /// How often each table had no room; those that always had are left out.
-    shed: ShedCounts,
-    contexts: ContextStats,
-    pace: Pace,
 }
 
-impl Counts {
+impl<'a> Counts<'a> {
     /// Of an accounting.
-    pub fn new(accounting: &Accounting) -> Counts {
-        let reasons = TruncationReason::ALL.iter().map(|reason| reason.text()).zip(accounting.truncated);
-        Counts {
-            duration_ns: accounting.duration_ns,
-            expected: accounting.expected,
-            received: accounting.received,
-            lost: accounting.lost,
-            throttled: accounting.throttled,
-            throttle_events: accounting.throttle_events,
-            dropped: accounting.dropped_by_us,
-            undelivered: accounting.undelivered(),
-            truncated: accounting.truncated_total(),
-            truncated_by_reason: reasons.filter(|(_, samples)| *samples > 0).collect(),
-            with_gap: accounting.with_gap,
-            read_late: accounting.read_late,
-            unsymbolised: accounting.unsymbolised,
-            elided: accounting.elided,
-            target_cpu_ns: accounting.target_cpu_ns,
-            not_sampled_ns: accounting.not_sampled,
-            own_cpu_ns: accounting.own_cpu_ns,
-            own_cpu_by_phase_ns: accounting.own_cpu,
-            own_peak_rss_bytes: accounting.own_peak_rss_bytes,
-            pushes: accounting.pushes,
-            frames: accounting.frames,
-            max_stack_depth: accounting.max_stack_depth,
-            held_bytes: accounting.held_bytes,
-            memory_bytes: accounting.memory_bytes,
-            shed: accounting.shed,
-            contexts: accounting.contexts,
-            pace: accounting.pace.clone(),
-        }
+    pub fn new(accounting: &'a Accounting) -> Counts<'a> {
+        Counts { accounting, undelivered: accounting.undelivered(), truncated: accounting.truncated_total() }
     }
 }
 
@@ -351,6 +289,7 @@ fn cut<T>(rows: &mut Vec<T>, shown: &Presentation<'_>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccsd_profile::TruncationReason;
     use serde_json::json;
 
     #[test]

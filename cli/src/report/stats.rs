@@ -65,11 +65,15 @@ pub fn text(shown: &Presentation<'_>) -> String {
         ),
     );
     let accounting = shown.profile.accounting();
-    if accounting.memory_bytes > 0 {
-        let budget = bytes(accounting.memory_bytes);
-        row("memory of all tables", bytes(accounting.held_bytes), format!("at the end; budget {budget} (--memory)"));
+    if accounting.own.memory_bytes > 0 {
+        let budget = bytes(accounting.own.memory_bytes);
+        row(
+            "memory of all tables",
+            bytes(accounting.own.held_bytes),
+            format!("at the end; budget {budget} (--memory)"),
+        );
     }
-    for (phase, ns) in accounting.own_cpu.iter().flat_map(OwnCpu::iter) {
+    for (phase, ns) in accounting.own.by_phase.iter().flat_map(OwnCpu::all) {
         let samples = accounting.received;
         let remark = match (phase.is_once(), samples) {
             (true, _) => "once, however long the session is".to_owned(),

@@ -4,68 +4,38 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::causes::{ByCause, causes};
 use crate::context::ContextStats;
 use crate::not_sampled::NotSampled;
 use crate::own_cpu::OwnCpu;
 use crate::pace::Pace;
 use crate::shed::{Shed, ShedCounts};
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
-        /// Why an unwound stack does not reach its root.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-        #[non_exhaustive]
-        pub enum TruncationReason {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl TruncationReason {
-            /// All reasons, in the order in which [`Accounting::truncated`] counts them. New ones are added at the end: the
-            /// order is part of the file format.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-            /// Number of reasons.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// In words.
-            #[must_use]
-            pub const fn text(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)*
-                }
-            }
-
-            /// Position in [`Self::ALL`].
-            #[must_use]
-            pub const fn index(self) -> usize {
-                self as usize
-            }
-        }
-    };
-}
-
-reasons! {
+causes! {
+    /// Why an unwound stack does not reach its root.
+    TruncationReason, zeros in JSON: false;
     /// The kernel copied fewer bytes of the stack than it holds.
-    StackCopyTooSmall => "stack copy too small",
+    StackCopyTooSmall => "stack copy too small", "stack copy too small",
     /// No unwind information for the code at this address.
-    NoUnwindInfo => "no unwind information",
+    NoUnwindInfo => "no unwind information", "no unwind information",
     /// There is unwind information and it cannot be followed.
-    BadUnwindInfo => "bad unwind information",
+    BadUnwindInfo => "bad unwind information", "bad unwind information",
     /// The stack could not be read.
-    StackUnreadable => "stack unreadable",
+    StackUnreadable => "stack unreadable", "stack unreadable",
     /// More frames than are followed, or than there was time for.
-    TooDeep => "too deep",
+    TooDeep => "too deep", "too deep",
     /// The address is in no known mapping.
-    UnknownMapping => "unknown mapping",
+    UnknownMapping => "unknown mapping", "unknown mapping",
     /// The stack pointer is not in a user stack.
-    NotUserStack => "not a user stack",
+    NotUserStack => "not a user stack", "not a user stack",
     /// Code generated at run time, without a map.
-    JitWithoutMap => "generated code without a map",
+    JitWithoutMap => "generated code without a map", "generated code without a map",
     /// The sample carries no registers or no stack.
-    NoUserRegisters => "no user registers",
+    NoUserRegisters => "no user registers", "no user registers",
     /// Any other reason.
-    Other => "other reason",
+    Other => "other reason", "other reason",
     /// Another profiler followed the stack, and its outermost function is none that begins a process or thread.
-    NoEntry => "no entry point",
+    NoEntry => "no entry point", "no entry point",
 }
 
 impl fmt::Display for TruncationReason {
@@ -74,8 +44,48 @@ impl fmt::Display for TruncationReason {
     }
 }
 
+/// Samples whose stack does not reach its root, by reason.
+pub type Truncations = ByCause<TruncationReason, { TruncationReason::COUNT }>;
+
+/// Stacks of the samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StackCounts {
+    /// Samples whose stack does not reach its root.
+    #[serde(rename = "truncated_by_reason")]
+    pub truncated: Truncations,
+    /// Samples whose stack reaches its root and may lack frames in the middle.
+    pub with_gap: u64,
+    /// Samples whose stack was completed with what was read from the target's memory a moment later.
+    pub read_late: u64,
+    /// Frames of all raw stacks.
+    pub frames: u64,
+    /// Frames of the deepest raw stack.
+    #[serde(rename = "max_stack_depth")]
+    pub max_depth: u64,
+}
+
+/// What collecting cost, and what it held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OwnCost {
+    /// CPU time of the profiler, nanoseconds.
+    #[serde(rename = "own_cpu_ns")]
+    pub cpu_ns: u64,
+    /// The same by what it was spent for. `None` before the session's end, and where it is not known.
+    #[serde(rename = "own_cpu_by_phase_ns")]
+    pub by_phase: Option<OwnCpu>,
+    /// Largest resident set of the profiler, bytes.
+    #[serde(rename = "own_peak_rss_bytes")]
+    pub peak_rss_bytes: u64,
+    /// Bytes that the session's tables held at the last update, about.
+    pub held_bytes: u64,
+    /// What the session may hold, bytes; 0 if that is not known.
+    pub memory_bytes: u64,
+    /// Bytes written so far to the file of this session, if any.
+    pub file_bytes: u64,
+}
+
 /// Absolute values so far. Within one stream the last update's hold; a merge adds them up (and takes the larger peak
-/// and maximum).
+/// and maximum). JSON has them under the names given here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Accounting {
     /// Time collected, nanoseconds.
@@ -91,43 +101,29 @@ pub struct Accounting {
     pub throttled: u64,
     /// Times that the kernel throttled.
     pub throttle_events: u64,
-    /// Samples whose stack does not reach its root, by reason ([`TruncationReason::index`]).
-    pub truncated: [u64; TruncationReason::COUNT],
-    /// Samples whose stack reaches its root and may lack frames in the middle.
-    pub with_gap: u64,
-    /// Samples whose stack was completed with what was read from the target's memory a moment later.
-    pub read_late: u64,
+    /// Samples dropped by the profiler because it could not keep up.
+    #[serde(rename = "dropped")]
+    pub dropped_by_us: u64,
     /// Samples whose leaf has no name.
     pub unsymbolised: u64,
     /// Samples charged to `[elided]`.
     pub elided: u64,
+    /// Stacks.
+    #[serde(flatten)]
+    pub stacks: StackCounts,
     /// CPU time of the target over the session, nanoseconds.
     pub target_cpu_ns: Option<u64>,
     /// What of `target_cpu_ns` is in no sample and charged to `[not sampled]`, by cause. `None` where the target's CPU time
     /// is not known as exactly as that takes.
+    #[serde(rename = "not_sampled_ns")]
     pub not_sampled: Option<NotSampled>,
-    /// CPU time of the profiler, nanoseconds.
-    pub own_cpu_ns: u64,
-    /// The same by what it was spent for. `None` before the session's end, and where it is not known.
-    pub own_cpu: Option<OwnCpu>,
-    /// Largest resident set of the profiler, bytes.
-    pub own_peak_rss_bytes: u64,
+    /// The profiler.
+    #[serde(flatten)]
+    pub own: OwnCost,
     /// Calls of `ContextTable::push`. Kept up by `Profile::take_update`.
     pub pushes: u64,
-    /// Frames of all raw stacks.
-    pub frames: u64,
-    /// Frames of the deepest raw stack.
-    pub max_stack_depth: u64,
-    /// Samples dropped by the profiler because it could not keep up.
-    pub dropped_by_us: u64,
-    /// Bytes written so far to the file of this session, if any.
-    pub file_bytes: u64,
     /// What had no room, by the table that was full.
     pub shed: ShedCounts,
-    /// Bytes that the session's tables held at the last update, about.
-    pub held_bytes: u64,
-    /// What the session may hold, bytes; 0 if that is not known.
-    pub memory_bytes: u64,
     /// What the collector's table of contexts did and holds. Kept up by `Profile::take_update`.
     pub contexts: ContextStats,
     /// At which rates samples were taken, and what they cost where that was to stay within a budget.
@@ -144,44 +140,28 @@ enum Fold {
 }
 
 macro_rules! numbers {
-    ($($name:ident: $fold:ident,)*) => {
+    ($($($name:ident).+: $fold:ident,)*) => {
         impl Accounting {
             /// How many plain numbers there are.
-            pub(crate) const NUMBERS: usize = [$(stringify!($name)),*].len();
+            pub(crate) const NUMBERS: usize = Self::FOLDS.len();
 
             /// The plain numbers, in the order of the file format.
             pub(crate) const fn numbers(&self) -> [u64; Self::NUMBERS] {
-                [$(self.$name),*]
+                [$(self.$($name).+),*]
             }
 
             /// The same, to be changed.
             pub(crate) const fn numbers_mut(&mut self) -> [&mut u64; Self::NUMBERS] {
-                [$(&mut self.$name),*]
+                [$(&mut self.$($name).+),*]
             }
 
-            const FOLDS: [Fold; Self::NUMBERS] = [$(Fold::$fold),*];
-
+            const FOLDS: &'static [Fold] = &[$(Fold::$fold),*];
         }
-
-        // A new field is either in this list or handled by name in `since` and `merge`.
-        const _: fn(&Accounting) = |accounting| {
-            let Accounting {
-                $($name: _,)*
-                expected: _,
-                truncated: _,
-                target_cpu_ns: _,
-                not_sampled: _,
-                own_cpu: _,
-                shed: _,
-                contexts: _,
-                pace: _,
-            } = accounting;
-        };
     };
 }
 
 // The codec, sums and differences go by this list. The order is part of the file format; behind these 18, the codec gives
-// other numbers their places.
+// other numbers their places. What is not in it is handled by name in `since` and `merge`.
 numbers! {
     duration_ns: Sum,
     received: Sum,
@@ -190,17 +170,17 @@ numbers! {
     throttle_events: Sum,
     unsymbolised: Sum,
     elided: Sum,
-    own_cpu_ns: Sum,
-    own_peak_rss_bytes: Largest,
+    own.cpu_ns: Sum,
+    own.peak_rss_bytes: Largest,
     pushes: Sum,
-    frames: Sum,
-    max_stack_depth: Largest,
+    stacks.frames: Sum,
+    stacks.max_depth: Largest,
     dropped_by_us: Sum,
-    file_bytes: Sum,
-    with_gap: Sum,
-    read_late: Sum,
-    held_bytes: Largest,
-    memory_bytes: Largest,
+    own.file_bytes: Sum,
+    stacks.with_gap: Sum,
+    stacks.read_late: Sum,
+    own.held_bytes: Largest,
+    own.memory_bytes: Largest,
 }
 
 impl Accounting {
@@ -222,7 +202,7 @@ impl Accounting {
     /// Samples whose stack does not reach its root, whatever the reason.
     #[must_use]
     pub fn truncated_total(&self) -> u64 {
-        self.truncated.iter().copied().fold(0, u64::saturating_add)
+        self.stacks.truncated.total()
     }
 
     /// Counts something that had no room.
@@ -233,9 +213,7 @@ impl Accounting {
 
     /// Counts one truncated sample.
     pub fn count_truncated(&mut self, reason: TruncationReason) {
-        if let Some(count) = self.truncated.get_mut(reason.index()) {
-            *count = count.saturating_add(1);
-        }
+        self.stacks.truncated.add(reason, 1);
     }
 
     /// What was counted after an earlier point of the same stream. The peak, the maximum and the sizes of the table of
@@ -243,33 +221,24 @@ impl Accounting {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut later = self.clone();
-        let less = |from: &mut u64, earlier: u64| *from = from.saturating_sub(earlier);
-        let less_each = |from: &mut [u64], earlier: &[u64]| {
-            from.iter_mut().zip(earlier).for_each(|(from, &earlier)| less(from, earlier));
-        };
         let less_known = |from: &mut Option<u64>, earlier: Option<u64>| {
             *from = from.map(|from| from.saturating_sub(earlier.unwrap_or(0)));
         };
         less_known(&mut later.expected, earlier.expected);
         less_known(&mut later.target_cpu_ns, earlier.target_cpu_ns);
-        less_each(&mut later.truncated, &earlier.truncated);
-        less_each(later.shed.numbers_mut(), earlier.shed.numbers());
+        later.stacks.truncated = self.stacks.truncated.since(&earlier.stacks.truncated);
+        later.shed = self.shed.since(&earlier.shed);
         if let (Some(later), Some(earlier)) = (&mut later.not_sampled, &earlier.not_sampled) {
-            less_each(later.numbers_mut(), earlier.numbers());
+            *later = later.since(earlier);
         }
-        if earlier.own_cpu_ns > 0 {
-            later.own_cpu = match (later.own_cpu, earlier.own_cpu) {
-                (Some(mut later), Some(earlier)) => {
-                    less_each(later.numbers_mut(), earlier.numbers());
-                    Some(later)
-                }
-                _ => None,
-            };
+        if earlier.own.cpu_ns > 0 {
+            let phases = self.own.by_phase.zip(earlier.own.by_phase);
+            later.own.by_phase = phases.map(|(later, earlier)| later.since(&earlier));
         }
         later.pace = self.pace.since(&earlier.pace);
         for ((from, earlier), fold) in later.numbers_mut().into_iter().zip(earlier.numbers()).zip(Self::FOLDS) {
-            if fold == Fold::Sum {
-                less(from, earlier);
+            if *fold == Fold::Sum {
+                *from = from.saturating_sub(earlier);
             }
         }
         later
@@ -278,7 +247,6 @@ impl Accounting {
     /// Adds another session's (I7).
     pub fn merge(&mut self, other: &Self) {
         let add = |to: &mut u64, more: u64| *to = to.saturating_add(more);
-        let add_each = |to: &mut [u64], more: &[u64]| to.iter_mut().zip(more).for_each(|(to, &more)| add(to, more));
         let add_known = |to: &mut Option<u64>, more: Option<u64>| {
             *to = match (*to, more) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
@@ -287,18 +255,18 @@ impl Accounting {
         };
         add_known(&mut self.expected, other.expected);
         add_known(&mut self.target_cpu_ns, other.target_cpu_ns);
-        add_each(&mut self.truncated, &other.truncated);
-        add_each(self.shed.numbers_mut(), other.shed.numbers());
+        self.stacks.truncated.merge(&other.stacks.truncated);
+        self.shed.merge(&other.shed);
         if let Some(more) = &other.not_sampled {
-            add_each(self.not_sampled.get_or_insert_default().numbers_mut(), more.numbers());
+            self.not_sampled.get_or_insert_default().merge(more);
         }
-        self.own_cpu = match (self.own_cpu, other.own_cpu) {
+        self.own.by_phase = match (self.own.by_phase, other.own.by_phase) {
             (Some(mut sum), Some(more)) => {
-                add_each(sum.numbers_mut(), more.numbers());
+                sum.merge(&more);
                 Some(sum)
             }
-            (Some(known), None) if other.own_cpu_ns == 0 => Some(known),
-            (None, Some(known)) if self.own_cpu_ns == 0 => Some(known),
+            (Some(known), None) if other.own.cpu_ns == 0 => Some(known),
+            (None, Some(known)) if self.own.cpu_ns == 0 => Some(known),
             _ => None,
         };
         self.contexts.merge(&other.contexts);

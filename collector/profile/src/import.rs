@@ -381,7 +381,7 @@ impl Importer {
             accounting.count_truncated(TruncationReason::NoEntry);
         }
         accounting.unsymbolised += u64::from(self.unsymbolised);
-        accounting.frames = accounting.frames.saturating_add(depth);
-        accounting.max_stack_depth = accounting.max_stack_depth.max(depth);
+        accounting.stacks.frames = accounting.stacks.frames.saturating_add(depth);
+        accounting.stacks.max_depth = accounting.stacks.max_depth.max(depth);
     }
 }

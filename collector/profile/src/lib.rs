@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+mod causes;
 mod charges;
 pub mod codec;
 mod context;
@@ -51,7 +52,8 @@ mod update;
 mod update_merge;
 pub mod view;
 
-pub use accounting::{Accounting, TruncationReason};
+pub use accounting::{Accounting, OwnCost, StackCounts, TruncationReason, Truncations};
+pub use causes::{ByCause, Cause};
 pub use codec::{
     Decoded, Decoder, Encoder, Intervals, Loaded, Recovery, Window, read_profile, read_profile_with, read_window,
 };

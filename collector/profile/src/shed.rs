@@ -1,44 +1,11 @@
 //! The tables of a session that have a budget, and how often each had no room.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use crate::causes::{ByCause, causes};
 
-macro_rules! tables {
-    ($($(#[$doc:meta])* $name:ident => $key:literal, $text:literal,)*) => {
-        /// A table that was full. What had no room in it went to a coarser place, or had to be found out again: no weight
-        /// is lost (I1).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Shed {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Shed {
-            /// All of them, in the order of [`ShedCounts::numbers`]. New ones are added at the end: the order is part of the
-            /// file format.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-            /// Number of tables.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// For machines.
-            #[must_use]
-            pub const fn key(self) -> &'static str {
-                match self {
-                    $(Self::$name => $key,)*
-                }
-            }
-
-            /// What a count of it says, as in "5 times ...".
-            #[must_use]
-            pub const fn text(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)*
-                }
-            }
-        }
-    };
-}
-
-tables! {
+causes! {
+    /// A table that was full. What had no room in it went to a coarser place, or had to be found out again: no weight is
+    /// lost (I1). Its text follows a number, as in "5 times ...".
+    Shed, zeros in JSON: false;
     /// Paths that got no context.
     Contexts => "contexts", "a path got no context and counts below [elided]",
     /// Combinations of thread, context and line that got no row.
@@ -78,53 +45,4 @@ tables! {
 }
 
 /// How often each table had no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShedCounts([u64; Shed::COUNT]);
-
-impl ShedCounts {
-    /// How often this one had none.
-    #[must_use]
-    pub fn get(&self, table: Shed) -> u64 {
-        self.0.get(table as usize).copied().unwrap_or(0)
-    }
-
-    /// Counts more.
-    pub fn add(&mut self, table: Shed, times: u64) {
-        if let Some(count) = self.0.get_mut(table as usize) {
-            *count = count.saturating_add(times);
-        }
-    }
-
-    /// Sets what is counted elsewhere.
-    pub fn set(&mut self, table: Shed, times: u64) {
-        if let Some(count) = self.0.get_mut(table as usize) {
-            *count = times;
-        }
-    }
-
-    /// The tables that had no room at some time, and how often.
-    pub fn iter(&self) -> impl Iterator<Item = (Shed, u64)> + '_ {
-        Shed::ALL.iter().copied().zip(self.0).filter(|&(_, count)| count > 0)
-    }
-
-    /// In the order of [`Shed::ALL`].
-    #[must_use]
-    pub const fn numbers(&self) -> &[u64; Shed::COUNT] {
-        &self.0
-    }
-
-    pub(crate) const fn numbers_mut(&mut self) -> &mut [u64; Shed::COUNT] {
-        &mut self.0
-    }
-}
-
-impl Serialize for ShedCounts {
-    /// By name; those that always had room are left out.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (table, count) in self.iter() {
-            map.serialize_entry(table.key(), &count)?;
-        }
-        map.end()
-    }
-}
+pub type ShedCounts = ByCause<Shed, { Shed::COUNT }>;

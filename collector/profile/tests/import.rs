@@ -103,8 +103,8 @@ fn stacks_that_begin_at_no_entry_are_truncated() {
         .collect();
     let (profile, ..) = read(&text).unwrap();
     let accounting = profile.accounting();
-    assert_eq!(accounting.truncated[TruncationReason::NoEntry.index()], cut.len() as u64);
-    assert_eq!((accounting.received, accounting.truncated.iter().sum()), (6, cut.len() as u64));
+    assert_eq!(accounting.stacks.truncated.get(TruncationReason::NoEntry), cut.len() as u64);
+    assert_eq!((accounting.received, accounting.truncated_total()), (6, cut.len() as u64));
     let rows = weights(&profile, 0);
     assert_eq!(rows["[truncated: no entry point]"], (0, 40));
     assert_eq!((rows["f"], rows["main"]), ((40, 40), (0, 10)));
@@ -138,7 +138,7 @@ fn what_perf_prints() {
     assert_eq!(weights(&profile, 1), [row("main", 3, 3)].into());
     let accounting = profile.accounting();
     assert_eq!((accounting.received, accounting.lost, accounting.unsymbolised, accounting.expected), (3, 12, 1, None));
-    assert_eq!((accounting.duration_ns, accounting.max_stack_depth), (1_699_999_000, 3));
+    assert_eq!((accounting.duration_ns, accounting.stacks.max_depth), (1_699_999_000, 3));
     assert_eq!(passed, Passed { lines: 1, samples: 1 });
     let threads = ThreadsView::new(&profile, &Selection::all());
     assert_eq!((threads.processes.len(), threads.processes[0].threads.len()), (1, 2));

@@ -219,8 +219,8 @@ proptest! {
         charge(&mut maker, after);
         maker.profile.accounting_mut().not_sampled = Some(split);
         let own_cpu = OwnCpu::split(1_000, &[(Phase::Start, split.total()), (Phase::Aggregating, 3)]);
-        maker.profile.accounting_mut().own_cpu = Some(own_cpu);
-        maker.profile.accounting_mut().own_cpu_ns = 1_000;
+        maker.profile.accounting_mut().own.by_phase = Some(own_cpu);
+        maker.profile.accounting_mut().own.cpu_ns = 1_000;
         let update = maker.profile.take_update();
         first.apply(&update).unwrap();
         let mut encoder = ccsd_profile::Encoder::new(Vec::new(), &session()).unwrap();
@@ -230,13 +230,13 @@ proptest! {
         let mut rest = Maker::new();
         charge(&mut rest, &unseen);
         rest.profile.accounting_mut().not_sampled = Some(split);
-        rest.profile.accounting_mut().own_cpu = Some(own_cpu);
+        rest.profile.accounting_mut().own.by_phase = Some(own_cpu);
         merged.merge(&rest.profile).unwrap();
 
         let sampled: u64 = samples.iter().map(|(_, weight)| weight).sum();
         for profile in [&maker.profile, &first, &read, &merged] {
             prop_assert_eq!(profile.accounting().not_sampled, Some(split));
-            prop_assert_eq!(profile.accounting().own_cpu, Some(own_cpu));
+            prop_assert_eq!(profile.accounting().own.by_phase, Some(own_cpu));
             let view = FlatView::new(profile, &Selection::all());
             prop_assert_eq!(view.total.weight, sampled + split.total());
             prop_assert_eq!(view.total.samples, samples.len() as u64);

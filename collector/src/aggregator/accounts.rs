@@ -29,13 +29,13 @@ impl Aggregator {
         accounting.shed.set(Shed::LiveThreads, counts.tracker.not_followed.threads);
         accounting.shed.set(Shed::Mappings, counts.tracker.not_followed.mappings);
         accounting.throttled = own_part(counts.rings.throttled, counts);
-        accounting.read_late = counts.unwind.read_late;
+        accounting.stacks.read_late = counts.unwind.read_late;
         accounting.throttle_events = counts.rings.throttle_events;
         accounting.pace = self.rates.pace(counts.sampler.duration_ns, counts.sampler.cost);
-        accounting.own_cpu_ns = own_cpu_ns;
+        accounting.own.cpu_ns = own_cpu_ns;
         // Until the end it would only be one more thing that changes.
-        accounting.own_cpu = last.then_some(own_cpu);
-        accounting.own_peak_rss_bytes = usage::own_peak_rss_bytes();
+        accounting.own.by_phase = last.then_some(own_cpu);
+        accounting.own.peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
             let used = counts.target.counted.map(|counted| counted.used);
             let expected = match spec.event {

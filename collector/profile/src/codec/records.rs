@@ -82,12 +82,12 @@ const NOT_SAMPLED_AT: usize = 36;
 /// will always be nine) with how often each table had no room.
 pub(super) fn put_accounting(out: &mut Vec<u8>, accounting: &Accounting) {
     let a = accounting;
-    put_len(out, a.truncated.len());
-    for &count in &a.truncated {
+    put_len(out, TruncationReason::COUNT);
+    for &count in a.stacks.truncated.numbers() {
         put(out, count);
     }
     let mut numbers = a.numbers().to_vec();
-    if let Some(own_cpu) = &a.own_cpu {
+    if let Some(own_cpu) = &a.own.by_phase {
         numbers.resize(OWN_CPU_AT, 0);
         numbers.extend(own_cpu.numbers());
     }
@@ -115,10 +115,8 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
     let mut a = Accounting::default();
     for (i, count) in from.list(Cursor::get)?.into_iter().enumerate() {
         // A reason that a later program knows counts as other.
-        let i = if i < a.truncated.len() { i } else { TruncationReason::Other.index() };
-        if let Some(sum) = a.truncated.get_mut(i) {
-            *sum = sum.saturating_add(count);
-        }
+        let reason = TruncationReason::ALL.get(i).copied().unwrap_or(TruncationReason::Other);
+        a.stacks.truncated.add(reason, count);
     }
     a.expected = from.option()?;
     a.target_cpu_ns = from.option()?;
@@ -128,7 +126,7 @@ pub(super) fn accounting(from: &mut Cursor<'_>) -> Result<Accounting, Wrong> {
     }
     let own_cpu = numbers.get(OWN_CPU_AT..NOT_SAMPLED_AT.min(numbers.len())).unwrap_or_default();
     if own_cpu.iter().any(|&ns| ns > 0) {
-        let sums = a.own_cpu.get_or_insert_default().numbers_mut().iter_mut();
+        let sums = a.own.by_phase.get_or_insert_default().numbers_mut().iter_mut();
         for (sum, &number) in sums.zip(own_cpu) {
             *sum = number;
         }

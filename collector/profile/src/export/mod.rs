@@ -234,7 +234,7 @@ impl<'a> Export<'a> {
             format!(
                 "{} stacks truncated, {} with a gap; {} samples unsymbolised, {} elided",
                 accounting.truncated_total(),
-                accounting.with_gap,
+                accounting.stacks.with_gap,
                 accounting.unsymbolised,
                 accounting.elided,
             ),
