@@ -1,14 +1,14 @@
-//! Durations as people type them: `10`, `1.5s`, `500ms`, `2m`, `1h`.
+//! Durations on the command line: `10`, `1.5s`, `500ms`, `2m`, `1h`.
 
 use std::time::Duration;
 
-/// The longest duration that can be asked for. A year is beyond every use, and far from overflowing any clock.
+/// Maximum duration: a year, far from overflowing any clock.
 const MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Reads a duration. A number without a unit is seconds.
+/// Parses a duration. A number without a unit is in seconds.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the mistake.
 pub fn parse(text: &str) -> Result<Duration, String> {
     const FORMS: &str = "give a number and ms, s, m or h, as in 500ms, 10, 1.5s, 2m";
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(format!("unknown unit `{unit}`: {FORMS}")),
     };
-    // `f64` would take more than people write: signs, exponents, "inf", "nan".
+    // `f64` would also accept signs, exponents, "inf" and "nan".
     let plain = number.chars().all(|c| c.is_ascii_digit() || c == '.') && number.contains(|c: char| c.is_ascii_digit());
     let value: f64 = match number.parse() {
         Ok(value) if plain => value,

@@ -1,13 +1,13 @@
-//! How ccsd ends: every exit status in one place.
+//! Exit statuses.
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | done |
-//! | 1 | something failed while running |
+//! | 0 | success |
+//! | 1 | an error at run time |
 //! | 2 | the request cannot be met: wrong arguments, no such process, function or session, not a profile, not permitted |
 //! | 3 | `diff --fail-above`: something grew significantly by more |
 //! | 126, 127 | the program cannot be executed, is not found (as in a shell) |
-//! | 130, 143, 129 | left at the second SIGINT, SIGTERM, SIGHUP while the program still runs |
+//! | 130, 143, 129 | ended at the second SIGINT, SIGTERM, SIGHUP while the program still runs |
 //! | other | that of the program under `record`; if a signal killed it, the same signal kills ccsd |
 
 use std::io;
@@ -20,26 +20,24 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use signal_hook::consts::SIGPIPE;
 
-/// How to end.
+/// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// With this status.
     Status(i32),
-    /// By this signal, so that our parent sees what we saw.
+    /// Killed by this signal, as the recorded program was.
     Signal(i32),
 }
 
 impl Exit {
-    /// Done.
     pub const SUCCESS: Exit = Exit::Status(0);
-    /// Something failed while running.
+    /// An error at run time.
     pub const FAILURE: Exit = Exit::Status(1);
-    /// Status where a program is not found.
+    /// The program was not found.
     pub const NOT_FOUND: i32 = 127;
     /// Something grew by more than `diff --fail-above` allows.
     pub const GREW: Exit = Exit::Status(3);
 
-    /// As the program ended.
+    /// Ends as the program ended.
     pub fn as_child(end: &ChildEnd) -> Exit {
         match end.status {
             ExitStatus::Code(code) => Exit::Status(code),
@@ -52,23 +50,22 @@ impl Exit {
         signal.saturating_add(128)
     }
 
-    /// Ends the process.
     pub fn leave(self) -> ! {
         match self {
             Exit::Status(status) => std::process::exit(status),
             Exit::Signal(signal) => {
-                // One core dump, the program's, is enough. The limit alone does not hold where dumps go to a pipe.
+                // The program's core dump is enough. The resource limit alone does not apply to dumps into a pipe.
                 let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
                 let _ = prctl::set_dumpable(false);
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
-                // A real-time signal, or one that was blocked: say it as a shell does.
+                // A real-time signal, or a blocked one: report it as a shell does.
                 std::process::exit(Exit::shell_status(signal))
             }
         }
     }
 }
 
-/// A request that could not be met, as it is told to the user.
+/// An error for the user, with its exit status.
 #[derive(Debug)]
 pub struct Failure {
     pub status: i32,
@@ -76,12 +73,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The request was wrong.
+    /// An error of the request.
     pub fn bad_request(error: impl Into<anyhow::Error>) -> Failure {
         Failure { status: 2, error: error.into() }
     }
 
-    /// The machine failed.
+    /// An error at run time.
     pub fn at_run_time(error: impl Into<anyhow::Error>) -> Failure {
         Failure { status: 1, error: error.into() }
     }
@@ -96,7 +93,7 @@ impl From<ccsd_collector::Error> for Failure {
             error if error.is_bad_request() => 2,
             _ => 1,
         };
-        // Its text names its cause already; as a chain it would be said twice.
+        // The text already names its cause; a chain would repeat it.
         Failure { status, error: anyhow::anyhow!("{error}") }
     }
 }
@@ -117,7 +114,7 @@ impl From<ClientError> for Failure {
             ClientError::None(_) => Failure::bad_request(anyhow::anyhow!(
                 "{error}; start one with `ccsd daemon`, or name its socket with --socket"
             )),
-            // Its text names its cause already; as a chain it would be said twice.
+            // The text already names its cause; a chain would repeat it.
             ClientError::NotPermitted(_) | ClientError::Stranger { .. } => {
                 Failure::bad_request(anyhow::anyhow!("{error}"))
             }
@@ -128,7 +125,7 @@ impl From<ClientError> for Failure {
 }
 
 impl std::fmt::Display for Failure {
-    /// The error and its causes on one line, each once: the text of many names their cause already.
+    /// The error and its causes on one line, each once: many texts already name their cause.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut text = self.error.to_string();
         for cause in self.error.chain().skip(1).map(ToString::to_string) {
@@ -141,7 +138,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Writing to standard output failed. If its reader has gone (`| head`), we go as silently as SIGPIPE would have made us.
+/// An error of standard output. If its reader has gone (`| head`), ccsd ends silently, as with SIGPIPE.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -1,4 +1,4 @@
-//! Numbers for people: counts, bytes, durations, dates, shares, and weights in a unit that a whole table shares.
+//! Formats counts, bytes, durations, dates, shares, and weights in a common unit.
 
 use std::time::Duration;
 
@@ -62,7 +62,6 @@ pub fn nanoseconds(ns: u64) -> String {
     }
 }
 
-/// The same of a [`Duration`].
 pub fn duration(duration: Duration) -> String {
     nanoseconds(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -76,7 +75,7 @@ fn three_digits(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// A position in time as `00:00:05`.
+/// A time offset as `00:00:05`.
 pub fn clock(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
@@ -90,8 +89,8 @@ pub fn moment(unix_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {time} UTC")
 }
 
-/// The date of a day since 1970-01-01, in the Gregorian calendar. Counted from 0000-03-01, so that the leap day is the
-/// last of its year and months have 153 days in five.
+/// Converts days since 1970-01-01 to a Gregorian date. Counted from 0000-03-01, so that the leap day is the last of its
+/// year and five months have 153 days.
 fn civil(days: u64) -> (u64, u64, u64) {
     const DAYS_FROM_0000_03_01: u64 = 719_468;
     const DAYS_IN_400_YEARS: u64 = 146_097;
@@ -116,10 +115,10 @@ pub fn ratio(a: u64, b: u64) -> String {
     if b == 0 { "-".to_owned() } else { format!("{}%", percent(a as f64 / b as f64)) }
 }
 
-/// Deeper than this, depth is told by a number.
+/// Deeper levels are shown by a number.
 const DEEPEST_INDENT: usize = 40;
 
-/// A blank a level.
+/// One blank per level.
 pub fn indent(depth: usize) -> String {
     match depth.checked_sub(DEEPEST_INDENT) {
         None | Some(0) => " ".repeat(depth),
@@ -127,10 +126,10 @@ pub fn indent(depth: usize) -> String {
     }
 }
 
-/// How the weights of one table are written: all in one unit, so that they compare at a glance.
+/// The common unit of the weights in a table, so that they compare at a glance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// The unit's name, for the head of the column.
+    /// Name of the unit for the column's head.
     pub unit: &'static str,
     divisor: f64,
     decimals: usize,
@@ -160,7 +159,7 @@ impl Scale {
         }
     }
 
-    /// A weight in this unit, without the unit.
+    /// A weight without its unit.
     pub fn weight(&self, weight: u64) -> String {
         if self.decimals == 0 {
             return count(weight);
@@ -176,7 +175,7 @@ impl Scale {
     }
 }
 
-/// The name of a unit as weights are stored in it.
+/// The unit in which weights are stored.
 pub fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Nanoseconds => "ns",
@@ -186,7 +185,7 @@ pub fn unit_name(unit: Unit) -> &'static str {
     }
 }
 
-/// A word of a command line, quoted where a shell would take it apart. For copying, not for running unseen.
+/// Quotes a word for display in a shell command.
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c) || !c.is_ascii();
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! The functions that `--function` names.
+//! Functions selected by `--function`.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use ccsd_profile::query::{Pattern, Subject};
 use ccsd_profile::view::{DiffFunction, Matching};
 use ccsd_profile::{CostCentreId, Profile, sanitise};
 
-/// Reads a pattern of functions.
+/// Parses a pattern of functions.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the mistake.
 pub fn parse(text: &str) -> Result<Pattern, String> {
     let pattern: Pattern = text.parse().map_err(|error: ccsd_profile::query::PatternError| error.to_string())?;
     match pattern.subject() {
@@ -20,17 +20,17 @@ pub fn parse(text: &str) -> Result<Pattern, String> {
     }
 }
 
-/// The functions of a profile that match a pattern: those of this name or, if there is none, those whose names contain it.
+/// The functions of a profile that match a pattern: those of this exact name or, if there is none, those whose names
+/// contain it.
 #[derive(Clone, Debug)]
 pub struct NamedFunctions {
     ids: HashSet<CostCentreId>,
     text: String,
-    /// No function has exactly this name.
+    /// Whether no function has exactly this name.
     is_part: bool,
 }
 
 impl NamedFunctions {
-    /// Finds them.
     pub fn new(pattern: &Pattern, profile: &Profile) -> NamedFunctions {
         let ids: HashSet<CostCentreId> = pattern.functions(profile).into_iter().collect();
         let text = sanitise(pattern.text()).into_owned();
@@ -45,28 +45,26 @@ impl NamedFunctions {
         NamedFunctions { ids, text, is_part }
     }
 
-    /// Whether the profile has none.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Whether a function is one of them.
     pub fn contains(&self, function: CostCentreId) -> bool {
         self.ids.contains(&function)
     }
 
-    /// The pattern, safe to print; with `*` around a part of names.
+    /// The pattern, safe to print, with `*` around a part of names.
     pub fn text(&self) -> String {
         let star = if self.is_part { "*" } else { "" };
         format!("{star}{}{star}", self.text)
     }
 }
 
-/// The functions that match a pattern in any of several profiles, as a comparison knows them.
+/// The functions that match a pattern in any of several profiles, as identified in a comparison.
 pub fn named_in_all(pattern: &Pattern, profiles: &[&Profile]) -> HashSet<DiffFunction> {
     let matching = Matching::of(profiles.iter().copied());
     let named: Vec<NamedFunctions> = profiles.iter().map(|profile| NamedFunctions::new(pattern, profile)).collect();
-    // Where one profile has a function of exactly this name, a part of other names is not what is meant in another.
+    // If one profile has an exact match, partial matches in the others are not meant.
     let has_exact = named.iter().any(|it| !it.is_empty() && !it.is_part);
     let meant = profiles.iter().zip(&named).filter(|(_, it)| !(has_exact && it.is_part));
     meant.flat_map(|(profile, it)| it.ids.iter().map(|&id| matching.function(profile, id))).collect()

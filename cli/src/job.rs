@@ -1,9 +1,10 @@
-//! Being a shell to the program that is recorded, where there is a terminal.
+//! Job control for the recorded program on a terminal.
 //!
-//! The program has a process group of its own and ccsd stays in the terminal's foreground, so that Ctrl-C comes to ccsd
-//! alone. A program that reads from the terminal, or sets it up, is stopped by the kernel for being in the background; then
-//! it is given the foreground, and from then on Ctrl-C and Ctrl-Z are its own. When it is suspended, so is ccsd, so that the
-//! user's shell comes back; when that continues ccsd, everything is as it was.
+//! The program gets its own process group and ccsd stays in the terminal's foreground, so that Ctrl-C reaches only
+//! ccsd. If the program reads from the terminal or changes its settings, the kernel stops it for being in the
+//! background; ccsd then gives it the foreground, and Ctrl-C and Ctrl-Z go to the program. When the program is
+//! suspended, ccsd suspends itself, so that the user's shell returns; when the shell continues ccsd, ccsd restores the
+//! former state.
 
 use std::io::{self, IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsFd;
@@ -14,9 +15,9 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Pid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcsetpgrp};
 use signal_hook::consts::{SIGCONT, SIGTTIN, SIGTTOU};
 
-/// Whether Ctrl-C on the terminal of standard error means this process, and one can see what it prints.
+/// Whether Ctrl-C on the terminal of standard error is meant for this process, whose output is visible.
 ///
-/// In a pipeline, Ctrl-C ends the others; a dump of what goes on without them is not what is meant.
+/// In a pipeline, Ctrl-C ends the other processes; a dump of the remaining one is not wanted.
 pub fn owns_ctrl_c() -> bool {
     let piped = |file: &dyn AsFd| {
         let kind = fstat(file.as_fd()).map(|meta| SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT);
@@ -25,8 +26,8 @@ pub fn owns_ctrl_c() -> bool {
     stderr().is_terminal() && !piped(&stdout()) && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
 }
 
-/// Whether a program that is started can be given a process group of its own: ccsd is all that the user's shell knows of
-/// this job. (As a part of a script, it leaves the terminal to it.)
+/// Whether a started program can get its own process group: the user's shell knows only ccsd of this job. (In a script,
+/// ccsd leaves the terminal to the script.)
 pub fn can_lead() -> bool {
     let piped =
         fstat(stdin()).is_ok_and(|meta| SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO);
@@ -42,27 +43,27 @@ pub struct Job {
 
 #[derive(Default)]
 struct JobState {
-    /// Whether the program has been given the foreground.
+    /// Whether the program has the foreground.
     child_in_front: bool,
-    /// Whether it is stopped because ccsd is.
+    /// Whether the program is stopped because ccsd is.
     suspended: bool,
 }
 
 impl Job {
-    /// The job of a child in a process group of its own.
+    /// The job of a child in its own process group.
     pub fn new(child: u32) -> Job {
         let child = Pid::from_raw(i32::try_from(child).unwrap_or(i32::MAX));
         Job { own: getpgrp(), child, state: Mutex::default() }
     }
 
-    /// Sends the whole group a signal, as a terminal does.
+    /// Signals the whole group, as a terminal does.
     pub fn pass(&self, signal: i32) {
         if let Ok(signal) = Signal::try_from(signal) {
             let _ = kill(Pid::from_raw(-self.child.as_raw()), signal);
         }
     }
 
-    /// The program was stopped by this signal.
+    /// Handles that a signal stopped the program.
     pub fn stopped(&self, signal: i32) {
         let mut state = self.lock();
         if state.suspended {
@@ -74,15 +75,15 @@ impl Job {
             self.pass(SIGCONT);
             return;
         }
-        // Something stopped it while it was in the background: whoever that was will let it go on.
+        // Another process stopped the program in the background, and will continue it.
         if !wants_terminal && !state.child_in_front {
             return;
         }
-        // Suspended, or in need of a terminal that is another's: as a job of the user's shell, ccsd is what that sees.
+        // Suspended, or waiting for a terminal of another group: the user's shell must see ccsd stop.
         self.suspend_both(&mut state);
     }
 
-    /// Ctrl-Z, while ccsd is in the foreground.
+    /// Handles Ctrl-Z while ccsd is in the foreground.
     pub fn suspend(&self) {
         let mut state = self.lock();
         self.pass(Signal::SIGTSTP as i32);
@@ -90,7 +91,7 @@ impl Job {
     }
 
     fn suspend_both(&self, state: &mut JobState) {
-        // Nobody could continue us.
+        // No shell could continue ccsd.
         if is_orphan() {
             if state.child_in_front {
                 give(self.child);
@@ -102,7 +103,7 @@ impl Job {
             give(self.own);
         }
         state.suspended = true;
-        // Here ccsd stands still.
+        // ccsd is stopped here.
         let _ = raise(Signal::SIGSTOP);
         state.suspended = false;
         if state.child_in_front && self.is_ours() {
@@ -111,16 +112,15 @@ impl Job {
         self.pass(SIGCONT);
     }
 
-    /// The program has ended: the terminal is ours again.
+    /// Takes the terminal back after the program has ended.
     pub fn ended(&self) {
         let mut state = self.lock();
-        // If the user's shell has taken it in the meantime, it is not.
+        // Not if the user's shell has taken it meanwhile.
         if std::mem::take(&mut state.child_in_front) && tcgetpgrp(stderr()).is_ok_and(|group| group == self.child) {
             give(self.own);
         }
     }
 
-    /// Whether ccsd is in the foreground.
     fn is_ours(&self) -> bool {
         tcgetpgrp(stderr()).is_ok_and(|group| group == self.own)
     }
@@ -130,7 +130,7 @@ impl Job {
     }
 }
 
-/// Gives a process group the foreground. From the background that takes having SIGTTOU blocked.
+/// Gives a process group the foreground. From the background this needs SIGTTOU blocked.
 fn give(group: Pid) -> bool {
     let mut blocked = SigSet::empty();
     blocked.add(Signal::SIGTTOU);
@@ -142,7 +142,7 @@ fn give(group: Pid) -> bool {
     given.is_ok()
 }
 
-/// Whether no process of the same session is there to continue us if we stop: there is no shell with job control.
+/// Whether no parent in the same session could continue a stopped ccsd: there is no shell with job control.
 fn is_orphan() -> bool {
     match (getsid(None), getsid(Some(getppid()))) {
         (Ok(own), Ok(parent)) => own != parent,
@@ -150,14 +150,14 @@ fn is_orphan() -> bool {
     }
 }
 
-/// The user's keys, where standard input is the terminal that ccsd is in the foreground of: `quit` is called with every line
-/// that begins with `q`. (Single keys would take changing the terminal's settings, and these would stay if ccsd is killed.)
+/// Calls `quit` for every input line that starts with `q`, if standard input is the terminal whose foreground ccsd has.
+/// (Single keys would need changed terminal settings, which would remain if ccsd is killed.)
 pub fn on_quit(quit: impl Fn() + Send + 'static) -> io::Result<()> {
     if !stdin().is_terminal() {
         return Ok(());
     }
     let read = move || {
-        // In the background, reading is an error then and does not stop us.
+        // In the background, reading then fails instead of stopping ccsd.
         let mut blocked = SigSet::empty();
         blocked.add(Signal::SIGTTIN);
         let _ = blocked.thread_block();

@@ -1,11 +1,11 @@
-//! The function that has used most so far, for the status line.
+//! The function with the most samples so far, for the status line.
 
 use ccsd_profile::{CostCentreId, Limits, Profile, Session, Update, sanitise};
 use std::collections::HashMap;
 
 use crate::format::percent;
 
-/// Follows a session's updates: names and contexts, and how many samples ended in each function.
+/// Follows a session's updates: names, contexts, and the number of samples in each function.
 pub struct Leader {
     profile: Profile,
     own: HashMap<CostCentreId, u64>,
@@ -13,12 +13,11 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Of a session from its beginning.
     pub fn new(session: &Session) -> Leader {
         Leader { profile: Profile::new(session.clone(), Limits::reading()), own: HashMap::new(), samples: 0 }
     }
 
-    /// Takes an update in. One that does not fit changes nothing.
+    /// Applies an update. An update that does not fit is ignored.
     pub fn update(&mut self, update: &Update) {
         let mut names = update.clone();
         names.clear_charges();
@@ -38,7 +37,7 @@ impl Leader {
         for (&function, &samples) in &self.own {
             *named.entry(self.profile.real(function)).or_default() += samples;
         }
-        // Of two with as many samples the one that was met first, so that the line does not flicker.
+        // Ties go to the function met first, so that the line does not flicker.
         let (function, samples) =
             named.into_iter().max_by_key(|&(function, samples)| (samples, std::cmp::Reverse(function)))?;
         let share = samples as f64 / self.samples.max(1) as f64;

@@ -1,7 +1,7 @@
 //! The command line of ccsd.
 //!
-//! `args` holds what was typed; each command's module makes of it what is meant, does it, and returns how to exit. What
-//! the numbers are is decided in the libraries; here is only how they look.
+//! `args` defines the arguments; each command's module executes one command and returns the exit status. The libraries
+//! compute the numbers; this crate only formats them.
 
 mod annotate;
 mod args;
@@ -45,7 +45,7 @@ use message::warn;
 
 fn main() {
     ccsd_collector::usage::begin();
-    // Two commands that only ccsd and its scripts use. The worker must do nothing else before it has given up its rights.
+    // Two internal commands. The worker must do nothing else before it has given up its rights.
     match std::env::args_os().nth(1) {
         Some(word) if word == service::worker::ARGUMENT => service::worker::serve().leave(),
         Some(word) if word == completion::ARGUMENT => {
@@ -87,7 +87,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Text on standard error. That it cannot be written is no reason to stop.
+/// Prints to standard error; errors are ignored.
 fn say(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! `ccsd man`: manual pages, made from the definition of the arguments.
+//! `ccsd man`: manual pages, generated from the definition of the arguments.
 
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
@@ -13,10 +13,9 @@ use clap_mangen::Man;
 use crate::args::{Cli, ManArgs};
 use crate::exit::{Exit, Failure};
 
-/// When the pages last changed. They have no date of their build, so that two builds of one version are the same.
+/// Date of the pages' last change. A build date would make builds of one version differ.
 const DATE: &str = "2026-11-23";
 
-/// Shows a page, or writes all pages.
 pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
     // `ccsd help` needs no page.
     let mut root = Cli::grouped().disable_help_subcommand(true);
@@ -38,7 +37,7 @@ pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
 
 fn write_all(root: &clap::Command, directory: &Path) -> Result<Exit, Failure> {
     let written = fs::create_dir_all(directory).and_then(|()| {
-        // The commands of `ccsd daemon` have pages of their own: ccsd-daemon-status(1).
+        // The commands of `ccsd daemon` have their own pages: ccsd-daemon-status(1).
         let below = root.get_subcommands().flat_map(clap::Command::get_subcommands);
         for command in std::iter::once(root).chain(root.get_subcommands()).chain(below) {
             let file = directory.join(Man::new(command.clone()).get_filename());
@@ -52,7 +51,7 @@ fn write_all(root: &clap::Command, directory: &Path) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Shows a page by man(1), with the user's pager, where standard output is a terminal.
+/// Shows a page with man(1) and the user's pager, if standard output is a terminal.
 fn show(command: &clap::Command) -> Result<Exit, Failure> {
     let page = page(command)?;
     if !stdout().is_terminal() {
@@ -63,22 +62,21 @@ fn show(command: &clap::Command) -> Result<Exit, Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => return print_help(command),
         Err(error) => return Err(Failure::at_run_time(anyhow!("cannot run man: {error}"))),
     };
-    // A pager that is left early closes the pipe.
+    // The pipe is closed when the user leaves the pager early.
     let _ = reader.stdin.take().map(|mut input| input.write_all(&page));
     let status = reader.wait()?;
-    // Not every man(1) reads standard input.
+    // Some versions of man(1) do not read standard input.
     if status.success() { Ok(Exit::SUCCESS) } else { print_help(command) }
 }
 
-/// The same text without man(1).
 fn print_help(command: &clap::Command) -> Result<Exit, Failure> {
     print(command.clone().render_long_help().to_string().as_bytes())
 }
 
-/// One page. The synopsis and the examples are set here: clap_mangen leaves the values of options out of the synopsis, and
-/// would fill the lines of examples like those of any text.
+/// Renders one page. The synopsis and the examples are written here: clap_mangen omits option values in the synopsis,
+/// and would reflow the lines of examples.
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
-    // clap_mangen leaves out the only help of an option that short help does not list.
+    // clap_mangen omits an option's help if short help does not list the option.
     let command =
         &command.clone().mut_args(|argument| match argument.get_long_help().or(argument.get_help()).cloned() {
             Some(help) => argument.long_help(help),
@@ -106,7 +104,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The command with all its options and arguments, one a line of the source.
+/// The command with all its options and arguments, one per source line.
 fn synopsis(command: &clap::Command) -> String {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let mut lines = vec![format!("\\fB{}\\fR", roff(name))];
@@ -117,7 +115,7 @@ fn synopsis(command: &clap::Command) -> String {
         let word = "\\fICOMMAND\\fR";
         lines.push(if command.is_subcommand_required_set() { word.to_owned() } else { format!("[{word}]") });
     }
-    // A line that begins with a dot or an apostrophe is a request; none does.
+    // Lines must not begin with a dot or an apostrophe, which would make them requests; none does.
     lines.join("\n")
 }
 
@@ -136,7 +134,7 @@ fn option(argument: &Arg) -> String {
 fn positional(argument: &Arg) -> String {
     let repeats = argument.get_num_args().is_some_and(|range| range.max_values() > 1);
     let text = format!("{}{}", value(argument), if repeats { "..." } else { "" });
-    // The program's own options begin where `--` stands.
+    // The program's own options begin after `--`.
     let text = if argument.is_trailing_var_arg_set() { format!("[\\fB\\-\\-\\fR] {text}") } else { text };
     if argument.is_required_set() { text } else { format!("[{text}]") }
 }
@@ -146,7 +144,7 @@ fn value(argument: &Arg) -> String {
     format!("\\fI{}\\fR", roff(name))
 }
 
-/// Text without what troff would take for a request or an escape.
+/// Escapes text that troff would interpret.
 fn roff(text: &str) -> String {
     let lines: Vec<String> = text
         .lines()

@@ -1,4 +1,4 @@
-//! Files that are written for other programs: whole or not at all, and never over something else by mistake.
+//! Exported files: written whole or not at all, and never over unrelated files.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use ccsd_daemon::destination::{self, Contents, DestinationError};
 
 use crate::exit::Failure;
 
-/// How the formats begin that ccsd exports to, and what else is in their first bytes, without regard to case. `folded` has
-/// nothing of the kind: see [`is_ours`].
+/// First bytes of the export formats, and text that must also be near the start, ignoring case. `folded` has no such
+/// mark: see [`is_ours`].
 const FORMATS: [(&[u8], &[u8]); 10] = [
-    // gzip of no named file, of no time, by no known system.
+    // A gzip header without file name and time, from an unknown system.
     (b"\x1f\x8b\x08\0\0\0\0\0\0\xff", b""),
     (b"<!doctype html>", b"ccsd"),
     (b"<?xml", b"<!doctype svg"),
@@ -22,14 +22,14 @@ const FORMATS: [(&[u8], &[u8]); 10] = [
     (b"# ccsd ", b"samples received"),
 ];
 
-/// What of an existing file may be overwritten without `--force`.
+/// Contents that may be overwritten without `--force`.
 const EXPORTS: Contents = Contents { known: is_ours, unlike: "nothing that ccsd exports", remedy: ", or --force" };
 
-/// Writes `bytes` to a path, through a file beside it that takes its place when it is whole: a full disk leaves what was there.
+/// Writes `bytes` through a temporary file that replaces `path` once complete: a full disk leaves the old file.
 ///
 /// # Errors
-/// A file that is nothing that ccsd exports is left alone unless `force` says otherwise; so are files and links of other
-/// users, and directories. Devices and FIFOs are written to.
+/// Unless `force`, a file that is not an export of ccsd is left alone; so are files and links of other users, and
+/// directories. Devices and FIFOs are written.
 pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
     destination::write(path, bytes, (!force).then_some(EXPORTS)).map_err(|error| match error {
         DestinationError::Write { .. } => Failure::at_run_time(error),
@@ -37,7 +37,7 @@ pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
     })
 }
 
-/// Whether a file is what ccsd exports, by its beginning.
+/// Whether the first bytes are those of an export of ccsd.
 fn is_ours(start: &[u8]) -> bool {
     let start = start.to_ascii_lowercase();
     let has = |part: &[u8]| part.is_empty() || start.windows(part.len()).any(|it| it == part);
@@ -87,7 +87,7 @@ mod tests {
             write(&path, b"new", true).unwrap();
             assert_eq!(fs::read(&path).unwrap(), b"new");
         }
-        // Nothing is left beside it.
+        // No temporary file is left.
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
         let link = dir.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();

@@ -1,4 +1,4 @@
-//! The processes that are named on the command line, by their numbers or by their names.
+//! Processes named on the command line by number or name.
 
 use anyhow::anyhow;
 use ccsd_collector::procfs::{Named, command_line, named, owner_name};
@@ -10,15 +10,15 @@ use crate::format::shell_word;
 use crate::table::cut;
 use crate::warn;
 
-/// Processes that are listed at most, and columns of a line.
+/// Maximum processes listed, and columns of a line.
 const LISTED: usize = 20;
 const WIDTH: usize = 100;
 
-/// The processes that are meant, each once. A name means the processes of that name that this user may look at, and with
-/// `any` all; there must be one.
+/// Resolves processes, each once. A name must match exactly one process that this user may look at, or at least one
+/// with `any`, which takes them all.
 ///
 /// # Errors
-/// That no process has such a name, or which processes have.
+/// That no process has the name, or which processes have it.
 pub fn find(wanted: &[ProcessName], any: bool) -> Result<Vec<u32>, Failure> {
     let mut pids = Vec::with_capacity(wanted.len());
     for process in wanted {
@@ -63,7 +63,7 @@ fn by_name(name: &str, any: bool) -> Result<u32, Failure> {
     }
 }
 
-/// Processes with their users and command lines, a line each.
+/// One line for each process, with user and command line.
 fn list(processes: &[Named]) -> String {
     let line = |process: &Named| {
         let words: Vec<String> = command_line(process.pid).iter().map(|word| shell_word(&sanitise(word))).collect();

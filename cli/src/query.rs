@@ -1,4 +1,4 @@
-//! What of a profile is asked for: the options that `report`, `export` and `diff` share.
+//! The query options shared by `report`, `export` and `diff`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::exit::Failure;
 use crate::format::shell_word;
 use crate::suggest;
 
-/// The option that leaves out what no sample stands for.
+/// The option that excludes `[not sampled]`.
 const OF_SAMPLED: &str = "--of-sampled";
 
-/// Largest file of patterns that is read; the library takes no more either.
+/// Maximum size of a file of patterns, as in the library.
 const SPECIFICATION_BYTES: u64 = 1 << 20;
 
 /// Which part of a profile, and by what.
@@ -77,18 +77,15 @@ pub struct QueryArgs {
 }
 
 impl QueryArgs {
-    /// Whether they say which functions are shown, and do not leave it to the view.
+    /// Whether the options choose the functions that are shown, instead of the view.
     pub fn chooses_functions(&self) -> bool {
         !self.only.is_empty() || self.spec.is_some() || self.preset.is_some()
     }
 }
 
-/// Names of presets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PresetName {
-    /// Functions of libraries and the kernel.
     Libraries,
-    /// `main` and the functions that it calls.
     Phases,
 }
 
@@ -110,7 +107,7 @@ fn column() -> impl clap::builder::TypedValueParser<Value = Column> {
     PossibleValuesParser::new(Column::ALL.map(value)).try_map(|text| text.parse::<Column>())
 }
 
-/// Reads a share in percent.
+/// Parses a share in percent.
 pub fn percentage(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
     let plain = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -118,7 +115,7 @@ pub fn percentage(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "not a share: give percent from 0 to 100, as in 0.5".to_owned())
 }
 
-/// The metric by which weights are shown.
+/// The metric of the shown weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Safe to print.
@@ -126,31 +123,31 @@ pub struct Metric {
     pub unit: Unit,
 }
 
-/// A profile as it is asked for.
+/// A profile after a query.
 pub struct QueryResult {
-    /// The profile: with other cost centres where `--by` or `--min` ask for them.
+    /// The profile; `--by` and `--min` change its cost centres.
     pub profile: Profile,
     pub selection: Selection,
     pub metric: Metric,
     pub question: Question,
-    /// What stands for all that is below `--min`.
+    /// The cost centre that stands for all below `--min`.
     pub other: Option<CostCentreId>,
 }
 
-/// What was asked, as it is printed with every answer.
+/// The query, printed with every answer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Question {
     pub selection: Vec<String>,
     pub by: &'static str,
-    /// Below which share, in percent, cost centres are one.
+    /// Share in percent below which cost centres were merged.
     pub min_percent: Option<f64>,
     pub below_min: usize,
-    /// What is selected, and of what. Shares are of `weight`.
+    /// Weight of the selection; shares refer to it.
     pub selected: Total,
 }
 
 impl Question {
-    /// In words, if anything special was asked.
+    /// In words, unless it is the default.
     pub fn text(&self) -> Option<String> {
         let mut parts = self.selection.clone();
         if self.by != By::Function.name() {
@@ -165,10 +162,10 @@ impl Question {
     }
 }
 
-/// What is asked of a profile.
+/// Applies a query to a profile.
 ///
 /// # Errors
-/// What the profile does not have is a bad request, and so is a wrong specification.
+/// Patterns or metrics that the profile does not have, and wrong specifications, are bad requests.
 pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failure> {
     profile.set_full_names(args.full_names);
     let (index, metric) = metric(&profile, args.metric.as_deref())?;
@@ -203,7 +200,7 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failur
     if args.by == By::Function && question.min_percent.is_none() {
         return Ok(QueryResult { profile, selection, metric, question, other: None });
     }
-    // Functions are selected before they are no more.
+    // Functions are selected before regrouping replaces them.
     let whole = filter.is_empty() && !args.of_sampled;
     let mut profile = if whole { profile } else { profile.selected(&selection) };
     if args.by != By::Function {
@@ -218,7 +215,7 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failur
     Ok(QueryResult { profile, selection: Selection::all().metric(index), metric, question, other })
 }
 
-/// The selection, or what may have been meant instead of a pattern that nothing matches.
+/// Compiles the selection; suggests alternatives for a pattern without matches.
 fn select(filter: &Filter, profile: &Profile) -> Result<Selection, Failure> {
     filter.select(profile).map_err(|error| {
         let unmatched = match &error {
@@ -230,7 +227,7 @@ fn select(filter: &Filter, profile: &Profile) -> Result<Selection, Failure> {
     })
 }
 
-/// What is asked, as options, whatever profile it is asked of; empty if nothing.
+/// The query as options, independent of the profile; empty for the default.
 pub fn words_of(args: &QueryArgs) -> String {
     let lists = [("--only", &args.only), ("--hide", &args.hide), ("--focus", &args.focus), ("--ignore", &args.ignore)];
     let mut words: Vec<String> = lists.iter().flat_map(|(option, patterns)| options(option, patterns)).collect();
@@ -251,7 +248,7 @@ fn options(option: &str, patterns: &[Pattern]) -> Vec<String> {
     patterns.iter().map(|pattern| format!("{option} {}", shell_word(&sanitise(pattern.text())))).collect()
 }
 
-/// A filter as the options that make it.
+/// The options equivalent to a filter.
 fn words(filter: &Filter) -> Vec<String> {
     let lists =
         [("--only", &filter.only), ("--hide", &filter.hide), ("--focus", &filter.focus), ("--ignore", &filter.ignore)];
@@ -274,10 +271,10 @@ fn specification(path: &Path) -> anyhow::Result<String> {
     Ok(fs::read_to_string(path)?)
 }
 
-/// The metric of this name, or the first.
+/// The metric with this name, or the first.
 ///
 /// # Errors
-/// That there is none.
+/// If there is no such metric.
 pub fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, Metric), Failure> {
     let metrics = &profile.session().metrics;
     let position = match name {

@@ -142,9 +142,6 @@ pub fn load(
 }
 
 /// The same with the weights of one metric in at most `most` columns, whose times are from the first interval on.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_columns(
     watch: &str,
     args: &StoredArgs,

@@ -1,10 +1,10 @@
-//! Authorisation: who may do what.
+//! Authorisation: which user may do what.
 //!
-//! Root, the daemon's own user and the members of group `ccsd` may do everything. Others may profile what they could trace
-//! themselves: processes whose user and group ids all are theirs, that are dumpable, and that hold no capability (see
-//! [`Owner`]); and they see their own sessions alone.
+//! Root, the daemon's own user and the members of group `ccsd` may do everything. Other users may profile processes
+//! that they could trace themselves: all user and group ids are theirs, the process is dumpable and holds no capability
+//! (see [`Owner`]). They see only their own sessions.
 //!
-//! The kernel gives the credentials of the peer as of the moment of connecting.
+//! The kernel reports the credentials that the peer had when it connected.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -22,49 +22,49 @@ use crate::protocol::message::{Refusal, RefusalKind};
 /// The group whose members may do everything.
 pub const GROUP: &str = "ccsd";
 
-/// A user as far as the daemon is concerned.
+/// A user, and what that user may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authority {
     /// User id.
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Whether everything is permitted.
+    /// Whether the user may do everything.
     pub trusted: bool,
 }
 
 /// The peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its authority.
+    /// The user.
     pub authority: Authority,
-    /// The process that connected, in the daemon's PID namespace; 0 if it is in none that the daemon can see.
+    /// Process that connected, in the daemon's PID namespace; 0 if the daemon cannot see it.
     pub pid: u32,
 }
 
 impl Authority {
-    /// The daemon's own.
+    /// The daemon's own authority.
     #[must_use]
     pub fn own() -> Authority {
         Authority { uid: geteuid().as_raw(), gid: nix::unistd::getegid().as_raw(), trusted: true }
     }
 
-    /// Whether a session of `owner` exists for this user.
+    /// Whether this user may see sessions of `owner`.
     #[must_use]
     pub fn may_see(&self, owner: &Authority) -> bool {
         self.trusted || self.uid == owner.uid
     }
 
-    /// Whose processes alone this user may profile; `None` for everybody's.
+    /// The only user whose processes this user may profile; `None` for all users.
     #[must_use]
     pub fn owner(&self) -> Option<Owner> {
         (!self.trusted).then_some(Owner { uid: self.uid, gid: self.gid })
     }
 
-    /// Whether this user may look at a process, and when that process began, in clock ticks since boot.
+    /// Checks that this user may look at a process. Returns when the process began, in clock ticks since boot.
     ///
     /// # Errors
-    /// [`Refusal`]: there is no such process, or it is not for this user.
+    /// [`Refusal`] if the process does not exist or this user may not look at it.
     pub fn check(&self, pid: u32) -> Result<u64, Refusal> {
         let gone = || Refusal::from(ccsd_collector::Error::NoSuchProcess(pid));
         let began = procfs::stat(pid).map_err(|_| gone())?.start_time;
@@ -87,7 +87,7 @@ impl Authority {
     }
 }
 
-/// What the kernel says of who has made a connection.
+/// Credentials of a peer as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// User id.
@@ -99,26 +99,26 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Credentials of the peer that connected.
+    /// Reads the credentials of a connected peer.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the kernel does not report them.
     pub fn of(stream: &UnixStream) -> io::Result<Credentials> {
         let credentials = getsockopt(stream, PeerCredentials)?;
         let pid = u32::try_from(credentials.pid()).unwrap_or(0);
         Ok(Credentials { uid: credentials.uid(), gid: credentials.gid(), pid })
     }
 
-    /// Whether the user id alone says that everything is permitted.
+    /// Whether the user id alone grants everything.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == geteuid().as_raw()
     }
 
-    /// What whoever has made this connection may do. That may wait for [`Members`].
+    /// Determines what the peer may do. May wait for [`Members`].
     ///
     /// # Errors
-    /// [`Unknown`]; or if the kernel does not say which groups it is in.
+    /// [`Unknown`], or if the kernel does not report the peer's groups.
     pub fn peer(&self, stream: &UnixStream, members: &Members) -> Result<Peer, Unknown> {
         let Credentials { uid, gid, pid } = *self;
         let trusted = self.is_trusted()
@@ -130,35 +130,35 @@ impl Credentials {
     }
 }
 
-/// The members of the group cannot be looked up.
+/// The group could not be looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it cannot be found out at the moment which group {GROUP} is; try again later")]
 pub struct Unknown;
 
-/// How long a connection waits for that, where it has been found out before and where it has not.
+/// How long a connection waits for a lookup, if an earlier answer exists and if not.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const FIRST_LOOK: Duration = Duration::from_secs(5);
-/// How long what was found out holds.
+/// How long an answer stays valid.
 const HOLDS: Duration = Duration::from_secs(1);
 
-/// Which group has the members: asked of the machine's directory of groups, which may be a slow server's, or one that does
-/// not answer. It is asked by a thread of its own, one at a time, and connections wait for it no longer than they must.
+/// Looks up the id of group `ccsd` in the machine's user database, which may be a slow or unresponsive server. At most
+/// one thread of its own does the lookup; connections wait for a bounded time.
 #[derive(Clone, Default)]
 pub struct Members(Arc<(Mutex<GroupCache>, Condvar)>);
 
 /// Cached lookup of the group.
 #[derive(Default)]
 struct GroupCache {
-    /// Its number, if there is such a group, and when that was so.
+    /// The id, if the group exists, and when it was looked up.
     known: Option<(Option<u32>, Instant)>,
     asking: bool,
 }
 
 impl Members {
-    /// The number of the group, if there is one. Where the directory does not answer, what it said before.
+    /// The id of the group, if the group exists. Falls back to the last answer if the database does not respond.
     ///
     /// # Errors
-    /// [`Unknown`] if it has never said anything.
+    /// [`Unknown`] if there is no earlier answer.
     pub fn group(&self) -> Result<Option<u32>, Unknown> {
         self.group_by(|| Group::from_name(GROUP).map(|group| group.map(|group| group.gid.as_raw())).ok(), FIRST_LOOK)
     }
@@ -183,7 +183,7 @@ impl Members {
                 let (asked, answered) = &*this.0;
                 let mut state = asked.lock().unwrap_or_else(PoisonError::into_inner);
                 state.asking = false;
-                // A failed lookup changes nothing.
+                // A failed lookup keeps the earlier answer.
                 state.known = answer.map(|group| (group, Instant::now())).or(state.known);
                 answered.notify_all();
             };
@@ -196,13 +196,14 @@ impl Members {
     }
 }
 
-/// The supplementary groups of whoever has made this connection.
+/// Reads the supplementary groups of a connected peer.
 fn groups_of(stream: &UnixStream) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 32];
     loop {
         let mut bytes = libc::socklen_t::try_from(groups.len() * size_of::<u32>()).map_err(io::Error::other)?;
-        // SAFETY: the kernel writes at most `bytes` bytes of u32 values to `groups`, which has so many, and to `bytes` how
-        // many they were or, with ERANGE, would be; both outlive the call. nix does not know this option.
+        // SAFETY: the kernel writes at most `bytes` bytes of u32 values to `groups`, which has room for them, and
+        // writes to `bytes` the size used or, with ERANGE, the size needed; both outlive the call. nix does not know
+        // this option.
         let result = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),
@@ -225,7 +226,7 @@ fn groups_of(stream: &UnixStream) -> io::Result<Vec<u32>> {
     }
 }
 
-/// A user's name for messages, or else his number.
+/// The name of a user for messages, or the user id if there is none.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     match User::from_uid(uid.into()) {
@@ -262,12 +263,12 @@ mod tests {
         let members = Members::default();
         let (let_go, silent) = std::sync::mpsc::channel::<()>();
         let nothing = Duration::from_millis(1);
-        // Nothing is known, and nobody answers; nor is there more than one who asks.
+        // No answer yet: lookups fail at once, and only one thread asks.
         assert_eq!(members.group_by(move || silent.recv().ok().and(None), nothing), Err(Unknown));
         assert_eq!(members.group_by(|| unreachable!(), nothing), Err(Unknown));
         drop(let_go);
         while members.0.0.lock().unwrap().asking {}
-        // A directory that fails is asked again, and what it says is remembered.
+        // A failed lookup is repeated; a successful one is cached.
         assert_eq!(members.group_by(|| Some(Some(7)), Duration::from_secs(60)), Ok(Some(7)));
         assert_eq!(members.group_by(|| unreachable!(), nothing), Ok(Some(7)));
         if let Some((_, when)) = &mut members.0.0.lock().unwrap().known {

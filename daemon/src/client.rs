@@ -1,4 +1,4 @@
-//! The other end: what the command line says to a daemon.
+//! The client side of the protocol.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -18,39 +18,39 @@ use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Req
 use crate::protocol::{in_time::InTime, parse, send};
 use crate::watch::WatchStatus;
 
-/// How long a daemon may take to greet. One that is stopped or hangs must not hold up what can be done without it.
+/// Time allowed for the daemon's greeting. A stopped or hanging daemon must not delay what works without it.
 const GREETING_TIME: Duration = Duration::from_secs(2);
-/// How long it may take to answer. Attaching to ten thousand threads takes seconds.
+/// Time allowed for an answer. Attaching to ten thousand threads takes seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// The user of the service (`systemd/ccsd.service`).
 const SERVICE_USER: &str = "ccsd";
 
-/// Why a daemon did not do what it was asked for.
+/// Why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ClientError {
-    /// There is none.
+    /// There is no daemon.
     #[error("no daemon at {}", .0.display())]
     None(PathBuf),
-    /// Its socket is not for this user.
+    /// This user may not open the socket.
     #[error("not permitted to use the daemon at {}: that takes root or membership in group ccsd", .0.display())]
     NotPermitted(PathBuf),
-    /// Another user listens there, who could answer anything and would see the requests.
+    /// Another user serves the socket, who could answer anything and would see the requests.
     #[error(
         "the socket {} is served by {}, who is neither you, nor root, nor the service's user {SERVICE_USER}: not asked; \
          name another socket with --socket, or do without a daemon (--no-daemon)",
         path.display(), user_name(*.owner)
     )]
     Stranger {
-        /// Where.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of the server.
         owner: u32,
     },
     /// The daemon does not answer in time.
     #[error("the daemon at {} does not answer", .0.display())]
     NoAnswer(PathBuf),
-    /// The connection was closed.
+    /// The daemon closed the connection.
     #[error("the daemon at {} went away", .0.display())]
     Gone(PathBuf),
     /// The daemon refused.
@@ -59,19 +59,13 @@ pub enum ClientError {
     /// The daemon broke the protocol.
     #[error("the daemon at {} says what makes no sense: {what}", path.display())]
     Nonsense {
-        /// Where.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The violation.
         what: String,
     },
-    /// The connection failed otherwise.
+    /// Another error of the connection.
     #[error("cannot talk to the daemon at {}: {source}", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// A connection to a daemon.
@@ -84,11 +78,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon at `path`, named by the user or found: one of the own user, of root or of the service's user, as
-    /// the kernel says who listens. What others serve is told nothing.
+    /// Connects to the daemon at `path`. The server must run as this user, root or the service's user, as the kernel
+    /// reports it; any other server is sent nothing.
     ///
     /// # Errors
-    /// All of [`ClientError`]; where there is no socket, at once.
+    /// All of [`ClientError`]; returns at once if there is no socket.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         let failed = |source: io::Error| match source.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
@@ -135,16 +129,13 @@ impl Client {
         Ok(())
     }
 
-    /// Where the daemon is.
+    /// Path of the daemon's socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a session.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// Starts a session and returns its number.
     pub fn start(&mut self, request: &Request) -> Result<u32, ClientError> {
         match self.ask(request)? {
             Reply::Started { session } => Ok(session),
@@ -152,10 +143,7 @@ impl Client {
         }
     }
 
-    /// Asks for something that is done or not.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// Sends a request whose only answer is success or failure.
     pub fn order(&mut self, request: &Request) -> Result<(), ClientError> {
         match self.ask(request)? {
             Reply::Done => Ok(()),
@@ -163,10 +151,7 @@ impl Client {
         }
     }
 
-    /// The sessions that one may see, in order of their numbers.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// The sessions visible to this user, ordered by number.
     pub fn list(&mut self) -> Result<Vec<SessionSummary>, ClientError> {
         let mut all = Vec::new();
         let mut reply = self.ask(&Request::List)?;
@@ -184,10 +169,7 @@ impl Client {
         }
     }
 
-    /// What the watches of the service are doing, and where their profiles are kept, if it says so.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// State of the service's watches, and the directory of their profiles if the service reports it.
     pub fn watches(&mut self) -> Result<(Vec<WatchStatus>, Option<PathBuf>), ClientError> {
         let mut all = Vec::new();
         let mut reply = self.ask(&Request::Watches)?;
@@ -205,10 +187,7 @@ impl Client {
         }
     }
 
-    /// The metrics of the service, in the text format of Prometheus.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// The service's metrics in the Prometheus text format.
     pub fn metrics(&mut self) -> Result<String, ClientError> {
         let mut all = String::new();
         let mut reply = self.ask(&Request::Metrics)?;
@@ -226,10 +205,7 @@ impl Client {
         }
     }
 
-    /// The stacks of all threads of a process, now.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// Takes the stacks of all threads of a process.
     pub fn dump(&mut self, pid: u32) -> Result<Dump, ClientError> {
         let mut all = String::new();
         let mut reply = self.ask(&Request::Dump { pid })?;
@@ -248,10 +224,7 @@ impl Client {
         serde_json::from_str(&all).map_err(|error| self.nonsense(format!("a dump is not understood: {error}")))
     }
 
-    /// The profile of a session so far and, with `follow`, what comes.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// Streams the profile of a session so far and, with `follow`, its updates.
     pub fn subscribe(mut self, session: u32, follow: bool) -> Result<ProfileStream, ClientError> {
         match self.ask(&Request::Subscribe { session, follow })? {
             Reply::Stream => ProfileStream::begin(self),
@@ -304,13 +277,13 @@ impl Client {
     }
 }
 
-/// Whether a daemon of this user is believed. systemd, which is root, listens for the service.
+/// Whether a server that runs as this user is trusted. For the service, systemd listens as root.
 fn may_serve(uid: u32) -> bool {
     let service = || User::from_name(SERVICE_USER).ok().flatten();
     uid == 0 || uid == geteuid().as_raw() || service().is_some_and(|user| user.uid.as_raw() == uid)
 }
 
-/// Connects, and waits no longer than for a greeting where the daemon has more connections to accept than it does.
+/// Connects. The timeout holds also if the daemon's accept queue is full.
 fn open(path: &Path) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let seconds = i64::try_from(GREETING_TIME.as_secs()).unwrap_or(1);
@@ -319,23 +292,23 @@ fn open(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// What a stream brings.
+/// An event of a profile stream.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// The stream began anew: what came before is to be forgotten. The session is as it was.
+    /// The stream starts again: discard everything received before. The session is the same.
     Restart,
-    /// What came since.
+    /// Charges and definitions since the last event.
     Update(Box<Update>),
-    /// There will be nothing more: why the session has ended, `None` if it goes on.
+    /// The end of the stream, with the reason if the session has ended.
     End(Option<SessionEnd>),
 }
 
-/// A profile as it comes. The first update is everything up to now.
+/// A stream of updates. The first update holds everything up to now.
 #[derive(Debug)]
 pub struct ProfileStream {
     client: Client,
     decoder: Decoder<StreamBytes>,
-    /// The control message at which the decoder's bytes end.
+    /// The control message that follows the decoder's bytes.
     control: Receiver<Result<Reply, ClientError>>,
 }
 
@@ -355,13 +328,13 @@ impl ProfileStream {
         }
     }
 
-    /// The session.
+    /// The session of the stream.
     #[must_use]
     pub fn session(&self) -> &SessionInfo {
         self.decoder.session()
     }
 
-    /// What comes next. To be called until [`StreamEvent::End`] or an error.
+    /// Receives the next event. Call until [`StreamEvent::End`] or an error.
     ///
     /// # Errors
     /// [`ClientError::Gone`] if the daemon goes away, [`ClientError::Nonsense`].
@@ -369,7 +342,7 @@ impl ProfileStream {
         loop {
             match self.decoder.next_record() {
                 Ok(Some(Decoded::Update(update))) => return Ok(StreamEvent::Update(update)),
-                // Its accounting is that of the last update.
+                // Its accounting repeats that of the last update.
                 Ok(Some(Decoded::End(_))) => {}
                 Ok(None) => break,
                 Err(DecodeError::CutOff { .. } | DecodeError::Io(_)) => break,
@@ -394,7 +367,8 @@ impl ProfileStream {
         }
     }
 
-    /// Reads to the end: the profile, and why the session has ended, if it has. For streams without updates to come.
+    /// Reads the stream to its end. Returns the profile, and why the session ended, if it has. For streams without
+    /// `follow`.
     ///
     /// # Errors
     /// As [`ProfileStream::next_event`].
@@ -410,10 +384,10 @@ impl ProfileStream {
         }
     }
 
-    /// Applies an update of this stream.
+    /// Applies an update of this stream to `profile`.
     ///
     /// # Errors
-    /// [`ClientError::Nonsense`] if it does not fit.
+    /// [`ClientError::Nonsense`] if the update does not fit.
     pub fn apply(&self, profile: &mut Profile, update: &Update) -> Result<(), ClientError> {
         profile.apply(update).map_err(|error: UpdateError| self.client.nonsense(error.to_string()))
     }

@@ -1,17 +1,18 @@
-//! Output files: opened so that no other user can redirect the name to another file.
+//! Output files, opened so that no other user can redirect the path to another file.
 //!
-//! The directory may belong to a user who renames, links and swaps names while ccsd (perhaps as root) opens one. The path is
-//! therefore walked one component at a time on descriptors, and the checks are of the opened descriptors:
+//! The directory may belong to a user who renames, links and swaps names while ccsd (perhaps as root) opens the file.
+//! The path is therefore walked one component at a time on descriptors, and the checks are made on the opened
+//! descriptors:
 //!
-//! - A symbolic link is followed only if it and its directory are root's or the caller's own. Links of others are refused
-//!   wherever they are in the path.
-//! - An existing file has to be root's or the caller's own. One with several names (hard links) is refused unless only the
-//!   caller and root can make names in its directory.
-//! - A new file is made with `O_EXCL`; a name that exists is never opened with `O_CREAT`.
+//! - A symbolic link is followed only if the link and its directory belong to root or the caller. All other links are
+//!   refused, wherever they are in the path.
+//! - An existing file must belong to root or the caller. A file with several hard links is refused unless only the
+//!   caller and root can create names in its directory.
+//! - A new file is created with `O_EXCL`; `O_CREAT` is never used on a name that exists.
 //!
-//! A file is written in place ([`open`], for profiles that grow) or replaced when it is whole ([`replace`]). One that grows can
-//! be replaced by a shorter one of the same contents ([`OpenedFile::successor`]). Descriptors of the caller (`/dev/stdout`,
-//! `/dev/fd/3`) are appended to: the caller has opened them.
+//! A file is written in place ([`open`], for profiles that grow) or replaced when it is complete ([`replace`]). A
+//! growing file can be replaced by a shorter one with the same contents ([`OpenedFile::successor`]). Descriptors of the
+//! caller (`/dev/stdout`, `/dev/fd/3`) are appended to: the caller opened them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions, TryLockError};
@@ -30,54 +31,38 @@ use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, geteuid, unlinkat};
 
 use crate::authority::user_name;
 
-/// Links that one path may lead through, as in the kernel.
+/// Symbolic links followed in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 /// Attempts to open a name whose file changes meanwhile.
 const MAX_ATTEMPTS: usize = 8;
 /// Temporary names tried.
 const MAX_NAMES: u32 = 100;
-/// Bytes read to recognise a format.
+/// Bytes read from the start of a file to recognise its format.
 const START_BYTES: usize = 4096;
 
 /// Why a destination is refused or cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DestinationError {
     /// The file cannot be created or opened.
     #[error("cannot create {}: {source}", path.display())]
-    Open {
-        /// The path as the user named it.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// Writing failed; what was there before is untouched.
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The path as the user named it.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// The path is a directory, a FIFO, a socket or a disk.
     #[error("{} is {kind}, no regular file: not written to; choose another name with -o", path.display())]
-    NotAFile {
-        /// The path as the user named it.
-        path: PathBuf,
-        /// The type of the file.
-        kind: &'static str,
-    },
-    /// The file holds something that ccsd does not overwrite.
+    NotAFile { path: PathBuf, kind: &'static str },
+    /// The file holds contents that ccsd does not overwrite.
     #[error("{} exists and is {}: not overwritten; choose another name{}", path.display(), .contents.unlike, .contents.remedy)]
     Foreign {
-        /// The path as the user named it.
         path: PathBuf,
         /// The contents that may be overwritten.
         contents: Contents,
     },
-    /// The file belongs to another user, who could read what is written, or alter it.
+    /// The file belongs to another user, who could read or alter the output.
     #[error("{} belongs to {}: not written to; remove it, or choose another name with -o", path.display(), user_name(*.owner))]
     Stranger {
-        /// The path as the user named it.
         path: PathBuf,
         /// The owner's user id.
         owner: u32,
@@ -88,54 +73,44 @@ pub enum DestinationError {
         path.display(), link.display()
     )]
     Link {
-        /// The path as the user named it.
         path: PathBuf,
         /// The component.
         link: PathBuf,
         /// Why the link is not trusted.
         whose: String,
     },
-    /// The file has other names, and others may have made them.
+    /// The file has several hard links, and other users can create names in its directory.
     #[error(
         "{} is one of {names} names of the same file (hard links), in a directory where others may make some: not written to; \
          remove it, or choose another name with -o",
         path.display()
     )]
     Linked {
-        /// The path as the user named it.
         path: PathBuf,
         /// Number of hard links.
         names: u64,
     },
-    /// Another user replaces the file while it is opened or written.
+    /// Another user replaced the file while it was opened or written.
     #[error(
         "{} was replaced by somebody else while it was being opened or written; choose a directory that only you can change",
         path.display()
     )]
-    Changed {
-        /// The path as the user named it.
-        path: PathBuf,
-    },
-    /// A file that is being written cannot be replaced: its name means another file by now, or is not its only one.
+    Changed { path: PathBuf },
+    /// The name of a file being written now refers to another file, or the file has another owner or several hard
+    /// links.
     #[error("{} was moved or removed, has another owner, or other names (hard links)", path.display())]
-    Displaced {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Another ccsd is writing it.
+    Displaced { path: PathBuf },
+    /// Another ccsd is writing the file.
     #[error("{} is being written by another ccsd; choose another name with -o", path.display())]
-    Busy {
-        /// The path as the user named it.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
 }
 
-/// The contents of a file that may be overwritten.
+/// Describes the contents that may be overwritten.
 #[derive(Clone, Copy)]
 pub struct Contents {
-    /// Whether a file that begins with these bytes may be overwritten.
+    /// Whether a file that starts with these bytes may be overwritten.
     pub known: fn(&[u8]) -> bool,
-    /// How messages call a file that may not be overwritten.
+    /// How messages describe a file that may not be overwritten.
     pub unlike: &'static str,
     /// The remedy that messages suggest after "choose another name".
     pub remedy: &'static str,
@@ -151,27 +126,26 @@ impl std::fmt::Debug for Contents {
 #[derive(Debug)]
 pub struct OpenedFile {
     file: File,
-    /// Of a regular file that was opened by name, and locked; none of a device, or a descriptor of the caller.
+    /// Set for a regular file opened by name, which is locked; `None` for devices and descriptors of the caller.
     name: Option<Arc<Name>>,
 }
 
 impl OpenedFile {
-    /// The file, empty if it is a regular one.
+    /// The file; a regular file is empty.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether it is a regular file that was opened by name, and locked; else a device, or a descriptor of the caller.
+    /// Whether this is a regular file opened by name, and so locked; otherwise a device or a descriptor of the caller.
     pub fn is_named(&self) -> bool {
         self.name.is_some()
     }
 
-    /// Prepares a file that takes the place of this one under its name, locked and with its permissions. `None` of what has
-    /// no name.
+    /// Prepares a locked file with the same permissions that can replace this file. `None` if this file has no name.
     ///
     /// # Errors
-    /// [`DestinationError::Displaced`] if the file is not the caller's own, or not under its name alone: links would part.
-    /// [`DestinationError::Open`], [`DestinationError::Busy`].
+    /// [`DestinationError::Displaced`] if the file has another owner or several hard links, which a replacement would
+    /// separate; [`DestinationError::Open`], [`DestinationError::Busy`].
     pub fn successor(&self) -> Result<Option<Replacement>, DestinationError> {
         let Some(name) = &self.name else { return Ok(None) };
         let old = name.check_still(&self.file)?;
@@ -181,10 +155,10 @@ impl OpenedFile {
         Ok(Some(Replacement { of: Some(of), ..replacement }))
     }
 
-    /// Puts a successor in the place of this file.
+    /// Replaces this file with a successor.
     ///
     /// # Errors
-    /// As [`Replacement::commit`]; this file keeps its place then.
+    /// As [`Replacement::commit`]; this file then stays in place.
     pub fn give_way(&mut self, successor: Replacement) -> Result<(), DestinationError> {
         let file = successor.file.try_clone();
         let file = file.map_err(|source| DestinationError::Open { path: successor.path.clone(), source })?;
@@ -194,10 +168,10 @@ impl OpenedFile {
     }
 }
 
-/// Opens a file to be written in place, and truncates it if `contents` allows its old contents to be overwritten.
+/// Opens a file for writing in place, and truncates it if `contents` allows its old contents to be overwritten.
 ///
 /// # Errors
-/// All of [`DestinationError`] but `Write` and `Displaced`.
+/// All of [`DestinationError`] except `Write` and `Displaced`.
 pub fn open(path: &Path, contents: Contents) -> Result<OpenedFile, DestinationError> {
     let name = match resolve(path)? {
         ResolvedPath::Descriptor(file) => return Ok(OpenedFile { file, name: None }),
@@ -227,11 +201,11 @@ pub fn open(path: &Path, contents: Contents) -> Result<OpenedFile, DestinationEr
     Err(DestinationError::Changed { path: name.path })
 }
 
-/// Creates a temporary file that replaces the file at a path on [`Replacement::commit`]. Without `contents` any regular file may
-/// be replaced. Devices, FIFOs and descriptors of the caller are written to directly.
+/// Creates a temporary file that replaces `path` on [`Replacement::commit`]. Without `contents`, any regular file may
+/// be replaced. Devices, FIFOs and descriptors of the caller are written directly.
 ///
 /// # Errors
-/// All of [`DestinationError`] but `Write` and `Displaced`.
+/// All of [`DestinationError`] except `Write` and `Displaced`.
 pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, DestinationError> {
     let name = match resolve(path)? {
         ResolvedPath::Descriptor(file) => return Ok(Replacement::none(file, path)),
@@ -242,15 +216,15 @@ pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, D
         let file = name.open_existing(meta)?.ok_or_else(|| DestinationError::Changed { path: path.to_owned() })?;
         return Ok(Replacement::none(file, path));
     }
-    // Permissions are kept only from a file of the caller or root.
+    // Permissions are copied only from a file of the caller or root.
     let kept = existing.filter(|meta| is_trusted(meta.uid()));
     Replacement::beside(&Arc::new(name), kept)
 }
 
-/// Replaces the file at a path by one with these contents.
+/// Replaces the file at `path` with `bytes`.
 ///
 /// # Errors
-/// All of [`DestinationError`] but `Displaced`.
+/// All of [`DestinationError`] except `Displaced`.
 pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<(), DestinationError> {
     let replacement = replace(path, contents)?;
     let written = (&replacement.file).write_all(bytes);
@@ -258,25 +232,22 @@ pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<()
     replacement.commit()
 }
 
-/// How a file is going to be written.
+/// How a file will be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By [`open`].
+    /// With [`open`].
     InPlace,
-    /// By [`replace`].
+    /// With [`replace`].
     Replaced,
 }
 
-/// Checks in advance whether a path may be written to. Where the `way` is given, also checks the permission that it takes: of
-/// the file, or to make names in its directory.
-///
-/// # Errors
-/// As [`open`].
+/// Checks in advance whether a path may be written. With `way`, also checks the permission that it needs: on the file,
+/// or on its directory.
 pub fn check(path: &Path, contents: Contents, way: Option<Way>) -> Result<(), DestinationError> {
     let ResolvedPath::Name(name) = resolve(path)? else { return Ok(()) };
     let existing = name.check(Some(contents), false)?;
     let Some(way) = way else { return Ok(()) };
-    // Devices are written to as they are.
+    // Devices are written directly.
     let is_written = existing.is_some_and(|meta| way == Way::InPlace || !meta.is_file());
     let access = if is_written {
         let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;
@@ -287,14 +258,14 @@ pub fn check(path: &Path, contents: Contents, way: Option<Way>) -> Result<(), De
     access.map_err(|error| name.failed(error.into()))
 }
 
-/// A temporary file that replaces another on [`Replacement::commit`]. Removed when dropped before that.
+/// A temporary file that replaces another on [`Replacement::commit`], and is removed when dropped before.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
     path: PathBuf,
-    /// The temporary file; `None` for a device, FIFO or descriptor, which is written to directly.
+    /// The temporary file; `None` for a device, FIFO or descriptor, which is written directly.
     pending: Option<Pending>,
-    /// The file that has to have its name until then, with the same contents, if it is a successor.
+    /// For a successor: the file that must still have its name, unchanged, at the commit.
     of: Option<File>,
 }
 
@@ -306,14 +277,14 @@ struct Pending {
 }
 
 impl Replacement {
-    /// A file that is written in place.
+    /// Writes `file` directly.
     fn none(file: File, path: &Path) -> Replacement {
         Replacement { file, path: path.to_owned(), pending: None, of: None }
     }
 
-    /// A new file beside a name, with the permissions of an old one.
+    /// Creates a new file in the same directory, with the permissions of `old`.
     fn beside(name: &Arc<Name>, old: Option<Metadata>) -> Result<Replacement, DestinationError> {
-        // The new file must stay private until it has the group of the old one: an open descriptor stays readable.
+        // The new file stays private until it has the group of the old one: an open descriptor stays readable.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let (temporary, file) = name.create_beside(mode).map_err(|source| name.failed(source))?;
         let pending = Pending { place: Arc::clone(name), temporary, done: false };
@@ -324,7 +295,8 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Prepares another file that takes this one's place, of the same contents. `None` of what is written to as it is.
+    /// Prepares another temporary file with the same contents to take this one's place. `None` for files written
+    /// directly.
     ///
     /// # Errors
     /// [`DestinationError::Open`].
@@ -353,7 +325,7 @@ impl Replacement {
         let (directory, to) = (&pending.place.directory, pending.place.name.as_os_str());
         let failed = |error: io::Error| DestinationError::Write { path: self.path.clone(), source: error };
         if pending.place.existing()?.is_some() {
-            // Its contents are on disk before those of the old one are gone: what a power failure leaves is one of the two.
+            // The new contents reach the disk before the old ones are lost: a power failure leaves one of the two.
             self.file.sync_data().map_err(failed)?;
         }
         if let Some(old) = &self.of {
@@ -361,7 +333,7 @@ impl Replacement {
         }
         renameat(directory, pending.temporary.as_os_str(), directory, to).map_err(|error| failed(error.into()))?;
         pending.done = true;
-        // Another user who may rename in this directory could have replaced the temporary file.
+        // Another user with write permission on this directory could have replaced the temporary file.
         let now = fstatat(directory, to, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(|error| failed(error.into()))?;
         let own = self.file.metadata().map_err(failed)?;
         if (now.st_dev, now.st_ino) == (own.dev(), own.ino()) {
@@ -371,11 +343,11 @@ impl Replacement {
         }
     }
 
-    /// Gives the file the mode and, where possible, the group of the one that it replaces.
+    /// Copies the mode and, where possible, the group of the replaced file.
     fn keep_permissions(&self, old: &Metadata) -> io::Result<()> {
         let mut mode = old.mode() & 0o777;
         if self.file.metadata()?.gid() != old.gid() && fchown(&self.file, None, Some(old.gid())).is_err() {
-            // The new file has another group, which gets none of the old group's permissions.
+            // The new file has another group, which must not get the old group's permissions.
             mode &= !0o070;
         }
         self.file.set_permissions(Permissions::from_mode(mode))
@@ -397,7 +369,7 @@ fn is_trusted(uid: u32) -> bool {
 
 /// The result of resolving a path.
 enum ResolvedPath {
-    /// A name in a directory. There may be no such file.
+    /// A name in a directory, whose file may not exist.
     Name(Name),
     /// A descriptor of a process of the caller.
     Descriptor(File),
@@ -408,7 +380,7 @@ enum ResolvedPath {
 struct Name {
     directory: OwnedFd,
     name: OsString,
-    /// As the user has named it.
+    /// As the user named it.
     path: PathBuf,
 }
 
@@ -417,7 +389,7 @@ impl Name {
         DestinationError::Open { path: self.path.clone(), source }
     }
 
-    /// Looks at the file of this name without opening it: opening a device may have effects.
+    /// Looks at the file without opening it: opening a device may have effects.
     fn existing(&self) -> Result<Option<Metadata>, DestinationError> {
         match look(&self.directory, &self.name) {
             Err(Errno::ENOENT) => Ok(None),
@@ -428,7 +400,7 @@ impl Name {
         }
     }
 
-    /// That a file of the caller still has this name, and no other.
+    /// Checks that a file of the caller has this name and no other.
     fn check_still(&self, file: &File) -> Result<Metadata, DestinationError> {
         let meta = file.metadata().map_err(|source| self.failed(source))?;
         let is_here = self.existing()?.is_some_and(|found| is_same(file, &found));
@@ -439,7 +411,7 @@ impl Name {
         }
     }
 
-    /// Checks type, owner and hard links of a file to be written in place, or `replaced`.
+    /// Checks type, owner and hard links of a file that will be written in place, or `replaced`.
     fn admit(&self, meta: &Metadata, replaced: bool) -> Result<(), DestinationError> {
         let path = || self.path.clone();
         let kind = meta.file_type();
@@ -465,8 +437,8 @@ impl Name {
         Ok(())
     }
 
-    /// Checks the file of this name, if there is one, before it is written in place or `replaced`. Without `contents` any regular
-    /// file may be replaced: that does nothing to the file itself.
+    /// Checks the file, if it exists, before it is written in place or `replaced`. Without `contents`, any regular file
+    /// may be replaced: replacing does nothing to the file itself.
     fn check(&self, contents: Option<Contents>, replaced: bool) -> Result<Option<Metadata>, DestinationError> {
         for _ in 0..MAX_ATTEMPTS {
             let Some(meta) = self.existing()? else { return Ok(None) };
@@ -480,7 +452,7 @@ impl Name {
             let file = match openat(&self.directory, self.name.as_os_str(), flags, Mode::empty()) {
                 Ok(fd) => File::from(fd),
                 Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => continue,
-                // Whether it can be written is another question; what it holds cannot be known.
+                // The contents cannot be read; whether the file can be written is checked elsewhere.
                 Err(Errno::EACCES) if meta.len() == 0 => return Ok(Some(meta)),
                 Err(error) => return Err(self.failed(error.into())),
             };
@@ -505,12 +477,12 @@ impl Name {
         Err(DestinationError::Foreign { path: self.path.clone(), contents })
     }
 
-    /// Opens for writing the file that was looked at. `None` if the name is another file's by now.
+    /// Opens the file that was looked at for writing. `None` if the name now refers to another file.
     fn open_existing(&self, meta: &Metadata) -> Result<Option<File>, DestinationError> {
         let kind = meta.file_type();
         let flags = match () {
             () if kind.is_file() => OFlag::O_RDWR | OFlag::O_NONBLOCK,
-            // Waits for a reader.
+            // Blocks until the FIFO has a reader.
             () if kind.is_fifo() => OFlag::O_WRONLY,
             () => OFlag::O_WRONLY | OFlag::O_NONBLOCK,
         };
@@ -518,14 +490,14 @@ impl Name {
         let file = match openat(&self.directory, self.name.as_os_str(), flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
             Err(Errno::ENOENT | Errno::ELOOP) => return Ok(None),
-            // A FIFO or a socket has taken the name, or this is a device that is not there.
+            // A FIFO or a socket has taken the name, or the device does not exist.
             Err(Errno::ENXIO) if !self.existing()?.is_some_and(|now| is_same_file(&now, meta)) => return Ok(None),
             Err(error) => return Err(self.failed(error.into())),
         };
         if !is_same(&file, meta) {
             return Ok(None);
         }
-        // Links and owner may have changed since.
+        // Links and owner may have changed since the look.
         let now = file.metadata().map_err(|source| self.failed(source))?;
         self.admit(&now, kind.is_fifo())?;
         fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|error| self.failed(error.into()))?;
@@ -537,10 +509,10 @@ impl Name {
         Ok(File::from(openat(&self.directory, name, flags, Mode::from_bits_truncate(mode))?))
     }
 
-    /// Creates a file of some new name in the same directory.
+    /// Creates a file with a new name in the same directory.
     fn create_beside(&self, mode: u32) -> io::Result<(OsString, File)> {
         for number in 0..MAX_NAMES {
-            // Not made from the name, which may be as long as a name can be.
+            // Not derived from the file's name, which may already have the maximum length.
             let name = OsString::from(format!(".ccsd-{}-{number}", std::process::id()));
             match self.create(&name, mode) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -567,7 +539,7 @@ fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// A handle (O_PATH) of a name, which is not followed if it is a link.
+/// Opens an O_PATH handle of a name without following a link.
 fn look(directory: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(File::from(openat(directory, name, flags, Mode::empty())?))
@@ -582,7 +554,7 @@ fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
         let start = if path.is_absolute() { "/" } else { "." };
         openat(AT_FDCWD, start, enter, Mode::empty())
     };
-    // The components that are left, the next one last.
+    // Remaining components, the next one last.
     let mut rest: Vec<OsString> = Vec::new();
     // A path that ends in a slash or a dot names a directory.
     let push = |rest: &mut Vec<OsString>, path: &Path| {
@@ -605,13 +577,13 @@ fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
             return Err(a_directory());
         }
         if !last {
-            // With O_DIRECTORY, file systems are mounted that wait for that.
+            // With O_DIRECTORY, automounts are triggered.
             match openat(&directory, name.as_os_str(), enter | OFlag::O_NOFOLLOW, Mode::empty()) {
                 Ok(entered) => {
                     directory = entered;
                     continue;
                 }
-                // Perhaps a link.
+                // Possibly a link.
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -650,7 +622,7 @@ fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
     Err(a_directory())
 }
 
-/// Whether a link in the directory `around` may be followed.
+/// Checks whether a link in the directory `around` may be followed.
 fn check_link(path: &Path, name: &OsStr, link: &Metadata, around: &Metadata) -> Result<(), DestinationError> {
     let whose = match () {
         () if !is_trusted(link.uid()) => format!("which belongs to {}", user_name(link.uid())),
@@ -663,9 +635,9 @@ fn check_link(path: &Path, name: &OsStr, link: &Metadata, around: &Metadata) -> 
     Err(DestinationError::Link { path: path.to_owned(), link: PathBuf::from(name), whose })
 }
 
-/// Opens anew what a descriptor of `/proc/PID/fd` has open. What was written to it before stays.
+/// Reopens the file behind a descriptor in `/proc/PID/fd`, for appending.
 fn open_descriptor(directory: &OwnedFd, name: &OsStr) -> nix::Result<File> {
-    // O_NONBLOCK: a pipe whose reader has gone must not hold us.
+    // O_NONBLOCK: opening a pipe whose reader has gone must not block.
     let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let file = File::from(openat(directory, name, flags, Mode::empty())?);
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;

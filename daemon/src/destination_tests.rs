@@ -25,7 +25,7 @@ fn what_is_opened_in_place() {
     fs::write(at("other"), "other").unwrap();
     assert!(matches!(written(&at("other")), Err(DestinationError::Foreign { .. })));
     assert_eq!(fs::read(at("other")).unwrap(), b"other");
-    // An own link, an own dangling one, and one in the middle.
+    // An own link, an own dangling link, and an own link in the middle of a path.
     symlink("new", at("link")).unwrap();
     symlink("later", at("dangling")).unwrap();
     symlink(dir.path(), at("middle")).unwrap();
@@ -41,13 +41,13 @@ fn what_is_opened_in_place() {
     assert!(!at("none").exists());
     nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
     assert!(matches!(written(&at("fifo")), Err(DestinationError::NotAFile { kind: "a FIFO", .. })));
-    // Nobody else can make names here, unless everybody can.
+    // Hard links are accepted unless all users can create names here.
     fs::hard_link(at("new"), at("hard")).unwrap();
     written(&at("hard")).unwrap();
     for mode in [0o1777, 0o777, 0o770] {
         fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
         assert!(matches!(written(&at("hard")), Err(DestinationError::Linked { names: 2, .. })));
-        // It leads to the same file.
+        // The link leads to the same file.
         written(&at("link")).unwrap_err();
     }
     written(Path::new("/dev/null")).unwrap();
@@ -78,7 +78,7 @@ fn a_file_that_is_being_written_is_left_alone() {
     assert!(matches!(open(&path, TEXT), Err(DestinationError::Busy { .. })));
     assert!(matches!(replace(&path, Some(TEXT)), Err(DestinationError::Busy { .. })));
     drop(first);
-    // Devices are no files of anybody.
+    // Devices have no owner check and no lock.
     let null = Path::new("/dev/null");
     let _two = (open(null, TEXT).unwrap(), open(null, TEXT).unwrap());
 }
@@ -103,7 +103,7 @@ fn what_is_replaced_is_replaced_whole() {
     write(&at("x"), b"text 4", None).unwrap();
     assert_eq!(fs::read(at("x")).unwrap(), b"text 4");
     assert!(matches!(write(dir.path(), b"", None), Err(DestinationError::NotAFile { .. })));
-    // A name as long as a name can be.
+    // A name of the maximum length.
     write(&at(&"x".repeat(255)), b"text", Some(TEXT)).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
@@ -150,7 +150,7 @@ fn somebody_who_swaps_the_temporary_file_is_noticed() {
     assert!(matches!(replacement.commit(), Err(DestinationError::Changed { .. })));
 }
 
-/// Swaps two names until it is dropped.
+/// Swaps two names until dropped.
 struct Swapper(std::sync::Arc<std::sync::atomic::AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl Swapper {
@@ -213,7 +213,7 @@ fn a_name_that_changes_never_leads_elsewhere() {
         fs::remove_file(theirs.join("hard")).unwrap();
     }
     assert!(opened > 0, "root's own file is one that may be written");
-    // Whichever of the names it has now.
+    // Under either of the two names.
     let _swapper = Swapper::start(theirs.join("sub"), theirs.join("directory"));
     for _ in 0..400 {
         if let Ok(Replacement { pending: Some(pending), .. }) = replace(&theirs.join("sub/new"), None) {

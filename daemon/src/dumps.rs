@@ -1,7 +1,8 @@
-//! Dumps for clients: the stacks of a process that they may see and could not take themselves.
+//! Dumps for clients: stacks of processes that the client may see but could not dump itself.
 //!
-//! Permission is as for sessions. Each dump stops the threads of its target for a moment and costs the daemon CPU time, so
-//! there is one of a process at a time, there are few at once, and users who are not trusted get them at a limited rate.
+//! Permissions are those of sessions. A dump stops the threads of its target for a moment and costs the daemon CPU
+//! time. Therefore a process has at most one dump at a time, few dumps run at once, and untrusted users are
+//! rate-limited.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -13,39 +14,38 @@ use ccsd_collector::process::owner::Denied;
 use crate::authority::{Authority, user_name};
 use crate::protocol::message::{Refusal, RefusalKind};
 
-/// Dumps at once. Each has a process's debug information in memory.
+/// Concurrent dumps. Each holds a process's debug information in memory.
 const AT_ONCE: usize = 4;
-/// Dumps at once for all users who are not trusted.
+/// Concurrent dumps of untrusted users together.
 const AT_ONCE_OF_USERS: usize = 2;
-/// Dumps that all users who are not trusted get within [`WINDOW`].
+/// Dumps of all untrusted users together within [`WINDOW`].
 const IN_WINDOW: usize = 20;
-/// Dumps that one of these users gets within [`WINDOW`].
+/// Dumps of one untrusted user within [`WINDOW`].
 const IN_WINDOW_OF_USER: usize = 10;
 const WINDOW: Duration = Duration::from_secs(10);
-/// Entries of all stacks together that are sent: some 14 MB of text.
+/// Entries of all stacks of a dump that are sent: about 14 MB of text.
 const MAX_ENTRIES: usize = 1 << 21;
 
-/// Bytes of all dumps' texts that are being sent, and of those for users who are not trusted. Who reads slowly holds his text
-/// for as long as he may take for each part of it.
+/// Bytes of all dump texts being sent, and of those of untrusted users. A slow reader holds its text in memory.
 const MAX_TEXT_BYTES: usize = 96 << 20;
 const MAX_TEXT_BYTES_OF_USERS: usize = 32 << 20;
 
-/// The dumps that are being taken, and those that were.
+/// Running and recent dumps.
 #[derive(Debug, Default)]
 pub struct Dumps(Mutex<DumpsState>);
 
 #[derive(Debug, Default)]
 struct DumpsState {
-    /// Processes, and whether the user is trusted.
+    /// Process ids, and whether the user is trusted.
     running: Vec<(u32, bool)>,
-    /// When users who are not trusted got theirs.
+    /// Times and user ids of recent dumps of untrusted users.
     recent: VecDeque<(Instant, u32)>,
-    /// Bytes of texts on their way, and those of users who are not trusted among them.
+    /// Bytes of texts being sent: of all users, and of untrusted users.
     text_bytes: usize,
     text_bytes_of_users: usize,
 }
 
-/// The text of a dump on its way to a client.
+/// The text of a dump while it is sent.
 #[derive(Debug)]
 pub struct DumpText<'a> {
     dumps: &'a Dumps,
@@ -65,7 +65,7 @@ impl Drop for DumpText<'_> {
     }
 }
 
-/// A dump that is being taken.
+/// A running dump.
 struct RunningDump<'a> {
     dumps: &'a Dumps,
     pid: u32,
@@ -82,10 +82,10 @@ impl Dumps {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Holds a text while it is sent.
+    /// Accounts for a text while it is sent.
     ///
     /// # Errors
-    /// If too much is being sent.
+    /// If too many bytes are being sent.
     pub fn hold(&self, user: Authority, text: String) -> Result<DumpText<'_>, Refusal> {
         let of_user = if user.trusted { 0 } else { text.len() };
         let fits = self.state(|state| {
@@ -114,13 +114,13 @@ impl Dumps {
         let began = check(user, pid)?;
         let _running = self.begin(user, pid, Instant::now())?;
         let mut dump = dump(pid, user.owner())?;
-        // The process may have changed its user, or the id may be reused.
+        // The process may have changed its user, or its id may have been reused.
         let now = check(user, pid)?;
         if now != began || dump.start_time != began {
             return Err(ccsd_collector::Error::NoSuchProcess(pid).into());
         }
         if !user.trusted {
-            // Not theirs to see without the daemon.
+            // Untrusted users could not see kernel stacks without the daemon.
             dump.threads.iter_mut().for_each(|thread| thread.kernel_stack.clear());
         }
         bound(&mut dump, MAX_ENTRIES);
@@ -158,7 +158,7 @@ impl Dumps {
     }
 }
 
-/// When the process began, if the user may see every thread of it.
+/// Returns when the process began, if the user may see all its threads.
 fn check(user: Authority, pid: u32) -> Result<u64, Refusal> {
     let began = user.check(pid)?;
     match user.owner().map_or(Ok(()), |owner| owner.check(pid)) {
@@ -171,7 +171,7 @@ fn check(user: Authority, pid: u32) -> Result<u64, Refusal> {
     }
 }
 
-/// Leaves out the stacks of threads for which there is no room.
+/// Removes the stacks of threads beyond the limit.
 fn bound(dump: &mut Dump, most: usize) {
     let mut entries = 0;
     for thread in &mut dump.threads {
@@ -201,7 +201,6 @@ mod tests {
         let others: Vec<_> = (2..=AT_ONCE as u32).map(|pid| dumps.begin(root, pid, now).unwrap()).collect();
         assert!(dumps.begin(root, 99, now).is_err());
         drop((first, others));
-        // Trusted users have no limit.
         assert!((0..100).all(|_| dumps.begin(root, 1, now).is_ok()));
     }
 
@@ -221,7 +220,7 @@ mod tests {
         let text = || "x".repeat(MAX_TEXT_BYTES_OF_USERS / 2);
         let users = [dumps.hold(USER, text()).unwrap(), dumps.hold(OTHER, text()).unwrap()];
         assert!(dumps.hold(USER, "x".into()).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
-        // Root finds room, up to a limit, too.
+        // Root has a limit of its own.
         let own: Vec<_> = (0..4).map(|_| dumps.hold(root, text()).unwrap()).collect();
         assert!(dumps.hold(root, "x".into()).is_err());
         drop(users);

@@ -1,4 +1,4 @@
-//! The service's own metrics, in the text format of Prometheus.
+//! The service's own metrics in the Prometheus text format.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -8,26 +8,26 @@ use std::path::Path;
 
 use crate::watch::{Overview, WatchStatus};
 
-/// What the service knows of itself beside its watches.
+/// Metrics of the service itself, without its watches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Own {
-    /// Seconds since 1970 at which it began.
+    /// Start time, seconds since 1970.
     pub started: u64,
-    /// CPU seconds that it has used.
+    /// CPU time used, seconds.
     pub cpu_seconds: f64,
     /// Resident memory, bytes.
     pub resident_bytes: u64,
-    /// Sessions that run, beside those of watches.
+    /// Running sessions, without those of watches.
     pub sessions_running: u64,
-    /// Sessions that have ended and are kept for their owners.
+    /// Ended sessions kept for their owners.
     pub sessions_ended: u64,
-    /// Times that the configuration was read anew, and times that it was refused.
+    /// Reloads of the configuration that succeeded, and that were refused.
     pub reloads: (u64, u64),
-    /// Whether the configuration in force is that of the file, as last read.
+    /// Whether the configuration in force is the file's last version.
     pub configuration_good: bool,
 }
 
-/// All metrics as text.
+/// Renders all metrics as text.
 #[must_use]
 pub fn render(own: &Own, overview: &Overview) -> String {
     let mut text = MetricsText(String::with_capacity(4096));
@@ -81,7 +81,7 @@ pub fn render(own: &Own, overview: &Overview) -> String {
     text.0
 }
 
-/// A metric that every watch has: the end of its name, its type, what it is, and its value.
+/// A metric of every watch: suffix of the name, type, help, and value.
 type OfWatches = (&'static str, &'static str, &'static str, fn(&WatchStatus) -> f64);
 
 struct MetricsText(String);
@@ -91,7 +91,7 @@ impl MetricsText {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Names of labels and values of ours need no escapes: see `WatchName`.
+    /// Label names and values need no escapes: see `WatchName`.
     fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let labels: Vec<String> = labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
         let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
@@ -103,24 +103,24 @@ impl MetricsText {
     }
 }
 
-/// Replaces a file by this text, at once: a reader finds the old or the new one, never a part.
+/// Replaces a file atomically: a reader finds the old or the new text, never a part.
 ///
 /// # Errors
-/// Those of writing it.
+/// Those of writing the file.
 pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
-    // The collector reads names that end in .prom.
+    // node_exporter reads names that end in .prom.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let options = || OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary);
     let mut file = match options() {
-        // Of one that was killed while it wrote.
+        // Left by a process that was killed while writing.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::remove_file(&temporary)?;
             options()?
         }
         other => other?,
     };
-    // Not synced: after a power failure nothing that it says is true any more.
+    // Not synced: after a power failure the metrics are outdated anyway.
     let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
@@ -167,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ccsd.prom");
         write_file(&path, "a 1\n").unwrap();
-        // One left over, and one that is somebody's link.
+        // A left-over temporary file that is somebody's link.
         let temporary = dir.path().join("ccsd.prom.tmp");
         std::os::unix::fs::symlink("/nonexistent/x", &temporary).unwrap();
         write_file(&path, "a 2\n").unwrap();

@@ -1,9 +1,9 @@
 //! The profile file of a collection.
 //!
-//! It grows by a record at each interval, up to [`MAX_INTERVALS`] of them, or fewer where they mostly repeat each other
-//! ([`Written::is_long`]). Then a file with half as many is written beside it,
-//! takes its name, and grows on: whenever ccsd is killed, there is a whole profile under the name. Pipes, devices and
-//! descriptors of the caller are only appended to.
+//! The file grows by a record per interval, up to [`MAX_INTERVALS`], or fewer where intervals mostly repeat each other
+//! ([`Written::is_long`]). Then a file with half as many intervals is written beside it, takes its name and grows on: a
+//! complete profile has the name even if ccsd is killed. Pipes, devices and descriptors of the caller are only appended
+//! to.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -15,44 +15,32 @@ use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
 use crate::destination::{self, Contents, DestinationError, OpenedFile, Replacement, Way};
 
-/// A file that holds something else than a profile must not be lost to a mistyped `-o`.
+/// Protects files other than profiles from a mistyped `-o`.
 const PROFILE: Contents =
     Contents { known: |start| start.starts_with(&MAGIC), unlike: "not a ccsd profile", remedy: " with -o" };
 
 /// Why there is no profile file, or why it ends early.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum OutputError {
-    /// The file cannot be opened, or may not be written.
+    /// The file cannot be opened or may not be written.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// The file was removed, replaced or shortened by somebody else while it was written.
+    /// Another process removed, replaced or shortened the file while it was written.
     #[error("{} was removed or changed by somebody else while it was being written", path.display())]
-    Disturbed {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Writing failed on the way. What was written up to then is a readable profile.
+    Disturbed { path: PathBuf },
+    /// Writing failed. What was written before is a readable profile.
     #[error("cannot write {}: {source}; what was written before stays readable", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: EncodeError,
-    },
-    /// Writing a file failed that was to replace another.
+    Write { path: PathBuf, source: EncodeError },
+    /// Writing a replacement failed.
     #[error("cannot write {}: {source}; what was there before is untouched", path.display())]
-    Replace {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: EncodeError,
-    },
+    Replace { path: PathBuf, source: EncodeError },
 }
 
 /// Why a file has more than [`MAX_INTERVALS`].
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
-    /// There can be no other file in its place.
+    /// No other file can be put in its place.
     #[error(transparent)]
     Destination(#[from] DestinationError),
     /// The file cannot be read, or the new file cannot be written.
@@ -60,29 +48,29 @@ pub enum RewriteError {
     Coarsen(#[from] CoarsenError),
 }
 
-/// A profile file being written, one whole record after the other, or the error that ended it.
+/// A profile file being written record by record, or the error that ended it.
 pub struct OutputFile {
     path: PathBuf,
     encoder: Option<Encoder<File>>,
     sink: Option<Sink>,
     written: Written,
-    /// Number of intervals before which no others are merged, because an attempt failed.
+    /// Number of intervals at which merging is tried again after a failure.
     retry_at: usize,
     bytes: u64,
     error: Option<OutputError>,
     rewrite_error: Option<RewriteError>,
 }
 
-/// How the file comes under its name.
+/// When the file gets its name.
 enum Sink {
-    /// The file exists and grows, or there is none.
+    /// At once: the file is written in place.
     InPlace(OpenedFile),
     /// When it is finished.
     Beside(Replacement),
 }
 
 impl Sink {
-    /// Whether this is a regular file of its own, which can be shortened, and not a device or the caller's descriptor.
+    /// Whether this is a regular file with a name, which can be rewritten.
     fn is_named(&self) -> bool {
         match self {
             Sink::InPlace(opened) => opened.is_named(),
@@ -97,8 +85,8 @@ impl Sink {
         }
     }
 
-    /// Puts a file of half as many intervals in the place of this one, of so many `bytes`. Returns what goes on writing it;
-    /// `None` if the file has no name.
+    /// Replaces this file of `bytes` bytes with one of half as many intervals. Returns its encoder; `None` if the file
+    /// has no name.
     fn coarsen(&mut self, bytes: u64, written: &Written) -> Result<Option<(Encoder<File>, Written)>, RewriteError> {
         let successor = match self {
             Sink::InPlace(opened) => opened.successor()?,
@@ -116,7 +104,7 @@ impl Sink {
     }
 }
 
-/// Reads a file from its start, wherever it is written.
+/// Reads a file from its start, independent of the write position.
 struct FromStart<'a> {
     file: &'a File,
     at: u64,
@@ -131,7 +119,7 @@ impl Read for FromStart<'_> {
 }
 
 impl OutputFile {
-    /// Creates a file that others read while it grows, or empties an older profile of that name.
+    /// Creates a file that can be read while it grows, or empties an older profile of that name.
     ///
     /// # Errors
     /// [`OutputError::Destination`].
@@ -139,7 +127,7 @@ impl OutputFile {
         OutputFile::begin(path, Sink::InPlace(destination::open(path, PROFILE)?), session)
     }
 
-    /// Creates a file that appears, or takes the place of an older profile, when it is finished.
+    /// Creates a file that appears, or replaces an older profile, when finished.
     ///
     /// # Errors
     /// [`OutputError::Destination`].
@@ -167,7 +155,7 @@ impl OutputFile {
         Ok(output)
     }
 
-    /// Whether a path may be written to: asked before a program runs for nothing.
+    /// Checks that a path may be written, before a program runs in vain.
     ///
     /// # Errors
     /// [`OutputError::Destination`].
@@ -175,8 +163,8 @@ impl OutputFile {
         Ok(destination::check(path, PROFILE, None)?)
     }
 
-    /// The same, and whether [`OutputFile::create`] will have the permission to write there, as far as the directory and the
-    /// file tell. A full disk, for one, still comes out as it is written.
+    /// As [`OutputFile::check_contents`], and checks that [`OutputFile::create`] will have the permission, as far as
+    /// the directory and the file show. Other failures, such as a full disk, appear only on writing.
     ///
     /// # Errors
     /// [`OutputError::Destination`].
@@ -184,7 +172,7 @@ impl OutputFile {
         Ok(destination::check(path, PROFILE, Some(Way::InPlace))?)
     }
 
-    /// The same for [`OutputFile::replace`].
+    /// As [`OutputFile::check_creatable`], for [`OutputFile::replace`].
     ///
     /// # Errors
     /// [`OutputError::Destination`].
@@ -192,7 +180,7 @@ impl OutputFile {
         Ok(destination::check(path, PROFILE, Some(Way::Replaced))?)
     }
 
-    /// Begins anew: what was written is replaced by what comes.
+    /// Starts the file again: what follows replaces what was written.
     pub fn restart(&mut self, session: &Session) {
         let (Some(encoder), Some(sink)) = (self.encoder.take(), &self.sink) else { return };
         self.written = Written::default();
@@ -209,7 +197,7 @@ impl OutputFile {
         }
     }
 
-    /// Writes an update. After an error, which is kept, nothing more is written.
+    /// Writes an update. The first error is kept, and nothing is written after it.
     pub fn write(&mut self, update: &Update) {
         if self.written.is_long() && self.written.len() >= self.retry_at {
             self.coarsen();
@@ -225,8 +213,8 @@ impl OutputFile {
         }
     }
 
-    /// Merges intervals. Where that fails (for want of room on the disk, of a permission for the directory), the file goes on
-    /// growing, by a quarter before the next attempt.
+    /// Merges intervals. If that fails (disk full, no permission for the directory), the file grows by a quarter before
+    /// the next attempt.
     fn coarsen(&mut self) {
         let (Some(encoder), Some(sink)) = (&mut self.encoder, &mut self.sink) else { return };
         self.retry_at = 0;
@@ -241,7 +229,7 @@ impl OutputFile {
         }
     }
 
-    /// Writes the end, and puts the file into its place.
+    /// Writes the end record and commits the file.
     pub fn finish(&mut self) {
         let (Some(encoder), Some(sink)) = (self.encoder.take(), self.sink.take()) else { return };
         let meta = match encoder.finish().and_then(|file| Ok(file.metadata()?)) {
@@ -264,12 +252,12 @@ impl OutputFile {
         }
     }
 
-    /// Whether it is a regular file with a name, which can be read again.
+    /// Whether this is a regular file with a name, which can be read again.
     pub fn is_named(&self) -> bool {
         self.sink.as_ref().is_some_and(Sink::is_named)
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -279,12 +267,12 @@ impl OutputFile {
         self.bytes
     }
 
-    /// What went wrong, if anything.
+    /// The error that ended writing.
     pub fn error(&self) -> Option<&OutputError> {
         self.error.as_ref()
     }
 
-    /// Why there are more intervals than there should be, if that is so, and how many.
+    /// The number of intervals and the error, if intervals could not be merged.
     pub fn unmerged(&self) -> Option<(usize, &RewriteError)> {
         self.rewrite_error.as_ref().map(|error| (self.written.len(), error))
     }

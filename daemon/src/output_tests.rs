@@ -11,7 +11,7 @@ use ccsd_profile::codec::MAX_INTERVALS;
 
 use super::*;
 
-/// A session of a thread that calls another function each second.
+/// A session with one thread that calls another function each second.
 struct Recording {
     profile: Profile,
     thread: ThreadId,
@@ -55,7 +55,7 @@ impl Recording {
         assert!(output.error().is_none(), "{:?}", output.error());
     }
 
-    /// Asserts that a file is all of this recording, and returns the number of its intervals.
+    /// Asserts that a file holds this whole recording, and returns its number of intervals.
     fn check(&self, path: &Path) -> u64 {
         let (loaded, intervals) = read_window(File::open(path).unwrap(), Window::ALL).unwrap();
         assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
@@ -115,7 +115,7 @@ fn one_that_appears_when_it_is_whole_is_bounded_too() {
     assert!(output.error().is_none());
     assert!(recording.check(&path) <= 512);
     assert_eq!(names(dir.path()), ["x"]);
-    // And one that is given up leaves nothing.
+    // A replacement that is dropped leaves nothing.
     fs::remove_file(&path).unwrap();
     let mut recording = Recording::new();
     let mut output = OutputFile::replace(&path, recording.profile.session()).unwrap();
@@ -132,7 +132,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
     recording.write(&mut output, MAX_INTERVALS);
     let Some(Sink::InPlace(opened)) = &mut output.sink else { panic!() };
-    // Killed while the other file is being written: forgotten, it is as the kernel leaves it.
+    // Killed while the other file is being written: forgotten, the file is as the kernel leaves it.
     for bytes in [0, 1, 1_000] {
         let killed = opened.successor().unwrap().unwrap();
         killed.file().write_all_at(&fs::read(&path).unwrap()[..bytes], 0).unwrap();
@@ -140,7 +140,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
         assert_eq!(recording.check(&path), 512);
     }
     assert_eq!(names(dir.path()).len(), 4);
-    // Killed before and after it takes the name, and before anything is added.
+    // Killed before and after the rename, and before anything is added.
     let successor = opened.successor().unwrap().unwrap();
     let input = FromStart { file: opened.file(), at: 0 };
     let (encoder, _) = coarsen(input, successor.file().try_clone().unwrap(), &output.written, 256).unwrap();
@@ -148,7 +148,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     opened.give_way(successor).unwrap();
     assert_eq!(recording.check(&path), 256);
     drop(encoder);
-    // The remains do not get in the way.
+    // Left-over temporary files do not disturb.
     let mut output = OutputFile::create(&dir.path().join("y"), recording.profile.session()).unwrap();
     let mut recording = Recording::new();
     recording.write(&mut output, MAX_INTERVALS + 1);
@@ -169,26 +169,26 @@ fn a_file_that_cannot_be_replaced_goes_on_growing() {
         panic!()
     };
     fs::remove_file(dir.path().join("y")).unwrap();
-    // No name for another file, as little as a directory without permission gives.
+    // No temporary name is free, as in a directory without permission.
     let taken = |number| dir.path().join(format!(".ccsd-{}-{number}", std::process::id()));
     (0..100).for_each(|number| fs::write(taken(number), "").unwrap());
     recording.write(&mut output, 100);
     assert_eq!(recording.check(&path), 712);
     let Some((712, RewriteError::Destination(DestinationError::Open { .. }))) = output.unmerged() else { panic!() };
     (0..100).for_each(|number| fs::remove_file(taken(number)).unwrap());
-    // Attempts become fewer: the next one is at 800.
+    // Attempts become rarer: the next is at 800.
     recording.write(&mut output, 800 - 712);
     assert_eq!(recording.check(&path), 800);
     recording.write(&mut output, 1);
     assert_eq!(recording.check(&path), 257);
     assert!(output.unmerged().is_none());
-    // Moved away, it stays where it is; a new file of that name is somebody else's.
+    // A renamed file is still written; a new file under the name belongs to somebody else.
     fs::rename(&path, dir.path().join("moved")).unwrap();
     fs::write(&path, "new").unwrap();
     recording.write(&mut output, 300);
     assert_eq!(fs::read(&path).unwrap(), b"new");
     assert_eq!(recording.check(&dir.path().join("moved")), 557);
-    // Written to by somebody else, it is not read as what it was.
+    // A file that another process wrote to is not merged.
     fs::remove_file(&path).unwrap();
     fs::rename(dir.path().join("moved"), &path).unwrap();
     let good = fs::read(&path).unwrap();
@@ -234,7 +234,7 @@ fn descriptors_are_only_appended_to() {
     assert_eq!(names(dir.path()), ["x"]);
 }
 
-/// A program that does the same for long, as real ones do: a few of its stacks most of the time, each of thousands sometimes.
+/// A long-running program like real ones: few stacks most of the time, thousands of others sometimes.
 #[test]
 fn ten_times_the_time_gives_at_most_half_as_much_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 40) as f64 / (1u64 << 24) as f64
     };
-    // Of some thousand stacks, the commoner the nearer to 0.
+    // Some thousand stacks, more frequent near 0.
     let mut stacks = std::collections::HashMap::new();
     let mut sizes = Vec::new();
     for second in 1..=4_000u64 {
@@ -284,7 +284,7 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
             sizes.push(fs::metadata(&path).unwrap().len());
         }
     }
-    // No stack is lost by that, and the time is still known to a few percent.
+    // Merging loses no stack, and time is still known to a few percent.
     let intervals = recording.check(&path);
     assert!((32..=64).contains(&intervals), "{intervals} {sizes:?}");
     assert!(sizes[1] * 2 <= sizes[0] * 3, "{sizes:?}");

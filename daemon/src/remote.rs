@@ -1,4 +1,4 @@
-//! A session in a daemon, as the one that asked for it sees it: updates, and an end.
+//! A session in a daemon, as its client sees it.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -9,21 +9,21 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::client::{Client, ClientError, ProfileStream, StreamEvent};
 use crate::protocol::message::{Request, SessionEnd};
 
-/// Updates between the thread that reads the connection and whoever takes them. The daemon merges what goes beyond.
+/// Updates buffered between the reading thread and the consumer. The daemon merges further updates.
 const UPDATES: usize = 4;
 
-/// What a session in a daemon says.
+/// An event of a session in a daemon.
 #[derive(Debug)]
 pub enum RemoteEvent {
-    /// Forget what was said before.
+    /// Discard everything received before.
     Restart,
-    /// What came since.
+    /// Charges and definitions since the last event.
     Update(Box<Update>),
-    /// There will be nothing more: everything collected, and why it has ended.
+    /// The end: the whole profile, and why the session ended.
     Finished(Box<Profile>, Result<SessionEnd, ClientError>),
 }
 
-/// A session in a daemon that ends with us.
+/// A session in a daemon that ends with this process.
 pub struct RemoteSession {
     control: Client,
     id: u32,
@@ -33,15 +33,12 @@ pub struct RemoteSession {
 }
 
 impl RemoteSession {
-    /// Makes a session and reads it from its beginning. The daemon may keep no arguments: `command` is the target's command
-    /// line as this process notes it, where it is not empty.
-    ///
-    /// # Errors
-    /// All of [`ClientError`].
+    /// Starts a session and reads it from its beginning. The daemon may store no arguments: a non-empty `command` is
+    /// the target's command line as this process stores it.
     pub fn start(path: &Path, request: &Request, command: &[String]) -> Result<RemoteSession, ClientError> {
         let mut control = Client::connect(path)?;
         let id = control.start(request)?;
-        // Requests and the stream go their own ways.
+        // Requests and the stream use separate connections.
         let stream = Client::connect(path)?.subscribe(id, true)?;
         let info = with_command(stream.session(), command);
         let command = command.to_vec();
@@ -53,13 +50,13 @@ impl RemoteSession {
         Ok(RemoteSession { control, id, info, events, reader: Some(reader) })
     }
 
-    /// Its number.
+    /// Number of the session.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Where the daemon is.
+    /// Path of the daemon's socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.control.path()
@@ -71,19 +68,20 @@ impl RemoteSession {
         &self.info
     }
 
-    /// Updates, and the end.
+    /// Updates, then the end.
     #[must_use]
     pub fn events(&self) -> &Receiver<RemoteEvent> {
         &self.events
     }
 
-    /// Asks for the end, which follows. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
+    /// Asks for the end, which follows as an event. `target_cpu_ns`: CPU time of the recorded program, user and total,
+    /// if known.
     pub fn stop(&mut self, target_cpu_ns: Option<(u64, u64)>) {
-        // A daemon that has gone shows at the other connection.
+        // If the daemon has gone, the other connection reports it.
         let _ = self.control.order(&Request::Stop { session: self.id, target_cpu_ns, forget: false });
     }
 
-    /// Says that the session's end has been taken: nobody else needs it.
+    /// Tells the daemon that the session was fetched and need not be kept.
     pub fn forget(mut self) {
         let _ = self.control.order(&Request::Forget { session: self.id });
         if let Some(reader) = self.reader.take() {
@@ -93,7 +91,7 @@ impl RemoteSession {
 }
 
 impl Drop for RemoteSession {
-    /// A session whose end was not waited for is useless: its program could not be started.
+    /// A session dropped before its end is useless: its program could not be started.
     fn drop(&mut self) {
         if self.reader.is_some() {
             let _ = self.control.order(&Request::Stop { session: self.id, target_cpu_ns: None, forget: true });

@@ -1,4 +1,4 @@
-//! What keeps a service in order: its watches, its configuration, its metrics, and what it tells systemd.
+//! Maintenance of the service: watches, configuration, metrics and systemd notifications.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,38 +16,38 @@ use crate::sessions::Sessions;
 use crate::store::{InUse, StateLock};
 use crate::watch::{WatchStatus, Watches};
 
-/// Time between two looks at how things are.
+/// Time between two checks.
 const TICK: Duration = Duration::from_secs(15);
 
-/// What the service is told from outside.
+/// A command to the service from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To read its configuration anew.
+    /// Read the configuration again.
     Reload,
-    /// To end.
+    /// Shut down.
     Stop,
 }
 
-/// A service and how it is, for whoever asks.
+/// Watches, sessions and configuration of a running service.
 pub struct Upkeep {
     watches: Watches,
     sessions: Sessions,
     started: u64,
-    /// Where the configuration is; `None` if there is none to be read.
+    /// Path of the configuration; `None` if there is none to be read.
     path: Option<PathBuf>,
     reloads: Mutex<Reloads>,
     state_dir: Mutex<PathBuf>,
-    /// That nobody else keeps his there, while there are watches.
+    /// Lock of the state directory, held while there are watches.
     lock: Mutex<Option<StateLock>>,
 }
 
-/// Why a service does not begin.
+/// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum UpkeepError {
     /// No thread can be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// Its directory is another's.
+    /// Another service uses the state directory.
     #[error(transparent)]
     InUse(#[from] InUse),
 }
@@ -60,10 +60,7 @@ struct Reloads {
 }
 
 impl Upkeep {
-    /// Starts to watch what `config` says, which was read from `path`.
-    ///
-    /// # Errors
-    /// See [`UpkeepError`].
+    /// Starts the watches of `config`, which was read from `path`.
     pub fn start(config: &Config, path: Option<PathBuf>, sessions: Sessions) -> Result<Arc<Upkeep>, UpkeepError> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let reloads = Mutex::new(Reloads { taken_up: 0, refused: 0, good: true });
@@ -73,7 +70,7 @@ impl Upkeep {
         Ok(Arc::new(Upkeep { watches, sessions, started, path, reloads, state_dir, lock }))
     }
 
-    /// Notices that the directory with the profiles is another than it was.
+    /// Takes the lock again if the state directory was moved or replaced.
     fn look_after_state_dir(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(old) = lock.as_ref().filter(|lock| !lock.is_there()) else { return };
@@ -85,18 +82,18 @@ impl Upkeep {
                 );
                 *lock = Some(new);
             }
-            // The next look tries again.
+            // The next check tries again.
             Ok(None) => {}
             Err(error) => tracing::error!("{dir} was moved away or replaced: {error}"),
         }
     }
 
-    /// Obeys orders until the one to stop; then the watches end, within five seconds.
+    /// Handles orders until [`Order::Stop`]; then the watches end, within five seconds.
     pub fn run(&self, config: Config, orders: &Receiver<Order>) {
         let mut metrics_file = config.metrics_file;
         let mut metrics_failed = false;
         let watchdog = sd_notify::watchdog_enabled();
-        // Twice as often as systemd wants to hear of us.
+        // Twice as often as the watchdog of systemd requires.
         let tick = watchdog.map_or(TICK, |time| (time / 2).min(TICK));
         self.tell(&[NotifyState::Ready]);
         let mut due = Instant::now();
@@ -112,7 +109,7 @@ impl Upkeep {
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
             due = Instant::now() + tick;
-            // A service whose watches are stuck is better begun anew.
+            // Without a notification systemd restarts a service whose watches are stuck.
             if watchdog.is_some() && self.watches.is_alive() {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             }
@@ -125,7 +122,7 @@ impl Upkeep {
         self.watches.stop();
     }
 
-    /// Writes the metrics file, if there is one. Returns whether that failed, which is said once.
+    /// Writes the metrics file, if configured. Returns whether that failed; only the first failure is logged.
     fn write_metrics(&self, file: Option<&AbsolutePath>, failed_before: bool) -> bool {
         let Some(AbsolutePath(path)) = file else { return false };
         match metrics::write_file(path, &self.metrics()) {
@@ -139,7 +136,7 @@ impl Upkeep {
         }
     }
 
-    /// Tells systemd, with a line for `systemctl status`.
+    /// Notifies systemd, with a line for `systemctl status`.
     fn tell(&self, states: &[NotifyState<'_>]) {
         let overview = self.watches.overview();
         let profiling = overview.watches.iter().filter(|watch| watch.profiling).count();
@@ -158,17 +155,17 @@ impl Upkeep {
         }
         let mut all = states.to_vec();
         all.push(NotifyState::Status(&status));
-        // Who is not started by systemd has nobody to tell.
+        // Fails if the service was not started by systemd.
         let _ = sd_notify::notify(&all);
     }
 
-    /// Reads the configuration anew. A bad one changes nothing.
+    /// Reads the configuration again. A bad one changes nothing.
     fn reload(&self) -> Option<Config> {
         let mut reloading = vec![NotifyState::Reloading];
         reloading.extend(NotifyState::monotonic_usec_now());
         let _ = sd_notify::notify(&reloading);
         let read = self.path.as_deref().map(read_config);
-        // A directory that is somebody else's is a mistake like any other.
+        // A state directory in use is an error like any other.
         let read = read.map(|read| match read {
             Ok(config) => {
                 let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,13 +214,13 @@ impl Upkeep {
         config
     }
 
-    /// How the watches are.
+    /// State of the watches.
     #[must_use]
     pub fn watches(&self) -> Vec<WatchStatus> {
         self.watches.overview().watches
     }
 
-    /// The directory where profiles are kept.
+    /// Directory of the profiles.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -246,7 +243,7 @@ impl Upkeep {
         metrics::render(&own, &self.watches.overview())
     }
 
-    /// Sessions of clients: those that run, and those that have ended.
+    /// Numbers of running and ended sessions of clients.
     fn sessions(&self) -> (u64, u64) {
         let sessions = self.sessions.list(Authority::own()).unwrap_or_default();
         let ended = sessions.iter().filter(|session| session.ended.is_some()).count() as u64;
@@ -254,10 +251,10 @@ impl Upkeep {
     }
 }
 
-/// The lock that goes with a configuration, which may be the one that there is.
+/// Takes the lock that a configuration needs, which may be the one held.
 ///
 /// # Errors
-/// That another one has it, with the one that there is.
+/// That another service holds the lock, with the one held here.
 fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (Option<StateLock>, InUse)> {
     let dir = &config.state_dir.0;
     if config.watches.is_empty() || had.as_ref().is_some_and(|had| had.dir() == dir) {
@@ -267,9 +264,6 @@ fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (O
 }
 
 /// Reads a configuration; the default file may be missing.
-///
-/// # Errors
-/// See [`ConfigError`].
 pub fn read_config(path: &Path) -> Result<Config, ConfigError> {
     if path == Path::new(crate::config::DEFAULT_PATH) { Config::load_default() } else { Config::load(path) }
 }

@@ -1,4 +1,4 @@
-//! Watches at work on real processes: they are found when they start, followed, and stored.
+//! Watches on real processes: found when they start, followed, and stored.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -13,10 +13,10 @@ use ccsd_daemon::store::{StoredProfile, TimeRange, contents, query};
 use ccsd_daemon::watch::{WatchStatus, Watches};
 use tempfile::TempDir;
 
-/// For what must happen at some point: a look for processes is at most 30 seconds away.
+/// Limit for events that must happen: scans are at most 30 seconds apart.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A shell that is busy until it is told to end, under a name of its own.
+/// A shell with a unique name that is busy until told to end.
 struct Busy {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -28,8 +28,8 @@ impl Busy {
             "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; done & read x; kill $!; wait $! 2>/dev/null";
         let mut command = Command::new(program);
         command.args(["-c", script]).stdin(Stdio::piped());
-        // The program was written a moment ago, and is busy while a process that another thread has forked has yet to execute
-        // something: it has our files until then.
+        // ETXTBSY: the program was just written, and another thread's forked child still holds it open for writing
+        // until it calls exec.
         let mut child = loop {
             match command.spawn() {
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
@@ -62,7 +62,7 @@ struct Service {
 }
 
 impl Service {
-    /// One watch on the executable of a name that no other process has.
+    /// One watch on an executable with a unique name.
     fn start(more: &str) -> Service {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("busy-shell");
@@ -73,7 +73,7 @@ impl Service {
     }
 
     fn config(&self, more: &str) -> Config {
-        // A debug build, on a machine that has much else to do, may take what the usual budget has for a release build.
+        // A debug build on a busy machine may exceed the default budget of a release build.
         let text = format!(
             "state_dir = {:?}\n[budget]\ncpu_percent = 100000.0\n[[watch]]\nname = \"busy\"\nexe = {:?}\nuser = \"*\"\ninterval = \"1s\"\n{more}",
             self.state.display().to_string(),
@@ -86,7 +86,7 @@ impl Service {
         self.watches.as_ref().unwrap()
     }
 
-    /// Waits until its status is as told.
+    /// Waits until the status satisfies `is`.
     fn wait(&self, what: &str, is: impl Fn(&WatchStatus) -> bool) -> WatchStatus {
         let began = Instant::now();
         loop {
@@ -136,15 +136,16 @@ fn processes_are_found_and_followed_as_they_come_and_go() {
     let profile = answer.profile.as_ref().unwrap();
     let accounting = profile.accounting();
     assert!(accounting.received >= before + 50, "{accounting:?}");
-    // Nobody was sampled twice, and what there is was seen.
+    // No process was sampled twice, and running processes were sampled.
     let expected = accounting.expected.unwrap();
-    // (Of each shell and each loop a third or half would be too much or missing; a virtual machine's timers miss some.)
+    // A shell or loop sampled twice or not at all would change this by a third or half; a virtual machine's timers miss
+    // some samples.
     assert!(accounting.received <= expected + expected / 10 + 8, "{accounting:?}");
     assert!(accounting.received * 4 >= expected * 3, "{accounting:?}");
     let session = profile.session();
     assert_eq!((session.target.as_str(), session.rate_hz, session.metrics.len()), ("busy", 199, 1));
     let pids = pids(&answer);
-    // Each shell's loop is one process; the shells themselves do next to nothing.
+    // Each shell's loop is one process; the shells themselves do almost nothing.
     assert!((2..=4).contains(&pids.len()), "{pids:?}");
     assert!(!pids.contains(&std::process::id()), "{pids:?}");
     drop(second);
@@ -158,7 +159,7 @@ fn another_configuration_is_taken_up() {
     // Another rate: another segment.
     service.watches().configure(service.config("rate_hz = 99"));
     service.wait("the other rate", |status| status.rate_hz == 99 && status.segments == 2);
-    // The same: nothing happens to the session.
+    // The same configuration: the session continues.
     service.watches().configure(service.config("rate_hz = 99"));
     let samples = service.wait("it goes on", |status| status.profiling).samples;
     service.wait("it goes on", |status| status.samples >= samples + 10 && status.segments == 2);
@@ -189,11 +190,11 @@ fn where_nothing_can_be_stored_profiling_goes_on_and_is_stored_again() {
     fs::remove_file(&place).unwrap();
     let status = service.wait("it is stored again", |status| status.segments == 1 && status.bytes > 0);
     assert_eq!(status.problem, None);
-    // Removed while it is written: another is begun.
+    // Removed while it is written: another segment starts.
     let segment = contents(&place).unwrap().segments.remove(0).path;
     fs::remove_file(&segment).unwrap();
     service.wait("another segment", |status| status.segments == 2 && status.problem.is_none());
-    // Its directory is moved away and a link put in its place.
+    // The directory is moved away and replaced by a link.
     service.stop();
     assert_eq!(service.stored().segments, 1);
     let elsewhere = service.dir.path().join("elsewhere");

@@ -1,7 +1,7 @@
-//! Instructions, by objdump, beside the lines that they were made from.
+//! Instructions from objdump beside the source lines that they belong to.
 //!
-//! A profile keeps no addresses within functions, so an instruction has no cost of its own: a line's cost stands once, at the
-//! first group of instructions that was made from it.
+//! A profile has no addresses within functions, so instructions have no cost of their own: a line's cost stands once,
+//! at the first group of instructions of that line.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -20,48 +20,45 @@ use crate::format::{Scale, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table};
 
-/// Largest output of objdump that is read: of a function of a million instructions.
+/// Maximum bytes of objdump's output, enough for a function of a million instructions.
 const LARGEST: u64 = 64 << 20;
-/// What is said above every disassembly.
+/// Heading of every disassembly.
 pub const PER_LINE: &str = "costs are of source lines, wherever the line's code is, inlined copies included; each stands once, at \
                             the first instructions of its line: no instruction has a cost of its own";
 
-/// A function's instructions.
 #[derive(Debug, Serialize)]
 pub struct Assembly {
     image: String,
     symbol: String,
-    /// What the costs are of.
+    /// Explains the costs.
     costs: &'static str,
-    /// In the order of addresses.
+    /// Ordered by address.
     groups: Vec<Group>,
-    /// What was spent in lines, or outside of lines, that no instruction of this symbol was made from.
+    /// Weight of lines that have no instruction in this symbol, and weight without a line.
     elsewhere: u64,
 }
 
-/// Instructions, one after the other, that were made from one line.
+/// Consecutive instructions of one line.
 #[derive(Debug, PartialEq, Serialize)]
 struct Group {
-    /// As objdump names it; empty where it knows no line.
+    /// Name from objdump; empty if unknown.
     file: String,
     line: u32,
-    /// What the line cost in all, at the first of its groups; `null` at further ones and for lines without a cost.
+    /// Weight of the line, in the first of its groups; `null` in further groups and for lines without a cost.
     weight: Option<u64>,
     instructions: Vec<Instruction>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Instruction {
-    /// In the image.
     address: u64,
-    /// As objdump writes it.
     text: String,
 }
 
-/// The instructions of a function of an image, with what its lines cost.
+/// The instructions of a function of an image, with the costs of their lines.
 ///
 /// # Errors
-/// Why there are none: a sentence.
+/// A sentence that says why there are none.
 pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assembly, String> {
     let path = Path::new(&image.name);
     let shown = sanitise(&image.name).into_owned();
@@ -72,7 +69,7 @@ pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assemb
     let Some(symbol) = centre.linkage_name.as_deref() else {
         return Err(format!("the function has no symbol in {shown} that objdump could find it by"));
     };
-    // Of local functions there may be several of the name: objdump would show the first.
+    // Several local functions may share the name: objdump would show the first.
     let start = centre.start.filter(|_| centre.local);
     let mut groups = parse(&objdump(path, symbol, start)?, start);
     if groups.is_empty() && start.is_some() {
@@ -87,10 +84,10 @@ pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assemb
     Ok(costed(shown, symbol, groups, rows))
 }
 
-/// That the file is what was profiled.
+/// Checks that the file is the image that was profiled.
 fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
     let name = sanitise(&path.to_string_lossy()).into_owned();
-    // Not to be held by a FIFO: only regular files are read.
+    // Opening a FIFO must not block: only regular files are read.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = file.map_err(|error| format!("cannot open {name}: {error}"))?;
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
@@ -115,14 +112,14 @@ fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of code that are shown at most of a function that is looked for by its address.
+/// Maximum bytes of code shown of a function found by its address.
 const LONGEST: u64 = 64 << 10;
 
-/// What objdump prints of a symbol, or of the code from `start` on.
+/// Runs objdump on a symbol, or on the code from `start` on.
 fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, String> {
     let mut command = Command::new("objdump");
     command.args(["--disassemble", "--line-numbers", "--no-show-raw-insn", "--wide"]);
-    // One argument each: neither is taken for an option.
+    // Single arguments, which cannot be taken for options.
     match start {
         Some(start) => command
             .arg(format!("--start-address={start:#x}"))
@@ -130,7 +127,7 @@ fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, Stri
         None => command.arg(format!("--disassemble={symbol}")),
     };
     command.arg("--").arg(path);
-    // Nothing is fetched from anywhere.
+    // objdump must not download anything.
     command
         .env("LC_ALL", "C")
         .env_remove("DEBUGINFOD_URLS")
@@ -146,7 +143,7 @@ fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, Stri
         Some(out) => out.take(LARGEST).read_to_end(&mut bytes),
         None => Ok(0),
     };
-    // It may still want to write.
+    // objdump may still be writing.
     let cut = bytes.len() as u64 == LARGEST;
     if cut || read.is_err() {
         let _ = child.kill();
@@ -160,8 +157,8 @@ fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, Stri
     }
 }
 
-/// The groups of what objdump prints: a line of `FILE:LINE` before the instructions that were made from it. Of the symbol that
-/// begins at `start`, or of all.
+/// Groups objdump's output: a line `FILE:LINE` precedes its instructions. For the symbol that begins at `start`, or for
+/// all.
 fn parse(text: &str, start: Option<u64>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut place = (String::new(), 0);
@@ -175,7 +172,7 @@ fn parse(text: &str, start: Option<u64>) -> Vec<Group> {
                 group.instructions.push(Instruction { address, text: sanitise(instruction).into_owned() });
             }
         } else if line.ends_with(">:") {
-            // A symbol begins: `0000000000001129 <hot>:`
+            // The start of a symbol: `0000000000001129 <hot>:`
             let address = line.split_once(' ').and_then(|(address, _)| u64::from_str_radix(address, 16).ok());
             (within, place) = (start.is_none() || address == start, (String::new(), 0));
         } else if line.starts_with("Disassembly of section") {
@@ -193,7 +190,7 @@ fn instruction(line: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(address, 16).ok()?, text.trim_end()))
 }
 
-/// `/src/a.c:12`, perhaps with ` (discriminator 3)`
+/// `/src/a.c:12`, or `/src/a.c:12 (discriminator 3)`
 fn location(line: &str) -> Option<(String, u32)> {
     let line = line.split_once(" (discriminator ").map_or(line, |(place, _)| place);
     let (file, number) = line.rsplit_once(':')?;
@@ -201,7 +198,7 @@ fn location(line: &str) -> Option<(String, u32)> {
     (!file.is_empty()).then(|| (file.to_owned(), number))
 }
 
-/// Gives each line's cost to the first group of it.
+/// Assigns each line's cost to the line's first group.
 fn costed(image: String, symbol: &str, mut groups: Vec<Group>, rows: &[LineRow]) -> Assembly {
     let mut left: BTreeMap<u32, Vec<(PathBuf, u64)>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.weight > 0) {
@@ -210,7 +207,7 @@ fn costed(image: String, symbol: &str, mut groups: Vec<Group>, rows: &[LineRow])
     for group in groups.iter_mut().filter(|group| group.line > 0) {
         let Some(rows) = left.get_mut(&group.line) else { continue };
         let file = normal(&group.file);
-        // One of the two may be relative to where it was compiled.
+        // Either path may be relative to the compilation directory.
         let same =
             |(row, _): &(PathBuf, u64)| !row.as_os_str().is_empty() && (file.ends_with(row) || row.ends_with(&file));
         if let Some(at) = rows.iter().position(same) {
@@ -224,7 +221,7 @@ fn costed(image: String, symbol: &str, mut groups: Vec<Group>, rows: &[LineRow])
     Assembly { image, symbol: sanitise(symbol).into_owned(), costs: PER_LINE, groups, elsewhere }
 }
 
-/// A path without `.` and, as far as that goes, without `..`.
+/// Removes `.` and, where possible, `..` from a path.
 fn normal(path: &str) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in Path::new(path).components() {
@@ -240,7 +237,6 @@ fn normal(path: &str) -> PathBuf {
 }
 
 impl Assembly {
-    /// As text.
     pub fn text(&self, total: u64, scale: Scale, layout: Layout) -> String {
         let mut text = format!("\ninstructions of {} in {}\n", self.symbol, self.image);
         text.push_str(&layout.paint(Tone::Faint, &format!("# {}\n", self.costs)));

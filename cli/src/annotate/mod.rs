@@ -1,4 +1,4 @@
-//! `ccsd annotate`: source with what each line cost, and what it called.
+//! `ccsd annotate`: source lines with their costs, and the costs of their calls.
 
 mod assembly;
 mod source;
@@ -27,18 +27,17 @@ use crate::{suggest, warn};
 use assembly::Assembly;
 use source::{Places, SourceFile};
 
-/// Functions that are shown on a terminal, if a name means several.
+/// Functions shown on a terminal if a name matches several.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
 
-/// What is said where one would look for instructions.
+/// Explains why there are no costs of instructions.
 const NO_ADDRESSES: &str =
     "source lines only: a profile keeps no addresses within functions, so instructions have no costs of their own";
 
-/// A function as it is shown.
 #[derive(Serialize)]
 struct Annotated {
     name: String,
-    /// Its name as text shows it beside its image.
+    /// Name in text output, beside the image.
     #[serde(skip)]
     label: String,
     image: String,
@@ -50,9 +49,9 @@ struct Annotated {
     inherited_weight: u64,
     inherited_samples: u64,
     inherited_share: Share,
-    /// The heaviest first.
+    /// Ordered by weight, descending.
     files: Vec<AnnotatedFile>,
-    /// What ran where no line is known.
+    /// Weight of samples without a line.
     without_line: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     assembly: Option<Assembly>,
@@ -63,7 +62,7 @@ struct AnnotatedFile {
     /// As in the debug information.
     path: String,
     source: Option<String>,
-    /// What is to be known about that.
+    /// Warnings about the source.
     remarks: Vec<String>,
     weight: u64,
     lines: Vec<AnnotatedLine>,
@@ -72,15 +71,15 @@ struct AnnotatedFile {
 #[derive(Serialize)]
 struct AnnotatedLine {
     line: u32,
-    /// What ran in it.
+    /// Self weight.
     weight: u64,
     samples: u64,
     share: Share,
-    /// With what it called.
+    /// Weight including calls from the line.
     inherited_weight: u64,
     inherited_samples: u64,
     inherited_share: Share,
-    /// `null` if the file, or the line in it, is not there.
+    /// `null` if the file or the line is missing.
     text: Option<String>,
 }
 
@@ -172,7 +171,7 @@ struct AnnotateDocument<'a> {
     metric: &'a str,
     unit: &'static str,
     total: Total,
-    /// What is not known of the lines of calls.
+    /// Warnings about lines of calls.
     remarks: Vec<String>,
     instructions: &'static str,
     functions: Vec<Annotated>,
@@ -206,10 +205,10 @@ fn annotated(
             let mut numbers: Vec<u32> = costs.keys().copied().collect();
             if let Some(all) = &lines {
                 let last = u32::try_from(all.len()).unwrap_or(u32::MAX);
-                // A declaration after what costs, or far before it, is not where this code is.
+                // A declaration after the first cost, or far before it, is not where this code is.
                 let first = costs.keys().next().copied().unwrap_or(0);
                 numbers.extend(declared(path).filter(|&line| line <= first));
-                // Each line once, however many there are around each and however close they are.
+                // Print each line once, even if contexts overlap.
                 let mut next = 1;
                 for &line in costs.keys() {
                     let (from, to) = (line.saturating_sub(context).max(next), line.saturating_add(context).min(last));
@@ -264,12 +263,11 @@ fn annotated(
     }
 }
 
-/// The instructions of a function.
 fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly, Failure> {
     let centre = profile.cost_centre(function.function);
     let found = match centre.and_then(|centre| Some((centre, profile.image(centre.image)?))) {
         Some((centre, image)) => {
-            // Instructions have the cost of what ran in their line.
+            // Instructions carry only the self weight of their lines.
             let ran = |line: &&LineRow| line.samples > 0 || line.weight > 0;
             let lines: Vec<LineRow> = function.lines.iter().filter(ran).cloned().collect();
             assembly::of(centre, image, &lines)
@@ -353,7 +351,7 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
     text
 }
 
-/// The right order of arguments, for a file in the place of the function.
+/// Suggests the right order of arguments if a file was given as the function.
 fn hint_at_file(function: &str) -> Option<String> {
     let is_file = Path::new(function).is_file();
     is_file.then(|| format!("; of the profile {0}: `ccsd annotate FUNCTION {0}`", sanitise(function)))

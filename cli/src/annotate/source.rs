@@ -1,4 +1,4 @@
-//! Source files: where those are that debug information names, and whether they are what was compiled.
+//! Finds the source files that debug information names, and checks that they are what was compiled.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -9,30 +9,28 @@ use std::time::UNIX_EPOCH;
 use ccsd_profile::sanitise;
 use nix::fcntl::OFlag;
 
-/// Largest source file that is read. Amalgamations such as SQLite's are 9 MB, generated parsers some tens.
+/// Maximum bytes of a source file. Amalgamations such as SQLite's have 9 MB, generated parsers some tens of MB.
 const LARGEST: u64 = 64 << 20;
-/// Columns of a tab.
 const TAB: usize = 8;
-/// Longest line that is shown; generated ones are megabytes.
+/// Maximum characters of a shown line; generated lines can have megabytes.
 const LONGEST_LINE: usize = 500;
 
-/// Where to look.
+/// Where source files are searched.
 pub struct Places<'a> {
     pub roots: &'a [PathBuf],
-    /// Beginnings of paths, and what to put in their place.
+    /// Path prefixes and their replacements.
     pub substitutions: &'a [(String, String)],
 }
 
-/// What was found of a source file.
 pub struct SourceFile {
     pub source: Option<PathBuf>,
     pub lines: Option<Vec<String>>,
-    /// What is to be known about it.
+    /// Warnings about the file.
     pub remarks: Vec<String>,
 }
 
 impl Places<'_> {
-    /// The file that debug information calls `path`, for a profile that was begun at `taken_unix_ns`.
+    /// Finds the file that debug information calls `path`, for a profile started at `taken_unix_ns`.
     pub fn find(&self, path: &str, taken_unix_ns: u64) -> SourceFile {
         let mut why = None;
         for candidate in self.candidates(path) {
@@ -47,7 +45,7 @@ impl Places<'_> {
                     }
                     return SourceFile { source: Some(candidate), lines: Some(lines), remarks };
                 }
-                // The first that is there and cannot be read says more than that others are not there.
+                // An unreadable file is a better explanation than the absence of others.
                 Err(Some(problem)) => why = why.or(Some(format!("{}: {problem}", candidate.display()))),
                 Err(None) => {}
             }
@@ -61,7 +59,7 @@ impl Places<'_> {
         for (from, to) in self.substitutions {
             candidates.extend(path.strip_prefix(from.as_str()).map(|rest| PathBuf::from(format!("{to}{rest}"))));
         }
-        // Nothing above a root is meant: `..` takes back what came before it.
+        // `..` must not lead above a root: it removes the component before it.
         let mut parts: Vec<&std::ffi::OsStr> = Vec::new();
         for component in Path::new(path).components() {
             match component {
@@ -84,9 +82,9 @@ impl Places<'_> {
     }
 }
 
-/// The lines of a file and when it was last changed. The error is `None` where there is no file of this name.
+/// Reads the lines of a file and its modification time. The error is `None` if the file does not exist.
 fn read(path: &Path) -> Result<(Vec<String>, u64), Option<String>> {
-    // Not to be held by a FIFO: only regular files are read.
+    // Opening a FIFO must not block: only regular files are read.
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => None,
@@ -106,7 +104,7 @@ fn read(path: &Path) -> Result<(Vec<String>, u64), Option<String>> {
     Ok((String::from_utf8_lossy(&bytes).lines().map(printable).collect(), modified))
 }
 
-/// A line as it can be printed: tabs as blanks, nothing that a terminal would act on.
+/// A line safe to print: tabs become blanks, and characters that a terminal would act on are escaped.
 fn printable(line: &str) -> String {
     let mut text = String::new();
     for c in line.trim_end().chars().take(LONGEST_LINE) {

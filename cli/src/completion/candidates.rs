@@ -1,4 +1,4 @@
-//! What may stand at the cursor.
+//! Candidates for the word at the cursor.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,14 +23,13 @@ use crate::report::file;
 use crate::service::connect;
 use crate::source::Source;
 
-/// The largest profile whose functions are offered: larger ones take too long to read for a TAB.
+/// Maximum size of a profile whose functions are offered: larger ones take too long to read for a TAB.
 const MAX_PROFILE_BYTES: u64 = 64 << 20;
 
-/// A word that may stand at the cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub value: String,
-    /// What it is; empty where the value says so.
+    /// Description; empty if the value needs none.
     pub about: String,
 }
 
@@ -39,10 +38,10 @@ impl Candidate {
         Candidate { value: value.into(), about: about.into() }
     }
 
-    /// The line of the answer, if what was typed is the beginning of this.
+    /// The line of the answer, if the typed text is a prefix of this candidate.
     ///
-    /// Names of processes, functions and threads are chosen by others. One that a terminal must not print as it is
-    /// cannot be typed either, so it is left out.
+    /// Names of processes, functions and threads come from other users. A name that a terminal must not print cannot be
+    /// typed either, so it is omitted.
     pub fn line(&self, cursor: &Cursor<'_>) -> Option<String> {
         let is_printable = sanitise(&self.value) == self.value && !self.value.contains(['\t', '\n']);
         let is_wanted = is_printable && self.value.starts_with(&cursor.typed);
@@ -51,22 +50,22 @@ impl Candidate {
     }
 }
 
-/// Whether a socket, a file or `/proc` has to be asked, and for what.
+/// The kind of value at the cursor, and so the source of its candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Values that the definition lists, or free text.
+    /// Values listed in the definition, or free text.
     Listed,
     /// A profile: a file, `session:3`, `pid:123`, `watch:nginx`.
     Profile,
-    /// The same, or a running process by its name.
+    /// A profile, or a running process by name.
     ProfileOrProcess,
     /// A session, by number or as a source.
     Session,
     /// A process, by number or name.
     Process,
-    /// A watch by its bare name.
+    /// A watch, by its bare name.
     Watch,
-    /// A pattern: a function, or `module:`, `file:`, `thread:`, `process:` and a name.
+    /// A pattern: a function, or a name after `module:`, `file:`, `thread:` or `process:`.
     Pattern,
     /// A metric of the profile.
     Metric,
@@ -76,7 +75,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the name that the help gives the value.
+    /// Derived from the name that the help gives the value.
     fn of(argument: &Arg, command: &Command) -> Kind {
         let name = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
         match (name, argument.get_id().as_str()) {
@@ -99,7 +98,7 @@ impl Kind {
     }
 }
 
-/// What the shell completes here.
+/// What the shell itself completes here.
 pub fn native(cursor: &Cursor<'_>) -> Native {
     let is_special = ["session:", "pid:", "watch:"].iter().any(|prefix| cursor.typed.starts_with(prefix));
     match (cursor.slot, Kind::at(cursor)) {
@@ -112,9 +111,9 @@ pub fn native(cursor: &Cursor<'_>) -> Native {
     }
 }
 
-/// Commands, options and values that the definition lists.
+/// Commands, options and values from the definition.
 ///
-/// Options are offered once a dash is typed. Before that they would only hide the values.
+/// Options are offered only after a dash; otherwise they would hide the values.
 pub fn listed(cursor: &Cursor<'_>) -> Vec<Candidate> {
     match cursor.slot {
         Slot::Option => options(cursor),
@@ -140,7 +139,7 @@ fn commands(command: &Command) -> Vec<Candidate> {
     visible.map(|command| Candidate::new(command.get_name(), about(command))).collect()
 }
 
-/// The options that have not been given yet, or may be given again.
+/// Options that have not been given yet, or may be repeated.
 fn options(cursor: &Cursor<'_>) -> Vec<Candidate> {
     let is_given = |argument: &Arg| cursor.given.iter().any(|(id, _)| *id == argument.get_id().as_str());
     let repeats = |argument: &Arg| matches!(argument.get_action(), ArgAction::Append | ArgAction::Count);
@@ -154,13 +153,13 @@ fn options(cursor: &Cursor<'_>) -> Vec<Candidate> {
         .collect()
 }
 
-/// What has to be looked up, apart from the definition: it is done on a thread that may be left behind.
+/// A lookup beyond the definition. It runs on a thread that may be abandoned.
 #[derive(Debug)]
 pub struct Request {
     kind: Kind,
     typed: String,
     socket: SocketArgs,
-    /// Whose functions are offered.
+    /// The profile whose functions are offered.
     source: Source,
 }
 
@@ -177,7 +176,7 @@ impl Request {
         }
     }
 
-    /// Looks up and sends, until the receiver has gone.
+    /// Looks up candidates and sends them until the receiver is dropped.
     pub fn send_candidates(&self, sender: &Sender<Candidate>) {
         let send = |candidate| sender.send(candidate).unwrap_or_default();
         match self.kind {
@@ -196,7 +195,7 @@ impl Request {
                 session_sources(&running_sessions(&self.socket)).into_iter().for_each(send);
                 watches(&self.socket, "watch:").into_iter().for_each(send);
                 if self.kind == Kind::ProfileOrProcess {
-                    // Hundreds of numbers only once they are asked for.
+                    // Hundreds of process ids are offered only on request.
                     let prefix = if self.typed.starts_with('p') { "pid:" } else { "" };
                     let all = processes(prefix);
                     let wanted = all.into_iter().filter(|it| it.value.starts_with("pid:") || !is_number(&it.value));
@@ -211,7 +210,7 @@ impl Request {
         }
     }
 
-    /// The profile, unless reading it takes longer than anybody waits.
+    /// The profile, unless it is too large to read in time.
     fn profile(&self) -> Option<Profile> {
         if let Source::File(path) = &self.source {
             let is_small = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() <= MAX_PROFILE_BYTES);
@@ -241,8 +240,8 @@ fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Functions, the one that spent most first: by the name that reports show or, where only that begins with what was typed,
-/// by the whole name.
+/// Functions, ordered by self weight: by the shown name or, if only the full name starts with the typed text, by the
+/// full name.
 fn functions(profile: &Profile, typed: &str) -> Vec<Candidate> {
     let labels = profile.labels();
     let rows = FlatView::new(profile, &Selection::all()).rows;
@@ -252,12 +251,12 @@ fn functions(profile: &Profile, typed: &str) -> Vec<Candidate> {
         let whole = profile.name(row.function);
         [label, whole].into_iter().find(|name| name.starts_with(typed)).map(std::borrow::Cow::into_owned)
     });
-    // `[kernel]` and its like are no functions that can be asked for.
+    // Entries such as `[kernel]` are no functions.
     let real = names.filter(|name| !name.starts_with('['));
     real.filter(|name| seen.insert(name.clone())).map(|name| Candidate::new(name, "")).collect()
 }
 
-/// Names that a pattern with a prefix selects, each once.
+/// Distinct names for a pattern with a prefix.
 fn names(profile: &Profile, prefix: &str) -> Vec<String> {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let mut names: Vec<String> = match prefix {
@@ -272,7 +271,7 @@ fn names(profile: &Profile, prefix: &str) -> Vec<String> {
     names
 }
 
-/// The programs that this user may look at: by name, where one process has it, and by number.
+/// Processes that this user may look at: by name if it is unique, and by number.
 fn processes(prefix: &str) -> Vec<Candidate> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -302,7 +301,7 @@ fn about_session(session: &SessionSummary) -> String {
     format!("{}{state}", session.target)
 }
 
-/// `session:3` for each session, and `pid:123` for each process with one.
+/// `session:3` for each session, and `pid:123` for each process with a session.
 fn session_sources(sessions: &[SessionSummary]) -> Vec<Candidate> {
     let numbers = sessions.iter().map(|it| Candidate::new(format!("session:{}", it.id), about_session(it)));
     let running = sessions.iter().filter(|session| session.ended.is_none());
@@ -312,7 +311,7 @@ fn session_sources(sessions: &[SessionSummary]) -> Vec<Candidate> {
     numbers.chain(pids).collect()
 }
 
-/// Watches of the service, or those that have stored something where it does not answer.
+/// Watches of the service; if it does not answer, those that have stored profiles.
 fn watches(socket: &SocketArgs, prefix: &str) -> Vec<Candidate> {
     let (statuses, dir) = connect(socket).and_then(|mut client| client.watches()).unwrap_or_default();
     let dir = dir.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);

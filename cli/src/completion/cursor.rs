@@ -1,4 +1,4 @@
-//! Which argument of which command stands at the cursor.
+//! Finds the command and argument at the cursor.
 
 use clap::{Arg, Command};
 
@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 pub enum Slot<'a> {
     /// The name of an option.
     Option,
-    /// The name of a command, or else the value of a positional argument.
+    /// A positional argument, or the name of a command if there is none.
     Positional(Option<&'a Arg>),
     /// The value of an option.
     Value(&'a Arg),
@@ -15,21 +15,21 @@ pub enum Slot<'a> {
     ProgramArgument,
 }
 
-/// The words of a command line up to the cursor, by the definition of the arguments.
+/// The words of a command line up to the cursor, parsed by the definition of the arguments.
 #[derive(Debug)]
 pub struct Cursor<'a> {
     pub command: &'a Command,
     pub slot: Slot<'a>,
-    /// The part of the last word that stays as it is, such as `--view=`.
+    /// The part of the last word that completion keeps, such as `--view=`.
     pub kept: String,
     pub typed: String,
-    /// Arguments given before, by their ids; flags without a value.
+    /// Ids and values of earlier arguments; flags have no value.
     pub given: Vec<(&'a str, String)>,
     /// Whether a positional argument may still be the name of a command.
     pub takes_command: bool,
 }
 
-/// An option that waits for its values.
+/// An option that expects values.
 struct Pending<'a> {
     option: &'a Arg,
     values: usize,
@@ -66,11 +66,11 @@ fn option_by_letter(command: &Command, letter: char) -> Option<&Arg> {
     })
 }
 
-/// Reads words from left to right.
+/// Parses words from left to right.
 struct Reader<'a> {
     command: &'a Command,
     pending: Option<Pending<'a>>,
-    /// Positional arguments that are complete.
+    /// Number of complete positional arguments.
     position: usize,
     is_escaped: bool,
     is_program_argument: bool,
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What stands at the cursor where the last word is `word`, and how much of that word is the name of an option.
+    /// The slot at the cursor if the last word is `word`, and the length of the option's name in that word.
     fn slot(&self, word: &str) -> (Slot<'a>, usize) {
         if self.is_program_argument {
             return (Slot::ProgramArgument, 0);
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Finds the cursor behind the last of some words, which follow `command`'s own name. The command must be built.
+    /// Finds the cursor at the last of `words`, which follow `command`'s own name. The command must be built.
     pub fn new(command: &'a Command, mut words: Vec<String>) -> Cursor<'a> {
         let last = words.pop().unwrap_or_default();
         let mut reader = Reader {
@@ -194,7 +194,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The argument whose value is typed.
+    /// The argument whose value is being typed.
     pub fn argument(&self) -> Option<&'a Arg> {
         match self.slot {
             Slot::Value(argument) => Some(argument),
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// The command and the argument at the cursor, and what is typed of it.
+    /// The command, the argument at the cursor, and its typed text.
     fn at(line: &str) -> (String, String, String) {
         let mut command = Cli::grouped();
         command.build();

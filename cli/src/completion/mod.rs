@@ -1,7 +1,7 @@
-//! `ccsd completions` and the hidden `ccsd __complete`, which the scripts call for every TAB.
+//! `ccsd completions`, and the hidden `ccsd __complete` that the scripts call for every TAB.
 //!
-//! `ccsd __complete WORDS...` takes the words behind `ccsd` up to the cursor, the last of which is being typed. The first
-//! line of the answer says what else the shell offers: [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
+//! `ccsd __complete WORDS...` takes the words after `ccsd` up to the cursor; the last is being typed. The first line of
+//! the answer names what else the shell offers: [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
 
 mod candidates;
 mod cursor;
@@ -22,12 +22,13 @@ use cursor::Cursor;
 
 /// The first argument of a process that completes.
 pub const ARGUMENT: &str = "__complete";
-/// After this, what has been found so far is the answer: a daemon or file system that hangs must not hang the shell.
+/// Time limit of a lookup; then what has been found is the answer. A hanging daemon or file system must not hang the
+/// shell.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Candidates of one answer.
+/// Maximum candidates of an answer.
 const MAX_CANDIDATES: usize = 500;
 
-/// What the shell itself completes, beside the candidates: it knows about quotes, `~` and its own commands.
+/// What the shell itself completes beside the candidates: the shell knows quoting, `~` and its own commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Native {
     /// Nothing.
@@ -69,7 +70,7 @@ pub fn print_script(args: &CompletionsArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Answers the completion script of a shell. Mistakes give an empty answer: the user is in the middle of a line.
+/// Answers a completion script. Errors give an empty answer: the user is in the middle of a line.
 pub fn complete(words: Vec<OsString>) -> Exit {
     panic::set_hook(Box::new(|_| {}));
     let words = std::iter::once("ccsd".into()).chain(words).collect();
@@ -79,7 +80,7 @@ pub fn complete(words: Vec<OsString>) -> Exit {
     command.build();
     let cursor = Cursor::new(&command, words);
     let native = candidates::native(&cursor);
-    // Commands, options and values that the definition lists: known at once.
+    // Commands, options and values from the definition need no lookup.
     let listed = candidates::listed(&cursor);
     let (sender, receiver) = channel();
     let request = candidates::Request::new(&cursor);
@@ -89,7 +90,7 @@ pub fn complete(words: Vec<OsString>) -> Exit {
     let matching = listed.into_iter().chain(looked_up).filter_map(|candidate| candidate.line(&cursor));
     answer.extend(matching.take(MAX_CANDIDATES));
     let mut out = stdout().lock();
-    // A shell that has gone needs no answer.
+    // The shell may have gone.
     let _ = out.write_all(answer.as_bytes()).and_then(|()| out.flush());
     Exit::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! `--fail-above`: what grew by more than is allowed.
+//! `--fail-above`: functions that grew by more than allowed.
 
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{DiffFunction, DiffRow, DiffSide, DiffView};
@@ -6,20 +6,20 @@ use serde::Serialize;
 
 use crate::format::counted;
 
-/// Functions that the message names.
+/// Functions named in the message.
 const NAMED: usize = 5;
 
-/// A function that grew significantly by more than is allowed.
+/// A function that grew significantly by more than allowed.
 #[derive(Serialize)]
 pub struct Grew {
     #[serde(flatten)]
     function: DiffFunction,
     #[serde(skip)]
     label: String,
-    /// By how much, in percentage points of share, or in percent of the total time before: of self time or, where that is more,
-    /// of inherited time.
+    /// Growth in percentage points of share, or in percent of the total time before: of self time or, if larger, of
+    /// inherited time.
     points: f64,
-    /// The same of self time, if that alone is more than allowed.
+    /// Growth of self time, if that alone exceeds the limit.
     #[serde(skip)]
     own: Option<f64>,
     /// Inherited weight after.
@@ -27,8 +27,8 @@ pub struct Grew {
     inherited: u64,
 }
 
-/// What grew significantly by more than `percent`: first the functions whose self time did, most first; then those that call
-/// them, innermost first, as far as their inherited time tells.
+/// Functions that grew significantly by more than `percent`: first those whose self time grew, largest first; then
+/// their callers, innermost first as far as inherited time shows.
 pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
     let total = view.before.weight.max(1) as f64;
     let by_weight = |row: &DiffRow, weight: fn(&DiffSide) -> u64| {
@@ -65,7 +65,7 @@ pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
     rows
 }
 
-/// What is said on standard error.
+/// The message on standard error.
 pub fn message(grew: &[Grew], percent: f64, absolute: bool) -> String {
     let name = |it: &Grew| format!("{} ({}) +{:.2}", sanitise(&it.label), sanitise(&it.function.image), it.points);
     let mut names: Vec<String> = grew.iter().take(NAMED).map(name).collect();

@@ -1,4 +1,5 @@
-//! `ccsd diff`: two profiles, or several runs before and after, function by function, as a tree of calls, or as a flame graph.
+//! `ccsd diff`: compares two profiles, or several runs before and after, by function, as a call tree, or as a flame
+//! graph.
 
 mod grew;
 mod runs;
@@ -27,11 +28,11 @@ use ccsd_profile::json::to_text;
 use grew::Grew;
 use runs::{Run, Side, sides};
 
-/// Rows on a terminal.
+/// Maximum rows on a terminal.
 const ROWS_ON_TERMINAL: usize = 40;
-/// In a tree of calls less than this share, in percent, is summed up if nothing else is asked for.
+/// Default of `--min` for call trees, percent.
 const TREE_MIN: f64 = 0.5;
-/// Images have short names; a longer one loses its middle on a terminal.
+/// Maximum width of image names on a terminal; longer names lose their middle.
 const IMAGE_WIDTH: usize = 20;
 
 pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
@@ -40,7 +41,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let (mut before, mut after) = sides(args)?;
     let (name, unit) = runs::metric(args.query.metric.as_deref(), &before, &after)?;
-    // Small functions are small in both, so they cannot be summed up in each by itself.
+    // Merging small functions on each side separately would merge different functions.
     let query = QueryArgs { metric: Some(name.clone()), min: None, ..args.query.clone() };
     if let Some(path) = &args.svg {
         if args.absolute && before.runs.len() != after.runs.len() {
@@ -152,7 +153,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::GREW)
 }
 
-/// A change, as it is shown.
+/// A change as shown.
 struct ShownChange {
     share: f64,
     weights: (u64, u64),
@@ -204,7 +205,7 @@ fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> Cell {
     Cell::toned(tone, text)
 }
 
-/// Puts the rows in order: by the change, or by a column.
+/// Orders the rows by the change or by a column.
 fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
     use ccsd_profile::view::Column as By;
     let after = |row: &DiffRow| row.after.or(row.before).unwrap_or_default();
@@ -233,7 +234,7 @@ fn head(label: &str, run: &Run, layout: Layout) -> String {
     line(label, &format!("{}: {}", run.what, accounting_line(session, accounting)), Tone::Plain, layout)
 }
 
-/// The accounting of one side, in a line.
+/// One line of accounting for one side.
 fn accounting_line(session: &Session, accounting: &Accounting) -> String {
     let used = accounting.target_cpu_ns.map_or_else(String::new, |ns| format!(", {} CPU", nanoseconds(ns)));
     let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {} expected", count(expected)));
@@ -267,7 +268,7 @@ fn line(label: &str, text: &str, tone: Tone, layout: Layout) -> String {
     lines
 }
 
-/// What is left out.
+/// The sum of rows that are not shown.
 #[derive(Serialize)]
 struct Other {
     functions: usize,
@@ -342,7 +343,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         let (one, several) = args.query.by.nouns();
         let more = counted(other.functions as u64, &format!("more {one}"), &format!("more {several}"));
         let mut cells = vec![
-            // Of what is inherited there is no sum.
+            // Inherited weights overlap and have no sum.
             if args.inherited { Cell::default() } else { change_cell(&change, args.absolute, scale) },
             Cell::default(),
             faint(scale.weight(was)),
@@ -372,7 +373,7 @@ struct DiffDocument<'a> {
     data: Data,
 }
 
-/// One side: of one run all that is said of it; of several a list.
+/// One side: a single run's document, or a list of runs.
 #[derive(Serialize)]
 struct SideDocument<'a> {
     #[serde(flatten)]
@@ -394,14 +395,14 @@ struct RunDocument<'a> {
     accounting: Counts<'a>,
 }
 
-/// What `significant` means.
+/// Describes the field `significant`.
 #[derive(Serialize)]
 struct Significance {
     level: f64,
     test: &'static str,
 }
 
-/// What grew by more than `--fail-above` allows.
+/// The result of `--fail-above`.
 #[derive(Serialize)]
 struct Failed<'a> {
     percent: f64,
@@ -414,7 +415,7 @@ struct Metric<'a> {
     unit: &'static str,
 }
 
-/// What is compared.
+/// The compared data.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Data {

@@ -1,4 +1,4 @@
-//! The profiles that are compared: of each side one run or several.
+//! The compared profiles: one or several runs on each side.
 
 use std::path::PathBuf;
 
@@ -14,11 +14,10 @@ use crate::source::Source;
 use crate::stored::About;
 use crate::warn;
 
-/// One run.
 pub struct Run {
     pub profile: Profile,
     pub selection: Selection,
-    /// What it is: a file, or a time of a watch.
+    /// Description: a file, or a time range of a watch.
     pub what: String,
     pub file: Option<PathBuf>,
     pub session: Option<u32>,
@@ -31,7 +30,7 @@ pub struct Side {
 }
 
 impl Run {
-    /// Makes it what is asked for.
+    /// Applies the query.
     pub fn ask(mut self, query: &QueryArgs, which: &str) -> Result<Run, Failure> {
         let QueryResult { profile, selection, .. } = query::ask(query, self.profile).map_err(|failure| Failure {
             status: failure.status,
@@ -47,19 +46,19 @@ impl Side {
         Side { runs: vec![run] }
     }
 
-    /// Makes every run what is asked for.
+    /// Applies the query to every run.
     pub fn ask(&mut self, query: &QueryArgs, which: &str) -> Result<(), Failure> {
         self.runs =
             std::mem::take(&mut self.runs).into_iter().map(|run| run.ask(query, which)).collect::<Result<_, _>>()?;
         Ok(())
     }
 
-    /// Every run with what is selected of it.
+    /// Every run with its selection.
     pub fn selected(&self) -> Vec<ccsd_profile::view::Run<'_>> {
         self.runs.iter().map(|run| (&run.profile, &run.selection)).collect()
     }
 
-    /// All runs as one.
+    /// Merges all runs into one.
     pub fn merged(self) -> Result<Run, Failure> {
         let mut runs = self.runs.into_iter();
         let nothing = || Run {
@@ -78,7 +77,7 @@ impl Side {
     }
 }
 
-/// What is to be compared.
+/// The two sides of the comparison.
 pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
     let two_times = || {
         Failure::bad_request(anyhow!(
@@ -124,7 +123,7 @@ pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
     }
 }
 
-/// The metric that all runs have: its name and unit.
+/// Name and unit of the metric, which all runs must have.
 pub fn metric(asked: Option<&str>, before: &Side, after: &Side) -> Result<(String, Unit), Failure> {
     let runs = || after.runs.iter().chain(&before.runs).map(|run| run.profile.session().metrics.as_slice());
     let wanted = |metric: &&ccsd_profile::Metric| {

@@ -1,4 +1,4 @@
-//! The difference of two profiles as a tree of calls.
+//! The difference of two profiles as a call tree.
 
 use ccsd_profile::view::{ChainSide, DiffTree, OtherDiff, Share, Total};
 use ccsd_profile::{Unit, sanitise};
@@ -8,7 +8,7 @@ use crate::format::{Scale, indent, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table};
 
-/// As text, at most `limit` lines.
+/// Renders the tree in at most `limit` lines.
 pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, layout: Layout) -> String {
     if tree.nodes.is_empty() {
         return "no call to show\n".to_owned();

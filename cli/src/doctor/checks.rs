@@ -1,4 +1,4 @@
-//! The checks, each by trying, not by reading settings alone: a container may refuse what the settings allow.
+//! The checks. Each tries the operation: a container may refuse what the settings allow.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -15,11 +15,11 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::{Check, Mark, user_name};
 use crate::format::{bytes, count};
 
-/// What both checks of tracepoints need first.
+/// Remedy of both checks of tracepoints.
 const MOUNT_TRACEFS: &str = "sudo mount -t tracefs tracefs /sys/kernel/tracing";
 const PARANOID_1: &str = "sudo sysctl kernel.perf_event_paranoid=1";
 
-/// All of them, the most important first.
+/// Runs all checks, the most important first.
 pub fn all() -> Vec<Check> {
     let capabilities = Capabilities::effective();
     let mut checks = vec![sampling()];
@@ -77,14 +77,14 @@ fn kernel_names(capabilities: Capabilities) -> Check {
     let set = restrict.map_or_else(|| "not set".to_owned(), |level| level.to_string());
     let check = Check::limited(NAME, format!("hidden (kernel.kptr_restrict is {set}): kernel functions have no names"));
     match restrict {
-        // Hidden from everybody; 1 shows them to those with CAP_SYSLOG.
+        // At 2 the addresses are hidden from all users; 1 shows them to users with CAP_SYSLOG.
         Some(2..) if capabilities.syslog => check.command("sudo sysctl kernel.kptr_restrict=1"),
-        // For all others the kernel also asks whether they may sample it.
+        // For other users the kernel also checks whether they may sample it.
         _ => check.command(format!("{PARANOID_1} kernel.kptr_restrict=0")),
     }
 }
 
-/// Where addresses are hidden, they read as zero.
+/// Whether kernel addresses are visible; hidden addresses read as zero.
 fn kallsyms_are_readable() -> bool {
     // Some symbols really are at 0 (per-CPU offsets), so a few lines are not enough.
     const LINES: usize = 20_000;
@@ -106,7 +106,7 @@ fn cycles() -> Check {
             Check::ok(NAME, format!("counted, with {skid}"))
         }
         Err(error) => {
-            // No command of this machine helps, so none is given as one to copy.
+            // No command on this machine helps, so none is printed.
             let host = if is_virtual_machine() {
                 "; the host of a virtual machine can give it one (QEMU: `-cpu host,pmu=on`)"
             } else {
@@ -142,7 +142,7 @@ fn tick() -> Check {
     }
 }
 
-/// An error's own words, without what it says to those who asked for the event by name.
+/// The cause of an error, without the advice for users who requested the event by name.
 fn reason(error: &Error) -> String {
     match error {
         Error::EventUnavailable { why, .. } => why.clone(),
@@ -176,7 +176,7 @@ fn locked_memory() -> Check {
     };
     let mut notes = Vec::new();
     let cpus = system::online_cpus().len() as u64;
-    // What a ring at its best takes, with its header page, and the small ring beside it.
+    // The best ring with its header page, and the small ring beside it.
     let command = format!("sudo sysctl kernel.perf_event_mlock_kb={}", 516 + 2048 + 128);
     match EventSet::new(choice.spec, Layout::Threads, ccsd_collector::Budget::default().rings, &mut notes) {
         Ok((events, _)) => {
@@ -207,7 +207,7 @@ fn fatal_signals() -> Check {
     }
 }
 
-/// Whether the kernel's tracepoints are where they are looked for. Only root may look into the directory.
+/// Whether tracefs is mounted. Only root may read the directory itself.
 fn has_tracefs() -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').nth(2) == Some("tracefs"))
@@ -215,7 +215,7 @@ fn has_tracefs() -> bool {
 
 fn open_files() -> Check {
     const NAME: &str = "open files";
-    /// A large server's threads, and then some.
+    /// More threads than a large server has.
     const PLENTY: u64 = 1_000;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
     let Ok(choice) = try_event(EventChoice::Auto, Scope::Auto) else {
@@ -242,7 +242,7 @@ fn open_files() -> Check {
 
 fn processes(capabilities: Capabilities) -> Check {
     const NAME: &str = "processes";
-    // perf_event_open asks for CAP_PERFMON, reading /proc/PID/maps for CAP_SYS_PTRACE. Yama restricts tracing only.
+    // perf_event_open needs CAP_PERFMON, reading /proc/PID/maps needs CAP_SYS_PTRACE. Yama restricts tracing only.
     if capabilities.perfmon && capabilities.ptrace {
         return Check::ok(NAME, "those of every user can be attached to");
     }
@@ -271,7 +271,7 @@ fn debug_files() -> Check {
     }
 }
 
-/// How to install the debug files of the C library, for a distribution described by this /etc/os-release.
+/// The command that installs the C library's debug files on the distribution of this /etc/os-release.
 fn debug_package_command(os_release: &str) -> Option<&'static str> {
     let names: Vec<&str> = os_release
         .lines()
@@ -296,17 +296,17 @@ fn is_virtual_machine() -> bool {
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// What this process may do beyond what its user may.
+/// Capabilities of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// To sample what others run.
+    /// Permits sampling other users' processes.
     pub perfmon: bool,
     ptrace: bool,
     syslog: bool,
 }
 
 impl Capabilities {
-    /// Those of this process.
+    /// Reads the effective capabilities.
     pub fn effective() -> Capabilities {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -314,7 +314,6 @@ impl Capabilities {
     }
 
     fn of(mask: u64) -> Capabilities {
-        // Numbers of linux/capability.h.
         const SYS_PTRACE: u32 = 19;
         const SYS_ADMIN: u32 = 21;
         const SYSLOG: u32 = 34;
@@ -342,7 +341,7 @@ mod tests {
         assert_eq!(debug_package_command("ID=alpine\n"), None);
     }
 
-    /// Whatever the machine, every check says something.
+    /// Every check returns a result on any machine.
     #[test]
     fn all_checks_run() {
         let checks = all();

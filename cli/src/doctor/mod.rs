@@ -1,4 +1,4 @@
-//! `ccsd doctor`: what this machine lets this user sample, found out by trying, and what would allow more.
+//! `ccsd doctor`: tries what this user may sample on this machine, and shows what would allow more.
 
 mod checks;
 
@@ -19,15 +19,15 @@ use ccsd_profile::json::to_text;
 
 pub use checks::Capabilities;
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mark {
-    /// All there is.
+    /// Works fully.
     Ok,
-    /// It works, and could be better.
+    /// Works with limitations.
     Limited,
-    /// It does not work.
+    /// Does not work.
     No,
 }
 
@@ -41,13 +41,12 @@ impl Mark {
     }
 }
 
-/// One thing that was tried.
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     name: &'static str,
     mark: Mark,
     text: String,
-    /// The command that would allow more, ready to be copied.
+    /// A command that would allow more, ready to be copied.
     command: Option<String>,
 }
 
@@ -69,7 +68,6 @@ impl Check {
     }
 }
 
-/// The findings.
 #[derive(Debug, Serialize)]
 struct Findings {
     ccsd_version: &'static str,
@@ -77,7 +75,7 @@ struct Findings {
     kernel: String,
     cpus: usize,
     user: String,
-    /// What `record` and `attach` sample by, if nothing else is asked for; nothing where nothing can be sampled.
+    /// The default event of `record` and `attach`; `None` if nothing can be sampled.
     default_event: Option<String>,
     checks: Vec<Check>,
 }
@@ -117,7 +115,7 @@ impl Findings {
                 text.push_str(line);
                 text.push('\n');
             }
-            // Never wrapped: it is there to be copied.
+            // Never wrapped, so that it can be copied.
             if let Some(command) = &check.command {
                 text.push_str(&format!("{:INDENT$}{} {command}\n", "", layout.paint(Tone::Faint, "$")));
             }

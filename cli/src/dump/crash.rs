@@ -1,4 +1,4 @@
-//! Processes that signals have killed, as text and as JSON.
+//! Processes killed by signals, as text and as JSON.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::text::{LINES, push_line};
 use crate::format::{count, counted, moment};
 use crate::style::{Layout, Tone};
 
-/// Crashes whose stacks a report shows. Where more processes die, they mostly die of the same.
+/// Maximum crashes shown with their stacks. Further crashes mostly have the same cause.
 const SHOWN: usize = 8;
 
 /// `prog (PID 7) of SIGSEGV (no memory at the address) in f at f.c:3`
@@ -39,10 +39,10 @@ fn signal(number: u32) -> String {
     signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }
 
-/// The stack, indented, each line with its end.
+/// The stack, indented, one frame a line.
 fn stack(crash: &Crash, layout: Layout) -> String {
     let mut text = String::new();
-    // All in one piece, or what is innermost, what is not known, what is outermost.
+    // Either the whole stack, or its innermost part, a gap, and its outermost part.
     let at =
         if crash.left_out > 0 { (crash.left_out_after as usize).min(crash.stack.len()) } else { crash.stack.len() };
     let (inner, outer) = crash.stack.split_at(at);
@@ -69,14 +69,14 @@ fn stack(crash: &Crash, layout: Layout) -> String {
     text
 }
 
-/// What is said at the moment when it happens.
+/// The message printed when a process dies.
 pub fn text(crash: &Crash, layout: Layout) -> String {
     let title = layout.paint(Tone::Strong, &format!("Died: {}", headline(crash)));
     let thread = format!("# thread {} \"{}\", {}", crash.tid, sanitise(&crash.thread), moment(crash.unix_ns));
     format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
 }
 
-/// What a report's head has to say of them: each in a line, and its stack in others if `stacks` says so.
+/// Lines for a report's head: a headline for each crash, and its stack if `stacks`.
 pub fn head(crashes: &[Crash], stacks: bool, layout: Layout) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = crashes
         .iter()
@@ -92,18 +92,17 @@ pub fn head(crashes: &[Crash], stacks: bool, layout: Layout) -> Vec<(String, Str
     all
 }
 
-/// The crashes that have been told already: a stream that begins anew tells them again.
+/// Crashes that were already reported: a stream that restarts sends them again.
 #[derive(Default)]
 pub struct ReportedCrashes(HashSet<(u32, u64)>);
 
 impl ReportedCrashes {
-    /// Those of an update that are new.
+    /// The crashes of an update that were not reported yet.
     pub fn news<'a>(&mut self, update: &'a Update) -> Vec<&'a Crash> {
         update.crashes.iter().filter(|crash| self.0.insert((crash.pid, crash.unix_ns))).collect()
     }
 }
 
-/// One of them, for programs to read.
 #[derive(Serialize)]
 pub struct Json<'a> {
     pid: u32,
@@ -117,14 +116,13 @@ pub struct Json<'a> {
     reason: Option<&'static str>,
     /// Innermost first.
     frames: Vec<Frame<'a>>,
-    /// Frames after which some were not kept, and how many.
+    /// Position and number of frames that were not kept.
     left_out_after: Option<u32>,
     left_out: u64,
     complete: bool,
     truncated: Option<&'a str>,
 }
 
-/// All of them.
 pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
     crashes.iter().map(one).collect()
 }

@@ -1,26 +1,28 @@
-//! A stack as the lines that are shown of it.
+//! Folds a stack into the lines that are shown.
 
 use ccsd_profile::{CostCentreId, FrameInfo, fold};
 
-/// Stacks of fewer entries are shown as they are.
+/// Stacks with fewer entries are shown unfolded.
 const FOLD_FROM: usize = 48;
-/// So many frames between two that are shown are shown, too: a line about them would not be shorter.
+/// Maximum gap between two shown frames that is filled: a line about the gap would not be shorter.
 const SMALL_GAP: usize = 3;
-/// Different frames of one stretch of recursion that are listed.
+/// Maximum distinct frames listed for one stretch of recursion.
 const LISTED: usize = 8;
 
-/// One line, or some that belong together.
+/// One line, or several frames shown as one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StackLine<'a> {
-    /// A frame and its number, the innermost being 0.
+    /// A frame and its number; the innermost is 0.
     Frame(usize, &'a FrameInfo),
-    /// Frames that recursion repeats: how many, and which, each with its count, innermost first.
+    /// Recursive frames: their total number, the listed ones with their counts, innermost first, and the number of
+    /// others.
     Recursion { count: usize, listed: Vec<(usize, &'a FrameInfo)>, others: usize },
-    /// Frames that are not shown because there are too many lines.
+    /// Frames not shown because there are too many lines.
     LeftOut(usize),
 }
 
-/// The lines of a stack, of which `stack` has the positions in `frames`, innermost first: with recursion folded if it is deep, unless `full`; no more than `limit` frames if that is not 0.
+/// The lines of a stack. `stack` holds positions in `frames`, innermost first. Deep recursion is folded unless `full`;
+/// a `limit` other than 0 limits the frames.
 pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usize) -> Vec<StackLine<'a>> {
     let entries: Vec<&FrameInfo> = stack.iter().filter_map(|&at| frames.get(at as usize)).collect();
     let all = 0..entries.len();
@@ -33,7 +35,7 @@ pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usiz
     };
     let mut lines = Vec::new();
     let mut next = 0;
-    // One past the end closes the last stretch, which direct recursion at the root makes.
+    // The position past the end closes a last stretch of direct recursion at the root.
     for at in kept.into_iter().chain([entries.len()]) {
         let between = entries.get(next..at).unwrap_or_default();
         if between.len() <= SMALL_GAP {
@@ -66,7 +68,7 @@ fn recursion<'a>(frames: &[&'a FrameInfo]) -> StackLine<'a> {
     StackLine::Recursion { count: frames.len(), listed, others }
 }
 
-/// Leaves out the middle of what is too long: where it is and how it came there are both of interest.
+/// Drops the middle of a long list: both its ends are of interest.
 fn cut(lines: &mut Vec<StackLine<'_>>, limit: usize) {
     if limit == 0 || lines.len() <= limit.max(1) {
         return;
@@ -86,7 +88,7 @@ fn cut(lines: &mut Vec<StackLine<'_>>, limit: usize) {
 mod tests {
     use super::*;
 
-    /// Frames whose functions are letters, and a stack of them, innermost first.
+    /// Frames named by letters, and a stack of them, innermost first.
     fn dump(text: &str) -> (Vec<FrameInfo>, Vec<u32>) {
         let frame = |letter: u8| FrameInfo {
             function: char::from(letter).to_string(),

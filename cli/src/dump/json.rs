@@ -1,4 +1,4 @@
-//! Dumps as JSON: every thread with all its frames in place, for `jq`.
+//! Dumps as JSON: every thread with all its frames.
 
 use ccsd_collector::dump::{Dump, End, FrameInfo, Method, State, ThreadDump};
 use serde::Serialize;
@@ -41,7 +41,6 @@ struct ThreadDocument<'a> {
     not_stopped: Option<&'a str>,
 }
 
-/// One frame, of a dump or of a stack that was kept.
 #[derive(Serialize)]
 pub struct Frame<'a> {
     function: &'a str,
@@ -49,12 +48,11 @@ pub struct Frame<'a> {
     file: Option<&'a str>,
     line: Option<u32>,
     inlined: bool,
-    /// In the image, hexadecimal: JSON's numbers do not hold all of them.
+    /// Address in the image, hexadecimal: JSON numbers cannot hold all addresses.
     address: String,
 }
 
 impl Frame<'_> {
-    /// As JSON has it.
     pub fn of(frame: &FrameInfo) -> Frame<'_> {
         Frame {
             function: &frame.function,
@@ -67,7 +65,6 @@ impl Frame<'_> {
     }
 }
 
-/// The document.
 pub fn text(dumps: &[Dump]) -> Result<String, Failure> {
     let processes = dumps.iter().map(process).collect();
     to_text(&DumpDocument { processes }).map_err(Failure::at_run_time)

@@ -28,10 +28,10 @@ use crate::{say, warn};
 
 use text::{DumpStyle, text};
 
-/// Processes of one dump at most, where descendants are asked for.
+/// Maximum processes of a dump with descendants.
 const MAX_PROCESSES: usize = 256;
 
-/// Takes and prints them.
+/// Takes and prints the dumps.
 pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = Layout::of(&stdout(), colour);
     let shown = DumpStyle {
@@ -72,8 +72,8 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(if any && failures.is_empty() { Exit::SUCCESS } else { Exit::FAILURE })
 }
 
-/// From now on prints, to standard error, the stacks of processes (and, with `children`, of their descendants) whenever asked.
-/// Those that this process may not see are asked of a daemon.
+/// Starts a thread that prints the stacks of processes (and, with `children`, of their descendants) to standard error
+/// on request. A daemon is asked for processes that this process may not look at.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -89,7 +89,7 @@ pub fn on_request(
         for () in requests {
             let (mut dumps, failures) = take(&pids, children, &by);
             dumps.iter_mut().for_each(|dump| shorten_names(&mut dump.frames));
-            // In place of the status line, if there is one.
+            // Overwrites the status line.
             let mut output = "\r\x1b[K".to_owned();
             for dump in &dumps {
                 output.push_str(&text(dump, &shown, layout));
@@ -105,14 +105,14 @@ pub fn on_request(
     std::thread::Builder::new().name("ccsd-dumps".to_owned()).spawn(answer).map(drop)
 }
 
-/// Dumps as lines without colour, of any length.
+/// Dumps as lines of any length, without colour.
 pub fn lines(dumps: &[Dump]) -> Vec<String> {
     let shown = DumpStyle { full: false, kernel: false, stats: false, limit: text::LINES };
     let layout = Layout { width: None, colour: false };
     dumps.iter().flat_map(|dump| text(dump, &shown, layout).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Gives functions the names that reports show: short ones, no two of which are equal.
+/// Replaces function names by the distinct short names that reports show.
 fn shorten_names(frames: &mut [FrameInfo]) {
     let short: HashMap<String, String> = readable_names(frames.iter().map(|frame| frame.function.as_str()))
         .into_iter()
@@ -125,7 +125,7 @@ fn shorten_names(frames: &mut [FrameInfo]) {
     }
 }
 
-/// The dumps of processes and, if asked for, of their descendants; what could not be had of those that were named.
+/// Dumps processes and, if asked for, their descendants. Returns also the errors of the named processes.
 pub fn take(pids: &[u32], children: bool, by: &By) -> (Vec<Dump>, Vec<Failure>) {
     let mut all: Vec<u32> = Vec::new();
     for &pid in pids {
@@ -143,14 +143,14 @@ pub fn take(pids: &[u32], children: bool, by: &By) -> (Vec<Dump>, Vec<Failure>) 
         match one(pid, by) {
             Ok(dump) => dumps.push(dump),
             Err(failure) if at < named => failures.push(failure),
-            // A descendant that has ended meanwhile, or is somebody else's.
+            // A descendant that has ended meanwhile, or that this user may not look at.
             Err(_) => {}
         }
     }
     (dumps, failures)
 }
 
-/// The dump of one process: by this process or, where it may not, by a daemon that may.
+/// Dumps one process, or asks a daemon if this process may not.
 fn one(pid: u32, by: &By) -> Result<Dump, Failure> {
     let own = (!by.daemon_only).then(|| dump(pid, None));
     match own {
@@ -171,7 +171,7 @@ fn one(pid: u32, by: &By) -> Result<Dump, Failure> {
         }
     }
     match (own, why) {
-        // As much as could be had.
+        // A partial dump is better than none.
         (Some(Ok(own)), _) => Ok(own),
         (Some(Err(error)), ClientError::None(_)) => Err(error.into()),
         (Some(Err(error)), why) => Err(Failure::bad_request(anyhow!("{error}; nor by a daemon: {why}"))),

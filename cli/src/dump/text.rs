@@ -7,25 +7,25 @@ use super::fold::{StackLine, lines};
 use crate::format::{count, counted, moment, nanoseconds, shell_word};
 use crate::style::{Layout, Tone};
 
-/// Lines of one stack shown by default. What is deeper without recursion is rare.
+/// Maximum lines of a stack by default. Stacks that are deeper without recursion are rare.
 pub const LINES: usize = 100;
-/// Threads of one group that are named.
+/// Maximum threads named in a group.
 const NAMED: usize = 8;
-/// Characters of a command line that are shown.
+/// Maximum characters of a command line.
 const COMMAND: usize = 200;
 
 /// What to show of a dump.
 #[derive(Clone, Copy, Debug)]
 pub struct DumpStyle {
-    /// Every frame and thread for itself.
+    /// Show every frame and thread separately.
     pub full: bool,
     pub kernel: bool,
     pub stats: bool,
-    /// Lines of each stack at most; 0 for all.
+    /// Maximum lines of each stack; 0 for all.
     pub limit: usize,
 }
 
-/// The whole text, with a line end.
+/// Renders a dump, with a final newline.
 pub fn text(dump: &Dump, shown: &DumpStyle, layout: Layout) -> String {
     let mut text = head(dump, layout);
     for group in groups(dump, shown) {
@@ -63,7 +63,7 @@ fn head(dump: &Dump, layout: Layout) -> String {
     text
 }
 
-/// Threads that show the same, in the order of the first of each.
+/// Groups threads with the same state and stack, ordered by the first thread of each group.
 fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
     let mut groups: Vec<Vec<&ThreadDump>> = Vec::new();
     let mut known = std::collections::HashMap::new();
@@ -73,7 +73,7 @@ fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
             Method::NotStopped { why } => why,
         };
         let kernel = if shown.kernel { thread.kernel_stack.as_slice() } else { &[] };
-        // Where in the code it is does not matter beyond the line.
+        // Addresses within a line do not matter.
         let stack: Vec<_> = thread.stack.iter().filter_map(|&at| dump.frames.get(at as usize)).map(place).collect();
         let key = (thread.state, &thread.wait, stack, &thread.end, why, kernel);
         match known.get(&key) {
@@ -91,7 +91,7 @@ fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
     groups
 }
 
-/// What is shown of a frame.
+/// The properties of a frame that are shown.
 fn place(frame: &FrameInfo) -> (u32, Option<&str>, u32, bool) {
     (frame.function_id, frame.file.as_deref(), frame.line, frame.inlined)
 }
@@ -142,7 +142,7 @@ fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Dum
     text.push('\n');
 }
 
-/// Adds one line of a stack, indented.
+/// Appends one line of a stack, indented.
 pub fn push_line(text: &mut String, line: &StackLine<'_>, layout: Layout) {
     let line = match line {
         StackLine::Frame(number, frame) => format!("    #{number:<3} {}", described(frame, layout)),

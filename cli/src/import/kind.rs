@@ -1,14 +1,14 @@
-//! What a file is, by its first bytes.
+//! Recognises files by their first bytes.
 
 use ccsd_profile::codec::MAGIC;
 
-/// Bytes of a file that tell its kind.
+/// Bytes needed to recognise a file.
 pub const START_BYTES: u64 = 512;
 
-/// First bytes of what `perf record` writes, in either byte order.
+/// Magic numbers of `perf record`, in both byte orders.
 const PERF_DATA: [&[u8]; 2] = [b"PERFILE2", b"2ELIFREP"];
 
-/// Formats that are neither profiles nor recordings: their first bytes, and what to say of them.
+/// Magic numbers of unsupported formats, with their descriptions.
 const OTHERS: [(&[u8], &str); 18] = [
     (b"\x7fELF", "a program, library or core dump (ELF)"),
     (b"\x1f\x8b", "compressed with gzip, as pprof profiles are"),
@@ -33,18 +33,17 @@ const OTHERS: [(&[u8], &str); 18] = [
 /// What a file can be read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A profile of ccsd, or what is left of one.
+    /// A profile of ccsd, or the start of one.
     Profile,
-    /// What `perf record` has written.
+    /// A recording of `perf record`.
     PerfData,
-    /// Text, which may be that of `perf script`.
+    /// Text, perhaps from `perf script`.
     Text,
-    /// Something else.
     Other,
 }
 
 impl Kind {
-    /// The kind of a file that starts so.
+    /// The kind of a file with these first bytes.
     pub fn of(start: &[u8]) -> Kind {
         if start.starts_with(&MAGIC) || MAGIC.starts_with(start) {
             Kind::Profile
@@ -58,7 +57,7 @@ impl Kind {
     }
 }
 
-/// A file that is none of those that can be read, in words.
+/// Describes an unsupported file.
 pub fn describe(start: &[u8]) -> &'static str {
     let known = OTHERS
         .iter()
@@ -70,7 +69,7 @@ pub fn describe(start: &[u8]) -> &'static str {
     }
 }
 
-/// Names of commands and functions may have any bytes but these.
+/// Command and function names may contain any bytes except these.
 fn is_text(start: &[u8]) -> bool {
     !start.iter().any(|&byte| byte < 8)
         && !OTHERS.iter().any(|(magic, _)| !magic.is_ascii() && start.starts_with(magic))

@@ -1,4 +1,4 @@
-//! Profiles from files of `perf record`, and from the text of `perf script`: `ccsd import`, and all commands that read one.
+//! Imports `perf record` files and `perf script` text: `ccsd import`, and all commands that read such a file.
 
 mod kind;
 mod script;
@@ -61,15 +61,15 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// A profile that is open for reading.
+/// A profile open for reading.
 pub struct OpenedProfile {
-    /// The profile: the file that was named or, for a recording of perf, one without a name that was made of it.
+    /// The named file or, for a recording of perf, a nameless file with the imported profile.
     pub file: File,
-    /// Size of the recording, where the profile was made of one.
+    /// Size of the imported recording.
     pub recording_bytes: Option<u64>,
 }
 
-/// Opens a file as a profile: a profile of ccsd as it is, what `ccsd import` takes after importing it.
+/// Opens a profile, and imports a recording of perf first.
 ///
 /// # Errors
 /// What the file is, if it is neither.
@@ -113,7 +113,6 @@ fn not_importable(name: &str, start: &[u8]) -> Failure {
     Failure::bad_request(anyhow!("{name} {what}"))
 }
 
-/// The first bytes of a file.
 fn start(input: impl Read, name: &str) -> Result<Vec<u8>, Failure> {
     let mut start = Vec::with_capacity(START_BYTES as usize);
     let read = input.take(START_BYTES).read_to_end(&mut start);
@@ -131,7 +130,7 @@ fn nanoseconds(at: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(0)
 }
 
-/// Imports a file of this kind; `None` if it is text and has no sample.
+/// Imports a file of this kind; `None` if it is text without a sample.
 fn import_file(
     file: File,
     kind: Kind,
@@ -147,40 +146,39 @@ fn import_file(
     script::import(BufReader::with_capacity(1 << 18, file), modified, event, output)
 }
 
-/// Imports a recording of perf.
 fn perf_data(
     recording: Recording<'_>,
     name: &str,
     event: Option<&str>,
     output: &mut Output<'_>,
 ) -> Result<Profile, Failure> {
-    // What goes wrong with it is told once, as an error.
+    // A panic of the importer is reported once, as an error.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    // Written as it comes; nothing is replaced before there is something.
+    // Written while importing; an existing file is replaced only if the import has a result.
     let imported = import::perf_data(recording, event, &mut |session, update| {
         output.begin(session);
         output.write(update);
     });
     panic::set_hook(hook);
-    // Dropped unfinished, nothing is left of what is no profile.
+    // Dropping the output removes the unfinished file.
     let profile = imported.map_err(|error: ImportError| {
         Failure::bad_request(anyhow!("{name} is a recording of perf (perf.data), and cannot be read: {error}"))
     })?;
-    // It has no update if nothing was ever charged.
+    // Without charges there is no update, which would have begun the output.
     output.begin(profile.session());
     Ok(profile)
 }
 
-/// Where an imported profile is written. The first error is kept for the end.
+/// The destination of an imported profile. The first error is kept until the end.
 struct Output<'a> {
-    /// The file's name; `None` for a temporary file without one.
+    /// `None` for a temporary file without a name.
     path: Option<&'a PathBuf>,
     state: OutputState,
 }
 
 enum OutputState {
-    /// Nothing is written, or replaced, before there is something to write.
+    /// Nothing is created or replaced before there is something to write.
     Waiting,
     Named(Box<OutputFile>),
     Unnamed(Box<Encoder<BufWriter<File>>>),
@@ -192,7 +190,7 @@ impl<'a> Output<'a> {
         Output { path, state: OutputState::Waiting }
     }
 
-    /// Begins with the session, if it has not begun.
+    /// Begins the output, if it has not begun.
     fn begin(&mut self, session: &Session) {
         if !matches!(self.state, OutputState::Waiting) {
             return;
@@ -224,7 +222,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Ends the profile, and gives the file without a name, from its start.
+    /// Ends the profile. Returns a nameless file, rewound.
     fn finish(self) -> Result<Option<File>, Failure> {
         match self.state {
             OutputState::Waiting => Ok(None),

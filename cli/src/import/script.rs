@@ -1,4 +1,4 @@
-//! Profiles from the text of `perf script`, from a file or a pipe: of machines whose files and programs are not here.
+//! Imports the text of `perf script` from a file or a pipe, whose programs may be on another machine.
 
 use std::io::{self, BufRead};
 
@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::format::counted;
 use crate::warn;
 
-/// Imports the text, whose session begins or ends at `at_unix_ns`; `None` if there is no sample in it.
+/// Imports text whose session begins or ends at `at_unix_ns`; `None` if it has no sample.
 pub fn import(
     text: impl BufRead,
     at_unix_ns: u64,

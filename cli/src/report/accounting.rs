@@ -1,4 +1,4 @@
-//! The head of every report: what was sampled, what became of the samples, and what that cost.
+//! The head of every report: what was sampled, lost samples, and the cost of profiling.
 
 use ccsd_profile::{Accounting, Profile, Session, notes, sanitise};
 
@@ -8,23 +8,23 @@ use crate::format::{bytes, count, counted, moment, nanoseconds, ratio, shell_wor
 use crate::style::{Layout, Tone};
 use crate::table::{cut, wrap};
 
-/// Losses beyond this share of the expected samples are pointed out: they could move a share by as much.
+/// Losses above this share of the expected samples are reported: they could shift shares by as much.
 const NOTABLE: f64 = 0.01;
-/// A command line longer than this says no more about what was profiled.
+/// Maximum characters of a command line.
 const LONGEST_COMMAND: usize = 200;
 
-/// Notes beside one line of accounting, and characters of one: ccsd's own are fewer and shorter.
+/// Maximum notes in the accounting, and characters of a note: ccsd's own are fewer and shorter.
 const MAX_NOTES: usize = 6;
 const LONGEST_NOTE: usize = 400;
-/// A target's CPU time of which a share of it says something, nanoseconds.
+/// Minimum CPU time of a target for which the cost share is meaningful, nanoseconds.
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
 
-/// What else is said, or has been.
+/// What surrounds the accounting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said {
-    /// Target and time stand above already.
+    /// Whether target and time were already printed.
     pub head: bool,
-    /// Everything is asked for: what only matters when a process dies, too.
+    /// Whether everything is printed, including what matters only when a process dies.
     pub verbose: bool,
 }
 
@@ -34,8 +34,8 @@ struct AccountingLine {
     tone: Tone,
 }
 
-/// The accounting, each line beginning with `#`. `file` is where the profile was read from, if it was; `question` are lines
-/// about what was asked, by their labels.
+/// The full accounting; each line begins with `#`. `file` is the profile's file, if any; `question` has labelled lines
+/// about the query.
 pub fn text(
     profile: &Profile,
     file: Option<&LoadedFile>,
@@ -69,7 +69,7 @@ pub fn text(
     if let Some(text) = time {
         lines.insert(1, AccountingLine { label: "time", text, tone: Tone::Plain });
     }
-    // On a terminal it has just been said on standard error.
+    // On a terminal it has just been printed to standard error.
     for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
         lines.push(AccountingLine { label: "file", text: message, tone: Tone::Warning });
     }
@@ -82,7 +82,7 @@ pub fn text(
     }
     lines.extend(question.into_iter().map(|(label, text)| AccountingLine { label, text, tone: Tone::Plain }));
     let mut text: String = lines.iter().map(|line| line.render(layout)).collect();
-    // Their stacks have been printed when it happened.
+    // Without a file, the stacks were printed when the process died.
     let stacks = file.is_some();
     for (headline, stack) in crash::head(profile.crashes(), stacks, layout) {
         text.push_str(&AccountingLine { label: "died", text: headline, tone: Tone::Warning }.render(layout));
@@ -95,7 +95,7 @@ pub fn text(
     text
 }
 
-/// What a report of a file is of, where the accounting is one line: the target, the time, and what was asked.
+/// The head of a report whose accounting is one line: target, time and query.
 pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, String)>, layout: Layout) -> String {
     let time = file.stored.as_ref().map(|about| about.line()).or_else(|| file.time());
     let target = ("target", target(file.profile.session()));
@@ -103,7 +103,7 @@ pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, St
     lines.map(|(label, text)| AccountingLine { label, text, tone: Tone::Plain }.render(layout)).collect()
 }
 
-/// Which processes were attached to; empty of a program that ccsd has started.
+/// The processes attached to; empty for a program started by ccsd.
 pub fn attached(profile: &Profile, layout: Layout) -> String {
     let session = profile.session();
     if session.command.first() == Some(&session.target) || session.pids.is_empty() {
@@ -112,7 +112,7 @@ pub fn attached(profile: &Profile, layout: Layout) -> String {
     AccountingLine { label: "target", text: target(session), tone: Tone::Plain }.render(layout) + "\n"
 }
 
-/// The accounting in one line: samples, what is missing, what profiling has cost.
+/// The accounting in one line: samples, losses, and the cost of profiling.
 pub fn line(profile: &Profile, layout: Layout) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
     let mut parts = vec![counted(accounting.received, "sample", "samples")];
@@ -134,7 +134,7 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
         parts.push(format!("{}{share} not sampled", nanoseconds(unseen.total())));
     }
     if accounting.own.cpu_ns > 0 {
-        // Of a short run it says nothing.
+        // Not meaningful for a short run.
         let long = accounting.target_cpu_ns.filter(|&all| all >= LONG_ENOUGH_NS);
         let share = |own| long.map_or_else(String::new, |all| format!(" ({})", ratio(own, all)));
         parts.push(match accounting.own.by_phase {
@@ -169,8 +169,8 @@ pub fn line(profile: &Profile, layout: Layout) -> String {
     lines
 }
 
-/// Whether the accounting is to be shown in full, because something may move a share by more than a percent, or a limit was
-/// reached, or the rate changed, or a process crashed.
+/// Whether the full accounting should be shown: something may shift a share by more than a percent, a limit was
+/// reached, the rate changed, or a process crashed.
 pub fn is_notable(profile: &Profile) -> bool {
     let accounting = profile.accounting();
     is_lossy(accounting)
@@ -182,16 +182,16 @@ pub fn is_notable(profile: &Profile) -> bool {
         || !profile.crashes().is_empty()
 }
 
-/// Whether more samples have come than the CPU time explains: one of the two is wrong then. Chance gives two dozen, and where
-/// only user code is sampled, what is expected is rough.
+/// Whether there are more samples than the CPU time explains, so that one of the two is wrong. Allows two dozen by
+/// chance; with user code only, the expected number is approximate.
 fn exceeds(accounting: &Accounting) -> bool {
     let most =
         accounting.expected.map_or(u64::MAX, |expected| expected.saturating_add(expected / 10).saturating_add(24));
     accounting.received > most
 }
 
-/// Whether another rate than the session's was in use at some time. A watch whose budget lowers its rate begins a new
-/// segment, and no change is within one.
+/// Whether another rate than the session's was used. A watch starts a new segment for a new rate, so that no segment
+/// contains a change.
 fn rate_changed(session: &Session, accounting: &Accounting) -> bool {
     let pace = &accounting.pace;
     pace.changes > 0 || pace.rates.iter().any(|span| span.rate_hz != session.rate_hz)
@@ -202,7 +202,7 @@ fn warn_if(warn: bool) -> Tone {
 }
 
 impl AccountingLine {
-    /// On a terminal, a long line goes on below its own beginning.
+    /// On a terminal, long lines are wrapped and indented.
     fn render(&self, layout: Layout) -> String {
         const INDENT: usize = 11;
         let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
@@ -229,7 +229,7 @@ fn target(session: &Session) -> String {
     } else {
         format!("{}: {command}", sanitise(&session.target))
     };
-    // What `perf script` has printed does not say where.
+    // The text of `perf script` does not name the host.
     let on = if session.host.is_empty() { String::new() } else { format!(" on {}", sanitise(&session.host)) };
     format!("{what}{on}, {}", moment(session.started_unix_ns))
 }
@@ -246,7 +246,7 @@ fn event(session: &Session, accounting: &Accounting) -> String {
     format!("{}{rate}, for {}", sanitise(&session.event), nanoseconds(accounting.duration_ns))
 }
 
-/// The rates, if there was more than one, and the budget that they are to stay within.
+/// The rates, if there were several, and the budget for their cost.
 fn rates(session: &Session, accounting: &Accounting) -> Option<String> {
     let pace = &accounting.pace;
     let mut parts = Vec::new();
@@ -272,7 +272,7 @@ fn rates(session: &Session, accounting: &Accounting) -> Option<String> {
 }
 
 fn samples(session: &Session, accounting: &Accounting) -> String {
-    // Which part of its time a program spent in user code, the kernel knows only roughly.
+    // The kernel's user time of a program is only approximate.
     let about = if session.event.ends_with(":u") { "about " } else { "" };
     let expected = match accounting.expected {
         Some(expected) => format!("{about}{} expected, ", count(expected)),
@@ -291,7 +291,7 @@ fn samples(session: &Session, accounting: &Accounting) -> String {
     )
 }
 
-/// The CPU time that no sample stands for, by cause, if there is any.
+/// CPU time without samples, by cause, if any.
 fn unseen(accounting: &Accounting) -> Option<String> {
     let unseen = accounting.not_sampled.filter(|unseen| unseen.total() > 0)?;
     let share = accounting.target_cpu_ns.map_or_else(String::new, |all| format!(" ({})", ratio(unseen.total(), all)));
@@ -329,7 +329,7 @@ fn stacks(accounting: &Accounting) -> String {
 
 fn cost(accounting: &Accounting) -> String {
     if accounting.own.cpu_ns == 0 && accounting.own.peak_rss_bytes == 0 {
-        // Imported, or cut off before it was told.
+        // Imported, or cut off before the end record.
         return "not known".to_owned();
     }
     let own = nanoseconds(accounting.own.cpu_ns);
@@ -346,7 +346,7 @@ fn cost(accounting: &Accounting) -> String {
     format!("{target}; ccsd {own} CPU{}{phases}; {peak} peak", share(accounting.own.cpu_ns))
 }
 
-/// Which tables were full, if any was.
+/// The tables that were full.
 fn limits(accounting: &Accounting) -> Option<String> {
     let full: Vec<String> = accounting
         .shed

@@ -1,21 +1,21 @@
-//! Which view is asked for.
+//! The choice of the view.
 
 use ccsd_profile::query::By;
 use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TimelineView, TreeView};
 
 use crate::args::report::{ReportArgs, View};
 
-/// Chains that the view of the most expensive ones shows, if nothing else is asked for, and at most.
+/// Default and maximum number of chains in the hot view.
 const HOT_CHAINS: usize = 3;
 const MOST_HOT_CHAINS: usize = 100;
-/// Rows of the program's own functions in the summary, if nothing else is asked for. All others have half as many, and what
-/// these leave: the answer fits on a screen.
+/// Default rows of the program's own functions in the summary. Other functions have half as many, and the rows that the
+/// former leave unused: the answer fits on a screen.
 pub const SUMMARY_ROWS: usize = 6;
-/// Bands of a timeline, if nothing else is asked for.
+/// Default number of bands of a timeline.
 const BANDS: usize = 15;
 
 impl View {
-    /// What is asked for. Without a name it is the summary, or the flat profile where an option asks for a table.
+    /// The requested view; by default the summary, or the flat profile if an option needs a table.
     pub fn of(args: &ReportArgs) -> View {
         let query = &args.query;
         let table = args.json || args.inherited || args.function.is_some() || query.sort.is_some();
@@ -23,7 +23,7 @@ impl View {
         args.view.view.unwrap_or(usual)
     }
 
-    /// Its name in JSON, and that of its option.
+    /// Name in JSON, and of the option.
     pub fn name(self) -> &'static str {
         match self {
             View::Summary => "summary",
@@ -42,7 +42,7 @@ impl View {
         }
     }
 
-    /// What its rows can be ordered by; the first is usual.
+    /// Columns that rows can be ordered by; the first is the default.
     pub fn columns(self) -> &'static [Column] {
         match self {
             View::Flat => FlatView::COLUMNS,
@@ -56,31 +56,30 @@ impl View {
         }
     }
 
-    /// Whether it shows shares.
+    /// Whether the view shows shares.
     pub fn has_percentages(self) -> bool {
         !matches!(self, View::Stacks | View::Stats)
     }
 
-    /// Whether its text leaves out what only starts the program. JSON and the views of all functions and stacks keep it.
+    /// Whether the text omits start-up code. JSON and the views of all functions and stacks keep it.
     pub fn folds_startup(self) -> bool {
         matches!(self, View::Graph | View::Tree | View::BottomUp | View::Butterfly | View::Hot)
     }
 
-    /// The share in percent below which rows are summed up if nothing else is asked for: whole trees have as many lines as the
-    /// profile has contexts.
+    /// Default of `--min`, percent: whole trees have as many lines as the profile has contexts.
     pub fn usual_min(self) -> f64 {
         if matches!(self, View::Tree | View::BottomUp | View::Butterfly | View::Hot) { 0.5 } else { 0.0 }
     }
 
-    /// Whether it can be had of one function.
+    /// Whether `--function` applies.
     pub fn takes_function(self) -> bool {
         matches!(self, View::Flat | View::Graph | View::Lines | View::Butterfly | View::Timeline)
     }
 
-    /// Rows that are shown, given `-n`.
+    /// Maximum rows, given `-n`.
     pub fn limit(self, asked: Option<usize>, on_terminal: bool) -> Option<usize> {
         match (self, asked) {
-            // Each chain takes a look at the whole tree.
+            // Each chain needs a pass over the whole tree.
             (View::Hot, None) => Some(HOT_CHAINS),
             (View::Hot, Some(0)) => Some(MOST_HOT_CHAINS),
             (View::Hot, Some(chains)) => Some(chains.min(MOST_HOT_CHAINS)),
@@ -92,7 +91,7 @@ impl View {
         }
     }
 
-    /// Rows that are shown on a terminal: about a page.
+    /// Default rows on a terminal: about a page.
     fn rows_on_terminal(self) -> usize {
         match self {
             View::Flat | View::Stacks | View::Threads | View::Cycles | View::Stats => 40,
@@ -101,7 +100,7 @@ impl View {
             View::Hot => HOT_CHAINS,
             View::Summary => SUMMARY_ROWS,
             View::Timeline => BANDS,
-            // Of these, each "row" is a block of lines.
+            // Each "row" of these is a block of lines.
             View::Graph | View::Lines => 15,
         }
     }

@@ -1,4 +1,4 @@
-//! Cycles of mutual recursion that really happened.
+//! Cycles of mutual recursion that occurred.
 
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{Cycle, CyclesView, Share};
@@ -9,15 +9,13 @@ use crate::format::{Scale, counted, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table, cut};
 
-/// Columns of one name in a cycle on a terminal.
+/// Maximum columns of each name in a cycle on a terminal.
 const NAME_WIDTH: usize = 24;
 
-/// The view.
 pub fn view(shown: &Presentation<'_>) -> CyclesView {
     CyclesView::new(shown.profile, &shown.selection)
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     if view.cycles.is_empty() && view.left_out == 0 {
@@ -45,7 +43,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         ]);
     }
     if !left_out.is_empty() {
-        // One sample may be in several cycles: of what is inherited there is no sum.
+        // Inherited weights overlap and have no sum: one sample may be in several cycles.
         let weight = left_out.iter().map(|cycle| cycle.self_weight).fold(0, u64::saturating_add);
         let share = Share::of_weight(weight, &view.total);
         let more = counted(left_out.len() as u64, "more", "more");
@@ -66,7 +64,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
-/// On a terminal each name is cut, so that all can be told apart.
+/// Names are cut on a terminal, so that all fit.
 fn text_of(view: &CyclesView, cycle: &Cycle, layout: Layout) -> String {
     let labels = view.labels(cycle);
     let names: Vec<String> = labels

@@ -1,4 +1,4 @@
-//! Opening a profile.
+//! Opens a profile.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Seek};
@@ -22,21 +22,21 @@ use crate::source::{Located, Lookup, Source, no_session_on};
 use crate::stored::{self, About, Stored};
 use crate::times;
 
-/// A profile and how much of its file it is.
+/// A profile and the state of its file.
 pub struct LoadedFile {
     pub path: PathBuf,
-    /// The number of the daemon's session that it is of, if it is from no file.
+    /// Number of the daemon's session, if not from a file.
     pub session: Option<u32>,
     pub profile: Profile,
     pub recovery: Recovery,
-    /// Whether the file ends as a finished collection ends it.
+    /// Whether the file has an end record.
     pub finished: bool,
     pub records: u64,
-    /// Bytes of the file that was named.
+    /// Size of the named file.
     pub bytes: u64,
-    /// What part of a watch it is, if it is none of a file.
+    /// The part of a watch, if not from a file.
     pub stored: Option<About>,
-    /// Which intervals of the file it is of, if not of all.
+    /// The intervals of the file, if not all.
     pub intervals: Option<Intervals>,
 }
 
@@ -58,20 +58,16 @@ impl From<Stored> for LoadedFile {
     }
 }
 
-/// A source, or a part of its time.
+/// Loads a source, or a part of its time.
 ///
 /// # Errors
-/// As [`load`] and [`Lookup::locate`]; that there is nothing of the time asked for; that a session cannot be asked for a
-/// time.
+/// As [`load`] and [`Lookup::locate`]; if there is no data of the requested time; if a time is requested of a session.
 pub fn load_source(source: &Source, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
     let source = stored.source(source)?;
     load_time(&source, stored, (stored.since.as_deref(), stored.until.as_deref()), socket)
 }
 
-/// The same with a time that is not that of `--since` and `--until`.
-///
-/// # Errors
-/// As [`load_source`].
+/// As [`load_source`], with a time other than `--since` and `--until`.
 pub fn load_time(
     source: &Source,
     stored: &StoredArgs,
@@ -103,16 +99,16 @@ fn locate(source: &Source, socket: &SocketArgs) -> Result<Located, Failure> {
 
 /// A file with its time in columns.
 pub struct LoadedColumns {
-    /// Its first metric is the one asked for, the others are of the columns.
+    /// Its first metric is the requested one, the others are the columns.
     pub file: LoadedFile,
     pub columns: Vec<TimeColumn>,
 }
 
-/// A source with its time in at most `most` columns: none where nothing was charged in any interval, or where a session
-/// (and, if `files_only`, a watch) is read.
+/// Loads a source with its time in at most `most` columns: none if no interval has charges, or for a session (and, with
+/// `files_only`, a watch).
 ///
 /// # Errors
-/// As [`load_source`]; that there is no such metric.
+/// As [`load_source`]; if there is no such metric.
 pub fn load_columns(
     source: &Source,
     stored: &StoredArgs,
@@ -160,10 +156,10 @@ fn rewind(file: &mut File, path: &Path) -> Result<(), Failure> {
     rewound.map_err(Failure::at_run_time)
 }
 
-/// Opens a file and finds out which window a time is in it.
+/// Opens a file and resolves a time range in it.
 fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(OpenedProfile, Window), Failure> {
     let mut opened = open_profile(path)?;
-    // How long it is, is in its last record.
+    // The last record has the file's duration.
     let (whole, all) = read_window(reader(&opened.file), Window::ALL).map_err(|error| failure(path, error))?;
     let session = whole.profile.session();
     let window = times::window(since, until, (session.started_unix_ns, all.end_ns), &Zoned::now());
@@ -184,10 +180,10 @@ fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
     )))
 }
 
-/// The profile of a part of a file's time.
+/// Loads a part of a file's time.
 ///
 /// # Errors
-/// As [`load`], and that there is nothing of the time asked for.
+/// As [`load`], and if there is no data of the requested time.
 fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
     let (opened, window) = open_part(path, since, until)?;
     let (loaded, intervals) = read_window(reader(&opened.file), window).map_err(|error| failure(path, error))?;
@@ -214,10 +210,10 @@ fn load_session(client: Client, session: u32) -> Result<LoadedFile, Failure> {
     Ok(LoadedFile { path, session, profile, recovery, finished, records: 0, bytes: 0, stored, intervals })
 }
 
-/// Opens a profile.
+/// Loads a profile.
 ///
 /// # Errors
-/// Whatever makes it no profile is a bad request; only failing to read an open file is not.
+/// Invalid profiles are bad requests; errors of reading an open file are not.
 fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let opened = open_profile(path)?;
     let loaded = read_profile(reader(&opened.file)).map_err(|error| failure(path, error))?;
@@ -227,10 +223,10 @@ fn load(path: &Path) -> Result<LoadedFile, Failure> {
 /// Opens a regular file.
 ///
 /// # Errors
-/// If it cannot be opened, or is no regular file.
+/// If it cannot be opened or is not a regular file.
 pub fn open(path: &Path) -> Result<File, Failure> {
     let name = path.display();
-    // Not to be held by a FIFO: only regular files are read.
+    // Opening a FIFO must not block: only regular files are read.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let hint = if path == Path::new(DEFAULT_FILE) { " (`ccsd record -- PROGRAM` makes one)" } else { "" };
     let file = file.with_context(|| format!("cannot open {name}{hint}")).map_err(Failure::bad_request)?;
@@ -252,7 +248,7 @@ impl LoadedFile {
         LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals }
     }
 
-    /// Which time it is of, in a line, if not of all.
+    /// The time range in a line, if not the whole file.
     pub fn time(&self) -> Option<String> {
         let Intervals { taken, all, from_ns, to_ns, end_ns, longest_ns } = self.intervals?;
         Some(format!(

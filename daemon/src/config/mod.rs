@@ -1,4 +1,4 @@
-//! `/etc/ccsd/ccsd.toml`: what the service is told. Every wrong key or value is named with its line and column.
+//! The configuration of the service, `/etc/ccsd/ccsd.toml`. Errors name the line and column of the wrong key or value.
 
 mod values;
 
@@ -17,33 +17,33 @@ pub use values::{
     WatchName, Window, bytes,
 };
 
-/// Where the configuration is.
+/// Path of the configuration file.
 pub const DEFAULT_PATH: &str = "/etc/ccsd/ccsd.toml";
-/// Largest file that is read. A thousand watches take some 100 KiB.
+/// Maximum size of the file in bytes. A thousand watches take about 100 KiB.
 const MAX_BYTES: u64 = 1 << 20;
-/// Watches in one file. Each has its own events and threads while something matches it.
+/// Maximum number of watches in a file. Each has its own events and threads while a process matches it.
 const MAX_WATCHES: usize = 1000;
 
 /// The configuration of the service.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The socket, where systemd has not opened one, and it is not where it is by default.
+    /// Path of the socket, if systemd does not pass one and the default is not wanted.
     pub socket: Option<AbsolutePath>,
-    /// Where profiles are kept, a directory for each watch.
+    /// Directory of the profiles, with a subdirectory for each watch.
     pub state_dir: AbsolutePath,
-    /// The file that the service's own metrics are written to for node_exporter, if any.
+    /// File for the service's own metrics, read by node_exporter.
     pub metrics_file: Option<AbsolutePath>,
     /// How long profiles are kept.
     pub retention: Retention,
-    /// What the service may take.
+    /// Resources of the whole service.
     pub budget: Budget,
-    /// What the sessions of clients may take.
+    /// Limits of clients' sessions.
     pub sessions: ClientSessions,
     /// The watches.
     #[serde(rename = "watch")]
     pub watches: Vec<Watch>,
-    /// What can be said and means nothing, a line each with file, line and column: rules that no process ever fits.
+    /// Warnings about watches that no process can match, one line each with file, line and column.
     #[serde(skip)]
     pub warnings: Vec<String>,
 }
@@ -52,13 +52,13 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// Profiles older than this are removed.
+    /// Maximum age; older profiles are removed.
     pub age: Age,
-    /// The oldest are removed when all together have more bytes.
+    /// Maximum bytes of all profiles together; the oldest are removed first.
     pub bytes: StoreBytes,
 }
 
-/// What the service may take. Beyond it watches get a lower rate, then less detail.
+/// Resources of the whole service. Above them, watches get a lower rate, then less detail.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
@@ -66,25 +66,25 @@ pub struct Budget {
     pub cpu_percent: CpuPercent,
     /// Resident memory.
     pub memory: MemoryBytes,
-    /// Time over which the use is averaged.
+    /// Time over which CPU use is averaged.
     pub window: Window,
 }
 
-/// What the sessions of clients may take.
+/// Limits of clients' sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientSessions {
     /// Memory of all sessions of one user who is neither root nor a member of the group.
     pub memory_of_user: MemoryBytes,
-    /// Whether profiles note the arguments of the programs that they are of. They may hold secrets.
+    /// Whether profiles store the arguments of programs, which may hold secrets.
     pub arguments: bool,
 }
 
-/// A rule: which processes are profiled for as long as they run.
+/// A watch: which processes are profiled for as long as they run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
-    /// Names it on command lines.
+    /// Name on command lines.
     pub name: WatchName,
     /// Pattern for the systemd unit.
     pub unit: Option<Pattern>,
@@ -94,31 +94,31 @@ pub struct Watch {
     pub exe: Option<Pattern>,
     /// Pattern for the name of the command.
     pub comm: Option<Pattern>,
-    /// The users that it may run as; root, where nothing is said.
+    /// Users whose processes match; only root if not given.
     pub user: Option<Users>,
-    /// The event.
+    /// Event to sample.
     #[serde(default)]
     pub event: WatchEvent,
     /// Samples per second of CPU time.
     #[serde(default = "default_rate")]
     pub rate_hz: Rate,
-    /// What sampling may take; the rate is chosen by that then, and `rate_hz` is not used.
+    /// Maximum cost of sampling. The rate is then chosen accordingly, and `rate_hz` is not used.
     pub overhead: Option<Overhead>,
     /// Time between two updates.
     #[serde(default = "default_interval")]
     pub interval: Interval,
-    /// What its session may have in memory.
+    /// Memory of the watch's session.
     #[serde(default = "default_memory")]
     pub memory: MemoryBytes,
 }
 
 impl Watch {
-    /// Whether it says which processes it is about.
+    /// Whether the watch selects processes by anything.
     fn has_selector(&self) -> bool {
         self.user.is_some() || [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some)
     }
 
-    /// The users that its processes may run as.
+    /// The users whose processes match.
     #[must_use]
     pub fn users(&self) -> Users {
         self.user.clone().unwrap_or_default()
@@ -126,7 +126,7 @@ impl Watch {
 }
 
 fn default_rate() -> Rate {
-    // Not 50, for the reason that 999 is not 1000.
+    // Not 50, to avoid lockstep with periodic work, as 999 instead of 1000.
     Rate(49)
 }
 
@@ -135,7 +135,7 @@ fn default_interval() -> Interval {
 }
 
 fn default_memory() -> MemoryBytes {
-    // A quarter of what a session has that somebody asks for: there are many watches.
+    // A quarter of the default for a client's session: there are many watches.
     MemoryBytes(ccsd_collector::Budget::DEFAULT_MEMORY / 4)
 }
 
@@ -165,7 +165,7 @@ impl Default for Budget {
         Budget {
             cpu_percent: CpuPercent(5.0),
             memory: MemoryBytes(512 << 20),
-            // Beginning a session anew takes its time (symbols are read again), which must not decide about the next step.
+            // Restarting a session reads symbols again; that must not decide about the next step.
             window: Window(Duration::from_secs(60)),
         }
     }
@@ -179,55 +179,36 @@ impl Default for ClientSessions {
 
 /// Errors of a configuration.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The path is a directory, a FIFO or a device.
     #[error("{} is not a regular file", path.display())]
-    NotAFile {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Any user could change what the service watches.
+    NotAFile { path: PathBuf },
+    /// All users may write the file, and so change what the service watches.
     #[error("{} may be written by everybody, and is not believed: chmod o-w", path.display())]
-    WritableByAll {
-        /// Which.
-        path: PathBuf,
-    },
-    /// The file is larger than any configuration.
+    WritableByAll { path: PathBuf },
+    /// The file exceeds the maximum size.
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
-    TooLarge {
-        /// Which.
-        path: PathBuf,
-    },
-    /// The contents are wrong.
+    TooLarge { path: PathBuf },
+    /// A key or value is wrong.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Wrong {
-        /// Which.
         path: PathBuf,
         /// From 1.
         line: usize,
         /// Characters, from 1.
         column: usize,
-        /// The mistake, and the allowed values.
         message: String,
     },
 }
 
 impl Config {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// See [`ConfigError`].
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        // A FIFO must not hold the service.
+        // Opening a FIFO must not block the service.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
         if !meta.is_file() {
@@ -244,10 +225,7 @@ impl Config {
         Config::parse(&bytes, path)
     }
 
-    /// Reads the default file; where there is none, the defaults hold.
-    ///
-    /// # Errors
-    /// See [`ConfigError`].
+    /// Reads the default file; without one, the defaults apply.
     pub fn load_default() -> Result<Config, ConfigError> {
         match Config::load(Path::new(DEFAULT_PATH)) {
             Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Config::default()),
@@ -255,14 +233,14 @@ impl Config {
         }
     }
 
-    /// Reads the content of the file `path`.
+    /// Parses the content of the file `path`.
     ///
     /// # Errors
     /// [`ConfigError::Wrong`].
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Config, ConfigError> {
         let wrong = |at: Option<Range<usize>>, message: &str| {
             let (line, column) = position(bytes, at.map_or(0, |range| range.start));
-            // One line each, for the journal.
+            // One line, for the journal.
             let message = message.trim().replace('\n', "; ");
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         };
@@ -274,7 +252,7 @@ impl Config {
             }
         };
         let mut config: Config = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
-        // A second look for what concerns a watch as a whole: only there its place is of interest.
+        // Parses again with spans, which only the warnings about whole watches need.
         let places: Places = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
         let place = |i: usize| places.watch.get(i).map(Spanned::span);
         for (watch, place) in config.watches.iter().zip(&places.watch) {
@@ -302,14 +280,14 @@ impl Config {
     }
 }
 
-/// Where the watches stand.
+/// Positions of the watches in the file.
 #[derive(Deserialize)]
 struct Places {
     #[serde(default)]
     watch: Vec<Spanned<Selectors>>,
 }
 
-/// Where the selectors of a watch stand, and what they are.
+/// Positions and texts of a watch's selectors.
 #[derive(Deserialize)]
 struct Selectors {
     unit: Option<Spanned<String>>,
@@ -318,15 +296,15 @@ struct Selectors {
     comm: Option<Spanned<String>>,
 }
 
-/// What processes' units end with: services, slices and scopes have them, and the commands of the others.
+/// Suffixes of the unit names that processes can have.
 const UNIT_ENDINGS: [&str; 6] = [".service", ".slice", ".scope", ".socket", ".mount", ".swap"];
-/// Longest name of a command, bytes: `TASK_COMM_LEN` without the final zero.
+/// Maximum length of a command name in bytes: `TASK_COMM_LEN` without the final zero.
 const COMM_BYTES: usize = 15;
 
-/// A selector, if it is given; whether nothing can fit it; and why.
+/// A selector, if given; a predicate that no value matches it; and the reason.
 type Check<'a> = (&'a Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String);
 
-/// The selectors of a watch that nothing can fit, and why.
+/// Finds the selectors of a watch that no process can match, with the reason.
 fn pointless(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
     let checks: [Check<'_>; 4] = [
         (
@@ -354,7 +332,7 @@ fn absolute(what: &str, path: &str) -> String {
     format!("the path of {what} begins with /, as in {:?}", format!("*/{path}"))
 }
 
-/// Line and column of a byte, both from 1.
+/// Line and column of a byte offset, both from 1.
 fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
     let before = bytes.get(..offset).unwrap_or(bytes);
     let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;

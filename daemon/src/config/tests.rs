@@ -1,5 +1,3 @@
-//! The configuration: the shipped example, what is refused and how that is said.
-
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -12,8 +10,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text.as_bytes(), Path::new("c.toml"))
 }
 
-/// The example with all that is commented out in force: a line that begins with `#` and no blank is a key, others are
-/// words.
+/// Uncomments every key of the example: a key follows `#` at once, words follow `# `.
 fn whole_example() -> String {
     let uncomment = |line: &str| match line.strip_prefix('#') {
         Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => key.to_owned(),
@@ -22,7 +19,7 @@ fn whole_example() -> String {
     EXAMPLE.lines().map(uncomment).collect::<Vec<_>>().join("\n")
 }
 
-/// `watch.name` and so on.
+/// Collects the dotted names of all keys.
 fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
     for (key, value) in table {
         let path = format!("{prefix}{key}");
@@ -39,7 +36,7 @@ fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Every key that there is. A new field makes this fail to compile until it has a place here.
+/// All keys. A new field fails to compile until it is listed here.
 fn all_keys() -> BTreeSet<String> {
     let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, sessions, watches: _, warnings: _ } =
         Config::default();
@@ -99,7 +96,7 @@ fn the_example_documents_every_key() {
     let mut found = BTreeSet::new();
     keys(&toml::from_str(&whole).unwrap(), "", &mut found);
     assert_eq!(found, all_keys());
-    // Each after words about it.
+    // Words precede each key.
     let lines: Vec<&str> = EXAMPLE.lines().collect();
     for (i, line) in lines.iter().enumerate() {
         if line.trim_start_matches('#').starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ") {
@@ -107,7 +104,7 @@ fn the_example_documents_every_key() {
             assert!(above.clone().any(|line| line.starts_with("# ")), "{line} is not explained");
         }
     }
-    // What the example shows of a watch are the defaults.
+    // The example shows the defaults of a watch.
     let watch = &config.watches[0];
     assert_eq!((watch.rate_hz, watch.interval), (default_rate(), default_interval()));
     assert_eq!(watch.memory, default_memory());
@@ -173,7 +170,7 @@ fn files_that_are_none() {
     assert!(error().contains("more than 1048576 bytes"), "{}", error());
     std::fs::write(&path, vec![b'#'; MAX_BYTES as usize]).unwrap();
     assert_eq!(Config::load(&path).unwrap(), Config::default());
-    // Anybody could have the service look at what he likes.
+    // Any user could change what the service watches.
     let mode = |mode| std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     for writable in [0o666, 0o602, 0o646] {
         mode(writable);

@@ -1,19 +1,19 @@
-//! Values of the configuration that have a unit or a range. Each reads itself and says what is allowed, so that a message
-//! has the place of the very value.
+//! Values of the configuration with a unit or a range. Each type parses itself and names the allowed values, so that
+//! messages point at the value.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// The longest time that can be asked for: far from overflowing any clock.
+/// Maximum duration, far from overflowing any clock.
 const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * DAY);
 const DAY: u64 = 24 * 3600;
 
-/// Reads `10s`, `500ms`, `2m`, `12h`, `7d`.
+/// Parses `10s`, `500ms`, `2m`, `12h`, `7d`.
 ///
 /// # Errors
-/// A sentence that says what is allowed.
+/// A sentence that names the allowed forms.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const FORMS: &str = "a whole number with ms, s, m, h or d, as in \"10s\" or \"7d\"";
     let (number, unit) = number_and_unit(text).ok_or_else(|| format!("a time is {FORMS}, not {text:?}"))?;
@@ -28,10 +28,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     time.filter(|&time| time <= MAX_DURATION).ok_or_else(|| format!("{text:?} is longer than ten years"))
 }
 
-/// Reads `512MiB`, `2GiB`, `4096`.
+/// Parses `512MiB`, `2GiB`, `4096`.
 ///
 /// # Errors
-/// A sentence that says what is allowed.
+/// A sentence that names the allowed forms.
 pub fn bytes(text: &str) -> Result<u64, String> {
     const FORMS: &str = "a whole number with KiB, MiB, GiB or TiB, as in \"512MiB\"";
     let (number, unit) = number_and_unit(text).ok_or_else(|| format!("a size is {FORMS}, not {text:?}"))?;
@@ -46,14 +46,14 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|&bytes| bytes < 1 << 60).ok_or_else(|| format!("{text:?} is too large"))
 }
 
-/// A whole number in decimal digits, and what follows it.
+/// Splits a text into its leading decimal number and the rest.
 fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse().ok()?, unit.strip_prefix(' ').unwrap_or(unit)))
 }
 
-/// A time within a range, for a key of the configuration.
+/// Reads a duration between `least` and `most`.
 fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<Duration, D::Error> {
     let text = text(from, "a time in quotation marks, as in \"10s\"")?;
     let time = duration(&text).map_err(de::Error::custom)?;
@@ -61,7 +61,7 @@ fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) 
     if fits { Ok(time) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
 }
 
-/// A size within a range, for a key of the configuration.
+/// Reads a size between `least` and `most`.
 fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<u64, D::Error> {
     let text = text(from, "a size in quotation marks, as in \"512MiB\"")?;
     let size = bytes(&text).map_err(de::Error::custom)?;
@@ -69,7 +69,7 @@ fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> 
     if fits { Ok(size) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
 }
 
-/// A string, or an error that says what is expected.
+/// Reads a string, or fails with what is expected.
 fn text<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<String, D::Error> {
     struct TextVisitor(&'static str);
     impl Visitor<'_> for TextVisitor {
@@ -101,15 +101,15 @@ macro_rules! ranged {
 }
 
 ranged! {
-    /// Time between two updates of a watch. An hour's file should have many of them, and its end is not known before.
+    /// Time between two updates of a watch. An hourly file holds many updates, and is incomplete until its last.
     Interval(Duration) by ranged_duration from "1s" to "10m";
-    /// Time over which the use of CPU is averaged before more or less is given up.
+    /// Time over which CPU use is averaged before rates are changed.
     Window(Duration) by ranged_duration from "1s" to "1h";
-    /// How long profiles are kept.
+    /// Maximum age of profiles.
     Age(Duration) by ranged_duration from "2h" to "3650d";
-    /// Bytes of the profiles of all watches.
+    /// Maximum bytes of all profiles together.
     StoreBytes(u64) by ranged_bytes from "1MiB" to "1024TiB";
-    /// Memory of the daemon, or of a part of it. Below 64 MiB there is no room for the rings and the names of one program.
+    /// Memory of the daemon or a part of it. Below 64 MiB the rings and the symbols of a single program do not fit.
     MemoryBytes(u64) by ranged_bytes from "64MiB" to "1024GiB";
 }
 
@@ -118,7 +118,7 @@ ranged! {
 pub struct Rate(pub u32);
 
 impl Rate {
-    /// The highest rate of a watch. What is always on should not cost what a look for a minute may.
+    /// The maximum rate of a watch, which runs all the time and must cost less than a session of a minute.
     pub const MAX: u32 = 9_999;
 }
 
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
-/// What sampling may take, in percent of the CPU time of what is watched.
+/// Maximum cost of sampling in percent of the CPU time of the watched processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overhead(pub ccsd_collector::Overhead);
 
@@ -144,7 +144,7 @@ impl<'de> Deserialize<'de> for Overhead {
     }
 }
 
-/// A number, or an error that says what is expected.
+/// Reads a number, or fails with what is expected.
 struct Number(&'static str);
 
 impl Visitor<'_> for Number {
@@ -178,12 +178,12 @@ impl<'de> Deserialize<'de> for CpuPercent {
     }
 }
 
-/// Name of a watch: also that of its directory, and typed on command lines.
+/// Name of a watch, of its directory, and on command lines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchName(pub String);
 
 impl WatchName {
-    /// Whether a name can be one: 1 to 64 letters, digits, `.`, `_` and `-`, a letter or digit first.
+    /// Whether a name has 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit.
     #[must_use]
     pub fn is_valid(name: &str) -> bool {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -206,8 +206,7 @@ impl<'de> Deserialize<'de> for WatchName {
     }
 }
 
-/// Where the service listens, keeps its profiles, writes its metrics: an absolute path, because a service has no
-/// directory of its own.
+/// An absolute path: a service has no directory of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbsolutePath(pub std::path::PathBuf);
 
@@ -221,7 +220,7 @@ impl<'de> Deserialize<'de> for AbsolutePath {
     }
 }
 
-/// A pattern for the text of a selector: `*` stands for any characters, `?` for one.
+/// A pattern for the text of a selector: `*` matches any characters, `?` one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(pub String);
 
@@ -235,7 +234,7 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
-/// The users that the processes of a watch may run as, by name or number; `*` is any. One of them or a list.
+/// Users whose processes a watch matches, by name or number; `*` matches all. One user or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Users(pub Vec<String>);
 
@@ -289,18 +288,18 @@ impl<'de> Deserialize<'de> for Users {
     }
 }
 
-/// What a watch samples by.
+/// The event that a watch samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WatchEvent {
     /// Hardware cycles, or the CPU clock where there are none.
     #[default]
     Auto,
-    /// Hardware cycles or nothing.
+    /// Hardware cycles only.
     Cycles,
     /// The CPU clock.
     Clock,
-    /// The scheduler's tick, which costs next to nothing.
+    /// The scheduler's tick, which costs almost nothing.
     Tick,
 }
 

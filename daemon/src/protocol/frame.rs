@@ -1,28 +1,27 @@
-//! Frames: a kind byte, a length (u32, little-endian), and so many bytes.
+//! Frames: a kind byte, a length (u32, little-endian), and a payload of that length.
 //!
-//! No frame is larger than [`MAX_FRAME_BYTES`], whatever its kind, so that a length is either refused or small: nothing is
-//! allocated on a stranger's word. The records of a profile, which may be larger, are cut into as many frames as it takes.
+//! No frame exceeds [`MAX_FRAME_BYTES`], so a length from a peer is either refused or small, and allocations are
+//! bounded. Profile records, which may be larger, are split into several frames.
 
 use std::io::{self, ErrorKind, Read, Write};
 
-/// Largest payload of a frame, in bytes. Control messages are a few hundred bytes; a list of 1,000 sessions is cut by who
-/// sends it.
+/// Maximum payload of a frame in bytes. Control messages take a few hundred bytes; the sender splits longer lists.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 5;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A control message, in JSON.
     Control,
-    /// A piece of a stream of profile records.
+    /// A part of a stream of profile records.
     Stream,
 }
 
 impl Kind {
-    /// As it is sent. Letters, so that a frame can be recognised in a trace.
+    /// The byte on the wire: a letter, so that frames can be recognised in a trace.
     const fn byte(self) -> u8 {
         match self {
             Kind::Control => b'C',
@@ -31,7 +30,7 @@ impl Kind {
     }
 }
 
-/// Why there is no frame.
+/// Why a frame could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// Reading or writing failed, or took too long.
@@ -40,10 +39,10 @@ pub enum FrameError {
     /// The stream ends within a frame.
     #[error("the connection ended in the middle of a message")]
     Half,
-    /// The first byte is that of no frame: the other side speaks something else.
+    /// The first byte is not a frame kind: the peer speaks another protocol.
     #[error("not a ccsd message (kind {0:#04x})")]
     Kind(u8),
-    /// More than any frame has.
+    /// The length exceeds the maximum.
     #[error("a message of {0} bytes is longer than the {MAX_FRAME_BYTES} that are allowed")]
     TooLong(u64),
 }
@@ -51,7 +50,7 @@ pub enum FrameError {
 /// Writes a frame with one call.
 ///
 /// # Errors
-/// [`FrameError::TooLong`], or that of the writer; the other side may have got a part of the frame then.
+/// [`FrameError::TooLong`], or that of the writer; part of the frame may then have been sent.
 pub fn write_frame(out: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
     let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= MAX_FRAME_BYTES);
     let length = length.ok_or(FrameError::TooLong(payload.len() as u64))?;
@@ -63,10 +62,10 @@ pub fn write_frame(out: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(
     Ok(out.flush()?)
 }
 
-/// Reads a frame into `payload`. `None` where the stream ends between two frames.
+/// Reads a frame into `payload`. `None` if the stream ends between two frames.
 ///
 /// # Errors
-/// All of [`FrameError`]; the stream cannot be made sense of any more then.
+/// All of [`FrameError`]; the stream is then unusable.
 pub fn read_frame(input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Option<Kind>, FrameError> {
     let mut first = [0];
     loop {
@@ -80,10 +79,7 @@ pub fn read_frame(input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Option
     read_rest(first[0], input, payload).map(Some)
 }
 
-/// Reads what follows the first byte of a frame.
-///
-/// # Errors
-/// As [`read_frame`].
+/// Reads a frame after its first byte.
 pub fn read_rest(first: u8, input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Kind, FrameError> {
     let kind = match first {
         b'C' => Kind::Control,
@@ -109,7 +105,7 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), FrameError> {
     })
 }
 
-/// A writer whose bytes go out in stream frames.
+/// A writer that sends its bytes as stream frames.
 #[derive(Debug)]
 pub struct StreamWriter<W>(pub W);
 
@@ -134,7 +130,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reader that gives as many bytes at a time as it is told, and counts what is asked of it.
+    /// A reader that returns a given number of bytes at a time, and counts the bytes requested.
     struct Drops<'a> {
         bytes: &'a [u8],
         at_once: usize,
@@ -151,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read, in whatever pieces it comes; and every part of it is a half message or nothing.
+        /// Frames are read back from pieces of any size; every prefix is an incomplete frame or empty.
         #[test]
         fn round_trip(payload in prop::collection::vec(any::<u8>(), 0..3000), at_once in 1..600usize, control: bool) {
             let kind = if control { Kind::Control } else { Kind::Stream };
@@ -168,7 +164,7 @@ mod tests {
             }
         }
 
-        /// Whatever comes is a frame or an error, and takes no more memory than a frame may.
+        /// Any input is a frame or an error, and takes no more memory than a frame may.
         #[test]
         fn anything(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![b'C', b'S', b'X'])) {
             let mut payload = Vec::new();
@@ -191,7 +187,7 @@ mod tests {
             prop_assert_eq!(payload.capacity(), 0);
         }
 
-        /// A stream cut into frames is the stream.
+        /// A stream split into frames is read back whole.
         #[test]
         fn streams(pieces in prop::collection::vec(0..200_000usize, 0..4)) {
             let mut out = StreamWriter(Vec::new());

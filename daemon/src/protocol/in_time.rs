@@ -1,4 +1,4 @@
-//! A socket that is read and written until a moment.
+//! Socket reads and writes with a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
-/// Reads from a socket, or writes to it, until a moment, however slowly the bytes come and go and however often the process
-/// is interrupted. (The socket's own timeouts hold for each call, and begin anew when a signal or a debugger interrupts it.)
+/// A socket with one deadline for all reads and writes, however slowly bytes arrive and however often signals
+/// interrupt. (The socket's own timeouts apply to each call, and restart when a signal or a debugger interrupts it.)
 #[derive(Debug)]
 pub struct InTime<'a> {
     stream: &'a UnixStream,
@@ -17,19 +17,19 @@ pub struct InTime<'a> {
 }
 
 impl<'a> InTime<'a> {
-    /// For so long from now on.
+    /// Sets the deadline to `time` from now.
     pub fn new(stream: &'a UnixStream, time: Duration) -> InTime<'a> {
         InTime { stream, until: Instant::now() + time }
     }
 
-    /// Waits until the socket is ready and then tries, until that does something.
+    /// Repeats polling and `act` until `act` succeeds.
     fn when_ready(&self, what: PollFlags, mut act: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {
         loop {
             let left = self.until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // To the next millisecond: no time at all would be asked for again and again.
+            // Rounded up: a timeout of zero would spin.
             let wait = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(self.stream.as_fd(), what)], wait).and_then(|ready| match ready {
                 0 => Err(nix::Error::EAGAIN),
@@ -52,7 +52,7 @@ impl Read for InTime<'_> {
 impl Write for InTime<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let fd = self.stream.as_raw_fd();
-        // A client that has gone is an error like others, not a signal.
+        // A client that has gone is an error, not a SIGPIPE.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         self.when_ready(PollFlags::POLLOUT, || send(fd, bytes, flags))
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_drop_now_and_then_is_no_excuse() {
         let (one, mut other) = UnixStream::pair().unwrap();
-        // Each byte comes in time; the message does not.
+        // Each byte arrives in time; the whole message does not.
         let drops = std::thread::spawn(move || while other.write_all(b".").is_ok() {});
         let mut input = InTime::new(&one, SHORT);
         let error = loop {

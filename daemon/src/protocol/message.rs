@@ -1,7 +1,7 @@
-//! Control messages: what a client asks and what the daemon answers, as JSON.
+//! Control messages: requests of clients and replies of the daemon, as JSON.
 //!
-//! The first message of each side is [`Hello`], whose form never changes; all others are of the version that it names. A
-//! field that is missing has its default and one that is unknown is skipped, so a version can grow without a new number.
+//! Each side first sends [`Hello`], whose form never changes; all later messages have the version that it names.
+//! Missing fields take their defaults and unknown fields are skipped, so a version can grow without a new number.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::watch::WatchStatus;
 
-/// Number of this protocol.
+/// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
 /// The first message of each side.
@@ -20,20 +20,20 @@ pub struct Hello {
     pub protocol: u32,
     /// The sender's version of ccsd.
     pub ccsd: String,
-    /// The sender's process id, as it sees it itself. If the daemon sees another one, the two do not mean the same
-    /// processes by the same numbers.
+    /// The sender's process id as the sender sees it. If the daemon sees another id, the two are in different PID
+    /// namespaces.
     pub pid: u32,
 }
 
 impl Hello {
-    /// Of this process.
+    /// The greeting of this process.
     #[must_use]
     pub fn ours() -> Hello {
         Hello { protocol: PROTOCOL, ccsd: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
     }
 }
 
-/// How to collect, as it is asked for.
+/// Options of a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collect {
     /// The event, as `-e` takes it.
@@ -44,13 +44,13 @@ pub struct Collect {
     pub scope: WhichCode,
     /// Samples per second of CPU time.
     pub rate_hz: u32,
-    /// What sampling may take, in millionths of the target's CPU time; the rate is chosen by that then.
+    /// Maximum cost of sampling, in millionths of the target's CPU time; the rate is then chosen accordingly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead_ppm: Option<u32>,
-    /// Whether the rate is lowered where the machine does not keep up.
+    /// Whether the rate is lowered under load.
     #[serde(default = "yes")]
     pub adapts: bool,
-    /// Whether threads and processes that the target starts are sampled, too.
+    /// Whether threads and processes that the target starts are also sampled.
     #[serde(default = "yes")]
     pub inherit: bool,
     /// Whether to sample CPUs instead of threads.
@@ -59,10 +59,10 @@ pub struct Collect {
     /// Milliseconds between two updates.
     #[serde(default = "one_second")]
     pub interval_ms: u64,
-    /// Bytes that it may have in memory. (The daemon may give less.)
+    /// Memory budget, bytes. The daemon may grant less.
     #[serde(default = "usual_memory")]
     pub memory: u64,
-    /// Whether the target's arguments are noted in the profile. (The daemon may leave them out.)
+    /// Whether the profile stores the target's arguments. The daemon may leave them out.
     #[serde(default = "yes")]
     pub arguments: bool,
 }
@@ -83,7 +83,7 @@ const fn one_second() -> u64 {
     1000
 }
 
-/// [`Scope`] as it is sent.
+/// [`Scope`] on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhichCode {
@@ -97,7 +97,7 @@ pub enum WhichCode {
 }
 
 impl Collect {
-    /// Of the collector's options.
+    /// Converts the collector's options.
     #[must_use]
     pub fn of(options: &Options) -> Collect {
         let scope = match options.scope {
@@ -119,10 +119,10 @@ impl Collect {
         }
     }
 
-    /// The collector's options.
+    /// Converts to the collector's options.
     ///
     /// # Errors
-    /// If the event is unknown or the rate, the budget or the interval out of range.
+    /// If the event is unknown or the rate, the budget or the interval is out of range.
     pub fn options(&self) -> Result<Options, ccsd_collector::Error> {
         Ok(Options {
             event: self.event.parse()?,
@@ -144,89 +144,88 @@ impl Collect {
     }
 }
 
-/// Every reader takes some work at every update, so there are at most so many of them.
+/// Minimum interval: every reader does some work at each update.
 const MIN_INTERVAL_MS: u64 = 100;
-/// An hour.
 const MAX_INTERVAL_MS: u64 = 3_600_000;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Request {
-    /// A session on running processes. Answered by [`Reply::Started`].
+    /// Starts a session on running processes. Answered by [`Reply::Started`].
     Attach {
-        /// The processes.
+        /// Process ids.
         pids: Vec<u32>,
-        /// How.
+        /// Options.
         collect: Collect,
-        /// When it ends by itself.
+        /// Maximum duration.
         #[serde(default)]
         duration_ms: Option<u64>,
-        /// Whether the session goes on without this connection.
+        /// Whether the session continues without this connection.
         #[serde(default)]
         detach: bool,
     },
-    /// A session on a child of the client that waits to call `execve`, at which its events switch themselves on.
-    /// Answered by [`Reply::Started`], whereupon the client lets it go.
+    /// Starts a session on a child of the client that waits to call `execve`, which enables its events. Answered by
+    /// [`Reply::Started`]; the client then lets the child continue.
     Adopt {
-        /// The child.
+        /// Process id of the child.
         pid: u32,
         /// The program and its arguments.
         command: Vec<String>,
-        /// How.
+        /// Options.
         collect: Collect,
     },
-    /// Which sessions there are. Answered by [`Reply::Sessions`], as many as it takes, the last of them not `more`.
+    /// Lists the sessions. Answered by one or more [`Reply::Sessions`]; the last has `more` unset.
     List,
-    /// Ends a session. Answered by [`Reply::Done`] when it has been told; its readers get its end.
+    /// Ends a session. Answered by [`Reply::Done`] once the session has been signalled; readers receive its end.
     Stop {
-        /// Which.
+        /// Number of the session.
         session: u32,
-        /// CPU time of the recorded program, nanoseconds, user and in all, if the client knows it.
+        /// CPU time of the recorded program in nanoseconds, user and total, if the client knows it.
         #[serde(default)]
         target_cpu_ns: Option<(u64, u64)>,
-        /// Whether to forget it when it has ended.
+        /// Whether the daemon forgets the session when it has ended.
         #[serde(default)]
         forget: bool,
     },
-    /// Forgets a session that has ended: its owner has taken all of it. Answered by [`Reply::Done`].
+    /// Forgets an ended session that its owner has fetched. Answered by [`Reply::Done`].
     Forget {
-        /// Which.
+        /// Number of the session.
         session: u32,
     },
-    /// What the watches are doing. Answered by [`Reply::Watches`], as many as it takes. For root and the group alone.
+    /// State of the watches. Answered by one or more [`Reply::Watches`]. Only for root and the group.
     Watches,
-    /// The service's own metrics. Answered by [`Reply::Metrics`], as many as it takes. For root and the group alone.
+    /// The service's own metrics. Answered by one or more [`Reply::Metrics`]. Only for root and the group.
     Metrics,
-    /// The stacks of all threads of a process, now. Answered by [`Reply::Dump`], as many as it takes.
+    /// Stacks of all threads of a process. Answered by one or more [`Reply::Dump`].
     Dump {
-        /// The process.
+        /// Process id.
         pid: u32,
     },
-    /// The profile so far, and then what comes. Answered by [`Reply::Stream`], stream frames, and [`Reply::StreamEnd`];
-    /// then the connection takes requests again.
+    /// The profile so far, then updates. Answered by [`Reply::Stream`], stream frames and [`Reply::StreamEnd`]; then
+    /// the connection accepts requests again.
     Subscribe {
-        /// Which session.
+        /// Number of the session.
         session: u32,
-        /// Whether to go on with updates until the session ends.
+        /// Whether updates follow until the session ends.
         follow: bool,
     },
 }
 
-/// What the daemon answers.
+/// A reply of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reply {
     /// The session runs.
     Started {
-        /// Its number.
+        /// Number of the session.
         session: u32,
     },
     /// Some of the sessions that the client may see.
     Sessions {
-        /// In order of their numbers.
+        /// Ordered by number.
         sessions: Vec<SessionSummary>,
         /// Whether another part follows.
         more: bool,
@@ -237,13 +236,13 @@ pub enum Reply {
         watches: Vec<WatchStatus>,
         /// Whether another part follows.
         more: bool,
-        /// Where their profiles are kept.
+        /// Directory of their profiles.
         #[serde(default)]
         state_dir: Option<String>,
     },
     /// A part of the metrics.
     Metrics {
-        /// In the text format of Prometheus.
+        /// Prometheus text format.
         text: String,
         /// Whether another part follows.
         more: bool,
@@ -255,17 +254,17 @@ pub enum Reply {
         /// Whether another part follows.
         more: bool,
     },
-    /// Done.
+    /// The request succeeded.
     Done,
-    /// A stream begins, or begins anew: what was streamed before is to be forgotten, because its reader was so slow that
-    /// a fresh start is less than what it had missed. Stream frames follow.
+    /// A stream starts, or restarts: discard what was streamed before. The daemon restarts a stream when the reader is
+    /// so slow that a snapshot is smaller than the missed updates. Stream frames follow.
     Stream,
-    /// The stream is over.
+    /// The stream has ended.
     StreamEnd {
-        /// Why the session has ended; `None` if it goes on.
+        /// Why the session ended; `None` if it continues.
         ended: Option<SessionEnd>,
     },
-    /// Refused.
+    /// The request was refused.
     Refused(Refusal),
 }
 
@@ -273,9 +272,9 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What kind of reason it is.
+    /// Kind of the reason.
     pub kind: RefusalKind,
-    /// In words, with what to do about it.
+    /// Message with the remedy.
     pub message: String,
 }
 
@@ -283,20 +282,20 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// The request is wrong, whoever asks whomever.
+    /// The request is wrong for any client and daemon.
     BadRequest,
-    /// The daemon may not or will not do this for this client; it may try for itself.
+    /// The daemon may not or will not do this for this client; the client may try without it.
     NotPermitted,
-    /// The daemon has too much to do.
+    /// The daemon is overloaded.
     Busy,
-    /// The two do not speak the same protocol.
+    /// The protocol versions differ.
     Version,
-    /// Something went wrong in the daemon.
+    /// An error inside the daemon.
     Failed,
 }
 
 impl Refusal {
-    /// A refusal of this kind, with this message.
+    /// Creates a refusal.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Refusal {
         Refusal { kind, message: message.into() }
     }
@@ -306,7 +305,7 @@ impl From<ccsd_collector::Error> for Refusal {
     fn from(error: ccsd_collector::Error) -> Refusal {
         use ccsd_collector::Error;
         let kind = match &error {
-            // The client may still be able to.
+            // The client may have permissions that the daemon lacks.
             Error::NotPermitted { .. }
             | Error::Paranoid { .. }
             | Error::NoPerfEvents { .. }
@@ -321,26 +320,26 @@ impl From<ccsd_collector::Error> for Refusal {
     }
 }
 
-/// A session, as it is listed.
+/// Summary of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSummary {
-    /// Its number.
+    /// Number of the session.
     pub id: u32,
-    /// Whose it is.
+    /// User id of the owner.
     pub owner_uid: u32,
     /// The target: a program, or names with process ids.
     pub target: String,
-    /// The processes asked for.
+    /// Process ids asked for.
     pub pids: Vec<u32>,
-    /// Whether it goes on without its client.
+    /// Whether the session continues without its client.
     pub detached: bool,
-    /// Why it has ended; `None` while it runs.
+    /// Why the session ended; `None` while it runs.
     pub ended: Option<SessionEnd>,
-    /// When it began, nanoseconds since 1970.
+    /// Start time, nanoseconds since 1970.
     pub started_unix_ns: u64,
     /// Time collected, nanoseconds.
     pub duration_ns: u64,
-    /// The event.
+    /// Name of the event.
     pub event: String,
     /// Samples per second of CPU time.
     pub rate_hz: u32,
@@ -352,7 +351,8 @@ pub struct SessionSummary {
     pub contexts: u64,
     /// Current readers.
     pub readers: u32,
-    /// Memory that it takes in the daemon, about, in bytes: rings, names and profile while it runs, then the profile.
+    /// Approximate memory of the session in the daemon, bytes: rings, symbols and profile while it runs, then the
+    /// profile.
     pub bytes: u64,
 }
 
@@ -360,24 +360,24 @@ pub struct SessionSummary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionEnd {
-    /// Its target has.
+    /// The target ended.
     Target,
     /// A client stopped the session.
     Stopped,
-    /// Its duration was over.
+    /// The requested duration passed.
     Duration,
-    /// Its client went away without a word.
+    /// The client disconnected without stopping the session.
     ClientGone,
     /// The daemon was stopped.
     Shutdown,
-    /// The target ran a program that the session's owner may not look at: which, and why.
+    /// The target executed a program that the session's owner may not look at: the program and the reason.
     NotPermitted(String),
-    /// Collecting failed: how.
+    /// Collecting failed: the reason.
     Failed(String),
 }
 
 impl SessionEnd {
-    /// In words.
+    /// The reason in words.
     #[must_use]
     pub fn text(&self) -> String {
         match self {

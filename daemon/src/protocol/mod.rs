@@ -33,10 +33,10 @@ pub fn send(out: &mut impl Write, message: &impl Serialize) -> Result<(), FrameE
     write_frame(out, Kind::Control, &payload)
 }
 
-/// Reads a control message out of a frame's payload.
+/// Parses a control message from a frame's payload.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// A sentence that describes the mistake.
 pub fn parse<T: DeserializeOwned>(kind: Kind, payload: &[u8]) -> Result<T, String> {
     match kind {
         Kind::Control => {
@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn a_list_fits_whatever_the_sessions_are_called() {
-        // As many and as long as the daemon puts into one message, each character one that JSON writes as six.
+        // A maximum-size message: as many and as long fields as the daemon sends, each character escaped to six in
+        // JSON.
         let summary = SessionSummary {
             id: u32::MAX,
             owner_uid: u32::MAX,

@@ -1,7 +1,7 @@
-//! Taking connections: how many there may be, and what is said of those that are refused.
+//! Accepts connections, limits their number, and reports refusals.
 //!
-//! Nothing is done here that could wait for anybody, a directory of users least of all: who is a member of the group is
-//! found out by the connection's own thread. Until then it counts as one of an ordinary user.
+//! Nothing here may block, in particular not on the user database: the connection's own thread looks up whether the
+//! user is a member of the group. Until then the connection counts towards the limits of ordinary users.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -20,29 +20,28 @@ use crate::protocol::send;
 use crate::sessions::Sessions;
 use crate::upkeep::Upkeep;
 
-/// Connections of all, and of one user who is neither root nor a member of the group. An idle one is a thread that sleeps
-/// and a descriptor.
+/// Maximum connections in total, and of one untrusted user. An idle connection is a sleeping thread and a descriptor.
 const MAX_CONNECTIONS: usize = 2_048;
 const MAX_CONNECTIONS_OF_USER: usize = 64;
-/// Connections of all such users together, so that root always finds a slot.
+/// Maximum connections of all untrusted users together, so that root always finds a slot.
 const MAX_CONNECTIONS_OF_USERS: usize = 1_024;
-/// Stack of a client's thread. Reading a message is recursive only as far as the JSON reader allows (128 levels).
+/// Stack size of a client's thread. The JSON reader limits recursion to 128 levels.
 const STACK_BYTES: usize = 256 << 10;
-/// How long to wait where no more connections can be accepted for want of descriptors or memory.
+/// Pause when no connection can be accepted for want of descriptors or memory.
 const RESPITE: Duration = Duration::from_millis(100);
-/// Interval between messages about refusals: the first is logged at once, later ones with their number.
+/// Interval between messages about refusals: the first is logged at once, later ones are counted.
 const SUMMING_UP: Duration = Duration::from_secs(10);
 
-/// Connections that there are.
+/// Open connections.
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
-    /// Connections by user, of users other than root.
+    /// Connections of each user other than root.
     of_users: HashMap<u32, usize>,
 }
 
 impl Open {
-    /// Whether there is room for one more, of this user if it is limited; else who has as many as there may be.
+    /// Checks that one more connection fits, of this user if `limited`; otherwise returns whose limit is reached.
     fn room(&self, limited: Option<u32>) -> Result<(), String> {
         if self.all >= MAX_CONNECTIONS {
             return Err(format!("the daemon has {} connections", self.all));
@@ -90,7 +89,7 @@ impl ConnectionSlot {
         Ok(ConnectionSlot { open: Arc::clone(open), limited })
     }
 
-    /// Its user has turned out to be a trusted one, whom the limit of all alone concerns.
+    /// Exempts the connection from the limits of untrusted users, once its user has turned out to be trusted.
     pub fn is_trusted(&mut self) {
         if let Some(uid) = self.limited.take() {
             lock(&self.open).remove_limited(uid);
@@ -112,18 +111,18 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What may happen thousands of times a second, and is said once in a while.
+/// Summarises events that may happen thousands of times a second.
 #[derive(Debug, Default)]
 struct Summary {
-    /// When something was said last.
+    /// Time of the last message.
     said: Option<Instant>,
-    /// How often it has happened since, and what it was the last time.
+    /// Number of events since, and the last of them.
     more: u64,
     last: String,
 }
 
 impl Summary {
-    /// Counts an event and returns the message that is due at once.
+    /// Counts an event. Returns its message if one is due at once.
     fn note(&mut self, now: Instant, what: String) -> Option<String> {
         if self.due_in(now).is_zero() && self.more == 0 {
             self.said = Some(now);
@@ -134,17 +133,17 @@ impl Summary {
         None
     }
 
-    /// How long until something may be said again.
+    /// Time until the next message is allowed.
     fn due_in(&self, now: Instant) -> Duration {
         self.said.map_or(Duration::ZERO, |said| SUMMING_UP.saturating_sub(now.saturating_duration_since(said)))
     }
 
-    /// How long until there is something to be said; `None` if there is nothing.
+    /// Time until the next message; `None` if there is none.
     fn waits(&self, now: Instant) -> Option<Duration> {
         (self.more > 0).then(|| self.due_in(now))
     }
 
-    /// The message that is due.
+    /// Takes the message that is due.
     fn take(&mut self, now: Instant) -> Option<String> {
         if self.more == 0 || !self.due_in(now).is_zero() {
             return None;
@@ -156,7 +155,7 @@ impl Summary {
     }
 }
 
-/// Takes connections, and knows how many there are.
+/// Accepts connections and counts them.
 pub struct Acceptor {
     served: Served,
     members: Arc<Members>,
@@ -166,14 +165,14 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// One that has taken none. `streaming` is alive while clients may be given streams.
+    /// `streaming` is alive while clients may be given streams.
     pub fn new(sessions: Sessions, upkeep: Option<Arc<Upkeep>>, streaming: Weak<Sender<()>>) -> Acceptor {
         let (members, open, dumps) = Default::default();
         let served = Served { sessions, dumps, upkeep, streaming };
         Acceptor { served, members, open, refusals: Summary::default(), next: 1 }
     }
 
-    /// Until the other end of `woken` is closed.
+    /// Accepts connections until the other end of `woken` is closed.
     pub fn run(mut self, listener: &UnixListener, woken: &OwnedFd) {
         loop {
             let mut fds =
@@ -233,7 +232,7 @@ impl Acceptor {
     }
 }
 
-/// Says why, if the client takes it at once, in place of a greeting.
+/// Sends the reason instead of a greeting, if the client takes it at once.
 fn refuse(stream: &UnixStream, why: &str) {
     if stream.set_nonblocking(true).is_ok() {
         let _ = send(&mut &*stream, &Reply::Refused(Refusal::new(RefusalKind::Busy, why)));
@@ -260,7 +259,7 @@ mod tests {
         assert_eq!(refusals.waits(begin + SUMMING_UP / 2), Some(SUMMING_UP / 2));
         assert_eq!(refusals.take(later), Some("4999 times in 10 s: no room for 4999".to_owned()));
         assert_eq!((refusals.waits(later), refusals.take(later)), (None, None));
-        // One alone, later, is said as it is: at once, or when it is due.
+        // A single later event is logged unchanged: at once, or when it is due.
         assert_eq!(refusals.note(later, "once".to_owned()), None);
         assert_eq!(refusals.take(later + SUMMING_UP), Some("once".to_owned()));
         assert_eq!(refusals.note(later + 3 * SUMMING_UP, "at once".to_owned()), Some("at once".to_owned()));

@@ -1,4 +1,4 @@
-//! One client: its requests, one after the other.
+//! A client's connection: handles requests one after the other.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read};
@@ -20,47 +20,45 @@ use crate::sessions::readers::{Delivery, Reader};
 use crate::sessions::{NewSession, SessionTarget, Sessions};
 use crate::upkeep::Upkeep;
 
-/// How long a message may take from its first byte to its last, and the greeting to come at all. A connection may be idle
-/// between messages for as long as it likes.
+/// Time allowed for a message from its first byte to its last, and for the greeting to start. Connections may be idle
+/// between messages without limit.
 const MESSAGE_TIME: Duration = Duration::from_secs(10);
-/// How long an answer may take to be taken. A profile stream may take for ever: a reader that is stopped, with Ctrl-Z say,
-/// finds what it missed when it goes on.
+/// Time allowed for the client to take an answer. Profile streams have no limit: a reader that was stopped, for example
+/// with Ctrl-Z, gets what it missed when it continues.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Sessions in one message: each is listed with at most a few kilobytes.
+/// Sessions in one message: each takes at most a few kilobytes.
 const LISTED_AT_ONCE: usize = 16;
-/// Bytes of text in one message: half of what a message may have, as the quotation marks in it take two.
+/// Bytes of text in one message: half the maximum, because JSON escapes quotation marks with a second byte.
 const TEXT_AT_ONCE: usize = 32 << 10;
-/// Processes that one session may be asked for.
+/// Maximum processes of one session.
 const MAX_PIDS: usize = 1024;
 
-/// What all clients are served with.
+/// State shared by all connections.
 #[derive(Clone)]
 pub struct Served {
-    /// What they ask for.
     pub sessions: Sessions,
-    /// Dumps that are taken for all of them.
+    /// Running dumps of all clients.
     pub dumps: Arc<Dumps>,
-    /// How the service is.
+    /// State of the service.
     pub upkeep: Option<Arc<Upkeep>>,
-    /// Kept alive by those who are given a stream.
+    /// Held by connections that stream.
     pub streaming: Weak<Sender<()>>,
 }
 
-/// A client.
 pub struct Connection {
-    /// Its number, by which the sessions know whose they are.
+    /// Number of the connection, by which sessions know their client.
     number: u64,
     stream: UnixStream,
     peer: Peer,
     sessions: Sessions,
     dumps: Arc<Dumps>,
     upkeep: Option<Arc<Upkeep>>,
-    /// Kept alive while it is given a stream: when the last is gone, all clients have got what was due to them.
+    /// Held while the connection streams: when the last holder is gone, all clients have received their data.
     streaming: Weak<Sender<()>>,
 }
 
 impl Connection {
-    /// Serves the client until it goes, or says something that makes no sense.
+    /// Serves the client until it disconnects or breaks the protocol.
     pub fn serve(
         number: u64,
         stream: UnixStream,
@@ -103,7 +101,7 @@ impl Connection {
         while let Some(request) = self.hear::<Request>(&mut payload, None)? {
             let request = match request {
                 Ok(request) => request,
-                // The message was whole, so the next one can be read.
+                // The message was complete, so the next one can be read.
                 Err(why) => {
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why)))?;
                     continue;
@@ -242,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Passes deliveries on until the session's end.
+    /// Forwards deliveries until the session's end.
     fn stream(&self, reader: Reader) -> Result<(), FrameError> {
         let _streaming = self.streaming.upgrade();
         let mut encoder = None;
@@ -279,7 +277,8 @@ impl Connection {
         send(&mut InTime::new(&self.stream, ANSWER_TIME), reply)
     }
 
-    /// The next message, which may be none that is understood; `None` if the client has gone. It may take `wait` to begin.
+    /// Receives the next message, which may be invalid; `None` if the client has gone. Waits at most `wait` for its
+    /// start.
     fn hear<T: serde::de::DeserializeOwned>(
         &self,
         payload: &mut Vec<u8>,
@@ -304,7 +303,7 @@ impl Connection {
         let kind = match frame::read_rest(first, &mut rest, payload) {
             Ok(kind) => kind,
             Err(error @ (FrameError::Kind(_) | FrameError::TooLong(_))) => {
-                // Where the next message begins is not known: this is the last word.
+                // The start of the next message is unknown: close the connection.
                 self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, error.to_string())))?;
                 return Err(error);
             }

@@ -17,7 +17,8 @@ use crate::upkeep::Upkeep;
 use acceptor::Acceptor;
 use socket::Socket;
 
-/// How long ending may take: sessions end in a fraction of a second, and clients take their ends, if they take anything.
+/// Maximum time of a shutdown: sessions end in a fraction of a second, and clients receive their ends, if they read at
+/// all.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(4);
 /// A daemon that listens.
 pub struct Service {
@@ -27,7 +28,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A daemon on a socket.
+    /// Creates a daemon on a socket.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -35,20 +36,20 @@ impl Service {
         Ok(Service { socket, sessions: Sessions::new(limits)?, upkeep: None })
     }
 
-    /// With answers to those who ask how the service is.
+    /// Adds answers to requests about watches and metrics.
     #[must_use]
     pub fn with_upkeep(self, upkeep: Arc<Upkeep>) -> Service {
         Service { upkeep: Some(upkeep), ..self }
     }
 
-    /// The sessions, for whoever else makes or reads some.
+    /// The sessions, for other parts of the daemon that create or read them.
     #[must_use]
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
-    /// Serves until `stop` says something, or nobody is left who could. Then all sessions end, and their readers get what
-    /// is due to them, within five seconds.
+    /// Serves until `stop` receives a message or is disconnected. Then all sessions end and readers receive their
+    /// remaining data, within five seconds.
     ///
     /// # Errors
     /// If it cannot begin.
@@ -69,7 +70,8 @@ impl Service {
         drop(wake);
         let _ = accepting.join();
         let all_ended = self.sessions.shut_down();
-        // Both wait for a disconnection: nothing is ever sent. From now on the streams alone keep their channel.
+        // Both wait for a disconnection: nothing is ever sent. From now on, only streaming connections hold their
+        // channel.
         drop(streaming);
         let _ = all_ended.recv_deadline(until);
         let _ = streams.recv_deadline(until);

@@ -1,4 +1,4 @@
-//! The socket: where it is, that there is one daemon on it, and who may open it.
+//! The daemon's socket: its path, its lock and its permissions.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -12,21 +12,22 @@ use nix::unistd::{Gid, Group, fchownat, geteuid};
 
 use crate::authority::GROUP;
 
-/// The machine's daemon listens here.
+/// Path of the system daemon's socket.
 pub const SYSTEM_SOCKET: &str = "/run/ccsd/ccsd.sock";
-/// Names another place, for daemon and clients; empty for none.
+/// Environment variable with another path, for daemon and clients; ignored if empty.
 pub const SOCKET_VARIABLE: &str = "CCSD_SOCKET";
 
-/// Why there is no socket.
+/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SocketError {
-    /// Another daemon is there.
+    /// Another daemon serves it.
     #[error("another ccsd daemon serves {}; stop it, or choose another place with --socket", .0.display())]
     Busy(PathBuf),
-    /// Something else is there.
+    /// The path is another kind of file.
     #[error("{} exists and is no socket: not replaced; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
-    /// A user without a place of his own.
+    /// The user has no runtime directory.
     #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket; choose one with --socket")]
     NoPlace,
     /// A system call failed.
@@ -34,15 +35,12 @@ pub enum SocketError {
     Io {
         /// What was being done.
         what: &'static str,
-        /// To which file.
         path: PathBuf,
-        /// Why it failed.
         source: io::Error,
     },
 }
 
-/// The places where a client looks for a daemon, the best first: the one that is asked for and no other; else that of the
-/// user, then that of the machine.
+/// Paths where a client looks for a daemon, in order: only the one asked for; otherwise the user's, then the system's.
 #[must_use]
 pub fn places(asked_for: Option<&Path>) -> Vec<PathBuf> {
     if let Some(path) = asked_for {
@@ -54,7 +52,7 @@ pub fn places(asked_for: Option<&Path>) -> Vec<PathBuf> {
     own_place().into_iter().chain([PathBuf::from(SYSTEM_SOCKET)]).collect()
 }
 
-/// Where a daemon listens.
+/// Path where a daemon listens.
 ///
 /// # Errors
 /// [`SocketError::NoPlace`].
@@ -73,19 +71,19 @@ fn own_place() -> Option<PathBuf> {
     directory.is_absolute().then(|| directory.join("ccsd/ccsd.sock"))
 }
 
-/// A listening socket. Dropped, it is gone, if it was made here.
+/// A listening socket. Removed on drop if it was created here.
 pub struct Socket {
     listener: UnixListener,
-    /// Where it was made, and the lock that says so.
+    /// Path and lock, if the socket was created here.
     made: Option<(PathBuf, File)>,
     name: String,
 }
 
 impl Socket {
-    /// The socket that systemd has passed, if it has.
+    /// Takes the socket passed by systemd, if any.
     ///
     /// # Errors
-    /// If it is no listening Unix socket.
+    /// If it is not a listening Unix socket.
     pub fn inherited() -> io::Result<Option<Socket>> {
         let listener = listenfd::ListenFd::from_env().take_unix_listener(0)?;
         Ok(listener.map(|listener| {
@@ -95,13 +93,10 @@ impl Socket {
         }))
     }
 
-    /// Makes a socket. What a dead daemon has left is replaced. Only its owner may open it, and for root the members of
-    /// group `ccsd`, if there is such a group, unless `mode` says otherwise.
+    /// Creates a socket, and replaces one that a dead daemon left. Unless `mode` is given, only its owner may open it,
+    /// and, for root, the members of group `ccsd` if the group exists.
     ///
     /// To be called before there are threads: it changes the process's umask for a moment.
-    ///
-    /// # Errors
-    /// All of [`SocketError`].
     pub fn make(path: &Path, mode: Option<u32>) -> Result<Socket, SocketError> {
         let doing = |what, path: &Path| {
             let path = path.to_owned();
@@ -115,7 +110,7 @@ impl Socket {
         let lock = lock(path)?;
         match fs::symlink_metadata(path) {
             Ok(meta) if !meta.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
-            // The lock says that nobody serves it.
+            // The lock proves that no daemon serves it.
             Ok(_) => fs::remove_file(path).map_err(doing("replace", path))?,
             Err(_) => {}
         }
@@ -132,13 +127,13 @@ impl Socket {
         Ok(Socket { listener, made: Some((path.to_owned(), lock)), name: path.display().to_string() })
     }
 
-    /// The listener.
+    /// The listening socket.
     #[must_use]
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Where it is.
+    /// Path of the socket.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -149,13 +144,13 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if let Some((path, _lock)) = &self.made {
             let _ = fs::remove_file(path);
-            // While it is locked: whoever has opened it meanwhile finds out that it is no file any more.
+            // Removed while locked: a daemon that has opened it meanwhile finds that it has no name any more.
             let _ = fs::remove_file(lock_path(path));
         }
     }
 }
 
-/// Gives the socket that was made at a path to a group, if it is there still, and nothing else that may be there by now.
+/// Gives the socket created at `path` to a group, if the path still refers to that socket.
 fn give_to_group(path: &Path, group: Gid) -> io::Result<()> {
     let handle = File::from(open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
     let meta = handle.metadata()?;
@@ -165,10 +160,10 @@ fn give_to_group(path: &Path, group: Gid) -> io::Result<()> {
     Ok(fchownat(&handle, "", None, Some(group), AtFlags::AT_EMPTY_PATH)?)
 }
 
-/// Times that a lock file may turn out to have been removed by a daemon that was ending.
+/// Maximum number of lock files that may turn out to have been removed by an ending daemon.
 const LOCK_ATTEMPTS: usize = 10;
 
-/// Locks the file beside the socket that says whose it is. The kernel lets go of it however a daemon ends.
+/// Locks the file beside the socket. The kernel releases the lock however a daemon ends.
 fn lock(path: &Path) -> Result<File, SocketError> {
     let name = lock_path(path);
     for _ in 0..LOCK_ATTEMPTS {
@@ -182,7 +177,6 @@ fn lock(path: &Path) -> Result<File, SocketError> {
     Err(SocketError::Busy(path.to_owned()))
 }
 
-/// The name of the file beside a socket.
 fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -218,7 +212,7 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         drop(socket);
         assert!(!path.exists() && !lock_path(&path).exists());
-        // What a daemon leaves that was killed.
+        // A killed daemon leaves its socket.
         drop(UnixListener::bind(&path).unwrap());
         assert!(UnixStream::connect(&path).is_err());
         let socket = Socket::make(&path, Some(0o666)).unwrap();
@@ -239,7 +233,7 @@ mod tests {
         for name in ["file", "link", "none"] {
             assert!(give_to_group(&at(name), group).is_err(), "{name}");
         }
-        // It may be a hard link to another user's socket.
+        // The name may be a hard link to another user's socket.
         fs::hard_link(at("socket"), at("hard")).unwrap();
         assert!(give_to_group(&at("hard"), group).is_err());
     }

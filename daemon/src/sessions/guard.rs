@@ -1,10 +1,10 @@
-//! Whether a session's owner may (still) look at what it samples.
+//! Checks that a session's owner may (still) look at what the session samples.
 //!
-//! What a session may sample at all the collector sees to: it opens events on the owner's processes alone, and charges
-//! nothing of any other (`Options::owner`), however soon that ends. From then on the kernel does: it ends the events on a
-//! process that executes a privileged program, unless `fs.suid_dumpable` says that such programs are anybody's; then there
-//! are no sessions but of the trusted. What is done here is to refuse with a reason, and to end a session whose target has
-//! become somebody else's: before an update is shown, the processes in it that still live are looked at again.
+//! The collector enforces what a session may sample: it opens events only on the owner's processes, and charges nothing
+//! of any other process (`Options::owner`), however soon that ends. Afterwards the kernel enforces it: it ends the
+//! events on a process that executes a privileged program, unless `fs.suid_dumpable` makes such programs visible to
+//! everyone; then only trusted users may have sessions. This module refuses with a reason, and ends a session whose
+//! target now belongs to another user: before an update is shown, the live processes in it are checked again.
 
 use ccsd_collector::process::owner::events_end_with_rights;
 use ccsd_profile::{Profile, Update};
@@ -12,21 +12,22 @@ use ccsd_profile::{Profile, Update};
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind};
 
-/// Where nobody but the trusted can have sessions.
+/// The reason on machines where only trusted users may have sessions.
 const UNGUARDED: &str = "fs.suid_dumpable is 1 here, so the kernel would not end the sampling of a program that gets more rights: \
                          only root and members of group ccsd may use the daemon";
 
-/// The processes that a session was asked for, each bound to the moment when it began.
+/// The processes that a session was asked for, with their start times.
 pub struct Guard {
     owner: Authority,
     targets: Vec<(u32, u64)>,
 }
 
 impl Guard {
-    /// Looks at the targets before they are attached to.
+    /// Checks the targets before the collector attaches.
     ///
     /// # Errors
-    /// If one does not exist or is not for this user, or if this machine keeps no program from its user.
+    /// If a target does not exist or this user may not look at it, or if the kernel does not end events on privileged
+    /// programs.
     pub fn new(owner: Authority, pids: &[u32]) -> Result<Guard, Refusal> {
         if !owner.trusted && !events_end_with_rights() {
             return Err(Refusal::new(RefusalKind::NotPermitted, UNGUARDED));
@@ -35,7 +36,7 @@ impl Guard {
         Ok(Guard { owner, targets })
     }
 
-    /// Looks at them again, now that their events are open: they must be the same processes.
+    /// Checks the targets again once their events are open: they must be the same processes.
     ///
     /// # Errors
     /// As [`Guard::new`].
@@ -52,11 +53,11 @@ impl Guard {
         Ok(())
     }
 
-    /// Whether an update may be shown: no target has become what the owner may not see, and nothing was charged to
-    /// another process that has. `before` is the profile without the update.
+    /// Checks that an update may be shown: neither a target nor another charged process has become one that the owner
+    /// may not see. `before` is the profile without the update.
     ///
     /// # Errors
-    /// Why it may not. The session is to end.
+    /// The reason why not; the session must end.
     pub fn check_update(&self, before: &Profile, update: &Update) -> Result<(), String> {
         if self.owner.trusted {
             return Ok(());
@@ -87,7 +88,8 @@ impl Guard {
         Ok(())
     }
 
-    /// A process that has ended, or whose number is another's by now, cannot be asked any more; see above for why it need not.
+    /// A process that has ended, or whose id was reused, cannot be checked; the module's documentation says why that is
+    /// safe.
     fn check(&self, pid: u32, began: u64) -> Result<(), String> {
         match self.owner.check(pid) {
             Err(refusal) if refusal.kind == RefusalKind::NotPermitted => {

@@ -1,7 +1,7 @@
-//! The sessions of a daemon: a table, owned by one thread, and a thread for each session.
+//! The sessions of a daemon: a table with its own thread, and a thread for each session.
 //!
-//! Clients ask through [`Sessions`]. The table's thread never waits for a session, a session
-//! never for a reader, and the collector for nobody.
+//! Clients use [`Sessions`]. The table's thread never waits for a session, a session never waits for a reader, and the
+//! collector waits for neither.
 
 mod guard;
 pub mod readers;
@@ -19,33 +19,33 @@ use readers::Reader;
 use table::{Ask, SessionTable};
 pub use worker::{NewSession, SessionTarget};
 
-/// How many sessions there may be, and how long.
+/// Limits on the number, memory and lifetime of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// That run, in all.
+    /// Running sessions in total.
     pub running: usize,
-    /// That run, of one user who is neither root nor a member of the group.
+    /// Running sessions of one user who is neither root nor a member of the group.
     pub running_of_user: usize,
-    /// That have ended and are kept, in all.
+    /// Ended sessions kept, in total.
     pub ended: usize,
-    /// That have ended and are kept, of one such user.
+    /// Ended sessions kept of one such user.
     pub ended_of_user: usize,
-    /// Bytes that all sessions of one such user may take: rings, profiles, names, what is kept for slow readers.
+    /// Bytes that all sessions of one such user may use: rings, profiles, symbols, updates for slow readers.
     pub bytes_of_user: u64,
-    /// Whether the arguments of targets are noted in profiles, where clients do not forbid it.
+    /// Whether profiles store the arguments of targets, unless the client forbids it.
     pub arguments: bool,
-    /// Bytes of all profiles that are kept of sessions that have ended.
+    /// Bytes of the profiles of all ended sessions.
     pub ended_bytes: u64,
-    /// Bytes of the rings of samples of all sessions that run, which are locked. The smallest, half a MiB for each CPU, are
-    /// given beyond that: `running` of them is the most that there can be.
+    /// Bytes of locked sample rings of all running sessions. The smallest rings, half a MiB per CPU, are granted beyond
+    /// that, at most `running` times.
     pub ring_bytes: usize,
-    /// How long an undetached session goes on when its client has gone without a word.
+    /// How long an undetached session continues after its client has disconnected.
     pub grace: Duration,
 }
 
 impl Default for SessionLimits {
-    /// A session takes three threads, its rings, and from a few megabytes up; hundreds are more than a machine has
-    /// programs worth watching at once.
+    /// A session takes three threads, its rings, and at least a few megabytes; hundreds exceed the programs that are
+    /// worth watching at once.
     fn default() -> Self {
         SessionLimits {
             running: 256,
@@ -64,14 +64,14 @@ impl Default for SessionLimits {
 /// Requests that wait for the table's thread, which answers each at once.
 const ASKS: usize = 64;
 
-/// All sessions. The clones are the same; when the last is gone, all end.
+/// Handle to all sessions. Clones share them; when the last handle is dropped, all sessions end.
 #[derive(Clone)]
 pub struct Sessions {
     asks: Sender<Ask>,
 }
 
 impl Sessions {
-    /// No sessions yet.
+    /// Starts an empty table.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -82,27 +82,27 @@ impl Sessions {
         Ok(Sessions { asks })
     }
 
-    /// Makes a session, and waits until it samples. One that is not detached ends with `connection`.
+    /// Creates a session and waits until it samples. An undetached session ends with `connection`.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// The reason of the refusal.
     pub fn create(&self, new: NewSession, connection: Option<u64>) -> Result<u32, Refusal> {
         self.ask(|reply| Ask::Create(Box::new(new), connection, reply))?
     }
 
-    /// The sessions that `viewer` may see, in order of their numbers.
+    /// The sessions that `viewer` may see, ordered by number.
     ///
     /// # Errors
-    /// If the daemon is ending.
+    /// If the daemon is shutting down.
     pub fn list(&self, viewer: Authority) -> Result<Vec<SessionSummary>, Refusal> {
         self.ask(|reply| Ask::List(viewer, reply))
     }
 
-    /// Tells a session to end, and with `forget` to be gone then. `target_cpu_ns` is the CPU time of the recorded program,
-    /// user and in all, if it is known.
+    /// Ends a session; with `forget`, also removes it then. `target_cpu_ns` is the CPU time of the recorded program,
+    /// user and total, if known.
     ///
     /// # Errors
-    /// If there is none that `viewer` may see.
+    /// If `viewer` can see no such session.
     pub fn stop(
         &self,
         viewer: Authority,
@@ -113,35 +113,34 @@ impl Sessions {
         self.ask(|reply| Ask::Stop { viewer, id, target_cpu_ns, forget, reply })?
     }
 
-    /// Drops a session that has ended.
+    /// Removes an ended session.
     ///
     /// # Errors
-    /// If there is none that `viewer` may see, or it runs.
+    /// If `viewer` can see no such session, or it still runs.
     pub fn forget(&self, viewer: Authority, id: u32) -> Result<(), Refusal> {
         self.ask(|reply| Ask::Forget(viewer, id, reply))?
     }
 
-    /// The profile of a session so far and, with `follow`, its updates.
+    /// Subscribes to the profile of a session so far and, with `follow`, its updates.
     ///
     /// # Errors
-    /// If there is none that `viewer` may see.
+    /// If `viewer` can see no such session.
     pub fn subscribe(&self, viewer: Authority, id: u32, follow: bool) -> Result<Reader, Refusal> {
         let reader = self.ask(|reply| Ask::Subscribe(viewer, id, follow, reply))??;
         reader.recv().map_err(|_| worker::gone(id))
     }
 
-    /// Changes how much the sessions of one user may take, and whether new ones note arguments; see
-    /// [`SessionLimits::bytes_of_user`] and [`SessionLimits::arguments`].
+    /// Changes [`SessionLimits::bytes_of_user`], and [`SessionLimits::arguments`] for new sessions.
     pub fn configure(&self, bytes_of_user: u64, arguments: bool) {
         let _ = self.asks.send(Ask::Configure { bytes_of_user, arguments });
     }
 
-    /// Says that a connection has ended, and with it soon the undetached sessions made by it.
+    /// Reports that a connection has ended; its undetached sessions end after the grace period.
     pub fn connection_ended(&self, connection: u64) {
         let _ = self.asks.send(Ask::ConnectionEnded(connection));
     }
 
-    /// Ends all sessions, and refuses new ones. What is returned disconnects when all have.
+    /// Ends all sessions and refuses new ones. The receiver is disconnected when all have ended.
     #[must_use]
     pub fn shut_down(&self) -> Receiver<()> {
         let (all_ended, wait) = bounded(0);

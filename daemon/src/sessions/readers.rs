@@ -1,12 +1,10 @@
-//! The readers of one session: each gets a snapshot, then updates, as fast as it takes them.
+//! The readers of one session: each gets a snapshot, then updates, at its own speed.
 //!
-//! There is one log of updates for all of them, and each reader has a position in it. The session appends and goes on;
-//! whatever a reader costs beyond that (merging what it has missed, encoding, waiting for its socket) is done by the
-//! reader's own thread. An update is dropped when all have taken it. What a reader has missed it gets as one merged
-//! update, which is as good (I7): a slow one gets fewer updates, never wrong ones. If the log becomes too long for the
-//! slowest readers they lose their place in it, and begin anew with a snapshot when they are ready for one: so what a reader
-//! takes does not grow for as long as it is stopped. It is what it was given last, a snapshot or a merged update, which counts
-//! for the session's memory.
+//! All readers share one log of updates, and each has a position in it. The session only appends; a reader's own thread
+//! does the rest (merging missed updates, encoding, waiting for the socket). An update is dropped when all readers have
+//! taken it. A slow reader gets its missed updates merged into one, which is equivalent (I7). When the log becomes too
+//! long, the slowest readers lose their position and start again with a snapshot once they are ready, so a stopped
+//! reader's backlog is bounded. Its last snapshot or merged update counts towards the session's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,8 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::protocol::message::SessionEnd;
 
-/// Bytes of updates that are kept for slow readers: as many as the profile has, from which a snapshot is made, but within
-/// these bounds.
+/// Bytes of updates kept for slow readers: the size of the profile, which a snapshot would take, within these bounds.
 const LOG_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=4 << 20;
 
 /// A profile so far: [`Profile::snapshot`] and [`Profile::snapshot_generation`].
@@ -25,7 +22,7 @@ const LOG_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=4 << 20;
 pub struct Snapshot {
     /// All charges so far.
     pub whole: Update,
-    /// The contexts that later updates refer to, where they have other numbers there.
+    /// Contexts that later updates refer to, if their numbers differ from those of `whole`.
     pub generation: Option<Update>,
 }
 
@@ -39,7 +36,7 @@ impl Snapshot {
     }
 }
 
-/// What readers were given and may have still, to be counted.
+/// Data given to readers that they may still hold, for accounting.
 #[derive(Debug)]
 enum Given {
     Snapshot(Weak<Snapshot>),
@@ -63,48 +60,48 @@ impl Given {
     }
 }
 
-/// What a reader gets.
+/// An item of a reader's stream.
 #[derive(Clone, Debug)]
 pub enum Delivery {
-    /// The profile so far, for a new profile of this session. What came before, if anything, is to be forgotten.
+    /// The profile so far: start a new profile and discard any earlier one.
     Begin {
-        /// The session, as it was at its beginning.
+        /// The session as of its start.
         info: Arc<SessionInfo>,
-        /// Everything up to some moment after the reader asked, or shortly before. It may be of two generations.
+        /// Everything up to about the moment of the request. May hold two generations.
         snapshot: Arc<Snapshot>,
     },
-    /// What came since.
+    /// Charges and definitions since the last delivery.
     Update(Arc<Update>),
-    /// There will be nothing more: why the session has ended, or `None` for a reader who wanted no updates.
+    /// The end of the stream: why the session ended, or `None` for a reader without `follow`.
     End(Option<SessionEnd>),
 }
 
-/// Where a reader is. Updates are numbered from 0.
+/// A reader's position in the log. Updates are numbered from 0.
 enum Position {
-    /// The reader needs a snapshot and will ask for it once it has handled what it was given.
+    /// The reader needs a snapshot and will ask for it once it has handled its last delivery.
     Lost,
     /// The reader has asked for a snapshot.
     Asks,
-    /// Here is one, which holds all updates before this one.
+    /// A snapshot is ready that holds all updates before this number.
     Begins(u64, Arc<Snapshot>),
-    /// The reader has all updates before this one.
+    /// The reader has all updates before this number.
     At(u64),
 }
 
-/// What the session and its readers share.
+/// State shared by the session and its readers.
 struct StreamState {
-    /// The updates that somebody still needs, with their sizes, and the number of the first.
+    /// Updates that some reader still needs, with their sizes, and the number of the first.
     updates: VecDeque<(Arc<Update>, usize)>,
     first: u64,
     bytes: usize,
     places: BTreeMap<u64, Position>,
     next_reader: u64,
-    /// What readers were given and may not have sent yet, with its bytes: snapshots, and merged updates.
+    /// Snapshots and merged updates that readers may still hold, with their sizes.
     given: Vec<(Given, usize)>,
-    /// The last snapshot, as long as somebody has it, and the number of the first update that is not in it.
+    /// The last snapshot while a reader holds it, and the number of the first update that it lacks.
     snapshot: (u64, Weak<Snapshot>),
     end: Option<SessionEnd>,
-    /// There will be no more snapshots: the session is forgotten.
+    /// No more snapshots: the session is forgotten.
     closed: bool,
 }
 
@@ -114,7 +111,7 @@ impl StreamState {
         self.first + self.updates.len() as u64
     }
 
-    /// Drops what all have.
+    /// Drops updates that all readers have.
     fn trim(&mut self) {
         let needed = self.places.values().filter_map(|place| match place {
             Position::Lost | Position::Asks => None,
@@ -131,7 +128,7 @@ impl StreamState {
         true
     }
 
-    /// Counts what a reader gets, for as long as it has it.
+    /// Accounts for data given to a reader while the reader holds it.
     fn give(&mut self, given: Given, bytes: usize) {
         self.given.retain(|(given, _)| given.is_held());
         if !self.given.iter().any(|(other, _)| other.is_same(&given)) {
@@ -143,7 +140,7 @@ impl StreamState {
         self.places.values().any(|place| matches!(place, Position::Asks))
     }
 
-    /// The last snapshot, if it is still there and so is all that came after it.
+    /// The last snapshot, if it still exists and the log has all later updates.
     fn old_snapshot(&self) -> Option<(u64, Arc<Snapshot>)> {
         let (at, snapshot) = &self.snapshot;
         snapshot.upgrade().filter(|_| *at >= self.first).map(|snapshot| (*at, snapshot))
@@ -154,25 +151,25 @@ struct SharedStream {
     info: Arc<SessionInfo>,
     state: Mutex<StreamState>,
     changed: Condvar,
-    /// Wakes the session: a snapshot is wanted, or a reader has gone.
+    /// Wakes the session: a reader wants a snapshot or has gone.
     wake: Sender<()>,
 }
 
 impl SharedStream {
-    /// The lock is held for a few moves of pointers, so that the session does not wait for its readers.
+    /// Held for a few pointer moves only, so that the session does not wait for its readers.
     fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// All readers of a session, for the session. When it is dropped they get what is there for them, and no more.
+/// The session's side of its readers. On drop, readers get the remaining updates.
 pub struct Readers {
     shared: Arc<SharedStream>,
     woken: Receiver<()>,
 }
 
 impl Readers {
-    /// None yet, of a session that was like this at its beginning.
+    /// `info` is the session as of its start.
     pub fn new(info: Arc<SessionInfo>) -> Readers {
         let (wake, woken) = bounded(1);
         let state = StreamState {
@@ -192,25 +189,25 @@ impl Readers {
         }
     }
 
-    /// A new reader; `follow` says whether it wants updates.
+    /// Adds a reader, which gets updates if `follow` is set.
     pub fn add(&self, follow: bool) -> Reader {
         let mut state = self.shared.state();
         let key = state.next_reader;
         state.next_reader += 1;
         state.places.insert(key, Position::Lost);
         let until = if follow { u64::MAX } else { state.next() };
-        // A reader of the current state is not told of a later end.
+        // A reader of the current state does not learn of a later end.
         let end = if follow { None } else { Some(state.end.clone()) };
         drop(state);
         Reader { shared: Arc::clone(&self.shared), key, until, end, has_all: false, is_done: false }
     }
 
-    /// How many there are.
+    /// Number of readers.
     pub fn count(&self) -> usize {
         self.shared.state().places.len()
     }
 
-    /// Bytes that are kept for slow readers: updates, and what they were given and have not sent yet.
+    /// Bytes held for slow readers: updates, and data that they have not sent yet.
     pub fn held_bytes(&self) -> usize {
         let mut state = self.shared.state();
         state.given.retain(|(given, _)| given.is_held());
@@ -277,28 +274,28 @@ impl Drop for Readers {
     }
 }
 
-/// A reader's end, used by its own thread.
+/// A reader's side, used by its own thread.
 pub struct Reader {
     shared: Arc<SharedStream>,
     key: u64,
-    /// The update before which it stops.
+    /// Number of the update before which the reader stops.
     until: u64,
-    /// The end that it is told, once known.
+    /// The end to deliver, once known.
     end: Option<Option<SessionEnd>>,
-    /// Whether it has all that it wants; the rest is its end.
+    /// Whether only the end is left to deliver.
     has_all: bool,
-    /// Whether it has been told its end.
+    /// Whether the end was delivered.
     is_done: bool,
 }
 
-/// What a reader finds.
+/// The result of looking for the next delivery.
 enum Fetched {
     Snapshot(Arc<Snapshot>),
     Updates(Vec<Arc<Update>>),
     End(Option<SessionEnd>),
-    /// There will be something, or the end.
+    /// Something will follow, or the end.
     Nothing,
-    /// There will be nothing: the end has been told, or the session was forgotten.
+    /// Nothing will follow: the end was delivered, or the session was forgotten.
     Gone,
 }
 
@@ -308,7 +305,7 @@ impl Reader {
         let old = state.old_snapshot();
         let end = self.end.clone().or_else(|| state.end.clone().map(Some));
         if self.has_all && !self.is_done {
-            // The reader needs no position in the log any more.
+            // The reader no longer needs a position in the log.
             self.is_done = true;
             return end.map_or(Fetched::Gone, Fetched::End);
         }
@@ -366,7 +363,8 @@ impl Reader {
 impl Iterator for Reader {
     type Item = Delivery;
 
-    /// Waits for what comes next. `None` after the end, and where the session was forgotten before this reader had all.
+    /// Waits for the next delivery. `None` after the end, or if the session was forgotten before this reader had
+    /// everything.
     fn next(&mut self) -> Option<Delivery> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
@@ -400,7 +398,7 @@ impl Drop for Reader {
     }
 }
 
-/// The first of these updates, and those after it that number contexts as it does: they can be merged.
+/// Takes the first update and those after it with the same numbering of contexts: they can be merged.
 fn take_one_generation<'a>(updates: impl Iterator<Item = &'a Arc<Update>>) -> Vec<Arc<Update>> {
     let mut taken: Vec<Arc<Update>> = Vec::new();
     for update in updates {
@@ -412,14 +410,14 @@ fn take_one_generation<'a>(updates: impl Iterator<Item = &'a Arc<Update>>) -> Ve
     taken
 }
 
-/// Updates that follow each other as one: neighbours first, so that the work does not grow with the square of their number.
+/// Merges consecutive updates pairwise, so that the cost does not grow with the square of their number.
 fn merged(mut updates: Vec<Arc<Update>>) -> Option<Arc<Update>> {
     while updates.len() > 1 {
         let mut halves = Vec::with_capacity(updates.len().div_ceil(2));
         let mut rest = updates.into_iter();
         while let Some(mut update) = rest.next() {
             if let Some(later) = rest.next() {
-                // They fit: the session has applied them one after the other.
+                // The merge succeeds: the session has applied the same updates in sequence.
                 Arc::make_mut(&mut update).merge(&later).ok()?;
             }
             halves.push(update);

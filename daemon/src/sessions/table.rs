@@ -11,15 +11,15 @@ use super::worker::{self, Channels, Grant, NewSession, WorkerCommand, WorkerEven
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 
-/// Commands that wait for a session. It looks at them many times a second.
+/// Commands queued for a session, which handles them many times a second.
 const COMMANDS: usize = 256;
-/// Memory for a session's ring of samples on one CPU: what is of use, and what holds eight of the largest samples.
+/// Maximum bytes of a session's sample ring on one CPU: more has no use, and eight of the largest samples fit.
 const MOST_RING_BYTES: usize = 4 << 20;
 const LEAST_RING_BYTES: usize = 512 << 10;
-/// Events that wait for the table.
+/// Events queued for the table.
 const EVENTS: usize = 256;
 
-/// What the table is asked. The last part of each is where the answer goes.
+/// Requests to the table. The last field of each is the channel for the answer.
 pub enum Ask {
     Create(Box<NewSession>, Option<u64>, Sender<Result<u32, Refusal>>),
     List(Authority, Sender<Vec<SessionSummary>>),
@@ -40,18 +40,17 @@ pub enum Ask {
     ShutDown(Sender<()>),
 }
 
-/// One session.
 struct SessionEntry {
     owner: Authority,
     connection: Option<u64>,
     commands: Sender<WorkerCommand>,
-    /// Whether it is to be gone when it has ended.
+    /// Whether the session is removed when it has ended.
     forget: bool,
-    /// Memory that its rings may take, as long as it runs.
+    /// Bytes that its rings may use while it runs.
     ring_bytes: usize,
-    /// Told to end, to make room for others.
+    /// Whether the session was told to end to free memory.
     sheds: bool,
-    /// `None` until it samples.
+    /// `None` until the session samples.
     summary: Option<Box<SessionSummary>>,
 }
 
@@ -66,7 +65,7 @@ impl SessionEntry {
     }
 }
 
-/// The table, for its thread.
+/// The table, owned by its thread.
 pub struct SessionTable {
     limits: SessionLimits,
     asks: Receiver<Ask>,
@@ -94,7 +93,7 @@ impl SessionTable {
         }
     }
 
-    /// Answers until nobody is left who could ask.
+    /// Handles requests until all senders are gone.
     pub fn run(mut self) {
         let (asks, events) = (self.asks.clone(), self.events.clone());
         loop {
@@ -112,7 +111,7 @@ impl SessionTable {
                 },
                 recv(events) -> event => match event {
                     Ok(event) => self.learn(event),
-                    // This thread holds a sender.
+                    // Unreachable: this thread holds a sender.
                     Err(_) => return,
                 },
             }
@@ -189,7 +188,7 @@ impl SessionTable {
 
     fn create(&mut self, new: NewSession, connection: Option<u64>, reply: Sender<Result<u32, Refusal>>) {
         let room = self.room_for(&new.owner).and_then(|()| {
-            // Only where that is all that is in the way.
+            // Frees memory only if memory is the only obstacle.
             if !new.owner.trusted {
                 self.drop_for(new.owner.uid, self.ring_bytes() as u64);
             }
@@ -227,8 +226,8 @@ impl SessionTable {
         }
     }
 
-    /// Memory for the rings of the next session: an eighth of what is left of the limit, so that the first have all that
-    /// helps; the hundredth has enough to copy whole stacks.
+    /// Ring bytes for the next session: an eighth of the remaining limit, so that the first sessions get all that
+    /// helps, and the hundredth still has enough to copy whole stacks.
     fn ring_bytes(&self) -> usize {
         let running = self.entries.values().filter(|entry| !entry.has_ended());
         let left = running.fold(self.limits.ring_bytes, |left, entry| left.saturating_sub(entry.ring_bytes));
@@ -249,7 +248,7 @@ impl SessionTable {
         }
         let limit = self.limits.running_of_user;
         if !owner.trusted && running().filter(|entry| entry.owner.uid == owner.uid).count() >= limit {
-            // Not by name: looking that up may take long.
+            // The user id, not the name: a name lookup may block.
             let (uid, most) = (owner.uid, "the most that there may be; `ccsd daemon stop ID` ends one");
             let message = format!("user {uid} has {limit} sessions, {most}");
             return Err(Refusal::new(RefusalKind::Busy, message));
@@ -257,7 +256,7 @@ impl SessionTable {
         Ok(())
     }
 
-    /// Whether a user's sessions leave room for the rings of another one.
+    /// Checks that a user's sessions leave room for the rings of another one.
     fn memory_for(&self, owner: &Authority) -> Result<(), Refusal> {
         let (taken, most) = (self.bytes_of(owner.uid), self.limits.bytes_of_user);
         if !owner.trusted && taken.saturating_add(self.ring_bytes() as u64) > most {
@@ -274,7 +273,7 @@ impl SessionTable {
     }
 
     fn entry(&self, viewer: Authority, id: u32) -> Result<&SessionEntry, Refusal> {
-        // What one may not see does not exist.
+        // A session that the viewer may not see does not exist for the viewer.
         self.entries.get(&id).filter(|entry| viewer.may_see(&entry.owner)).ok_or_else(|| worker::gone(id))
     }
 
@@ -301,19 +300,19 @@ impl SessionTable {
         }
     }
 
-    /// Sessions of those whose memory is limited.
+    /// Sessions of users whose memory is limited.
     fn untrusted(&self) -> impl DoubleEndedIterator<Item = (&u32, &SessionEntry)> {
         self.entries.iter().filter(|(_, entry)| !entry.owner.trusted)
     }
 
-    /// What the sessions of such a user take, bytes.
+    /// Bytes used by the sessions of such a user.
     fn bytes_of(&self, uid: u32) -> u64 {
         self.untrusted()
             .filter(|(_, entry)| entry.owner.uid == uid)
             .fold(0, |sum, (_, entry)| sum.saturating_add(entry.bytes()))
     }
 
-    /// Drops sessions of a user that have ended, the oldest first, until so many bytes more fit.
+    /// Removes ended sessions of a user, oldest first, until `more` bytes fit.
     fn drop_for(&mut self, uid: u32, more: u64) {
         while self.bytes_of(uid).saturating_add(more) > self.limits.bytes_of_user {
             let mut ended = self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && entry.has_ended());
@@ -323,13 +322,13 @@ impl SessionTable {
         }
     }
 
-    /// Brings a user's sessions back to what they may take: first those go that have ended, then the one that takes most
-    /// ends. It keeps its profile, which is a part of what it takes.
+    /// Enforces a user's memory limit: removes ended sessions first, then ends the largest one, whose profile is kept
+    /// and counted.
     fn bound(&mut self, uid: u32) {
         self.drop_for(uid, 0);
         let (taken, most) = (self.bytes_of(uid), self.limits.bytes_of_user);
         let of_user = || self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && !entry.has_ended());
-        // End one session at a time: its end may free enough.
+        // Ends one session at a time: its end may free enough.
         if taken <= most || of_user().any(|(_, entry)| entry.sheds) {
             return;
         }
@@ -349,18 +348,18 @@ impl SessionTable {
         }
     }
 
-    /// Keeps of the sessions that have ended no more than there is room for, the latest.
+    /// Removes the oldest ended sessions beyond the limits.
     fn drop_the_oldest(&mut self) {
         let mut kept: Vec<(u32, Authority)> = Vec::new();
         let mut bytes = 0u64;
         let mut dropped = Vec::new();
-        // Numbers rise with time, if not with the time of the end.
+        // Numbers follow the start, not the end, of sessions.
         for (&id, entry) in self.entries.iter().rev().filter(|(_, entry)| entry.has_ended()) {
             bytes = bytes.saturating_add(entry.summary.as_ref().map_or(0, |summary| summary.bytes));
             let of_user = kept.iter().filter(|(_, owner)| owner.uid == entry.owner.uid).count();
             let too_many =
                 kept.len() >= self.limits.ended || !entry.owner.trusted && of_user >= self.limits.ended_of_user;
-            // The latest is kept however large it is.
+            // The latest session is kept regardless of its size.
             if too_many || bytes > self.limits.ended_bytes && !kept.is_empty() {
                 dropped.push(id);
             } else {

@@ -1,4 +1,4 @@
-//! The thread of one session: it runs the collection, keeps a copy of its profile, and serves its readers.
+//! The thread of one session: runs the collection, keeps a copy of its profile, and serves its readers.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,81 +13,81 @@ use super::readers::{Reader, Readers};
 use crate::authority::Authority;
 use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
-/// Characters of a target's name that are listed.
+/// Maximum characters of a target's name in lists.
 const LISTED_CHARS: usize = 200;
-/// Process ids that are listed.
+/// Maximum process ids in lists.
 const LISTED_PIDS: usize = 64;
 
-/// Updates that are taken before commands, clock and readers have their turn: more than come in the time that one takes,
-/// at the shortest interval.
+/// Updates handled before commands, timers and readers: more than arrive while one is handled, at the shortest
+/// interval.
 const UPDATES_PER_TURN: usize = 4;
 
-/// What a session is on.
+/// The target of a session.
 #[derive(Clone, Debug)]
 pub enum SessionTarget {
-    /// Processes that run already.
+    /// Running processes.
     Pids(Vec<u32>),
-    /// A child of the client that has yet to call `execve`, and what it will run.
+    /// A child of the client that has yet to call `execve`, and its command.
     Child(u32, Vec<String>),
 }
 
-/// A session to be made.
+/// Parameters of a new session.
 #[derive(Clone, Debug)]
 pub struct NewSession {
-    /// Whose it is.
+    /// Owner of the session.
     pub owner: Authority,
-    /// The target.
+    /// Processes or child to sample.
     pub target: SessionTarget,
-    /// How to collect.
+    /// Options.
     pub collect: Collect,
-    /// When it ends by itself.
+    /// Maximum duration.
     pub duration: Option<Duration>,
-    /// Whether it goes on without its client.
+    /// Whether the session continues without its client.
     pub detached: bool,
 }
 
-/// What the table gives a session.
+/// What the table grants a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
-    /// Its number.
+    /// Number of the session.
     pub id: u32,
-    /// Most memory for its rings of samples, bytes.
+    /// Maximum bytes of its sample rings.
     pub ring_bytes: usize,
-    /// What all sessions of its owner may take, if that is limited, bytes: one alone must not take all at once.
+    /// Memory limit of all sessions of its owner, in bytes; one session must not use all of it.
     pub profile_bytes: Option<u64>,
-    /// Whether its target's arguments may be noted.
+    /// Whether the profile may store the target's arguments.
     pub arguments: bool,
 }
 
-/// What a session is told.
+/// A command to a session.
 pub enum WorkerCommand {
-    /// To end, and why. The CPU time of the recorded program, user and in all, in nanoseconds, if known.
+    /// End for this reason. The CPU time of the recorded program in nanoseconds, user and total, if known.
     End(SessionEnd, Option<(u64, u64)>),
-    /// Its client has gone.
+    /// The client has disconnected.
     ClientGone,
-    /// There is to be a reader: whether it wants updates, and where it goes.
+    /// Add a reader, with or without updates, and send it here.
     Subscribe(bool, Sender<Reader>),
 }
 
-/// What a session tells.
+/// An event of a session.
 pub enum WorkerEvent {
     /// The current summary.
     State(Box<SessionSummary>),
-    /// Its thread has ended.
+    /// The session's thread has ended.
     Gone(u32),
 }
 
-/// A session's own side of its channels.
+/// The session's side of its channels.
 pub struct Channels {
-    /// Commands. The session ends when all senders are gone.
+    /// Commands. The session ends when all senders are dropped.
     pub commands: Receiver<WorkerCommand>,
     /// Events for the table.
     pub events: Sender<WorkerEvent>,
-    /// How long it goes on when its client has gone.
+    /// How long the session continues after its client has disconnected.
     pub grace: Duration,
 }
 
-/// Says that the session's thread has ended, however it did.
+/// Reports the end of the session's thread on drop, even after a panic.
 struct Farewell {
     id: u32,
     events: Sender<WorkerEvent>,
@@ -99,7 +99,7 @@ impl Drop for Farewell {
     }
 }
 
-/// Runs a session from its beginning until it is forgotten. `reply` gets its number once it samples.
+/// Runs a session until it is forgotten. `reply` receives its number once it samples.
 pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
     let id = grant.id;
     let _farewell = Farewell { id, events: channels.events.clone() };
@@ -110,18 +110,18 @@ pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Resu
             return;
         }
     };
-    // What the copy has no room for, clients that write a file have.
+    // Clients that write a file have room for what the copy has not.
     session.set_generations(true);
     let mut worker = Worker::new(id, &new, channels, session, guard, memory);
     worker.tell();
     let _ = reply.send(Ok(id));
-    // Nothing is kept back while it runs: a client that has gone before it got the answer is found gone by its connection.
+    // Dropped early: whether the client still exists is known from its connection.
     drop(reply);
     worker.run();
 }
 
-/// Budgets of the copy of a profile of a session with so many bytes: what the collector lets through, and for all
-/// generations of contexts and charges about as much as the collector has for one when other tables have lent it theirs.
+/// Limits of a session's copy of the profile: everything that the collector sends, and for all generations of contexts
+/// and charges together about what the collector uses for one when other tables have lent it their budgets.
 fn replica_limits(memory: u64) -> Limits {
     let each = usize::try_from(memory / 8).unwrap_or(usize::MAX);
     let limits = Limits::reading();
@@ -130,7 +130,7 @@ fn replica_limits(memory: u64) -> Limits {
     Limits { context_bytes, charge_bytes, route_bytes, ..limits }
 }
 
-/// Opens the events, within what the owner may do.
+/// Opens the events, within the owner's permissions.
 fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard, u64), Refusal> {
     let Grant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
@@ -154,10 +154,10 @@ fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard, u64), Refusal
     Ok((session, guard, options.budget.memory))
 }
 
-/// Budgets of a profile that must not take more than so many bytes with its copy: it gets less detailed before it has to
-/// end.
+/// Limits a profile that must fit into `bytes` bytes together with its copy: detail is reduced before the session has
+/// to end.
 fn bound(limits: &mut Limits, bytes: usize) {
-    // Contexts, charges and names, each twice, and as much for all the rest.
+    // Contexts, charges and names, each twice, and as much for everything else.
     let each = bytes / 8;
     let budgets =
         [&mut limits.context_bytes, &mut limits.charge_bytes, &mut limits.route_bytes, &mut limits.string_bytes];
@@ -166,11 +166,11 @@ fn bound(limits: &mut Limits, bytes: usize) {
     }
 }
 
-/// How long the intervals of others may be: they are told soon when a session has to end.
+/// Range of intervals for untrusted users: a session must notice its end soon.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 
-/// The daemon's rights are not lent to others: neither for the processes of others, nor whole CPUs, nor, where the machine
-/// forbids it to them, the kernel.
+/// Denies untrusted users what the daemon may and they may not: other users' processes, whole CPUs and, where the
+/// machine forbids it, kernel samples.
 fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
     if owner.trusted {
         return Ok(());
@@ -195,13 +195,13 @@ struct Worker {
     guard: Guard,
     replica: Profile,
     readers: Readers,
-    /// Why it ends, once somebody has said so.
+    /// The reason, once the session has been told to end.
     ending: Option<SessionEnd>,
-    /// An update was not taken, because it was broken or not for this user: neither are those that follow.
+    /// An update was refused as broken or not permitted; all later ones are refused as well.
     is_refused: bool,
-    /// When its duration is over.
+    /// End of the requested duration.
     until: Option<Instant>,
-    /// When the grace of a client that has gone is over.
+    /// End of the grace period after the client disconnected.
     grace_until: Option<Instant>,
 }
 
@@ -242,7 +242,7 @@ impl Worker {
     fn run(&mut self) {
         loop {
             self.wait();
-            // A few of them, then what else there is to do: updates may come as fast as they are taken.
+            // Bounded, because updates may arrive as fast as they are handled.
             for _ in 0..UPDATES_PER_TURN {
                 let Some(event) = self.session.as_ref().map(|session| session.events().try_recv()) else { break };
                 match event {
@@ -259,7 +259,7 @@ impl Worker {
                 match self.channels.commands.try_recv() {
                     Ok(command) => self.obey(command),
                     Err(error) if error.is_empty() => break,
-                    // Forgotten. Dropping the session ends it.
+                    // The session is forgotten. Dropping it ends the collection.
                     Err(_) => return,
                 }
             }
@@ -317,7 +317,7 @@ impl Worker {
         self.tell();
     }
 
-    /// Tells the table how it is.
+    /// Sends the current summary to the table.
     fn tell(&mut self) {
         let accounting = self.replica.accounting();
         let summary = &mut self.summary;
@@ -367,7 +367,7 @@ impl Worker {
         }
     }
 
-    /// There will be no more updates. The profile stays, until the session is forgotten.
+    /// Ends the collection. The profile stays until the session is forgotten.
     fn end(&mut self) {
         self.session = None;
         (self.until, self.grace_until) = (None, None);
@@ -380,13 +380,13 @@ impl Worker {
             self.replica.accounting().received
         );
         self.summary.ended = Some(end.clone());
-        // First the table: a reader who has got the end may have the session forgotten, which then has to have ended.
+        // The table first: a reader that has the end may ask to forget the session, which must have ended by then.
         self.tell();
         self.readers.end(&end);
     }
 }
 
-/// The refusal of whoever asks for a session whose thread has gone.
+/// The refusal for a session that does not exist.
 pub fn gone(id: u32) -> Refusal {
     Refusal::new(RefusalKind::BadRequest, format!("there is no session {id}; `ccsd daemon status` lists them"))
 }

@@ -1,22 +1,22 @@
-//! That one daemon keeps its profiles in a directory, and that it is still the same directory.
+//! The lock on the state directory: one daemon per directory, and the directory is still the same.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The file in the directory that is locked. It holds the process id of the daemon.
+/// Name of the lock file. It holds the daemon's process id.
 const NAME: &str = ".daemon";
-/// Bytes of it that are looked at.
+/// Maximum bytes read from it.
 const MAX_BYTES: u64 = 32;
 
-/// Another daemon keeps its profiles there.
+/// Another daemon uses the state directory.
 #[derive(Debug, thiserror::Error)]
 #[error("another ccsd daemon{} keeps its profiles in {}; stop it, or name another `state_dir`", told(*pid), dir.display())]
 pub struct InUse {
     /// The directory.
     pub dir: PathBuf,
-    /// The other daemon, if it has said so.
+    /// Process id of the other daemon, if known.
     pub pid: Option<u32>,
 }
 
@@ -24,7 +24,7 @@ fn told(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (PID {pid})"))
 }
 
-/// The right to write into a directory, until it is dropped.
+/// The lock on a state directory, until dropped.
 #[derive(Debug)]
 pub struct StateLock {
     dir: PathBuf,
@@ -32,11 +32,8 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// Takes the directory, and makes it if need be. `None` where that cannot be: it is not writable, or has no locks. Whoever
-    /// writes there finds out why.
-    ///
-    /// # Errors
-    /// [`InUse`]
+    /// Locks the directory, and creates it if needed. `None` if the directory is not writable or has no locks: writing
+    /// will report why.
     pub fn take(dir: &Path) -> Result<Option<StateLock>, InUse> {
         let _ = DirBuilder::new().recursive(true).mode(0o750).create(dir);
         let mut options = OpenOptions::new();
@@ -51,18 +48,18 @@ impl StateLock {
             }
             Err(TryLockError::Error(_)) => return Ok(None),
         }
-        // Only told to people.
+        // Only for messages.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Some(StateLock { dir: dir.to_owned(), file }))
     }
 
-    /// Which directory it is.
+    /// The locked directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether the directory of that name is still the one that was taken.
+    /// Whether the path still refers to the locked directory.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let (Ok(own), Ok(there)) = (self.file.metadata(), self.dir.join(NAME).symlink_metadata()) else { return false };

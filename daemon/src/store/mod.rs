@@ -1,8 +1,8 @@
-//! What watches have found out, on disk: `STATE_DIR/WATCH/20261121T163419Z.ccsd`, each a profile of at most an hour.
+//! Profiles of watches on disk: `STATE_DIR/WATCH/20261121T163419Z.ccsd`, each of at most an hour.
 //!
-//! A segment is a valid profile stream from its first record on, so what a crash leaves of it is good up to its last whole
-//! record, and old data goes by removing whole files. Whoever writes one holds a lock on it. Files of other names, and
-//! those that are no profiles, are nobody's business here: they are left alone, and named.
+//! A segment is a valid profile stream from its first record on: after a crash it is readable up to its last whole
+//! record, and old data is removed by removing whole files. The writer of a segment holds a lock on it. Files with
+//! other names, and files that are no profiles, are left alone and listed.
 
 mod lock;
 mod query;
@@ -21,33 +21,29 @@ pub use query::{StoredProfile, TimeRange, query, query_columns};
 pub use retention::{Removed, retain};
 pub use segment::{SegmentWriter, WriteError, room};
 
-/// A segment covers at most this much time, but for its last interval.
+/// Time covered by a segment at most, except for its last interval.
 pub const SEGMENT: Duration = Duration::from_secs(3600);
-/// From its start to its end a segment takes no longer than this: an hour, and the longest interval that can be configured.
+/// Maximum time from start to end of a segment: an hour, and the longest interval that can be configured.
 const LONGEST: Duration = Duration::from_secs(3600 + 600 + 60);
-/// Segments of one watch that are looked at. A week of hours is 168; restarts make more.
+/// Maximum segments read of one watch. A week of hours is 168; restarts add more.
 const MAX_SEGMENTS: usize = 1 << 20;
 
-/// Ending of the name of a segment.
+/// Extension of segment names.
 const ENDING: &str = ".ccsd";
 
-/// Why stored profiles cannot be had.
+/// Why stored profiles cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StoreError {
-    /// The directory of the service cannot be read.
+    /// The state directory cannot be read.
     #[error("cannot read {}: {source}{}", path.display(), hint(source))]
-    Read {
-        /// Which directory or file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// No watch of this name has ever stored anything.
+    Read { path: PathBuf, source: io::Error },
+    /// No watch of this name has stored anything.
     #[error("there is no watch {name:?}{}", known(names))]
     NoSuchWatch {
-        /// As asked for.
+        /// The name asked for.
         name: String,
-        /// Those that there are.
+        /// The existing watches.
         names: Vec<String>,
     },
 }
@@ -68,27 +64,27 @@ fn known(names: &[String]) -> String {
     }
 }
 
-/// A file of a watch's directory that is a segment by its name.
+/// A file in a watch's directory with the name of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
-    /// Seconds since 1970 at which it began, by its name.
+    /// Start time from its name, seconds since 1970.
     pub start: i64,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Size of the file.
     pub bytes: u64,
 }
 
-/// What is in the directory of a watch.
+/// The files in the directory of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Segments, by time.
+    /// Segments, ordered by time.
     pub segments: Vec<Segment>,
-    /// What is none, by name.
+    /// Other files, ordered by name.
     pub foreign: Vec<PathBuf>,
 }
 
-/// The watches that have stored something, by name.
+/// The watches that have stored something, ordered by name.
 ///
 /// # Errors
 /// [`StoreError::Read`].
@@ -117,7 +113,7 @@ pub fn watch_dir(state_dir: &Path, name: &str) -> Result<PathBuf, StoreError> {
     Err(StoreError::NoSuchWatch { name: name.to_owned(), names })
 }
 
-/// What is in the directory of a watch.
+/// Lists the files in the directory of a watch.
 ///
 /// # Errors
 /// [`StoreError::Read`].
@@ -125,14 +121,14 @@ pub fn contents(dir: &Path) -> Result<Contents, StoreError> {
     let read = |source| StoreError::Read { path: dir.to_owned(), source };
     let mut contents = Contents::default();
     for entry in fs::read_dir(dir).map_err(read)?.flatten().take(MAX_SEGMENTS) {
-        // Neither of these follows a link.
+        // Neither call follows a link.
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         let start = entry.file_name().to_str().and_then(parse_name).filter(|_| is_file);
         match (start, entry.metadata()) {
             (Some(start), Ok(meta)) => {
                 contents.segments.push(Segment { start, path: entry.path(), bytes: meta.len() });
             }
-            // Removed in the meantime.
+            // The file was removed meanwhile.
             (Some(_), Err(_)) => {}
             (None, _) => contents.foreign.push(entry.path()),
         }
@@ -142,14 +138,14 @@ pub fn contents(dir: &Path) -> Result<Contents, StoreError> {
     Ok(contents)
 }
 
-/// `20261121T163419Z.ccsd`, and with `-1`, `-2` before the dot where there is one from the same second.
+/// `20261121T163419Z.ccsd`, with `-1`, `-2` before the dot if several start in one second.
 fn name(start: i64, number: u32) -> String {
     let time = jiff::Timestamp::from_second(start).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     let number = if number == 0 { String::new() } else { format!("-{number}") };
     format!("{}{number}{ENDING}", time.strftime("%Y%m%dT%H%M%SZ"))
 }
 
-/// The start of the segment of this name.
+/// Parses the start time from a segment's name.
 fn parse_name(name: &str) -> Option<i64> {
     let stem = name.strip_suffix(ENDING)?;
     let (time, number) = stem.split_once('-').map_or((stem, None), |(time, number)| (time, Some(number)));

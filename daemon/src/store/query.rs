@@ -1,4 +1,4 @@
-//! What ran between two points in time.
+//! Reads stored profiles of a time range.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufReader};
@@ -11,57 +11,55 @@ use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, Limits, MergeError
 use super::retention::is_being_written;
 use super::{LONGEST, StoreError, contents};
 
-/// Nanoseconds since 1970: after `from`, up to and with `until`.
+/// A time range in nanoseconds since 1970: after `from`, up to and including `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
-    /// The beginning.
+    /// Start, exclusive.
     pub from: u64,
-    /// The end.
+    /// End, inclusive.
     pub until: u64,
 }
 
 impl TimeRange {
-    /// Everything.
+    /// All times.
     pub const ALL: TimeRange = TimeRange { from: 0, until: u64::MAX };
 }
 
-/// What a watch has stored about a time.
+/// What a watch has stored of a time range.
 #[derive(Debug)]
 pub struct StoredProfile {
-    /// What was charged in the intervals that have their middle within the time asked for: adjacent times add up to the whole. Its
-    /// accounting is of these intervals alone. `None` if there are none.
+    /// Charges of the intervals whose middle is within the range, so that adjacent ranges add up. The accounting covers
+    /// these intervals only. `None` if there are none.
     pub profile: Option<Profile>,
     /// From the start of the first to the end of the last of these intervals.
     pub covered: TimeRange,
-    /// These intervals, in order, in nanoseconds since 1970.
+    /// These intervals in order, in nanoseconds since 1970.
     pub intervals: Vec<TimeColumn>,
-    /// Segments that hold any of it.
+    /// Number of segments with data of the range.
     pub segments: usize,
-    /// Segments that were opened to find that out.
+    /// Number of segments opened.
     pub opened: usize,
     /// Bytes read.
     pub bytes: u64,
-    /// Segments that end without an end, because the service was killed or the power failed.
+    /// Segments without an end record, because the service was killed or the power failed.
     pub interrupted: Vec<PathBuf>,
-    /// Files that could not be used, or not to their end, and why.
+    /// Files that could not be read, or not completely, with the reason.
     pub problems: Vec<String>,
-    /// All that the watch has, by the names of its segments: seconds since 1970 of the first start and of the last one.
+    /// Start times of the first and the last segment of the watch, from their names, in seconds since 1970.
     pub available: Option<(i64, i64)>,
 }
 
-/// Reads what a watch has stored in `dir` about a time.
+/// Reads what a watch has stored in `dir` of a time range.
 ///
 /// # Errors
-/// [`StoreError::Read`] if the directory cannot be read. Files that cannot be are told in the answer.
+/// [`StoreError::Read`] if the directory cannot be read. The answer lists unreadable files.
 pub fn query(dir: &Path, range: TimeRange) -> Result<StoredProfile, StoreError> {
     ask(dir, range, None)
 }
 
-/// The same with the weights of one metric, by its name, or else the first one, in columns of whole intervals, given in
-/// nanoseconds since 1970: a metric for all of them, and one for each. What is in none of them is left out.
-///
-/// # Errors
-/// As [`query`].
+/// As [`query`], with the weights of one metric (by name, or else the first) split into columns of whole intervals in
+/// nanoseconds since 1970: the profile has a metric for all columns together and one for each column. Weights outside
+/// all columns are left out.
 pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -> Result<StoredProfile, StoreError> {
     let ends = |column: &TimeColumn| (column.from_ns, column.to_ns);
     let range = TimeRange {
@@ -94,14 +92,14 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Sto
     for segment in found {
         let start = u64::try_from(segment.start).unwrap_or(0).saturating_mul(1_000_000_000);
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
-        // By its name alone: the name has whole seconds.
+        // Names have whole seconds.
         if start > range.until || start.saturating_add(longest) < range.from {
             continue;
         }
         answer.opened += 1;
         match read(&segment.path, range, columns) {
             Ok(part) => answer.add(&segment.path, part),
-            // Dropped between listing and opening.
+            // Removed between listing and opening.
             Err(DecodeError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => answer.problems.push(format!("{}: {error}", segment.path.display())),
         }
@@ -110,10 +108,10 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Sto
     Ok(answer)
 }
 
-/// What one segment says.
+/// The content of one segment within the range.
 struct Part {
     profile: Profile,
-    /// `None` if no interval is of the time.
+    /// `None` if no interval is within the range.
     covered: Option<TimeRange>,
     intervals: Vec<TimeColumn>,
     bytes: u64,
@@ -172,10 +170,10 @@ fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<P
         match decoder.next_record() {
             Ok(Some(Decoded::Update(mut update))) => {
                 let (from, until) = (started.saturating_add(update.from_ns), started.saturating_add(update.to_ns));
-                // An interval is of the time that its middle is of.
+                // An interval belongs to the range that contains its middle.
                 let middle = until - until.saturating_sub(from) / 2;
                 if middle > range.until {
-                    // Nor does any that follows; its end need not be known.
+                    // Later intervals are outside, too.
                     break;
                 }
                 if middle <= range.from {
@@ -208,7 +206,7 @@ fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<P
                 interrupted = !decoder.has_ended() && !being_written;
                 break;
             }
-            // Its last record is being written, or never was to its end.
+            // The last record is still being written, or was never completed.
             Err(DecodeError::CutOff { .. }) => {
                 interrupted = !being_written;
                 break;

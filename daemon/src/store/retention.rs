@@ -1,4 +1,4 @@
-//! Removing what is too old, or too much.
+//! Removes old profiles by age and size.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Read;
@@ -11,23 +11,23 @@ use ccsd_profile::codec::MAGIC;
 use super::{LONGEST, Segment, StoreError, contents, watches};
 use crate::config::Retention;
 
-/// Removed and kept files.
+/// The result of [`retain`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Segments removed.
+    /// Removed segments.
     pub segments: Vec<PathBuf>,
-    /// Bytes that the profiles of all watches have now.
+    /// Bytes of the remaining profiles of all watches.
     pub bytes: u64,
-    /// Files that are not ours, and were left alone.
+    /// Files that are no segments, left alone.
     pub foreign: Vec<PathBuf>,
-    /// Files that could not be removed, with the reason.
+    /// Errors of segments that could not be removed.
     pub failed: Vec<String>,
 }
 
-/// Removes segments whose end is older than the age. If all have more than the bytes then, removes the oldest of the watch
-/// that has most, as long as it has more than its share, which is an equal part: what one watch stores never costs what
-/// another has stored within its own. There are `configured` watches, and those that have stored something. A segment that
-/// is being written is not removed.
+/// Removes segments that ended before the maximum age. If the rest exceeds the maximum bytes, removes the oldest
+/// segment of the largest watch, repeatedly, as long as that watch has more than its share. Shares are equal: a watch
+/// never loses profiles within its share to another. `configured` watches and those that have stored something share
+/// the bytes. Segments being written are kept.
 ///
 /// # Errors
 /// [`StoreError::Read`] if the state directory cannot be read.
@@ -40,7 +40,7 @@ pub fn retain(
     let mut removed = Removed::default();
     let mut stored: Vec<Stored> = Vec::new();
     for name in watches(state_dir)? {
-        // The file may have been removed meanwhile.
+        // The directory may have been removed meanwhile.
         let Ok(found) = contents(&state_dir.join(name)) else { continue };
         removed.foreign.extend(found.foreign);
         let mut watch = Stored::default();
@@ -50,7 +50,7 @@ pub fn retain(
                 SegmentState::Foreign => removed.foreign.push(segment.path),
                 state => {
                     watch.bytes = watch.bytes.saturating_add(segment.bytes);
-                    // The oldest last.
+                    // Oldest last.
                     watch.removable.extend(matches!(state, SegmentState::Ours).then_some(segment));
                 }
             }
@@ -76,7 +76,7 @@ pub fn retain(
     Ok(removed)
 }
 
-/// What a watch has stored.
+/// The segments of a watch.
 #[derive(Default)]
 struct Stored {
     removable: Vec<Segment>,
@@ -98,11 +98,11 @@ impl Stored {
 }
 
 enum SegmentState {
-    /// A profile that nobody writes.
+    /// A complete profile.
     Ours,
-    /// A profile that is being written.
+    /// A profile being written.
     InUse,
-    /// No profile.
+    /// Not a profile.
     Foreign,
 }
 
@@ -121,7 +121,7 @@ fn state(path: &Path) -> SegmentState {
     }
 }
 
-/// Whether somebody writes it.
+/// Whether a writer holds the lock of the segment.
 pub(super) fn is_being_written(file: &File) -> bool {
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }

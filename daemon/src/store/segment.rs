@@ -1,4 +1,4 @@
-//! Writing a segment.
+//! Writes a segment.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -9,45 +9,30 @@ use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
 use super::name;
 
-/// Segments that may begin in one second: a program that starts and ends all the time makes one session, not many.
+/// Maximum segments with the same start second. A restarting program continues its watch's session, so few are needed.
 const MAX_OF_ONE_SECOND: u32 = 1000;
-/// Bytes that must be free before a segment is begun: what a busy watch writes in an hour.
+/// Bytes that must be free before a segment is created: an hour of a busy watch.
 const ROOM: u64 = 16 << 20;
 
 /// Why nothing is stored at the moment.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WriteError {
-    /// No segment can be begun.
+    /// No segment can be created.
     #[error("cannot create a profile in {}: {source}", dir.display())]
-    Create {
-        /// Where.
-        dir: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A segment cannot be continued. What was written before is good.
+    Create { dir: PathBuf, source: io::Error },
+    /// A segment cannot be continued. What was written before is readable.
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: EncodeError,
-    },
+    Write { path: PathBuf, source: EncodeError },
     /// The segment was removed or moved.
     #[error("{} was removed or moved away while it was being written", path.display())]
-    Removed {
-        /// Which.
-        path: PathBuf,
-    },
-    /// There is little room left.
+    Removed { path: PathBuf },
+    /// The disk is almost full.
     #[error("less than {} MiB are free in {}", ROOM >> 20, dir.display())]
-    NoRoom {
-        /// Where.
-        dir: PathBuf,
-    },
+    NoRoom { dir: PathBuf },
 }
 
-/// A segment that is being written, locked until it is dropped.
+/// A segment being written, locked until dropped.
 pub struct SegmentWriter {
     path: PathBuf,
     encoder: Encoder<File>,
@@ -55,13 +40,13 @@ pub struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// Begins a segment for a session, and makes the directory if need be.
+    /// Creates a segment for a session, and its directory if needed.
     ///
     /// # Errors
     /// [`WriteError::Create`], [`WriteError::Write`].
     pub fn create(dir: &Path, session: &Session) -> Result<SegmentWriter, WriteError> {
         let create = |source| WriteError::Create { dir: dir.to_owned(), source };
-        // Group ccsd may read, nobody else may know the names of watches' programs.
+        // Only group ccsd may read: others must not learn which programs are watched.
         DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(create)?;
         let start = i64::try_from(session.started_unix_ns / 1_000_000_000).unwrap_or(i64::MAX);
         for number in 0..MAX_OF_ONE_SECOND {
@@ -71,14 +56,14 @@ impl SegmentWriter {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(create(error)),
             };
-            // File systems without locks exist; readers take the segment for an interrupted one there.
+            // On file systems without locks, readers take the segment for an interrupted one.
             let _ = file.try_lock();
             let write = |source| WriteError::Write { path: path.clone(), source };
             return match Encoder::new(file, session) {
                 Ok(encoder) => Ok(SegmentWriter { good: encoder.bytes_written(), path, encoder }),
                 Err(source) => {
                     let error = write(source);
-                    // The file is ours and empty.
+                    // The file was created here and is empty.
                     let _ = std::fs::remove_file(&path);
                     Err(error)
                 }
@@ -90,18 +75,18 @@ impl SegmentWriter {
     /// Writes an update.
     ///
     /// # Errors
-    /// [`WriteError::Write`], [`WriteError::Removed`]; the segment ends with the update before then, and nothing more can be
-    /// written to it.
+    /// [`WriteError::Write`], [`WriteError::Removed`]; the segment then ends with the last update, and no more can be
+    /// written.
     pub fn write(&mut self, update: &Update) -> Result<(), WriteError> {
         let written = self.encoder.write(update);
         let file = self.encoder.get_ref();
         if let Err(source) = written {
-            // A part of a record may be there; shortening needs no room.
+            // Removes the part of a record that may have been written; shortening needs no space.
             let _ = file.set_len(self.good);
             return Err(WriteError::Write { path: self.path.clone(), source });
         }
         self.good = self.encoder.bytes_written();
-        // With its directory, perhaps: what is written to it then nobody finds.
+        // Its directory may also have been removed; nobody would find what is written then.
         let there = self.path.symlink_metadata().map(|meta| (meta.dev(), meta.ino())).ok();
         if file.metadata().is_ok_and(|own| Some((own.dev(), own.ino())) != there) {
             return Err(WriteError::Removed { path: self.path.clone() });
@@ -109,7 +94,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes the end.
+    /// Writes the end record.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -119,7 +104,7 @@ impl SegmentWriter {
         written.map_err(|source| WriteError::Write { path, source })
     }
 
-    /// Where it is.
+    /// Path of the segment.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -132,10 +117,10 @@ impl SegmentWriter {
     }
 }
 
-/// Whether a segment can be begun.
+/// Checks that a segment can be created.
 ///
 /// # Errors
-/// Why not.
+/// The reason why not.
 pub fn room(dir: &Path) -> Result<(), WriteError> {
     let create = |source| WriteError::Create { dir: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(create)?;
@@ -143,7 +128,7 @@ pub fn room(dir: &Path) -> Result<(), WriteError> {
     if free.blocks_available().saturating_mul(free.fragment_size()) < ROOM {
         return Err(WriteError::NoRoom { dir: dir.to_owned() });
     }
-    // Permissions, quotas and read-only file systems are known for certain by trying.
+    // Permissions, quotas and read-only file systems show only on writing.
     let probe = dir.join(".probe");
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&probe).map_err(create)?;
     let written = io::Write::write_all(&mut &file, &[0; 4096]);

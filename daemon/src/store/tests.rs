@@ -1,5 +1,3 @@
-//! Segments: written, found by time, removed by age and bytes; and what else may be in their directory.
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -68,7 +66,7 @@ fn ask(dir: &Path, from: u64, until: u64) -> StoredProfile {
     query(dir, TimeRange { from: from * SECOND, until: until * SECOND }).unwrap()
 }
 
-/// The samples of each function, and of the accounting.
+/// Samples of each function, and those of the accounting.
 fn samples(answer: &StoredProfile) -> Vec<(String, u64)> {
     answer.profile.as_ref().map_or_else(Vec::new, samples_of)
 }
@@ -109,7 +107,7 @@ fn names_say_when() {
 fn only_the_service_and_its_group_may_read() {
     let (_state, dir) = dir();
     let path = write(&dir, 1000, &["a"], true);
-    // Whatever the umask, nobody else may.
+    // Independent of the umask.
     assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o137, 0);
     assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o027, 0);
 }
@@ -122,7 +120,7 @@ fn a_query_opens_only_the_segments_of_its_time() {
     }
     let answer = ask(&dir, 10 * HOUR, 10 * HOUR + 20);
     assert_eq!(samples(&answer), of(&[("a", 1), ("b", 1)]));
-    // That of the hour, and that before, which might have been a little longer.
+    // The segment of the hour, and the one before, which might have been a little longer.
     assert_eq!((answer.segments, answer.opened), (1, 2));
     assert_eq!(answer.covered, TimeRange { from: 10 * HOUR * SECOND, until: (10 * HOUR + 20) * SECOND });
     assert_eq!(answer.available, Some((0, 23 * HOUR as i64)));
@@ -137,7 +135,7 @@ fn within_a_segment_only_the_intervals_of_the_time() {
     let (_state, dir) = dir();
     write(&dir, 1000, &["a", "b", "c", "a"], true);
     assert_eq!(samples(&ask(&dir, 1010, 1030)), of(&[("b", 1), ("c", 1)]));
-    // An interval belongs to the time in which it ends, so that adjacent times add up.
+    // An interval belongs to one range only, so adjacent ranges add up.
     for cut in 1000..=1040 {
         let parts = [ask(&dir, 0, cut), ask(&dir, cut, 5000)].map(|answer| answer.profile);
         let whole = parts.into_iter().flatten().reduce(|mut whole, part| {
@@ -198,7 +196,7 @@ fn foreign_and_damaged_files_are_told_and_left_alone() {
     let found = contents(&dir).unwrap();
     assert_eq!((found.segments.len(), found.foreign.len()), (3, 4));
 
-    // All of it is old. What was a profile once goes, whatever has become of it; nothing else does.
+    // All files are old. Segments are removed even if damaged; nothing else is.
     let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
     let removed = retain(state.path(), retention(2 * HOUR, 1 << 30), now, 0).unwrap();
     assert_eq!((removed.segments.len(), removed.foreign.len()), (2, 5), "{removed:?}");
@@ -218,13 +216,13 @@ fn what_is_too_old_goes_by_whole_segments() {
     }
     let now = UNIX_EPOCH + Duration::from_secs(10 * HOUR);
     let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0).unwrap();
-    // What ended, at the latest, more than five hours ago: those of 0 to 3 o'clock.
+    // Segments of 0 to 3 o'clock ended more than five hours ago at the latest.
     assert_eq!(removed.segments.len(), 4);
     assert_eq!(contents(&dir).unwrap().segments[0].start, 4 * HOUR as i64);
     assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0).unwrap().segments.len(), 0);
 }
 
-/// Segments of a watch, by their seconds.
+/// Start seconds of a watch's segments.
 fn starts(dir: &Path) -> Vec<i64> {
     contents(dir).unwrap().segments.iter().map(|segment| segment.start).collect()
 }
@@ -240,7 +238,7 @@ fn what_is_too_much_goes_oldest_first() {
     assert_eq!(removed.segments, [100, 200].map(|start| dir.join(name(start, 0))));
     assert!(writer.path().exists(), "one that is being written stays");
     assert_eq!((starts(&dir), removed.bytes), (vec![50, 300, 400], limit));
-    // Even if all that is left is too much.
+    // Even if the remaining segment exceeds the limit.
     let removed = retain(state.path(), retention(7 * 24 * HOUR, 1), UNIX_EPOCH, 1).unwrap();
     assert_eq!((removed.segments.len(), starts(&dir)), (2, vec![50]));
 }
@@ -249,7 +247,7 @@ fn what_is_too_much_goes_oldest_first() {
 fn a_noisy_watch_costs_only_its_own_history() {
     let (state, noisy) = dir();
     let (quiet, middle) = (state.path().join("quiet"), state.path().join("middle"));
-    // What the quiet one has is older than all else.
+    // The quiet watch has the oldest segment of all.
     let each = fs::metadata(write(&quiet, 100, &["a"], true)).unwrap().len();
     (0..2).for_each(|i| drop(write(&middle, 200 + i, &["a"], true)));
     let limit = 9 * each;
@@ -268,7 +266,7 @@ fn a_noisy_watch_costs_only_its_own_history() {
         retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3).unwrap();
     }
     assert_eq!((starts(&quiet), starts(&noisy).len(), starts(&middle).len()), (vec![100], 4, 4));
-    // Age is everybody's.
+    // The age limit applies to all watches.
     let late = UNIX_EPOCH + Duration::from_secs(1_000_000);
     assert_eq!(retain(state.path(), retention(2 * HOUR, limit), late, 3).unwrap().segments.len(), 9);
 }
@@ -282,7 +280,7 @@ fn what_cannot_be_removed_of_one_watch_costs_no_other() {
     let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 2).unwrap();
     assert!(removed.segments.is_empty() && removed.bytes > 2 * each, "{removed:?}");
     assert!(writers.iter().all(|writer| writer.path().exists()));
-    // Nor do watches that are configured no more.
+    // Watches that are no longer configured keep their share.
     drop(writers);
     let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 0).unwrap();
     assert!(!removed.segments.is_empty() && starts(&quiet) == [100], "{removed:?}");
@@ -293,7 +291,7 @@ fn what_is_not_ours_costs_no_profile() {
     let (state, dir) = dir();
     let each = fs::metadata(write(&dir, 100, &["a"], true)).unwrap().len();
     write(&dir, 300, &["a"], true);
-    // By its name a segment, and larger than all that may be kept.
+    // Named like a segment, and larger than the limit.
     fs::File::create(dir.join(name(200, 0))).unwrap().set_len(1 << 40).unwrap();
     let removed = retain(state.path(), retention(7 * 24 * HOUR, 3 * each), UNIX_EPOCH, 0).unwrap();
     assert_eq!((removed.segments.len(), removed.bytes), (0, 2 * each));
@@ -310,7 +308,7 @@ fn the_clock_is_set_back() {
     write(&dir, 10_000 - HOUR, &["c"], true);
     assert_eq!(samples(&ask(&dir, 0, 20_000)), of(&[("a", 1), ("b", 1), ("c", 1)]));
     assert_eq!(samples(&ask(&dir, 9_000, 10_010)), of(&[("a", 1), ("b", 1)]));
-    // What is from the future is not old.
+    // Segments from the future are not old.
     let state = dir.parent().unwrap();
     assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH, 0).unwrap().segments.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What the service may take, and what gives way when it takes more: first the rate, then detail.
+//! The budget of the service: above it, first the rate is lowered, then detail is dropped.
 
 use std::time::{Duration, Instant};
 
@@ -7,39 +7,38 @@ use ccsd_collector::pace::{HALVINGS, halved};
 
 use crate::config::Budget;
 
-/// Windows with room to spare after which a step is taken back.
+/// Windows below [`SPARE`] after which a step is undone.
 const PATIENCE: u8 = 10;
-/// Use of the budget below which a step is taken back. The rate doubles then, and so may the cost.
+/// Share of the budget below which a step is undone. The rate then doubles, and so may the cost.
 const SPARE: f64 = 0.4;
 
-/// How much is given up, in steps. 0 is nothing.
+/// A number of back-off steps; 0 is full rate and detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackoffStep(u8);
 
 impl BackoffStep {
-    /// The last: the rate has been halved as often as that makes sense, and kernel frames are off.
+    /// The last step: the rate has been halved as often as is useful, and kernel frames are off.
     pub const LAST: BackoffStep = BackoffStep(HALVINGS + 1);
 
-    /// Its number, for metrics.
+    /// The number for metrics.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// The rate of a watch for which `rate` is configured.
+    /// The rate of a watch configured with `rate`.
     #[must_use]
     pub fn rate(self, rate: u32) -> u32 {
         halved(rate, self.0)
     }
 
-    /// The budget of a watch for which `budget` is configured; 0.01% at least.
+    /// The overhead of a watch configured with `budget`; at least 0.01%.
     #[must_use]
     pub fn overhead(self, budget: Overhead) -> Overhead {
         Overhead::ppm(halved(budget.as_ppm(), self.0)).unwrap_or(Overhead::LEAST)
     }
 
-    /// Whether stacks go without their kernel part: then the kernel's symbols, the largest table of names that there is,
-    /// are not needed either.
+    /// Whether kernel frames are off; then the kernel's symbols, the largest symbol table, are not needed either.
     #[must_use]
     pub fn user_only(self) -> bool {
         self >= BackoffStep::LAST
@@ -51,25 +50,25 @@ impl BackoffStep {
 pub struct Use {
     /// Percent of one CPU.
     pub cpu_percent: f64,
-    /// Bytes.
+    /// Resident memory, bytes.
     pub memory: u64,
 }
 
-/// Decides about steps.
+/// Decides about back-off steps.
 #[derive(Debug)]
 pub struct Shedder {
     budget: Budget,
     step: BackoffStep,
-    /// When the window began, and the CPU time at that point.
+    /// Start of the window, and the CPU time at that point.
     window: (Instant, Duration),
-    /// The first window after a step is not judged.
+    /// Set for the first window after a step, which is not judged.
     settling: bool,
     spare_windows: u8,
     last: Option<Use>,
 }
 
 impl Shedder {
-    /// For a budget, at a point in time at which so much CPU time had been used.
+    /// Creates a shedder; `cpu` is the CPU time used up to `now`.
     #[must_use]
     pub fn new(budget: Budget, now: Instant, cpu: Duration) -> Shedder {
         Shedder {
@@ -82,12 +81,12 @@ impl Shedder {
         }
     }
 
-    /// Another budget, from now on.
+    /// Replaces the budget from now on.
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
     }
 
-    /// How much is given up.
+    /// The current step.
     #[must_use]
     pub fn step(&self) -> BackoffStep {
         self.step
@@ -99,14 +98,14 @@ impl Shedder {
         self.last
     }
 
-    /// Whether that was more than the budget and there is no step left to take.
+    /// Whether the last window exceeded the budget and no step is left.
     #[must_use]
     pub fn is_helpless(&self) -> bool {
         self.step == BackoffStep::LAST && self.last.is_some_and(|used| self.share(used) > 1.0)
     }
 
-    /// To be called now and then with the CPU time so far and the memory in use. Returns the reason in words when the step
-    /// changes.
+    /// Reviews the use; to be called periodically with the CPU time so far and the memory in use. Returns the reason in
+    /// words when the step changes.
     pub fn review(&mut self, now: Instant, cpu: Duration, memory: u64) -> Option<String> {
         let elapsed = now.saturating_duration_since(self.window.0);
         if elapsed < self.budget.window.0 {
@@ -147,7 +146,7 @@ impl Shedder {
         ))
     }
 
-    /// Use as a part of the budget: of CPU or of memory, whichever is larger.
+    /// Share of the budget: the larger of CPU and memory.
     fn share(&self, used: Use) -> f64 {
         (used.cpu_percent / self.budget.cpu_percent.0).max(used.memory as f64 / self.budget.memory.0 as f64)
     }
@@ -174,7 +173,7 @@ mod tests {
             Clock { shedder: Shedder::new(budget, now, Duration::ZERO), now, cpu: Duration::ZERO }
         }
 
-        /// A minute with this use. Returns whether a step was taken.
+        /// Simulates a minute with this use. Returns whether a step was taken.
         fn minute(&mut self, percent: f64, mib: u64) -> bool {
             self.now += WINDOW;
             self.cpu += WINDOW.mul_f64(percent / 100.0);
@@ -223,7 +222,7 @@ mod tests {
         let mut clock = Clock::new();
         let _ = (0..4).map(|_| clock.minute(3.0, 10)).count();
         assert_eq!(clock.shedder.step(), BackoffStep(2));
-        // Half of the budget would be all of it at twice the rate.
+        // At twice the rate, half of the budget would become all of it.
         assert!((0..50).all(|_| !clock.minute(1.0, 10)));
         let minutes = (1..).find(|_| clock.minute(0.5, 10)).unwrap();
         assert_eq!((clock.shedder.step(), minutes), (BackoffStep(1), i32::from(PATIENCE)));

@@ -1,8 +1,8 @@
-//! One watch at work: a session that follows its processes, and the segment that it writes.
+//! The thread of one watch: a session that follows its processes, and the segment that it writes.
 //!
-//! A segment is a session: every hour, and whenever something about it has to change (the rate, the clock, a disk that has
-//! room again), the session ends and another begins, a few milliseconds later. So names, contexts and descriptors never
-//! add up to more than an hour's.
+//! A segment is a session: every hour, and whenever something about it must change (the rate, the clock, a disk that
+//! has space again), the session ends and another starts a few milliseconds later. So symbols, contexts and descriptors
+//! never accumulate for more than an hour.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,87 +19,87 @@ use super::scan::MatchedProcess;
 use crate::config::{Watch, WatchEvent};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
-/// Without processes for so long, the session ends: its rings take memory, and its threads wake ten times a second.
+/// Time without processes after which the session ends: its rings take memory, and its threads wake ten times a second.
 const IDLE: Duration = Duration::from_secs(60);
-/// A session that could not begin is tried again after this.
+/// Time after which starting a session is tried again.
 const RETRY: Duration = Duration::from_secs(30);
-/// The clock that people read may differ by this much from the one that only goes forward, until a new segment is begun.
+/// Maximum difference between wall clock and monotonic clock before a new segment starts.
 const DRIFT_NS: u64 = 2_000_000_000;
 
-/// What a watch is doing.
+/// Status of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchStatus {
-    /// Its name.
+    /// Name of the watch.
     pub name: String,
-    /// Processes that fit its rule now.
+    /// Processes that match now.
     pub processes: u64,
     /// Matching processes that the kernel refuses to sample.
     pub refused: u64,
     /// Whether a session runs.
     pub profiling: bool,
-    /// Samples per second of CPU time, at the moment.
+    /// Current samples per second of CPU time.
     pub rate_hz: u32,
     /// The configured rate.
     pub configured_rate_hz: u32,
     /// Samples received since the service began.
     pub samples: u64,
-    /// Samples lost, throttled, dropped or undelivered since then.
+    /// Samples lost, throttled, dropped or undelivered since the service began.
     pub missing: u64,
     /// Samples lost, throttled or dropped; 0 from an older daemon.
     #[serde(default)]
     pub lost: u64,
-    /// CPU time of its processes since then, nanoseconds, as far as that is known.
+    /// CPU time of the watched processes since the service began, nanoseconds, as far as known.
     pub target_cpu_ns: u64,
-    /// Segments begun since then.
+    /// Segments created since the service began.
     pub segments: u64,
-    /// Bytes written since then.
+    /// Bytes written since the service began.
     pub bytes: u64,
-    /// When the last update was written, seconds since 1970; 0 for never.
+    /// Time of the last written update, seconds since 1970; 0 for none.
     pub last_written: u64,
-    /// Why nothing is collected or stored, if that is so.
+    /// Why nothing is collected or stored, if so.
     pub problem: Option<String>,
 }
 
-/// How a follower's work should be: told at every look for processes, and compared with how it is.
+/// The desired state of a follower, sent after every scan.
 #[derive(Debug)]
 pub struct Orders {
-    /// All processes that fit now.
+    /// All processes that match now.
     pub found: Vec<MatchedProcess>,
-    /// The watch, of which rate and interval may have changed.
+    /// The watch; its rate and interval may have changed.
     pub watch: Arc<Watch>,
-    /// What the budget gives up.
+    /// The current back-off step.
     pub step: BackoffStep,
-    /// Why.
+    /// The reason of the step.
     pub reason: Arc<str>,
-    /// Bytes after which another segment begins: with more watches the share of each is smaller.
+    /// Bytes after which another segment starts: with more watches, each has a smaller share.
     pub segment_bytes: u64,
 }
 
-/// A follower's thread.
+/// Handle to a follower's thread.
 #[derive(Debug)]
 pub struct Handle {
-    /// Where orders go. To drop it is to end the follower.
+    /// Channel for orders. Dropping it ends the follower.
     pub orders: Sender<Orders>,
-    /// Its status.
+    /// Status of the watch.
     pub status: Arc<Mutex<WatchStatus>>,
-    /// Disconnected when it has ended.
+    /// Disconnected when the thread has ended.
     pub ended: Receiver<()>,
 }
 
 impl Handle {
-    /// Its status.
+    /// Status of the watch.
     #[must_use]
     pub fn status(&self) -> WatchStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Where a watch writes, and how much may be in one segment.
+/// Where a watch writes, and how large a segment may become.
 #[derive(Clone, Debug)]
 pub struct SegmentTarget {
-    /// Its directory.
+    /// Directory of the watch.
     pub dir: PathBuf,
-    /// Bytes after which another segment begins.
+    /// Bytes after which another segment starts.
     pub segment_bytes: u64,
 }
 
@@ -133,14 +133,13 @@ pub fn start(watch: Arc<Watch>, rule: Rule, place: SegmentTarget) -> std::io::Re
     Ok(Handle { orders, status, ended })
 }
 
-/// A session under way.
 struct RunningSession {
     session: Session,
     /// `None` while nothing can be written.
     segment: Option<SegmentWriter>,
     began: Instant,
     began_wall: u64,
-    /// Counts of the session so far, of which the totals of the watch are made.
+    /// Counts of the session so far, for the totals of the watch.
     counted: Counted,
 }
 
@@ -155,7 +154,7 @@ struct Counted {
 
 struct Follower {
     watch: Arc<Watch>,
-    /// What the session judges processes by, from the moment that one changes.
+    /// Rule for all processes that start or change from now on.
     rule: Arc<Rule>,
     place: SegmentTarget,
     step: BackoffStep,
@@ -177,7 +176,7 @@ impl Follower {
                         self.update(&update);
                         self.review();
                     }
-                    // The collecting threads have gone: that is no way to end for a session that follows.
+                    // A session that follows processes never finishes by itself: its threads have died.
                     Ok(SessionEvent::Finished(_)) | Err(_) => {
                         self.running = None;
                         self.retry_at = Instant::now() + RETRY;
@@ -196,7 +195,7 @@ impl Follower {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Says why nothing is collected or stored, once each time it changes.
+    /// Sets the problem, and logs it if it has changed.
     fn problem(&self, problem: Option<String>) {
         self.set(|status| {
             if status.problem != problem {
@@ -249,7 +248,7 @@ impl Follower {
         }
     }
 
-    /// Processes that are newly followed, and those no longer followed.
+    /// Logs newly followed processes, and those no longer followed.
     fn log_changes(&self, new: &[u32], gone: &[u32]) {
         let name = self.watch.name.0.as_str();
         for pid in new {
@@ -284,7 +283,7 @@ impl Follower {
         }
     }
 
-    /// Begins a session, and a segment for it if one can be written.
+    /// Starts a session, and a segment if one can be written.
     fn begin(&mut self) {
         self.set(|status| {
             status.rate_hz = self.step.rate(self.watch.rate_hz.0);
@@ -309,7 +308,7 @@ impl Follower {
                     status.segments += u64::from(segment.is_some());
                 });
                 session.set_generations(segment.is_some());
-                // Of the same moment; the session began a moment before.
+                // Both clocks are read at once; the session started a moment before.
                 let (began, began_wall) = (Instant::now(), unix_ns());
                 self.running =
                     Some(RunningSession { session, segment, began, began_wall, counted: Counted::default() });
@@ -335,7 +334,8 @@ impl Follower {
             ..Options::default()
         };
         let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
-        // One metric, and always the same, so that segments can be added; the TSC would take a third event of each thread.
+        // The metric must be the same for all segments, so that they can be added; the TSC would need a third event per
+        // thread.
         let follow = |event| Session::follow(&options(event), self.watch.name.0.clone(), &pids);
         match self.watch.event {
             WatchEvent::Auto => match follow(EventChoice::Cycles) {
@@ -348,7 +348,7 @@ impl Follower {
         }
     }
 
-    /// What the budget has taken from this session, in words for its profile.
+    /// Notes for the profile about what the budget took from this session.
     fn shed(&self) -> Vec<String> {
         let (step, configured) = (self.step, self.watch.rate_hz.0);
         let mut notes = Vec::new();
@@ -410,7 +410,7 @@ impl Follower {
         }
     }
 
-    /// Begins a new segment if it is time to.
+    /// Starts a new segment if needed.
     fn review(&mut self) {
         let Some(running) = &self.running else { return };
         let elapsed = running.began.elapsed();
@@ -435,7 +435,7 @@ impl Follower {
         }
     }
 
-    /// Ends the session and its segment in order.
+    /// Ends the session and its segment.
     fn end(&mut self) {
         let Some(running) = &self.running else { return };
         running.session.stop(None);
@@ -451,8 +451,8 @@ impl Follower {
     }
 }
 
-/// Replaces the processes that were found by those that are found now; returns the numbers of those that are new, and of
-/// those that are there no more. One that has the number of another is new, and the other is no more.
+/// Replaces the known processes by those found now. Returns the ids of new processes, and of those that have gone. A
+/// reused id counts as both.
 fn changes(known: &mut Vec<MatchedProcess>, mut found: Vec<MatchedProcess>) -> (Vec<u32>, Vec<u32>) {
     found.sort_unstable();
     found.dedup();

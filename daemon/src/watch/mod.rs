@@ -1,7 +1,7 @@
-//! Watches: processes that are profiled for as long as they run, and what is kept of it.
+//! Watches: processes that are profiled for as long as they run, and their stored profiles.
 //!
-//! One thread ([`Watches`]) looks for processes, keeps the budget and drops what is old; each watch that has found any has
-//! a thread of its own ([`follower`]), with a session and a segment.
+//! One thread ([`Watches`]) scans for processes, enforces the budget and removes old profiles. Each watch that has
+//! matched a process has its own thread ([`follower`]), with a session and a segment.
 
 mod budget;
 mod follower;
@@ -28,40 +28,39 @@ pub use follower::WatchStatus;
 pub use rules::{describe, unknown_users};
 pub use scan::user_number;
 
-/// Time between two looks for old segments.
+/// Time between two searches for old segments.
 const RETENTION_PERIOD: Duration = Duration::from_secs(60);
-/// A watch begins another segment when one has this part of the watch's share of all bytes, so that there are old ones to
-/// drop.
+/// A watch starts another segment at this fraction of its share of the store, so that old segments exist to be removed.
 const SEGMENT_SHARE: u64 = 8;
-/// But not before it has so many bytes: each names its functions anew.
+/// Minimum bytes before another segment starts: each segment repeats its symbols.
 const LEAST_SEGMENT: u64 = 32 << 10;
-/// How long ending may take: less than the five seconds that are promised.
+/// Maximum time to end: less than the promised five seconds.
 const END_TIME: Duration = Duration::from_secs(4);
 
-/// How the watches are doing.
+/// Status of all watches.
 #[derive(Clone, Debug, Default)]
 pub struct Overview {
-    /// Each of them.
+    /// Status of each watch.
     pub watches: Vec<WatchStatus>,
-    /// Steps that the budget has taken.
+    /// Back-off steps taken for the budget.
     pub step: u8,
-    /// CPU that the service used in the last minute, percent of one.
+    /// CPU use of the service in the last minute, percent of one CPU.
     pub cpu_percent: Option<f64>,
-    /// The budget is exceeded and there is nothing left to give up.
+    /// Whether the budget is exceeded and no step is left.
     pub over_budget: bool,
     /// Bytes of all stored profiles.
     pub stored_bytes: u64,
     /// Segments removed since the service began.
     pub removed_segments: u64,
-    /// Looks for processes since then, and the time they took.
+    /// Scans for processes since the service began.
     pub looks: u64,
-    /// CPU seconds that these took.
+    /// CPU seconds of these scans.
     pub look_seconds: f64,
-    /// When all this was so.
+    /// Time of this status.
     pub at: Option<Instant>,
 }
 
-/// The watches at work.
+/// The running watches.
 pub struct Watches {
     commands: Sender<WatchCommand>,
     overview: Arc<Mutex<Overview>>,
@@ -74,7 +73,7 @@ enum WatchCommand {
 }
 
 impl Watches {
-    /// Starts to watch.
+    /// Starts the watches.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -90,24 +89,24 @@ impl Watches {
         Ok(Watches { commands, overview, ended })
     }
 
-    /// Takes up another configuration. Watches that are in both go on.
+    /// Applies another configuration. Watches in both continue.
     pub fn configure(&self, config: Config) {
         let _ = self.commands.send(WatchCommand::Configure(Box::new(config)));
     }
 
-    /// How the watches are doing.
+    /// Status of all watches.
     #[must_use]
     pub fn overview(&self) -> Overview {
         self.overview.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the thread that looks for processes still does: it tells how it is at least once a minute.
+    /// Whether the scanning thread works: it reports at least once a minute.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.overview().at.is_none_or(|at| at.elapsed() < 3 * RETENTION_PERIOD)
     }
 
-    /// Ends all sessions and finishes their segments, within five seconds: what takes longer stays as a crash would leave it,
+    /// Ends all sessions and finishes their segments, within five seconds. A slower segment stays as after a crash,
     /// without its last interval.
     pub fn stop(&self) {
         let _ = self.commands.send(WatchCommand::Stop);
@@ -118,9 +117,9 @@ impl Watches {
 struct Manager {
     config: Config,
     scanner: Scanner,
-    /// In the order of the configuration; `None` for those that have not found any process yet.
+    /// In the order of the configuration; `None` for watches that have not matched any process yet.
     followers: Vec<Option<Handle>>,
-    /// Where the threads of watches that are no more say that they have ended.
+    /// Disconnected when the threads of removed watches end.
     ending: Vec<Receiver<()>>,
     shedder: Shedder,
     reason: Arc<str>,
@@ -129,7 +128,7 @@ struct Manager {
     named: HashSet<PathBuf>,
 }
 
-/// The rule of a watch; the log is told of users that there are not.
+/// The rule of a watch; logs unknown users.
 fn rule(watch: &Watch) -> Rule {
     for user in unknown_users(watch, user_number) {
         let name = &watch.name.0;
@@ -168,7 +167,7 @@ impl Manager {
                     Ok(WatchCommand::Configure(config)) => self.configure(*config),
                     Ok(WatchCommand::Stop) | Err(_) => return self.stop(),
                 },
-                // Without watches there is nothing to look for.
+                // Without watches there is nothing to scan.
                 default(if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() }) => {}
             }
         }
@@ -230,7 +229,7 @@ impl Manager {
             self.config.watches.len(),
         ) {
             Ok(removed) => removed,
-            // Nothing has been stored yet, or a follower says what is wrong with the directory.
+            // Nothing has been stored yet, or a follower reports what is wrong with the directory.
             Err(error) => return tracing::debug!("{error}"),
         };
         for path in &removed.segments {
@@ -278,9 +277,9 @@ impl Manager {
         let mut rules = Vec::new();
         let moved = before.state_dir != self.config.state_dir || before.retention.bytes != self.config.retention.bytes;
         for watch in &self.config.watches {
-            // A watch that now selects other processes is another watch.
+            // A watch that selects other processes now is another watch.
             let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
-            // Its rule knows what it has admitted.
+            // The old rule remembers the processes that it has admitted.
             let kept = old.iter().position(same).map(|i| old.swap_remove(i).1);
             let (follower, rule) = kept.unwrap_or_else(|| (None, rule(watch)));
             self.followers.push(follower);
@@ -293,7 +292,7 @@ impl Manager {
     }
 
     fn stop(self) {
-        // All end at once when their orders end.
+        // All followers end when their channels are dropped.
         let following: Vec<Receiver<()>> = self.followers.into_iter().flatten().map(|handle| handle.ended).collect();
         for ended in following.into_iter().chain(self.ending) {
             let _ = ended.recv();

@@ -1,4 +1,4 @@
-//! Which processes a watch is about.
+//! Decides which processes a watch matches.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,31 +16,31 @@ use crate::config::{Pattern, Watch};
 /// Attributes of a process. A process chooses its own names, so these texts are only compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Path of its control group.
+    /// Path of the control group.
     pub cgroup: String,
-    /// Its executable, if it may be looked at.
+    /// Executable, if the daemon may look at it.
     pub exe: Option<Exe>,
-    /// Name of its command.
+    /// Name of the command.
     pub comm: String,
-    /// Its real, effective and saved user, as the daemon's user namespace counts them.
+    /// Real, effective and saved user ids in the daemon's user namespace.
     pub users: Option<[u32; 3]>,
 }
 
 /// The executable of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exe {
-    /// Its path, as the process sees it: not more than a name.
+    /// Path as the process sees it: only a name.
     pub path: String,
-    /// Which program it is.
+    /// Identity of the program.
     pub program: Program,
-    /// Whether the daemon finds this very file at that path.
+    /// Whether the daemon finds the same file at that path.
     pub is_there: bool,
 }
 
-/// A program that a process runs: the file, and where its code and its stack begin, which are elsewhere after `execve`.
+/// A program that a process runs: the file, and the addresses of its code and stack, which change with `execve`.
 pub type Program = (FileId, (u64, u64));
 
-/// A file, for as long as it exists; the time at which it was made tells it from a later one of its number.
+/// Identity of a file while it exists; its creation time distinguishes it from later files with the same inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     dev: u64,
@@ -55,7 +55,7 @@ impl FileId {
 }
 
 impl Facts {
-    /// What the directory of a process or thread in /proc says; of its executable only where that is asked for.
+    /// Reads the attributes from a directory in /proc; the executable only if asked for.
     pub fn read(dir: &Path, stat: &Stat, with_exe: bool) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
@@ -68,7 +68,7 @@ impl Facts {
 
 impl Exe {
     fn read(link: &Path, stat: &Stat) -> Option<Exe> {
-        // Through the link the kernel gives the file itself, whatever is mounted where.
+        // The kernel resolves this link to the file itself, independent of mounts.
         let file = FileId::of(&fs::metadata(link).ok()?);
         let path = fs::read_link(link).ok()?;
         let here = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file);
@@ -77,19 +77,19 @@ impl Exe {
     }
 }
 
-/// Real, effective and saved user of `/proc/PID/status`.
+/// Parses the real, effective and saved user ids from `/proc/PID/status`.
 fn users(status: &[u8]) -> Option<[u32; 3]> {
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(|word| word.parse().ok());
     Some([words.next()??, words.next()??, words.next()??])
 }
 
-/// A user that a rule names.
+/// A user named by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
     Any,
     Number(u32),
-    /// There is none of this name.
+    /// There is no user of this name.
     Unknown,
 }
 
@@ -100,7 +100,7 @@ impl User {
     }
 }
 
-/// A rule in the form in which it is applied: everything that it gives must fit.
+/// A watch's selectors in compiled form: a process must match all of them.
 #[derive(Clone, Debug)]
 pub struct Rule {
     unit: Option<WildMatch>,
@@ -108,16 +108,16 @@ pub struct Rule {
     exe: Option<WildMatch>,
     comm: Option<WildMatch>,
     users: Vec<User>,
-    /// Processes that have fitted, and what they ran: they fit even when the file is replaced, as by an upgrade. Shared by
-    /// all copies of the rule.
+    /// Processes that have matched, and their programs: they match even after their file is replaced, as by an upgrade.
+    /// Shared by all copies of the rule.
     admitted: Arc<Mutex<HashMap<MatchedProcess, Program>>>,
 }
 
 impl Rule {
-    /// The rule of a watch. `users` gives the number of a user's name.
+    /// Compiles the rule of a watch. `users` looks up user names.
     pub fn new(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> Rule {
         let wild = |pattern: &Option<Pattern>| pattern.as_ref().map(|pattern| WildMatch::new(&pattern.0));
-        // The kernel keeps 15 bytes of a name, of which an administrator need not know.
+        // The kernel keeps 15 bytes of a name, which administrators need not know.
         let comm = watch.comm.as_ref().map(|Pattern(comm)| match comm.contains(['*', '?']) {
             true => WildMatch::new(comm),
             false => WildMatch::new(clip(comm, COMM_BYTES)),
@@ -127,13 +127,13 @@ impl Rule {
         Rule { unit: wild(&watch.unit), cgroup: wild(&watch.cgroup), exe: wild(&watch.exe), comm, users, admitted }
     }
 
-    /// Whether it asks for the executable, which not every process shows to everyone.
+    /// Whether the rule needs the executable, which is not always visible.
     #[must_use]
     pub fn needs_exe(&self) -> bool {
         self.exe.is_some()
     }
 
-    /// Whether a process fits.
+    /// Whether a process matches.
     pub fn fits(&self, process: MatchedProcess, facts: &Facts) -> bool {
         let is_user = |users: &[u32; 3], user: &User| match user {
             User::Any => true,
@@ -147,8 +147,8 @@ impl Rule {
             && self.exe.as_ref().is_none_or(|pattern| self.exe_fits(pattern, process, facts.exe.as_ref()))
     }
 
-    /// Whether the executable is one of those meant: a file that is, for the daemon, where the pattern says; or what the
-    /// process ran when it was.
+    /// Whether the executable matches: for the daemon, its file is at the path of the pattern, or it was when the
+    /// process was admitted.
     fn exe_fits(&self, pattern: &WildMatch, process: MatchedProcess, exe: Option<&Exe>) -> bool {
         let Some(exe) = exe else { return false };
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +159,7 @@ impl Rule {
         admitted.get(&process) == Some(&exe.program)
     }
 
-    /// Forgets processes that are no more.
+    /// Forgets admitted processes that have ended.
     pub fn forget(&self, is_there: impl Fn(&MatchedProcess) -> bool) {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner).retain(|process, _| is_there(process));
     }
@@ -178,7 +178,7 @@ impl Filter for Rule {
     }
 }
 
-/// A watch's rule in words, with the users that it takes where it names none.
+/// Describes a watch's rule in words, including its default users.
 #[must_use]
 pub fn describe(watch: &Watch) -> String {
     let selectors = [("unit", &watch.unit), ("cgroup", &watch.cgroup), ("exe", &watch.exe), ("comm", &watch.comm)];
@@ -195,7 +195,7 @@ fn describe_users(watch: &Watch) -> String {
     format!("user {users}")
 }
 
-/// The users that a watch names and that there are not.
+/// The users named by a watch that do not exist.
 pub fn unknown_users(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> Vec<String> {
     watch.users().0.into_iter().filter(|name| User::new(name, &users) == User::Unknown).collect()
 }
@@ -211,32 +211,33 @@ fn clip(text: &str, most: usize) -> &str {
     text.get(..end).unwrap_or(text)
 }
 
-/// The units of systemd's system manager that a control group belongs to: the slices from the root on, and the first
-/// that is none. What comes below may be named by the service itself, or by a user.
+/// The system manager's units of a control group: the slices from the root on, and the first other unit. The names
+/// below may be chosen by the service or a user.
 fn units(cgroup: &str) -> impl Iterator<Item = &str> {
     let (mut done, mut of_user) = (false, None);
     cgroup.split('/').filter(|name| !name.is_empty()).map_while(move |name| {
-        // A name that the kernel might take for a file of its own has a `_` before it.
+        // systemd escapes names that the kernel could take for its own files with `_`.
         let name = name.strip_prefix('_').unwrap_or(name);
-        // In a user's slice are his manager, his sessions, and what the system does for him; no other service.
+        // A user's slice holds the user's manager, sessions and system services for this user; other services are
+        // misplaced.
         let is_misplaced = of_user.is_some_and(|user| is_service_of_nobody(name, user));
         of_user = name.strip_prefix("user-").and_then(|name| name.strip_suffix(".slice")).or(of_user);
         (!std::mem::replace(&mut done, !name.ends_with(".slice")) && !is_misplaced).then_some(name)
     })
 }
 
-/// Whether a service in the slice of a user, by number, is none that belongs there: `user@NUMBER.service` and its like do.
+/// Whether a service in the slice of user id `user` does not belong there; services such as `user@NUMBER.service` do.
 fn is_service_of_nobody(name: &str, user: &str) -> bool {
     let instance = name.strip_suffix(".service").map(|name| name.split_once('@').map(|(_, instance)| instance));
     instance.is_some_and(|instance| instance != Some(user))
 }
 
-/// The path of a process's control group, as `/proc/PID/cgroup` has it: systemd's own, or that of version 2.
+/// Parses the path of a process's control group from `/proc/PID/cgroup`: systemd's own hierarchy, or version 2.
 #[must_use]
 pub fn cgroup_path(file: &[u8]) -> String {
     let (mut named, mut unified) = (None, None);
     for line in file.split(|&byte| byte == b'\n') {
-        // number:controllers:path, and the path may have colons.
+        // number:controllers:path; the path may contain colons.
         let mut parts = line.splitn(3, |&byte| byte == b':');
         let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
@@ -247,7 +248,7 @@ pub fn cgroup_path(file: &[u8]) -> String {
             _ => {}
         }
     }
-    // Where both are there, systemd may use either; in the other all are in the root.
+    // With both hierarchies, systemd may use either; all processes are in the root of the other.
     let path = named.filter(|path| *path != b"/").or(unified).or(named);
     String::from_utf8_lossy(path.unwrap_or_default()).into_owned()
 }
@@ -279,7 +280,7 @@ mod tests {
         }
     }
 
-    /// A process of any user, unless a user is given.
+    /// Whether a rule matches; any user unless one is given.
     fn fits(selectors: &str, facts: &Facts) -> bool {
         let user = if selectors.contains("user = ") { "" } else { "\nuser = \"*\"" };
         rule(&format!("{selectors}{user}")).fits(PROCESS, facts)
@@ -351,14 +352,14 @@ mod tests {
         let rule = rule("exe = \"/usr/sbin/nginx\"\nuser = \"*\"");
         let removed = |ino| Facts { exe: Some(exe("/usr/sbin/nginx (deleted)", ino, false)), ..nginx() };
         assert!(rule.fits(PROCESS, &nginx()) && rule.clone().fits(PROCESS, &removed(5)));
-        // Not a process that is new, not even one of the same number; nor one that has executed something.
+        // Not another process, not a reused id, not another program.
         assert!(!rule.fits(MatchedProcess { pid: 8, ..PROCESS }, &removed(5)));
         assert!(!rule.fits(MatchedProcess { start_time: 101, ..PROCESS }, &removed(5)));
         assert!(!rule.fits(PROCESS, &removed(6)));
         let mut executed = removed(5);
         executed.exe.as_mut().unwrap().program.1 = (2, 4);
         assert!(!rule.fits(PROCESS, &executed));
-        // All else must fit still.
+        // All other selectors must still match.
         assert!(!rule.fits(PROCESS, &Facts { users: None, ..removed(5) }));
         rule.forget(|_| false);
         assert!(!rule.fits(PROCESS, &removed(5)));

@@ -1,7 +1,7 @@
-//! Finding the processes that fit rules, as they come and go.
+//! Scans for processes that match rules.
 //!
-//! A look at /proc reads one small file for each process; only a new one, or one that has become another program, is looked
-//! at more closely. The caller spaces the looks so that they cost a fixed small part of a CPU; see [`Scanner::pause`].
+//! A scan reads one small file per process; only new processes, and those that have become another program, are checked
+//! fully. The caller spaces the scans so that they cost a fixed small fraction of a CPU; see [`Scanner::pause`].
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,17 +14,17 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::rules::{Facts, Rule};
 
-/// Largest file of /proc that is read: a control group's path has at most 4096 bytes, in version 1 one for each of a dozen
-/// controllers.
+/// Maximum bytes read of a file in /proc: a control group's path has at most 4096 bytes; version 1 has one for each of
+/// a dozen controllers.
 const MAX_FILE: u64 = 1 << 17;
-/// The part of one CPU that looking takes, one in so many.
+/// Scans take one part in this many of a CPU.
 const SHARE: u32 = 500;
-/// Time between two looks at least: nothing that ends sooner is worth a session's work.
+/// Minimum time between two scans: shorter processes are not worth a session.
 const LEAST: Duration = Duration::from_secs(1);
-/// And at most.
+/// Maximum time between two scans.
 const MOST: Duration = Duration::from_secs(30);
-/// Looks in which a process is looked at closely even if nothing about it seems to have changed: it may have been seen
-/// between its fork and its exec, or before its manager has put it into its control group.
+/// Number of full checks of a new process: the first may have come between its fork and exec, or before its manager
+/// moved it to its control group.
 const CLOSE_LOOKS: u8 = 2;
 /// Scans between two full checks of a process that matches no rule: its user or control group may have changed.
 const SELDOM: u64 = 32;
@@ -36,7 +36,7 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 pub struct MatchedProcess {
     /// Process id.
     pub pid: u32,
-    /// Clock ticks since boot.
+    /// Start time, clock ticks since boot.
     pub start_time: u64,
 }
 
@@ -46,11 +46,11 @@ struct KnownProcess {
     program: (u64, u64),
     looks: u8,
     fits: Vec<u32>,
-    /// The look in which it was last seen.
+    /// Number of the scan that saw it last.
     seen: u64,
 }
 
-/// Looks for processes.
+/// Scans for processes.
 pub struct Scanner {
     proc: PathBuf,
     rules: Vec<Rule>,
@@ -60,7 +60,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// For these rules. Nothing is known yet.
+    /// Creates a scanner that knows no process yet.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> Scanner {
         Scanner::in_dir(rules, Path::new("/proc"))
@@ -76,19 +76,19 @@ impl Scanner {
         &self.rules
     }
 
-    /// How long to wait before the next look.
+    /// Time to wait before the next scan.
     #[must_use]
     pub fn pause(&self) -> Duration {
         self.cost.saturating_mul(SHARE).clamp(LEAST, MOST)
     }
 
-    /// CPU time of the last look.
+    /// CPU time of the last scan.
     #[must_use]
     pub fn cost(&self) -> Duration {
         self.cost
     }
 
-    /// Looks at all processes. Returns those that fit each rule. Processes that cannot be looked at fit nothing.
+    /// Scans all processes. Returns the matching processes of each rule. Processes that cannot be read match nothing.
     pub fn look(&mut self) -> Vec<Vec<MatchedProcess>> {
         let began = cpu_time();
         self.looks += 1;
@@ -96,7 +96,7 @@ impl Scanner {
         let entries = fs::read_dir(&self.proc).map(|entries| entries.flatten()).into_iter().flatten();
         let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         for pid in pids {
-            // Ourselves we cannot watch: every sample would make work for the next.
+            // The daemon does not watch itself: every sample would cause work for the next.
             if pid != std::process::id() {
                 self.look_at(pid, &mut fits);
             }
@@ -119,7 +119,7 @@ impl Scanner {
         }
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
         let changed = before.as_ref().is_none_or(|known| {
-            // What fits must go on to fit: nothing in `stat` tells of another user or control group.
+            // A matching process is checked each time: `stat` does not show a change of user or control group.
             !known.fits.is_empty()
                 || (&known.comm, known.program) != (&stat.comm, stat.program)
                 || known.looks < CLOSE_LOOKS
@@ -138,25 +138,25 @@ impl Scanner {
         self.known.insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, seen: self.looks });
     }
 
-    /// The rules that a process fits.
+    /// The rules that a process matches.
     fn fitting(&self, dir: &Path, process: MatchedProcess, stat: &Stat) -> Vec<u32> {
         let facts = Facts::read(dir, stat, self.rules.iter().any(Rule::needs_exe));
         (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(process, &facts)).map(|(i, _)| i).collect()
     }
 }
 
-/// CPU time of this thread: how long others keep it waiting is no cost of looking.
+/// CPU time of this thread: waiting for other threads is not a cost of scanning.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The number of a user.
+/// Looks up a user's id.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
     Some(nix::unistd::User::from_name(name).ok()??.uid.as_raw())
 }
 
-/// A file of /proc, up to a limit; nothing that could hold us.
+/// Reads a file of /proc up to the limit, without blocking.
 pub fn read(path: &Path) -> Option<Vec<u8>> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let mut bytes = Vec::new();
@@ -164,28 +164,27 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Some of `/proc/PID/stat`.
+/// Fields of `/proc/PID/stat`.
 pub struct Stat {
-    /// Name of its command.
+    /// Name of the command.
     pub comm: String,
-    /// Whether it has ended. A process goes on without its main thread, of which this is.
+    /// Whether the main thread has ended; the process may continue without it.
     zombie: bool,
     kernel_thread: bool,
     /// Clock ticks since boot.
     pub start_time: u64,
-    /// Where its code and its stack begin: with another program, even of the same name, these are elsewhere. Nothing (0)
-    /// to those who may not trace it.
+    /// Addresses of code and stack, which change with `execve`. 0 if the reader may not trace the process.
     pub program: (u64, u64),
 }
 
 impl Stat {
-    /// That of a process, by its directory in /proc.
+    /// Reads the file in a directory of /proc.
     fn read(dir: &Path) -> Option<Stat> {
         parse_stat(&read(&dir.join("stat"))?)
     }
 
-    /// That of a process, and the directory of a thread that says what it is now: the main one's, or that of another where
-    /// that one has ended, which says no more than what it was then. None where all have ended.
+    /// Reads the file of a process, and finds the directory of a thread that shows its current state: the main
+    /// thread's, or another's if that has ended. `None` if all threads have ended.
     pub fn of_living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
         let stat = Stat::read(dir)?;
         if !stat.zombie {
@@ -194,14 +193,14 @@ impl Stat {
         let threads = fs::read_dir(dir.join("task")).ok()?.flatten().map(|entry| entry.path());
         let mut living = threads.filter_map(|dir| Some((Stat::read(&dir).filter(|stat| !stat.zombie)?, dir)));
         let (of_thread, dir) = living.next()?;
-        // Its name and its beginning are those of the main thread still.
+        // Name and start time stay those of the main thread.
         Some((Stat { program: of_thread.program, zombie: false, ..stat }, dir))
     }
 }
 
 /// `/proc/PID/stat`; see proc_pid_stat(5).
 fn parse_stat(bytes: &[u8]) -> Option<Stat> {
-    // The name stands in parentheses and may itself contain them: the last one ends it.
+    // The name is in parentheses and may itself contain them: the last one ends it.
     let open = bytes.iter().position(|&b| b == b'(')?;
     let close = bytes.iter().rposition(|&b| b == b')')?;
     let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?).into_owned();
@@ -242,7 +241,7 @@ mod tests {
             fs::write(self.0.path().join(pid.to_string()).join("stat"), stat).unwrap();
         }
 
-        /// A program, by its name.
+        /// Path of a program by its name.
         fn program(&self, name: &str) -> PathBuf {
             self.0.path().join(name)
         }
@@ -279,7 +278,7 @@ mod tests {
         let look = |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.look().iter().map(|fits| pids(fits)).collect() };
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
-        // The process executes another program, a third starts, and a process id is reused.
+        // One process executes another program, a third starts, and a process id is reused.
         proc.put(11, 100, "a", "/b.service");
         proc.put(12, 200, "a", "/");
         proc.put(10, 300, "a", "/");
@@ -309,7 +308,7 @@ mod tests {
         }
         let mut scanner = proc.scanner(&["unit = \"a.service\"\nexe = \"*/a\"\nuser = [10, 11, 12, 13]"]);
         (0..5).for_each(|_| assert_eq!(pids(&scanner.look()[0]), [10, 11, 12, 13]));
-        // Another control group, another user; another file at the path, of which one process is not new.
+        // Another control group; another user; another file at the path, for a process that is not new.
         let file = |pid: u32, name: &str| proc.0.path().join(pid.to_string()).join(name);
         fs::write(file(10, "cgroup"), "0::/b.service\n").unwrap();
         fs::write(file(11, "status"), "Uid:\t11\t0\t11\t11\n").unwrap();
@@ -318,7 +317,7 @@ mod tests {
         [12, 13].iter().for_each(|&pid| proc.link(pid, "a (deleted)"));
         proc.put_stat(13, 101, "a");
         assert_eq!(pids(&scanner.look()[0]), [12]);
-        // And back.
+        // The control group changes back.
         fs::write(file(10, "cgroup"), "0::/a.service\n").unwrap();
         let found = (0..=SELDOM).find(|_| pids(&scanner.look()[0]) == [10, 12]);
         assert!(found.is_some());
@@ -330,7 +329,7 @@ mod tests {
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["exe = \"*/b\""]);
         (0..3).for_each(|_| assert!(scanner.look()[0].is_empty()));
-        // It has executed something: its code and its stack are elsewhere, all else is as before.
+        // The process has executed a program: only the addresses of code and stack differ.
         let stat = "10 (a) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 94000 95000 140000 1";
         fs::write(proc.0.path().join("10/stat"), stat).unwrap();
         fs::write(proc.program("b"), "").unwrap();
@@ -379,12 +378,12 @@ mod tests {
                 fs::write(dir.join(name), content).unwrap();
             }
         }
-        // Neither a FIFO nor a directory in place of a file, nor a name that is no number.
+        // A FIFO and a directory in place of files; a name that is not a number.
         let dir = proc.0.path().join("77");
         fs::create_dir_all(dir.join("cgroup")).unwrap();
         nix::unistd::mkfifo(&dir.join("stat"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         fs::create_dir_all(proc.0.path().join("99999999999999999999")).unwrap();
-        // A name that is chosen to look like the end of the field.
+        // A name chosen to look like the end of its field.
         proc.put(50, 9, "a) R 1 (b", "/");
         let found = proc.scanner(&["comm = \"*\""]).look();
         assert_eq!(found[0], [MatchedProcess { pid: 50, start_time: 9 }]);

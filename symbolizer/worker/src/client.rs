@@ -205,9 +205,6 @@ impl Worker {
 
     /// Asks about a file, which goes with the question if `attach` says so. `want` gives the files that the worker wants, and
     /// `check` makes of the answer what it is used as. A question at which the worker dies is asked once more.
-    ///
-    /// # Errors
-    /// [`NoAnswer`]
     pub fn ask<T>(
         &self,
         key: &FileKey,

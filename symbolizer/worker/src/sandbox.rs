@@ -28,13 +28,13 @@ const OOM_SCORE: &str = "1000";
 
 /// Why rights cannot be given up. Nothing may be read then.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SandboxError {
     /// The kernel refuses.
     #[error("cannot {what}: {source}")]
     System {
         /// What was tried.
         what: &'static str,
-        /// Why not.
         source: io::Error,
     },
     /// Capabilities are left.

@@ -1,4 +1,4 @@
-//! Readers without threads: what each finds is looked at step by step.
+//! Readers without threads, so that each step can be checked.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
@@ -16,7 +16,7 @@ impl Snapshot {
     }
 }
 
-/// A collector, the session's copy of its profile, and a function and a thread to charge.
+/// A collector's profile, the session's copy, and a function and a thread to charge.
 struct Fixture {
     collector: Profile,
     replica: Profile,
@@ -35,7 +35,7 @@ impl Fixture {
         Fixture { collector, replica, readers: Readers::new(Arc::new(info())), thread, functions: 0 }
     }
 
-    /// An interval in which a new function is charged, with a name of so many bytes.
+    /// An interval that charges a new function with a name of `name_bytes` bytes.
     fn interval(&mut self, name_bytes: usize) {
         self.functions += 1;
         let image = self.collector.add_image(Image { name: "demo".to_owned(), build_id: Vec::new() });
@@ -67,7 +67,7 @@ impl Fixture {
 struct Client {
     reader: Reader,
     profile: Profile,
-    /// Beginnings, updates, ends.
+    /// Numbers of beginnings, updates and ends received.
     got: [usize; 3],
 }
 
@@ -77,7 +77,7 @@ impl Client {
         Client { reader: fixture.readers.add(follow), profile, got: [0; 3] }
     }
 
-    /// Takes the next that is there; whether there was something.
+    /// Takes the next delivery, and returns whether there was one.
     fn take_one(&mut self, fixture: &Fixture) -> bool {
         let shared = Arc::clone(&self.reader.shared);
         let mut found = self.reader.look(&mut shared.state());
@@ -101,7 +101,7 @@ impl Client {
         true
     }
 
-    /// Takes all that is there. Returns what it has got since the last time: beginnings, updates, ends.
+    /// Takes all deliveries. Returns the numbers of beginnings, updates and ends since the last call.
     fn take(&mut self, fixture: &Fixture) -> [usize; 3] {
         while self.take_one(fixture) {}
         std::mem::take(&mut self.got)
@@ -128,7 +128,7 @@ fn slow_and_late_readers_end_with_the_same_profile() {
     }
     fixture.end();
     assert_eq!(quick.take(&fixture), [0, 0, 1]);
-    // The snapshot, everything since in one, and the end.
+    // The snapshot, all later updates merged, and the end.
     assert_eq!(slow.take(&fixture), [1, 1, 1]);
     let mut late = late.unwrap();
     assert_eq!(late.take(&fixture), [1, 0, 1]);
@@ -175,7 +175,7 @@ fn readers_who_miss_too_much_start_anew() {
     let mut fixture = Fixture::new();
     let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&fixture, true)).collect();
     assert!(clients.iter_mut().all(|client| client.take_one(&fixture)));
-    // Each brings a name of 60,000 bytes.
+    // Each interval adds a name of 60,000 bytes.
     let most = *LOG_BYTES.end();
     for _ in 0..2 * most / 60_000 {
         fixture.interval(60_000);
@@ -205,7 +205,7 @@ fn readers_go_on_over_generations_of_contexts() {
         if interval % 3 == 2 {
             fixture.collector.begin_generation();
         }
-        // Some take updates as they come, others several at once.
+        // Some clients take each update as it comes, others several at once.
         clients.iter_mut().step_by(2).for_each(|client| while client.take_one(&fixture) {});
     }
     fixture.end();
@@ -226,7 +226,7 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
     let shared = Arc::clone(&fixture.readers.shared);
     assert!(matches!(first.reader.look(&mut shared.state()), Fetched::Nothing));
     fixture.readers.serve(&fixture.replica);
-    // Its client takes it in slowly.
+    // A client that takes the snapshot in slowly.
     let Fetched::Snapshot(slowly) = first.reader.look(&mut shared.state()) else { panic!("no snapshot") };
     fixture.interval(10);
     let mut second = Client::new(&fixture, true);
@@ -235,11 +235,11 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
     same.apply(&mut second.profile);
     assert_eq!(second.take(&fixture), [0, 1, 0]);
     second.assert_has_all(&fixture);
-    // A reader of the current state gets that, too.
+    // A reader of the current state gets the same snapshot.
     let mut once = Client::new(&fixture, false);
     assert_eq!(once.take(&fixture), [1, 1, 1]);
     once.assert_has_all(&fixture);
-    // When nobody has it any more, the next gets one of the moment.
+    // Once no reader holds it, the next reader gets a new one.
     drop((slowly, same));
     let mut third = Client::new(&fixture, true);
     assert_eq!(third.take(&fixture), [1, 0, 0]);
@@ -269,7 +269,7 @@ fn a_session_that_is_forgotten_leaves_its_readers_what_there_is() {
     fixture.end();
     let Fixture { readers, collector, .. } = fixture;
     drop(readers);
-    // The reader's own thread would wait here if there were more to come.
+    // The reader's own thread would block here if more were to come.
     assert!(matches!(one.reader.next(), Some(Delivery::Update(_))));
     assert!(matches!(one.reader.next(), Some(Delivery::End(Some(SessionEnd::Target)))));
     assert!(one.reader.next().is_none());
@@ -291,7 +291,7 @@ fn a_reader_s_thread_gets_everything() {
             }
         }
     });
-    // The reader asks once it is free.
+    // The reader asks once it has handled its last delivery.
     fixture.readers.woken().recv().unwrap();
     fixture.readers.serve(&fixture.replica);
     (0..200).for_each(|_| fixture.interval(20));
