@@ -1,4 +1,4 @@
-//! `ccsd record` and `ccsd attach`: one collection, in this process.
+//! `ccsd record` and `ccsd attach`: a collection run by this process.
 
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
@@ -31,12 +31,11 @@ use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
 use crate::{say, warn};
 
-/// A program that is about to end anyway is not worth a line.
+/// A message about waiting is printed only after this time: most programs end sooner.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Runs a program and profiles it.
 pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    // What follows `--` is a program whatever it looks like; without that, this is an option mistyped.
+    // Anything after `--` is a program; without `--`, a word that starts with `-` is a mistyped option.
     let words: Vec<OsString> = std::env::args_os().collect();
     let before = words.len().checked_sub(args.program.len() + 1).and_then(|at| words.get(at));
     if let Some(option) = args.program.first().filter(|word| word.as_encoded_bytes().starts_with(b"-"))
@@ -72,13 +71,13 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     match end.as_ref().map(Exit::as_child) {
         None => Err(Failure::at_run_time(anyhow!("how the program ended is not known"))),
-        // The program did well, and we did not.
+        // The program succeeded and ccsd failed.
         Some(Exit::SUCCESS) if !saved => Ok(Exit::FAILURE),
         Some(exit) => Ok(exit),
     }
 }
 
-/// Names the program of this folder that may have been meant, where none of the search path has its name.
+/// Suggests a program in the current directory if the search path has none of this name.
 fn suggest_here(failure: Failure, program: &[OsString]) -> Failure {
     let name = program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     let is_here = failure.status == Exit::NOT_FOUND && !name.contains('/') && Path::new(name.as_ref()).is_file();
@@ -89,7 +88,6 @@ fn suggest_here(failure: Failure, program: &[OsString]) -> Failure {
     Failure { status, error: anyhow!("{error}; did you mean ./{}?", shell_word(&name)) }
 }
 
-/// Profiles processes that run already.
 pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let pids = processes::find(&args.processes, Capabilities::effective().perfmon)?;
     if args.detach {
@@ -104,7 +102,7 @@ pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(if saved { Exit::SUCCESS } else { Exit::FAILURE })
 }
 
-/// Leaves a session to a daemon.
+/// Starts a session that the daemon continues.
 fn detach(pids: Vec<u32>, args: &CollectArgs) -> Result<Exit, Failure> {
     let collect = Collect::of(&options(args)?);
     let duration_ms = args.duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
@@ -121,7 +119,6 @@ fn detach(pids: Vec<u32>, args: &CollectArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// How to collect.
 fn options(args: &CollectArgs) -> Result<Options, Failure> {
     let scope = match (args.kernel, args.user) {
         (true, _) => Scope::Kernel,
@@ -145,7 +142,6 @@ fn options(args: &CollectArgs) -> Result<Options, Failure> {
     })
 }
 
-/// What the arguments ask for.
 fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
     let options = options(args)?;
     let output = match (&args.output, args.no_output) {
@@ -159,10 +155,10 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         )));
     }
     if let Some(path) = &output {
-        // Before the program runs; what else can be wrong with the file does not keep it from running.
+        // Checked before the program runs; later problems of the file do not prevent the run.
         let checked = match args.output {
             Some(_) => OutputFile::check_creatable(path),
-            // Who has named none may be where nothing can be written, and wants to see where the time goes.
+            // The default file may be in a read-only directory; the user still wants the report.
             None => OutputFile::check_contents(path),
         };
         checked.map_err(Failure::bad_request)?;
@@ -171,17 +167,16 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
     Ok(Request { target, options, output, duration: args.duration, by, stops: None })
 }
 
-/// How the user may ask for something while it collects.
+/// How the user can interact during a collection.
 struct Asks {
-    /// Ctrl-C asks for the stacks of all threads.
+    /// Whether Ctrl-C prints the stacks of all threads.
     dump: bool,
-    /// `q` asks for the end.
+    /// Whether `q` ends the collection.
     quit: bool,
-    /// What stops the program that ccsd is a shell to.
+    /// Signals that stop the program under job control.
     stops: Option<Receiver<i32>>,
 }
 
-/// Collects until the end.
 fn collect(
     request: Request,
     asks: Asks,
@@ -189,7 +184,7 @@ fn collect(
     layout: Layout,
 ) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
     let (target, inherit) = (request.target.clone(), request.options.inherit);
-    // Whoever collects, what this process may see it sees itself.
+    // This process dumps what it may, whoever collects.
     let by = By { daemon_only: false, ..request.by.clone() };
     let mut collection = Collection::prepare(request)?;
     let child = collection.child_pid();
@@ -200,8 +195,8 @@ fn collect(
     let job = asks.stops.is_some().then_some(child).flatten().map(|child| Arc::new(Job::new(child)));
     let (asking, requests) = Asking::new();
     let plan = Plan { dump: asks.dump.then(|| asking.clone()), job: job.clone() };
-    // After the program has been forked, so that it finds the signals as we were given them; before it runs, so that
-    // nothing can fail any more that would leave it alone.
+    // After the fork, so that the program inherits ccsd's original signal settings; before the program runs, so that a
+    // failure cannot abandon it.
     let failed = |error| Failure::from(ccsd_collector::Error::system("catch signals", error));
     let signals = Signals::catch(child, plan).map_err(failed)?;
     if asks.dump {
@@ -214,7 +209,7 @@ fn collect(
     if asks.quit {
         let stop = signals.stop_sender.clone();
         let quit = move || {
-            // Full means that somebody has asked already.
+            // If the channel is full, the end was already requested.
             let _ = stop.try_send(Stop);
         };
         job::on_quit(quit).map_err(failed)?;
@@ -263,8 +258,8 @@ fn collect(
     Ok((outcome, signals, job))
 }
 
-/// Prints the short report and says where the rest is. False if the profile was to be saved and was not, or if the
-/// daemon that collected it has gone without a word.
+/// Prints the short report and where the profile is. Returns false if the profile could not be saved, or the daemon
+/// that collected it disappeared.
 fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     let file_error = outcome.file.as_ref().and_then(|file| file.error());
     if let Some(error) = file_error {
@@ -277,7 +272,7 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     }
     let saved = file_error.is_none() && outcome.file_error.is_none();
     if !args.quiet {
-        // Why a crash has no stack here stands in a note.
+        // A note explains why a crash has no stack here.
         let signal = outcome.child.as_ref().and_then(|child| match child.status {
             ExitStatus::Signal(signal) => Some(signal),
             _ => None,
@@ -298,12 +293,12 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
     saved && !outcome.broke_off
 }
 
-/// Whether a signal is one whose default action is to dump core.
+/// Whether a signal dumps core by default.
 fn dumps_core(signal: i32) -> bool {
     u32::try_from(signal).is_ok_and(|signal| CORE_SIGNALS.iter().any(|(number, _)| *number == signal))
 }
 
-/// Waits for the program if it still runs. The error is the signal at which to leave it.
+/// Waits for the program if it still runs. The error is the signal that ends the wait.
 fn wait(outcome: &Outcome, signals: &Signals, args: &RecordArgs) -> Result<Option<ChildEnd>, i32> {
     let Some(ended) = outcome.child_end() else { return Ok(outcome.child) };
     select! {
@@ -319,7 +314,7 @@ fn wait(outcome: &Outcome, signals: &Signals, args: &RecordArgs) -> Result<Optio
         recv(ended) -> end => Ok(end.ok()),
         recv(signals.again) -> signal => match signal {
             Ok(signal) => Err(signal),
-            // Nobody catches signals: then none of them is of interest.
+            // No signals are caught, so none ends the wait.
             Err(_) => Ok(ended.recv().ok()),
         },
     }

@@ -1,12 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP end a collection in order, but for Ctrl-C on a terminal.
+//! Signals during a collection: SIGINT, SIGTERM and SIGHUP end it, except for Ctrl-C on a terminal.
 //!
-//! There the first Ctrl-C asks for the stacks of all threads, and only a second one within two seconds ends the collection;
-//! it is passed on to a recorded program, which is in a process group of its own then (see [`Job`]), as all is that the
-//! terminal sends.
+//! On a terminal the first Ctrl-C prints the stacks of all threads, and a second one within two seconds ends the
+//! collection. Signals of the terminal are passed on to a recorded program, which then has its own process group (see
+//! [`Job`]).
 //!
-//! Without a terminal, or as part of a script or a pipeline, a SIGINT reaches the program by itself, because it is in the
-//! same process group. A signal that somebody sent to ccsd alone, with kill(2), is passed on: who stops `ccsd record` means
-//! the program.
+//! Without a terminal, or in a script or a pipeline, the terminal's SIGINT reaches the program directly, because it is
+//! in the same process group. A signal sent to ccsd alone with kill(2) is passed on: stopping `ccsd record` means
+//! stopping the program.
 
 use std::fs;
 use std::io;
@@ -27,30 +27,30 @@ use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 use crate::exit::Exit;
 use crate::job::Job;
 
-/// A second Ctrl-C within this time after one, or after what that has asked for was shown, means the end.
+/// A second Ctrl-C within this time after the first, or after its dump was printed, ends the collection.
 const TWICE: Duration = Duration::from_secs(2);
 
-/// Time for a program to end when it is told to, before the collection does.
+/// Time for a signalled program to end before the collection does.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Where the first Ctrl-C is told.
+/// Handles the first Ctrl-C.
 #[derive(Clone)]
 pub struct Asking {
     sender: Sender<()>,
-    /// When it was last asked, or answered; `None` while an answer is being prepared.
+    /// Time of the last request or answer; `None` while an answer is being prepared.
     last: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Asking {
-    /// To be asked and the other end.
+    /// Creates a handler and the receiver of its requests.
     pub fn new() -> (Asking, Receiver<()>) {
-        // One that waits beside the one that is being answered is enough.
+        // One pending request beside the current one is enough.
         let (sender, receiver) = bounded(1);
         let long_ago = Instant::now().checked_sub(TWICE);
         (Asking { sender, last: Arc::new(Mutex::new(long_ago)) }, receiver)
     }
 
-    /// Asks, unless this is the second time.
+    /// Requests a dump. Returns false if this is the second Ctrl-C.
     fn ask(&self) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() < TWICE) {
@@ -60,36 +60,36 @@ impl Asking {
         self.sender.try_send(()).is_ok()
     }
 
-    /// What was asked for has been shown.
+    /// Notes that the dump was printed.
     pub fn answered(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 }
 
-/// What signals do beside ending the collection.
+/// The effects of signals beside ending the collection.
 #[derive(Clone, Default)]
 pub struct Plan {
-    /// Where the first Ctrl-C is told, if it asks for a dump.
+    /// Handler of the first Ctrl-C, if it prints a dump.
     pub dump: Option<Asking>,
-    /// The recorded program, if it is in a group of its own.
+    /// The recorded program, if it has its own process group.
     pub job: Option<Arc<Job>>,
 }
 
-/// The signals that have come.
+/// Received signals.
 pub struct Signals {
-    /// Told once, with the first signal.
+    /// Receives one message, at the first signal.
     pub stop: Receiver<Stop>,
-    /// The second signal and those after it, by number.
+    /// Receives the numbers of all later signals.
     pub again: Receiver<i32>,
-    /// Whether the collection has ended, so that `again` is being read.
+    /// Whether the collection has ended, so that `again` is read.
     waiting: Arc<AtomicBool>,
-    /// For others who may ask for the end; so `stop` stays connected although nobody catches signals.
+    /// Also used by other sources of the request; keeps `stop` connected if no signals are caught.
     pub stop_sender: Sender<Stop>,
 }
 
 impl Signals {
-    /// Catches the signals from now on. To be called after the program was forked: it must find them as our own parent
-    /// left them. `child` is whom to pass signals on to.
+    /// Catches signals from now on. Call after the fork: the program must inherit ccsd's original signal settings.
+    /// `child` receives passed-on signals.
     ///
     /// # Errors
     /// If no handler can be installed.
@@ -98,7 +98,7 @@ impl Signals {
         let (again_sender, again) = unbounded();
         let waiting = Arc::new(AtomicBool::new(false));
         let signals = Signals { stop, again, waiting: Arc::clone(&waiting), stop_sender: stop_sender.clone() };
-        // A file that grows beyond `ulimit -f` is to be an error of writing, not our death.
+        // A file that grows beyond `ulimit -f` must be an error of writing, not kill ccsd.
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let wanted = wanted(plan.job.is_some());
         if wanted.is_empty() {
@@ -127,7 +127,7 @@ impl Signals {
                 match (&plan.job, child) {
                     (Some(job), _) if from_terminal => {
                         job.pass(origin.signal);
-                        // One that ends at once is seen to its end, and prints its last words before our report.
+                        // A program that ends at once is waited for, so that its last output precedes the report.
                         thread::sleep(GRACE);
                     }
                     (_, Some(child)) if earlier == 0 && !from_terminal => pass_on(child, origin.signal),
@@ -137,7 +137,7 @@ impl Signals {
                     0 => {
                         let _ = stop_sender.try_send(Stop);
                     }
-                    // The second while the profile is being finished is most likely impatience; the third is meant.
+                    // A second signal while the profile is being finished is most likely impatience; a third is meant.
                     2.. if !waiting.load(Ordering::Relaxed) => Exit::Status(Exit::shell_status(origin.signal)).leave(),
                     _ => {
                         let _ = again_sender.send(origin.signal);
@@ -149,13 +149,13 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The collection has ended; from now on `again` is heeded.
+    /// Notes that the collection has ended, so that `again` is read.
     pub fn now_waiting(&self) {
         self.waiting.store(true, Ordering::Relaxed);
     }
 }
 
-/// The signals to catch: those that were not being ignored when we were started (`nohup`, a background job of `sh`).
+/// The signals to catch: those that were not ignored when ccsd started (`nohup`, a background job of `sh`).
 fn wanted(job: bool) -> Vec<i32> {
     let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let of_job: &[i32] = if job { &[SIGTSTP, SIGQUIT, SIGWINCH] } else { &[] };
@@ -167,19 +167,18 @@ fn wanted(job: bool) -> Vec<i32> {
         .collect()
 }
 
-/// The mask of ignored signals in /proc/PID/status, bit n - 1 for signal n.
+/// The mask of ignored signals in /proc/PID/status; bit n - 1 for signal n.
 fn ignored_signals(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Whether a process sent it; the terminal's come from the kernel, and to the whole group.
+/// Whether a process sent the signal; the terminal's signals come from the kernel, for the whole group.
 fn is_for_us_alone(origin: &Origin) -> bool {
     matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue))
 }
 
-/// The program may have ended, and been waited for, a moment ago; its number is not given to another process before
-/// all others have been used.
+/// Passes a signal on. The program may just have ended; its id is not reused before all others were used.
 fn pass_on(child: u32, signal: i32) {
     if let (Ok(pid), Ok(signal)) = (i32::try_from(child), Signal::try_from(signal)) {
         let _ = kill(Pid::from_raw(pid), signal);

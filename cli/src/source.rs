@@ -1,4 +1,4 @@
-//! Sources: what a command reads or ends, as it is named on the command line.
+//! Sources: what a command reads or ends, as named on the command line.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,10 +21,10 @@ use crate::processes;
 use crate::service::connect;
 use crate::stored::state_dir;
 
-/// A profile, or where one grows.
+/// A profile, or a session that produces one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A file: anything that has no other form.
+    /// A file: any text without another form.
     File(PathBuf),
     /// `session:3`, a session of the daemon.
     Session(u32),
@@ -32,25 +32,25 @@ pub enum Source {
     Process(u32),
     /// `watch:nginx`, a watch of the service.
     Watch(String),
-    /// A bare number, which may be any of a file, a session and a process.
+    /// A bare number, which may be a file, a session or a process.
     Number(u32),
 }
 
 impl Source {
-    /// Whether this can only be a session, of which no times are known.
+    /// Whether this can only be a session, whose times are unknown.
     pub fn is_session(&self) -> bool {
         matches!(self, Source::Session(_) | Source::Process(_))
     }
 
-    /// The parser of an argument.
+    /// The argument parser for sources.
     pub fn parser() -> impl TypedValueParser<Value = Source> {
         OsStringValueParser::new().try_map(Source::parse)
     }
 
-    /// Reads a source.
+    /// Parses a source.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that describes the mistake.
     pub fn parse(text: OsString) -> Result<Source, String> {
         let Some(word) = text.to_str() else { return Ok(Source::File(text.into())) };
         if let Some(id) = word.strip_prefix("session:") {
@@ -67,7 +67,7 @@ impl Source {
             };
         }
         match word.parse::<u32>() {
-            // A file may be called 007.
+            // `007` can only be a file.
             Ok(number) if number.to_string() == word => Ok(Source::Number(number)),
             _ => Ok(Source::File(text.into())),
         }
@@ -86,23 +86,23 @@ impl fmt::Display for Source {
     }
 }
 
-/// A source that was looked up.
+/// A source after its lookup.
 #[derive(Debug)]
 pub enum Located {
     /// A file, which may not exist.
     File(PathBuf),
-    /// A session, and a connection to its daemon.
+    /// A session, and the connection to its daemon.
     Session(Box<Client>, u32),
     /// A watch, which may not exist.
     Watch(String),
-    /// A process that no session is on.
+    /// A process without a session.
     Process(u32),
 }
 
-/// Where a source may be looked for.
+/// Where sources are looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
-    /// The daemon to ask, if one may be asked.
+    /// The daemon, if one may be asked.
     pub daemon: Option<&'a SocketArgs>,
     /// Whether a bare number may be a file.
     pub files: bool,
@@ -110,9 +110,9 @@ pub struct Lookup<'a> {
     pub processes: bool,
 }
 
-/// One of the meanings of a word.
+/// One possible meaning of a word.
 struct Meaning {
-    /// The source that has this meaning alone.
+    /// The unambiguous source.
     source: Source,
     about: String,
 }
@@ -121,7 +121,7 @@ impl Lookup<'_> {
     /// Looks a source up.
     ///
     /// # Errors
-    /// That there is none; that a bare word may mean several, with the spelling of each.
+    /// If it does not exist, or if a bare word is ambiguous; the message has the spelling of each meaning.
     pub fn locate(self, source: &Source) -> Result<Located, Failure> {
         match source {
             Source::File(path) => match path.to_str().filter(|name| self.processes && !name.contains('/')) {
@@ -151,10 +151,10 @@ impl Lookup<'_> {
         }
     }
 
-    /// The same for a command that needs a session.
+    /// As [`Lookup::locate`], for a command that needs a session.
     ///
     /// # Errors
-    /// As [`Lookup::locate`]; that it is no session.
+    /// As [`Lookup::locate`]; if the source is not a session.
     pub fn locate_session(self, source: &Source) -> Result<(Client, u32), Failure> {
         match self.locate(source)? {
             Located::Session(client, id) => Ok((*client, id)),
@@ -222,8 +222,8 @@ impl Lookup<'_> {
         })
     }
 
-    /// A name without a folder: of a file, a watch or a process. A file that is no profile counts only where there is
-    /// nothing else: a program often lies in the current folder.
+    /// Looks up a name without a directory: a file, a watch or a process. A file that is not a profile counts only if
+    /// there is nothing else: the program itself is often in the current directory.
     fn locate_name(self, name: &str) -> Result<Located, Failure> {
         let path = Path::new(name);
         let mut meanings = Vec::new();
@@ -238,7 +238,7 @@ impl Lookup<'_> {
         meanings.extend(running.iter().map(|process| meaning_of_process(process.pid)));
         let are_processes = meanings.iter().all(|it| matches!(it.source, Source::Process(_)));
         if !running.is_empty() && are_processes {
-            // Which of them may be looked at, and how several are listed, is as for `attach`.
+            // Selects and lists processes as `attach` does.
             let found = processes::find(&[ProcessName::Name(name.to_owned())], false)?;
             return found
                 .first()
@@ -262,7 +262,7 @@ fn nothing_is_called(name: &str) -> Failure {
     refused(format!("there is no file, watch or process called {}", sanitise(name)))
 }
 
-/// That no session is on a process.
+/// The error that a process has no session.
 pub fn no_session_on(pid: u32) -> Failure {
     refused(format!("no session is on process {pid}; `ccsd attach --detach {pid}` makes one"))
 }
@@ -276,18 +276,18 @@ fn meaning_of_process(pid: u32) -> Meaning {
     Meaning { source: Source::Process(pid), about: format!("the process {}", sanitise(&name)) }
 }
 
-/// Whether a process runs that is none of the kernel's.
+/// Whether a process exists that is not a kernel thread.
 fn is_program(pid: u32) -> bool {
     procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread && !stat.exiting)
 }
 
-/// The latest session on a process; those that run before those that have ended.
+/// The latest session of a process; running sessions come first.
 fn latest_on(pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
     let on = || sessions.iter().filter(|session| session.pids.contains(&pid));
     on().rfind(|session| session.ended.is_none()).or_else(|| on().next_back())
 }
 
-/// The only meaning of a word, if it has one.
+/// The meaning of a word if it has only one.
 fn only(word: &str, mut meanings: Vec<Meaning>) -> Result<Option<Source>, Failure> {
     if meanings.len() > 1 {
         return Err(ambiguous(word, &meanings));
@@ -300,10 +300,10 @@ fn ambiguous(word: &str, meanings: &[Meaning]) -> Failure {
     refused(format!("{} may mean several things; give one of {}", sanitise(word), list.join(", ")))
 }
 
-/// The session to end. A bare number is that of a session, never a process's.
+/// The session to end. A bare number is a session, never a process.
 ///
 /// # Errors
-/// That it may mean several sessions, or none.
+/// If the source matches several sessions, or none.
 pub fn session_to_stop(source: &Source, sessions: &[SessionSummary]) -> Result<u32, Failure> {
     let running_on = |pid: u32| -> Vec<&SessionSummary> {
         sessions.iter().filter(|session| session.pids.contains(&pid) && session.ended.is_none()).collect()
@@ -383,7 +383,7 @@ mod tests {
         assert!(both.contains("session:7") && both.contains("pid:7 "), "{both}");
         assert_eq!(stop("session:7", &sessions), Ok(7));
         assert_eq!(stop("pid:7", &sessions), Ok(9));
-        // Nor where the session is forgotten.
+        // Not even if the session was forgotten.
         let other = stop("7", &sessions[1..]).unwrap_err();
         assert!(other.contains("no session 7") && other.contains("pid:7"), "{other}");
         assert_eq!(stop("9", &sessions), Ok(9));
@@ -393,7 +393,7 @@ mod tests {
         let two = [session(1, 7, None), session(2, 7, None)];
         let several = stop("pid:7", &two).unwrap_err();
         assert!(several.contains("session:1") && several.contains("session:2"), "{several}");
-        // One meaning, spelled in two ways.
+        // One meaning with two spellings.
         assert_eq!(stop("7", &[session(7, 7, None)]), Ok(7));
     }
 

@@ -1,4 +1,4 @@
-//! The line that says how a collection is going, on standard error while that is a terminal.
+//! The status line of a collection, shown on a terminal at standard error.
 
 use std::io::{Write, stderr};
 use std::time::Duration;
@@ -11,33 +11,31 @@ use crate::format::{count, duration, percent};
 use crate::style::{Layout, Tone};
 use crate::table::cut;
 
-/// Characters of the function that leads.
+/// Maximum characters of the leading function.
 const LEADER: usize = 32;
 
-/// The line.
 pub struct StatusLine {
     layout: Layout,
     enabled: bool,
     drawn: bool,
-    /// What the user may ask for.
+    /// Describes the available keys.
     hint: &'static str,
     /// Elapsed time, samples and own CPU time at the last update, for rates.
     last: (Duration, u64, u64),
 }
 
 impl StatusLine {
-    /// A line that is shown on a terminal, unless `quiet`.
+    /// A status line, shown on a terminal unless `quiet`.
     pub fn new(layout: Layout, quiet: bool, hint: &'static str) -> StatusLine {
         let enabled = layout.is_terminal() && !quiet;
         StatusLine { layout, enabled, drawn: false, hint, last: (Duration::ZERO, 0, 0) }
     }
 
-    /// Whether there is such a line.
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Shows how it is going, and which function leads.
+    /// Shows the status and the leading function.
     pub fn show(&mut self, status: &Status, leader: Option<&str>) {
         if !self.enabled {
             return;
@@ -51,12 +49,12 @@ impl StatusLine {
         let width = self.layout.width.unwrap_or(usize::MAX).saturating_sub(1);
         let text = with_hint(status, last, leader, self.hint, width);
         let line = self.layout.paint(Tone::Faint, &cut(&text, width));
-        // The cursor goes back to the beginning, so that what the program prints next begins a line.
+        // The cursor returns to the start, so that the program's next output starts a line.
         let _ = write!(stderr(), "\r\x1b[K{line}\r");
         self.drawn = true;
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub fn erase(&mut self) {
         if self.drawn {
             let _ = write!(stderr(), "\r\x1b[K");
@@ -65,14 +63,14 @@ impl StatusLine {
     }
 }
 
-/// Whether the terminal may be written to now. A program that has taken it for itself (an editor, a pager) must not find
-/// our line in its picture; nor must the user of a shell that we run in the background of.
+/// Whether the terminal may be written now: not while a program uses the whole screen (an editor, a pager), nor while
+/// ccsd is in the background.
 fn is_ours() -> bool {
     let shared = tcgetattr(stderr()).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON));
     shared && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
 }
 
-/// The numbers, the function that leads and the hint; where there is no room for all, what is of most interest.
+/// The numbers, the leading function and the hint, as far as they fit.
 fn with_hint(status: &Status, last: (Duration, u64, u64), leader: Option<&str>, hint: &str, width: usize) -> String {
     let leader = leader.map(|leader| cut(leader, LEADER));
     let line = |numbers: &str| {

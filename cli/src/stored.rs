@@ -1,4 +1,4 @@
-//! What watches have stored: sources `watch:NAME`, and the list of `ccsd daemon watches`.
+//! Stored profiles of watches: sources `watch:NAME`, and the list of `ccsd daemon watches`.
 
 use std::fs::File;
 use std::fs::TryLockError;
@@ -25,41 +25,40 @@ use crate::table::{Cell, Column, Table};
 use crate::times;
 use ccsd_profile::json::to_text;
 
-/// A part of what a watch has stored.
+/// A part of a watch's stored profiles.
 pub struct Stored {
-    /// The profile of the time asked for.
+    /// The profile of the requested time.
     pub profile: Profile,
     pub dir: PathBuf,
-    /// Which time that is, and in how many files it was.
+    /// Its time range and its files.
     pub about: About,
-    /// Its intervals, in order, in nanoseconds since 1970.
+    /// Its intervals in order, in nanoseconds since 1970.
     pub intervals: Vec<TimeColumn>,
 }
 
-/// Where a profile of a watch comes from.
+/// The origin of a watch's profile.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
     pub watch: String,
     /// Start of the first interval, nanoseconds since 1970.
     pub from_unix_ns: u64,
-    /// End of the last one.
+    /// End of the last interval, nanoseconds since 1970.
     pub until_unix_ns: u64,
-    /// Segments that hold any of it.
+    /// Number of segments with data of the time range.
     pub segments: usize,
-    /// Segments that were opened to find that out.
+    /// Number of segments opened.
     pub opened: usize,
     pub bytes: u64,
-    /// Segments that end without an end: the service was killed, or the power failed.
+    /// Segments without an end record: the service was killed, or the power failed.
     pub interrupted: Vec<PathBuf>,
     /// Files that could not be used, and why.
     pub problems: Vec<String>,
-    /// The same times as people read them.
+    /// The time range in local time.
     #[serde(skip)]
     local: (String, String),
 }
 
 impl About {
-    /// In one line.
     pub fn line(&self) -> String {
         format!(
             "{} to {} of watch {}, in {} ({})",
@@ -71,7 +70,7 @@ impl About {
         )
     }
 
-    /// What is to be said about it.
+    /// Warnings about the stored data.
     pub fn messages(&self) -> Vec<String> {
         let mut messages: Vec<String> = self.problems.iter().map(|problem| sanitise(problem).into_owned()).collect();
         if let Some(first) = self.interrupted.first() {
@@ -85,10 +84,10 @@ impl About {
     }
 }
 
-/// Where the service keeps its profiles.
+/// The state directory of the service.
 pub fn state_dir(given: Option<&PathBuf>, socket: &SocketArgs) -> PathBuf {
     let from_service = || service::connect(socket).and_then(|mut client| client.watches()).ok()?.1;
-    // Who may not read the configuration, or finds a mistake in it, is not the one to be told.
+    // Errors of the configuration concern its administrator.
     let from_file = || Config::load_default().unwrap_or_default().state_dir.0;
     given.cloned().or_else(from_service).unwrap_or_else(from_file)
 }
@@ -97,10 +96,10 @@ fn refused(error: StoreError) -> Failure {
     Failure::bad_request(error)
 }
 
-/// What a watch has stored about a time: `--since` and `--until`, or a range.
+/// Loads the time range `--since` to `--until` of a watch.
 ///
 /// # Errors
-/// Where there is nothing of the time asked for, that is a bad request.
+/// A time range without data is a bad request.
 pub fn load(
     watch: &str,
     args: &StoredArgs,
@@ -141,7 +140,7 @@ pub fn load(
     Ok(Stored { profile, dir, about, intervals })
 }
 
-/// The same with the weights of one metric in at most `most` columns, whose times are from the first interval on.
+/// As [`load`], with the weights of one metric in at most `most` columns, whose times start at the first interval.
 pub fn load_columns(
     watch: &str,
     args: &StoredArgs,
@@ -150,7 +149,7 @@ pub fn load_columns(
     most: usize,
 ) -> Result<(Stored, Vec<TimeColumn>), Failure> {
     let mut stored = load(watch, args, socket, args.since.as_deref(), args.until.as_deref())?;
-    // That there is no such metric is better said of all of it.
+    // Reports a missing metric for the whole profile.
     crate::query::metric(&stored.profile, metric)?;
     let intervals: Vec<(u64, u64)> = stored.intervals.iter().map(|it| (it.from_ns, it.to_ns)).collect();
     let columns = columns(&intervals, stored.profile.charge_count(), most);
@@ -174,21 +173,21 @@ struct WatchRow {
     bytes: u64,
     /// Start of the first segment, nanoseconds since 1970.
     first_unix_ns: Option<u64>,
-    /// When something was last written, nanoseconds since 1970.
+    /// Time of the last write, nanoseconds since 1970.
     last_unix_ns: Option<u64>,
-    /// Whether its last segment is being written.
+    /// Whether the last segment is being written.
     being_written: bool,
     open_segment: Option<PathBuf>,
-    /// Files in its directory that are not ours.
+    /// Number of other files in its directory.
     foreign_files: usize,
-    /// What the service says of it, if it may be asked.
+    /// Status from the service, if permitted.
     status: Option<WatchStatus>,
 }
 
 /// `ccsd daemon watches`.
 pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut rows = Vec::new();
-    // What is stored is there without a service, too; and of a watch that has stored nothing yet only the service knows.
+    // Stored profiles exist without a running service, and only the service knows watches that have stored nothing yet.
     let told = service::connect(&args.socket).and_then(|mut client| client.watches());
     let served = told.is_ok();
     let unserved = told.as_ref().err().map(ToString::to_string);
@@ -197,7 +196,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     let dir = given.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names = match store::watches(&dir) {
         Err(StoreError::Read { source, .. }) if served && source.kind() == ErrorKind::NotFound => Vec::new(),
-        // That is not what is wrong.
+        // A missing directory is not the cause.
         Err(StoreError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
             let why = unserved.unwrap_or_default();
             return Err(Failure::bad_request(anyhow!("{why}; and nothing is stored in {}", dir.display())));
@@ -289,7 +288,7 @@ fn table(rows: &[WatchRow]) -> Table {
     table
 }
 
-/// Whether somebody writes a segment: whoever does holds a lock on it.
+/// Whether a segment is being written: its writer holds a lock.
 fn is_locked(path: &std::path::Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))

@@ -1,4 +1,4 @@
-//! Where output goes: whether it may have colour, and how wide it may be.
+//! Colour and width of output streams.
 
 use std::env;
 use std::io::IsTerminal;
@@ -12,45 +12,39 @@ pub enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set.
     #[default]
     Auto,
-    /// Always.
     Always,
-    /// Never.
     Never,
 }
 
-/// What a piece of text means; colours follow from that.
+/// The meaning of a text, which determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing special.
     #[default]
     Plain,
-    /// Heads of columns, the function that others are listed around.
+    /// Heads of columns, and the function that others are listed around.
     Strong,
-    /// What one may skip.
+    /// Secondary information.
     Faint,
-    /// Fine.
     Good,
-    /// To be noticed.
     Warning,
-    /// Wrong.
     Bad,
 }
 
 /// How to lay out text for one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Columns of the terminal; `None` where there is none and nothing is to be cut.
+    /// Columns of the terminal; `None` without a terminal, where nothing is cut.
     pub width: Option<usize>,
     pub colour: bool,
 }
 
-/// Narrower terminals are treated as this wide: below it a table is no table, and wrapped lines are the lesser evil.
+/// Minimum width: on narrower terminals, wrapped lines are better than cut tables.
 const MIN_WIDTH: usize = 60;
-/// Width of a terminal that does not say.
+/// Width of a terminal that reports none.
 const DEFAULT_WIDTH: usize = 80;
 
 impl Layout {
-    /// The layout for a stream of ours.
+    /// The layout for an output stream.
     pub fn of(stream: &(impl IsTerminal + AsFd), choice: ColorChoice) -> Layout {
         let terminal = stream.is_terminal();
         let width = terminal.then(|| {
@@ -61,22 +55,21 @@ impl Layout {
         let colour = match choice {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
-            // https://no-color.org; and a terminal that calls itself dumb is believed.
+            // https://no-color.org and TERM=dumb disable colour.
             ColorChoice::Auto => terminal && !set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb"),
         };
         Layout { width, colour }
     }
 
-    /// For text that goes to a file: nothing cut, no colour.
+    /// For files: nothing cut, no colour.
     #[cfg(test)]
     pub const PLAIN: Layout = Layout { width: None, colour: false };
 
-    /// Whether a person is looking, who would rather have a page than everything.
+    /// Whether output goes to a terminal, and should fit on a page.
     pub fn is_terminal(self) -> bool {
         self.width.is_some()
     }
 
-    /// `text` in the colour of `tone`.
     pub fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Plain => "",

@@ -1,20 +1,19 @@
-//! Suggestions for names that nothing has.
+//! Suggestions for names without a match.
 
 use std::collections::HashSet;
 
 use ccsd_profile::query::{Pattern, Subject};
 use ccsd_profile::{CostCentreId, Profile, sanitise};
 
-/// Suggestions of one message.
 const MAX_SUGGESTIONS: usize = 3;
-/// The least likeness, from 0 to 1, of a suggestion.
+/// Minimum similarity of a suggestion, from 0 to 1.
 const MIN_LIKENESS: f64 = 0.6;
-/// Characters of a name that are compared.
+/// Maximum characters compared.
 const MAX_COMPARED: usize = 200;
-/// Different names that are compared: a second or two.
+/// Maximum distinct names compared, which takes a second or two.
 const MAX_NAMES: usize = 100_000;
 
-/// Names that are like a pattern which matches nothing, the most alike first, as a question: empty if there are none.
+/// Suggests names similar to a pattern without matches, most similar first, as a question; empty if there are none.
 pub fn question(pattern: &Pattern, profile: &Profile) -> String {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let (prefix, names): (&str, Vec<String>) = match pattern.subject() {
@@ -47,7 +46,7 @@ fn similar_names(text: &str, names: impl Iterator<Item = String>) -> Vec<String>
     found.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// The likeness, from 0 to 1, with the whole name or a word of it: `prase` is like `json::parse(char const*)`.
+/// Similarity from 0 to 1 with the whole name or a word in it: `prase` is similar to `json::parse(char const*)`.
 fn likeness(text: &str, name: &str) -> f64 {
     let text: Vec<char> = text.chars().take(MAX_COMPARED).collect();
     let name: String = name.chars().take(MAX_COMPARED).collect::<String>().to_lowercase();
@@ -55,7 +54,7 @@ fn likeness(text: &str, name: &str) -> f64 {
     let like = |word: &str| {
         let word: Vec<char> = word.chars().collect();
         let (longer, shorter) = (text.len().max(word.len()), text.len().min(word.len()));
-        // At best all letters of the shorter one are in the longer one.
+        // Upper bound: all letters of the shorter text are in the longer one.
         if (shorter as f64) < MIN_LIKENESS * longer as f64 {
             return 0.0;
         }
@@ -64,7 +63,7 @@ fn likeness(text: &str, name: &str) -> f64 {
     words.chain([name.as_str()]).map(like).fold(0.0, f64::max)
 }
 
-/// The Damerau-Levenshtein distance, where every letter moves at most once.
+/// The Damerau-Levenshtein distance in which every letter moves at most once.
 fn distance(a: &[char], b: &[char]) -> usize {
     let (mut before, mut last): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
     for (i, &x) in a.iter().enumerate() {

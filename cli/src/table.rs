@@ -1,4 +1,4 @@
-//! Tables: columns wide enough for what is in them, the last one cut to the terminal.
+//! Tables: columns fit their content, and the last one is cut to the terminal.
 
 use std::ops::Range;
 
@@ -6,41 +6,36 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::style::{Layout, Tone};
 
-/// Between two columns.
 const GAP: &str = "  ";
-/// A column that may be cut never gets narrower than this.
+/// Minimum width of a cut column.
 const MIN_CUT: usize = 16;
-/// What the last column has before others may have room that they could do without.
+/// Width of the last column below which optional columns are dropped.
 const ENOUGH: usize = 40;
 
-/// Longer names are cut without a look at their parts, bytes.
+/// Longer names are cut without parsing them, bytes.
 const LONGEST_NAME: usize = 2_048;
 
-/// To which side a column leans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
     Left,
     Right,
 }
 
-/// A column.
 #[derive(Clone, Debug)]
 pub struct Column {
     title: String,
     align: Align,
-    /// On a terminal never wider than this.
+    /// Maximum width on a terminal.
     most: usize,
-    /// Not on a terminal where the last column needs the room.
+    /// Dropped on a terminal if the last column needs the room.
     if_room: bool,
 }
 
 impl Column {
-    /// Numbers.
     pub fn number(title: impl Into<String>) -> Column {
         Column { title: title.into(), align: Align::Right, most: usize::MAX, if_room: false }
     }
 
-    /// Words.
     pub fn text(title: impl Into<String>) -> Column {
         Column { title: title.into(), align: Align::Left, most: usize::MAX, if_room: false }
     }
@@ -50,13 +45,12 @@ impl Column {
         Column { most, ..self }
     }
 
-    /// Left out on a terminal so narrow that the last column would be cut to less than a usual name.
+    /// Dropped on a terminal so narrow that the last column would cut common names.
     pub fn if_room(self) -> Column {
         Column { if_room: true, ..self }
     }
 }
 
-/// One field of a row.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     text: String,
@@ -64,7 +58,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// With a tone.
     pub fn toned(tone: Tone, text: impl Into<String>) -> Cell {
         Cell { text: text.into(), tone }
     }
@@ -76,7 +69,8 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A table. The last column is never padded; on a terminal it gets what width is left, and longer text loses its middle.
+/// A table. The last column is never padded; on a terminal it gets the remaining width, and longer text loses its
+/// middle.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Column>,
@@ -90,22 +84,20 @@ enum TableRow {
 }
 
 impl Table {
-    /// An empty table.
     pub fn new(columns: Vec<Column>) -> Table {
         Table { columns, rows: Vec::new() }
     }
 
-    /// Adds a row. Fields missing are empty.
+    /// Adds a row. Missing fields are empty.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(TableRow::Cells(cells));
     }
 
-    /// Adds a line across.
+    /// Adds a horizontal rule.
     pub fn rule(&mut self) {
         self.rows.push(TableRow::Rule);
     }
 
-    /// The table as text.
     pub fn render(&self, layout: Layout) -> String {
         let terminal = layout.is_terminal();
         let widths: Vec<usize> = (0..self.columns.len()).map(|i| self.width(i, terminal)).collect();
@@ -156,7 +148,7 @@ impl Table {
                 Align::Left => (0, space),
                 Align::Right => (space, 0),
             };
-            // Space is written only once something follows it: no line ends in blanks.
+            // Blanks are written only before text, so no line ends in blanks.
             pending += before;
             if !shown.is_empty() {
                 text.extend(std::iter::repeat_n(' ', pending));
@@ -168,7 +160,7 @@ impl Table {
         text.push('\n');
     }
 
-    /// Which columns are shown: all, but for those on a terminal that leave the last one too little room.
+    /// The columns to show: on a terminal, optional columns are dropped if the last one has too little room.
     fn with_room(&self, widths: &[usize], layout: Layout) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = layout.width else { return shown };
@@ -193,16 +185,15 @@ impl Table {
     }
 }
 
-/// What of these columns stands before the last one.
+/// Width of the columns before the last one.
 fn fixed(shown: &[usize], widths: &[usize]) -> usize {
     shown.iter().rev().skip(1).filter_map(|&i| widths.get(i)).map(|width| width + GAP.len()).sum()
 }
 
-/// A rule goes this far into the last column.
+/// Length of a rule in the last column.
 const RULE: usize = 40;
 
-/// `text` in at most `width` columns: what is too long loses its middle. The ends of a name say most: where it lives,
-/// and what it is called.
+/// Cuts `text` to `width` columns in its middle: the ends of a name say most.
 pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -214,7 +205,7 @@ pub fn cut(text: &str, width: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
-/// A remark such as `[9 more functions; -n 0 shows all]` that is wider than `width`, without what is said beside it.
+/// Cuts a remark such as `[9 more functions; -n 0 shows all]` that is wider than `width` to its first part.
 fn cut_remark(text: String, width: usize) -> String {
     match text.split_once("; ") {
         Some((first, rest)) if text.width() > width && first.trim_start().starts_with('[') && rest.ends_with(']') => {
@@ -224,10 +215,10 @@ fn cut_remark(text: String, width: usize) -> String {
     }
 }
 
-/// The name of a function in at most `width` columns: template arguments go first, then the end of its parameters or of
-/// what the function is in, and only then the middle of its own name.
+/// Cuts a function's name to `width` columns: first template arguments, then the end of its parameters or of its scope,
+/// and last the middle of its own name.
 pub fn cut_name(text: &str, width: usize) -> String {
-    // What is so long is no name that a person has written, and looking for its parts takes a while.
+    // Nobody wrote so long a name, and parsing it takes long.
     if text.len() > LONGEST_NAME {
         return cut(text, width);
     }
@@ -247,7 +238,7 @@ pub fn cut_name(text: &str, width: usize) -> String {
             _ => cut_name(path, width),
         };
     }
-    // Behind the name there may be what tells it from others, as in `a::f (b.c:9)`.
+    // A suffix may distinguish namesakes, as in `a::f (b.c:9)`.
     let path = text.get(..text.rfind(" (").unwrap_or(text.len())).unwrap_or_default();
     let (head, own) = text.split_at(path.rfind("::").unwrap_or(0));
     match width.checked_sub(own.width() + 1) {
@@ -258,7 +249,7 @@ pub fn cut_name(text: &str, width: usize) -> String {
     }
 }
 
-/// Where the parameters of a function begin: not those of `operator()`, nor what a blank is before.
+/// Where a function's parameters begin, ignoring `operator()` and parentheses after a blank.
 fn parameters(name: &str) -> Option<usize> {
     name.match_indices('(').map(|(at, _)| at).find(|&at| {
         let (before, after) = name.split_at(at);
@@ -268,7 +259,7 @@ fn parameters(name: &str) -> Option<usize> {
     })
 }
 
-/// What stands in the outermost angle brackets of a name; empty where they do not match.
+/// Ranges within the outermost angle brackets of a name; empty if they do not match.
 fn arguments(name: &str) -> Vec<Range<usize>> {
     let (mut groups, mut depth, mut start) = (Vec::new(), 0usize, 0);
     for (at, c) in name.char_indices() {
@@ -292,7 +283,7 @@ fn arguments(name: &str) -> Vec<Range<usize>> {
     if depth == 0 { groups } else { Vec::new() }
 }
 
-/// `text` in lines of at most `width` columns, broken at blanks.
+/// Wraps `text` at blanks into lines of at most `width` columns.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0usize;
@@ -314,7 +305,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// As many characters from the beginning as fit.
+/// The longest prefix that fits.
 fn taken(chars: impl Iterator<Item = char>, width: usize) -> String {
     let mut used = 0;
     chars

@@ -1,6 +1,6 @@
-//! Points and ranges of time as people type them: `03:10`, `-1h`, `2026-11-21 03:10`, `-25h..-24h`.
+//! Times and time ranges on the command line: `03:10`, `-1h`, `2026-11-21 03:10`, `-25h..-24h`.
 //!
-//! Times without an offset are local, with the days of 23 and 25 hours that the zone has.
+//! Times without an offset are local, including days of 23 and 25 hours.
 
 use std::ops::Deref;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use ccsd_profile::Window;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{Span, Timestamp, ToSpan, Zoned};
 
-/// Half a day, to which a time of day may lie before the start of a file that it is of.
+/// A time of day may be up to this long before the start of its file.
 const HALF_A_DAY_NS: u64 = 12 * 3600 * 1_000_000_000;
 
 const FILE_FORMS: &str = "of a file, a time is +10s from its start, -10s before its end, 03:10, 2026-11-21T03:10, with Z or \
@@ -19,7 +19,7 @@ const FILE_FORMS: &str = "of a file, a time is +10s from its start, -10s before 
 const FORMS: &str = "a time is 03:10, -1h, -2d, today, yesterday, 2026-11-21, 2026-11-21T03:10, with Z or +02:00 if it is not \
                      local, or @ and seconds since 1970";
 
-/// A time, or a range of two, that can be read. What it means depends on what it is of: see [`range`] and [`window`].
+/// A valid time or time range. Its meaning depends on the source: see [`range`] and [`window`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct When(String);
 
@@ -44,18 +44,17 @@ impl FromStr for When {
     }
 }
 
-/// A point in time as it was typed.
 enum TimePoint {
-    /// One that needs nothing else to be known.
+    /// A definite time.
     At(Timestamp),
-    /// A time of day: of which day depends on what else is said.
+    /// A time of day, whose date depends on the context.
     OfDay(Time),
 }
 
-/// Reads `--since` and `--until`; `since` may also be a range. Without either, that side is open.
+/// Parses `--since` and `--until`; `since` may also be a range. A missing end is open.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the mistake.
 pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<TimeRange, String> {
     let (since, until) = ends(since, until)?;
     let from = match since.map(|text| point(text, now)).transpose()? {
@@ -82,11 +81,11 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
     Ok(range)
 }
 
-/// Reads `--since` and `--until` of a file that begins at `started_unix_ns` and is `length_ns` long: offsets from its start
-/// (`+1m30s`) and from its end (`-10s`) beside the times of [`range`]; a time of day is the one next to its start.
+/// Parses `--since` and `--until` for a file that starts at `started_unix_ns` and lasts `length_ns`: beside the times
+/// of [`range`], offsets from its start (`+1m30s`) and its end (`-10s`). A time of day is the one nearest to the start.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the mistake.
 pub fn window(
     since: Option<&str>,
     until: Option<&str>,
@@ -121,7 +120,7 @@ pub fn window(
     Ok(Window { from_ns, until_ns })
 }
 
-/// `10`, `10s`, `1.5s`, `500ms`, `1m30s`; seconds where there is no unit.
+/// `10`, `10s`, `1.5s`, `500ms`, `1m30s`; the default unit is seconds.
 fn offset_ns(text: &str) -> Option<u64> {
     let mut sum = 0.0;
     let mut rest = text;
@@ -143,7 +142,7 @@ fn offset_ns(text: &str) -> Option<u64> {
             };
         rest = after;
     }
-    // Rounded, so that a time to the nanosecond is that nanosecond.
+    // Rounded, so that a time given to the nanosecond is exact.
     (!text.is_empty()).then_some(sum.round() as u64)
 }
 
@@ -151,13 +150,13 @@ fn nanoseconds(at: Timestamp) -> u64 {
     u64::try_from(at.as_nanosecond()).unwrap_or(0)
 }
 
-/// A moment in local time, as in `2026-11-21 03:10:00`.
+/// A local time such as `2026-11-21 03:10:00`.
 pub fn local(unix_ns: u64, now: &Zoned) -> String {
     let at = Timestamp::from_nanosecond(unix_ns.into()).unwrap_or(Timestamp::MAX);
     at.to_zoned(now.time_zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// Both ends; `since` may be a range.
+/// Splits into both ends; `since` may be a range.
 fn ends<'a>(since: Option<&'a str>, until: Option<&'a str>) -> Result<(Option<&'a str>, Option<&'a str>), String> {
     match since.and_then(|text| text.split_once("..")) {
         Some(_) if until.is_some() => Err("a range has its end already: --until is one too many".to_owned()),
@@ -201,7 +200,7 @@ fn point(text: &str, now: &Zoned) -> Result<TimePoint, String> {
     at.to_zoned(now.time_zone().clone()).map(|at| TimePoint::At(at.timestamp())).map_err(|_| wrong())
 }
 
-/// `1h`, `1h30m`, `2d`, `1w`. Days are those of the calendar.
+/// `1h`, `1h30m`, `2d`, `1w`. Days are calendar days.
 fn span(text: &str) -> Option<Span> {
     let mut span = Span::new();
     let mut rest = text;
@@ -219,7 +218,7 @@ fn span(text: &str) -> Option<Span> {
             "w" => number.weeks(),
             _ => return None,
         };
-        // The parts are added as written: a day and an hour are not 25 hours where the clock changes.
+        // Parts are added as written: a day and an hour are not 25 hours where the clock changes.
         span = add(span, more)?;
         rest = after;
     }
@@ -236,7 +235,7 @@ fn add(span: Span, more: Span) -> Option<Span> {
         .ok()
 }
 
-/// The last time that the clock showed this.
+/// The last time that the clock showed `time`.
 fn last(time: Time, now: &Zoned) -> Result<Timestamp, String> {
     let on = |date: Date| date.to_datetime(time).to_zoned(now.time_zone().clone()).map(|at| at.timestamp());
     let today = on(now.date()).map_err(|error| error.to_string())?;
@@ -246,7 +245,7 @@ fn last(time: Time, now: &Zoned) -> Result<Timestamp, String> {
     now.date().yesterday().and_then(on).map_err(|error| error.to_string())
 }
 
-/// The first time after a point that the clock shows this.
+/// The first time after `from` that the clock shows `time`.
 fn first_after(time: Time, from: &Zoned) -> Result<Timestamp, String> {
     let on = |date: Date| date.to_datetime(time).to_zoned(from.time_zone().clone()).map(|at| at.timestamp());
     let same_day = on(from.date()).map_err(|error| error.to_string())?;
@@ -261,7 +260,7 @@ mod tests {
     use super::*;
     use jiff::tz::TimeZone;
 
-    /// A quarter past noon in a zone an hour east of Greenwich, that changes its clocks like Berlin.
+    /// 12:15 in a zone an hour east of Greenwich with the clock changes of Berlin.
     fn now() -> Zoned {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         "2026-11-21T12:15".parse::<DateTime>().unwrap().to_zoned(zone).unwrap()
@@ -289,7 +288,7 @@ mod tests {
             ("-1w", "", "2026-11-14 12:15:00", ""),
             ("03:10", "03:12", "2026-11-21 03:10:00", "2026-11-21 03:12:00"),
             ("03:10..03:12", "", "2026-11-21 03:10:00", "2026-11-21 03:12:00"),
-            // Not yet today: so it was yesterday.
+            // Not reached today, so yesterday.
             ("18:00", "19:00", "2026-11-20 18:00:00", "2026-11-20 19:00:00"),
             ("23:50", "00:10", "2026-11-20 23:50:00", "2026-11-21 00:10:00"),
             // Until later today is until now.
@@ -307,7 +306,7 @@ mod tests {
 
     #[test]
     fn times_of_a_file() {
-        // It began at 23:59:50 and is a minute long.
+        // The file starts at 23:59:50 and lasts a minute.
         let now = now();
         let started = nanoseconds("2026-11-20T23:59:50+01:00".parse().unwrap());
         let shown = |since, until| window(some(since), some(until), (started, 60_000_000_000), &now);
@@ -347,7 +346,7 @@ mod tests {
         let now = now();
         let day = range(Some("2026-10-25"), Some("2026-10-26"), &now).unwrap();
         assert_eq!((day.until - day.from) / 1_000_000_000, 25 * 3600);
-        // Four weeks ago it was a quarter past twelve, too.
+        // Four weeks ago it was 12:15, too.
         assert_eq!(shown("-4w", "").unwrap().0, "2026-10-24 12:15:00");
         assert_eq!(shown("-28d", "").unwrap().0, "2026-10-24 12:15:00");
         assert_eq!(shown("-672h", "").unwrap().0, "2026-10-24 13:15:00");

@@ -11,20 +11,19 @@ use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// Images have short names; a longer one loses its middle on a terminal.
+/// Maximum width of image names on a terminal; longer names lose their middle.
 const IMAGE_WIDTH: usize = 20;
 
-/// The view of what is asked for.
 pub fn view(shown: &Presentation<'_>) -> FlatView {
     let mut view = FlatView::new(shown.profile, &shown.selection);
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    // What only starts the program says nothing to who watches it.
+    // In a live profile, start-up code is of no interest.
     let startup: HashSet<_> =
         if shown.growing { shown.profile.startup_functions().into_iter().collect() } else { HashSet::new() };
     view.rows.retain(|row| shown.wants(row.function) && !startup.contains(&row.function));
-    // What is too small to be shown comes last, whatever it adds up to.
+    // The row for merged functions comes last, whatever its weight.
     view.rows.sort_by_key(|row| Some(row.function) == shown.other);
     if let Some(limit) = shown.limit {
         view.limit(limit);
@@ -32,7 +31,6 @@ pub fn view(shown: &Presentation<'_>) -> FlatView {
     view
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     if view.rows.is_empty() {
@@ -46,7 +44,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
     ];
-    // Of a module, a thread, a group the image is itself, or none.
+    // Rows that are modules, threads or groups have no image beside them.
     let with_image = matches!(shown.by, By::Function | By::Lexical | By::File | By::Line);
     if with_image {
         columns.push(Column::text("image").at_most(IMAGE_WIDTH));

@@ -10,10 +10,10 @@ use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// Callers or callees of one function that are shown on a terminal.
+/// Maximum callers or callees of one function on a terminal.
 const ARCS_ON_TERMINAL: usize = 10;
 
-/// The view of what is asked for. The number of a function is its place in the whole view, whatever is left out.
+/// The view, and the number of each function: its position in the whole view.
 pub fn view(shown: &Presentation<'_>) -> (GraphView, HashMap<CostCentreId, usize>) {
     let mut view = GraphView::new(shown.profile, &shown.selection);
     let numbers = view.nodes.iter().enumerate().map(|(i, node)| (node.function, i + 1)).collect();
@@ -24,7 +24,6 @@ pub fn view(shown: &Presentation<'_>) -> (GraphView, HashMap<CostCentreId, usize
     (view, numbers)
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let (view, numbers) = view(shown);
     if view.nodes.is_empty() {
@@ -57,7 +56,7 @@ struct Graph<'a> {
     labels: &'a Labels<'a>,
     scale: Scale,
     numbers: HashMap<CostCentreId, usize>,
-    /// Arcs to each side, if not all.
+    /// Maximum arcs on each side.
     arcs: Option<usize>,
 }
 

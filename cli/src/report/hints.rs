@@ -1,21 +1,21 @@
-//! Where the answer lies elsewhere: what hides functions, and what CPU time cannot show.
+//! Hints when the answer lies elsewhere: functions without symbols, and waiting time.
 
 use ccsd_profile::origin::{is_generated, is_interpreter};
 use ccsd_profile::view::SummaryView;
 use ccsd_profile::{Profile, sanitise};
 
-/// A share of hidden time that is worth a line.
+/// Minimum share of time in stripped images for a hint.
 const NOTABLE: f64 = 0.1;
-/// A target that is on the CPU for less than this part of the time mostly waits.
+/// A target that uses less than this fraction of a CPU mostly waits.
 const BUSY: f64 = 0.2;
-/// Shorter collections say nothing about waiting, nanoseconds.
+/// Minimum duration for a hint about waiting, nanoseconds.
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
-/// Fewer samples are few.
+/// Fewer samples than this are few.
 const FEW: u64 = 100;
-/// The rate that a short program is worth.
+/// The rate suggested for a short program.
 const HIGH_RATE_HZ: u32 = 9_999;
 
-/// The hints, each a sentence with a command. The names of an interpreter's own functions are not missed.
+/// The hints, each a sentence with a command. An interpreter's own functions need no symbols.
 pub fn hints(profile: &Profile, view: &SummaryView, is_interpreted: bool) -> Vec<String> {
     let stripped = if is_interpreted { None } else { stripped(profile, view) };
     [waiting(profile), stripped, few(profile)].into_iter().flatten().collect()
@@ -25,12 +25,12 @@ fn share(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
-/// A program that mostly waits.
+/// A hint if the program mostly waits.
 fn waiting(profile: &Profile) -> Option<String> {
     let accounting = profile.accounting();
     let cpu = accounting.target_cpu_ns.filter(|_| accounting.duration_ns >= LONG_ENOUGH_NS)?;
     let busy = cpu as f64 / accounting.duration_ns as f64;
-    // A program that ccsd has started has ended by now, and has another number the next time.
+    // A program started by ccsd has ended by now; its next run has another id.
     let started = profile.session().command.first() == Some(&profile.session().target);
     let pid = profile.session().pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
     (busy < BUSY).then(|| {
@@ -41,7 +41,7 @@ fn waiting(profile: &Profile) -> Option<String> {
     })
 }
 
-/// An interpreter or virtual machine whose functions have no names here.
+/// A hint for an interpreter or virtual machine whose functions have no names.
 pub fn interpreter(view: &SummaryView) -> Option<String> {
     let rows = || view.own.iter().chain(&view.others);
     let is_named = |image: &str, name: &str| is_generated(image) && !name.starts_with(image);
@@ -71,7 +71,7 @@ pub fn interpreter(view: &SummaryView) -> Option<String> {
     ))
 }
 
-/// An image without symbols that much of the time is in.
+/// A hint for an image without symbols that has much of the time.
 fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
     let mut by_image: Vec<(&str, f64)> = Vec::new();
     for row in view.own.iter().chain(&view.others) {
@@ -96,7 +96,7 @@ fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
     })
 }
 
-/// Too few samples to tell much.
+/// A hint if there are few samples.
 fn few(profile: &Profile) -> Option<String> {
     let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
     (samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ).then(|| {

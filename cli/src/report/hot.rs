@@ -1,4 +1,4 @@
-//! The most expensive chains of calls, and where they fork.
+//! The most expensive call chains, and where they fork.
 
 use ccsd_profile::view::{Share, Total, TreeNode, TreeView};
 use ccsd_profile::{CostCentreId, Definition, sanitise};
@@ -9,27 +9,27 @@ use crate::format::{Scale, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// What a chain did not take is shown one by one up to here.
+/// Maximum siblings of a step that are shown separately.
 const ASIDES: usize = 2;
 
-/// The chains, the heaviest first.
+/// The chains, heaviest first.
 #[derive(Serialize)]
 pub struct Hot {
     total: Total,
     paths: Vec<Path>,
 }
 
-/// One chain, from a root on.
+/// A chain from a root on.
 #[derive(Serialize)]
 struct Path {
-    /// How many of its first steps are those of a chain before.
+    /// Number of its first steps that an earlier chain also has.
     shared: usize,
     steps: Vec<ChainStep>,
 }
 
 #[derive(Serialize)]
 struct ChainStep {
-    /// As text shows it: with its marks, and what tells it from others of its name.
+    /// Name as shown, with its marks and what distinguishes it from namesakes.
     name: String,
     function: CostCentreId,
     #[serde(flatten)]
@@ -39,9 +39,9 @@ struct ChainStep {
     weight: u64,
     samples: u64,
     share: Share,
-    /// What else its caller called in these stacks, the heaviest first.
+    /// The caller's other callees in these stacks, heaviest first.
     aside: Vec<Aside>,
-    /// How much more there is of that.
+    /// Number and weight of further callees.
     more: u64,
     more_weight: u64,
 }
@@ -53,7 +53,6 @@ struct Aside {
     share: Share,
 }
 
-/// The view.
 pub fn view(shown: &Presentation<'_>) -> Hot {
     let tree = TreeView::new(shown.profile, &shown.selection);
     let total = tree.total;
@@ -93,7 +92,6 @@ pub fn view(shown: &Presentation<'_>) -> Hot {
     Hot { total, paths: tree.hot_paths(count).into_iter().map(&mut path).collect() }
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let Hot { total, paths } = view(shown);
     if paths.is_empty() {
@@ -129,7 +127,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
                 percent(own.fraction).into(),
                 format!("{}{}", indent(depth), sanitise(&step.name)).into(),
             ]);
-            // Where a later chain begins, its siblings have been seen at the fork.
+            // The siblings at the fork were shown with the earlier chain.
             if depth == path.shared && path.shared > 0 {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Every view as one JSON document, with names as the profiled program has them.
+//! Every view as a JSON document, with names as in the profiled program.
 
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
@@ -18,23 +18,23 @@ use crate::format::unit_name;
 use crate::query::Question;
 use crate::stored::About;
 
-/// Raised when a field changes its meaning or goes. New fields do not raise it.
+/// Raised when a field changes its meaning or is removed, not for new fields.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
 struct ReportDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
-    /// `null` where the profile is a daemon's session.
+    /// `null` for a session of a daemon.
     file: Option<File>,
     daemon_session: Option<u32>,
     session: &'a Session,
     accounting: Counts<'a>,
-    /// Processes that signals have killed.
+    /// Processes killed by signals.
     crashes: Vec<crash::Json<'a>>,
     metric: Metric<'a>,
     view: &'static str,
-    /// What was asked of the profile, and how much of it is selected.
+    /// The query, and the size of its selection.
     question: &'a Question,
     sort: Option<Column>,
     #[serde(flatten)]
@@ -46,10 +46,10 @@ struct File {
     path: String,
     bytes: u64,
     whole_records: u64,
-    /// The collection ended in good order.
+    /// Whether the file has an end record.
     finished: bool,
     cut: Option<Cut>,
-    /// What part of a watch it is; then `path` is a directory.
+    /// The part of a watch; `path` is then a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<About>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ struct Metric<'a> {
     unit: &'static str,
 }
 
-/// The accounting, and the sums that readers would else make of it.
+/// The accounting, with sums that readers would otherwise compute.
 #[derive(Serialize)]
 pub struct Counts<'a> {
     #[serde(flatten)]
@@ -87,10 +87,10 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// The document for a view.
+/// The document of a view.
 ///
 /// # Errors
-/// None that is known: everything in it has a JSON form.
+/// None known: every field has a JSON form.
 pub fn document(
     view: View,
     shown: &Presentation<'_>,
@@ -108,7 +108,7 @@ pub fn document(
         }),
     };
     let mut session = shown.profile.session().clone();
-    // The columns of a timeline are metrics to nobody else.
+    // The columns of a timeline are not metrics of the profile.
     session.metrics.truncate(session.metrics.len().saturating_sub(shown.columns.len()));
     let document = ReportDocument {
         schema: SCHEMA,
@@ -135,7 +135,7 @@ pub fn document(
     to_text(&document)
 }
 
-/// A view under its own name. Typed rather than built as a tree of values: the stacks of a large profile are megabytes.
+/// A view under its own name. Typed, not a tree of values: the stacks of a large profile take megabytes.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Data {
@@ -155,7 +155,7 @@ enum Data {
     Timeline(TimelineView),
 }
 
-/// A view of which rows may have been left out. (The flat view says so itself.)
+/// A view with omitted rows. (The flat view counts them itself.)
 #[derive(Serialize)]
 struct Limited<T> {
     #[serde(flatten)]
@@ -172,7 +172,7 @@ struct Graph {
 
 #[derive(Serialize)]
 struct Node {
-    /// By which the text refers to the function.
+    /// Number of the function in text output.
     index: Option<usize>,
     #[serde(flatten)]
     node: GraphNode,
@@ -181,9 +181,9 @@ struct Node {
 #[derive(Serialize)]
 struct Cycles {
     cycles: Vec<Cycle>,
-    /// How many are too long to be listed beside these.
+    /// Number of cycles that are too long to be listed.
     cycles_left_out: usize,
-    /// The histories that end by closing one.
+    /// The histories that end by closing a cycle.
     #[serde(flatten)]
     stacks: Stacks,
 }
@@ -193,10 +193,10 @@ struct Stacks {
     total: Total,
     rows: Vec<RowInCycle>,
     left_out: usize,
-    /// Weight of what is left out.
+    /// Weight of the omitted rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_weight: Option<u64>,
-    /// Names by number of function.
+    /// Names by number of the function.
     names: Names,
     definitions: Definitions,
 }
@@ -278,7 +278,7 @@ fn data(view: View, shown: &Presentation<'_>) -> Data {
     }
 }
 
-/// Leaves out the rows beyond the limit, and says how many.
+/// Truncates rows to the limit. Returns the number removed.
 fn cut<T>(rows: &mut Vec<T>, shown: &Presentation<'_>) -> usize {
     let kept = shown.rows(rows.len());
     let left_out = rows.len() - kept;

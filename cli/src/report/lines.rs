@@ -9,10 +9,9 @@ use crate::format::{Scale, counted, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// Lines of one function that are shown on a terminal.
+/// Maximum lines of one function on a terminal.
 const LINES_ON_TERMINAL: usize = 10;
 
-/// The view of what is asked for.
 pub fn view(shown: &Presentation<'_>) -> LinesView {
     let mut view = LinesView::new(shown.profile, &shown.selection);
     view.sort(shown.sort.unwrap_or(By::Inherited));
@@ -20,7 +19,7 @@ pub fn view(shown: &Presentation<'_>) -> LinesView {
     view
 }
 
-/// Functions and lines that are shown, and the functions that are not.
+/// Truncates the view to the shown functions and lines. Returns the other functions.
 pub fn kept(shown: &Presentation<'_>, view: &mut LinesView) -> Vec<FunctionLines> {
     let share = |function: &FunctionLines| function.share.fraction.max(function.inherited_share.fraction);
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.functions), share);
@@ -28,7 +27,6 @@ pub fn kept(shown: &Presentation<'_>, view: &mut LinesView) -> Vec<FunctionLines
     left_out
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let mut view = view(shown);
     let left_out = kept(shown, &mut view);
@@ -99,7 +97,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
-/// What is not known of the lines of calls.
+/// Warnings about lines of calls.
 pub fn remarks(profile: &Profile, view: &LinesView) -> Vec<String> {
     let mut remarks = Vec::new();
     if !profile.has_call_sites() {

@@ -1,7 +1,7 @@
 //! `ccsd report`, and the short report after a collection.
 //!
-//! Every text is the accounting, in lines that begin with `#`, an empty line, and the view; of the summary the accounting comes
-//! last, in one line where nothing is wrong. `grep -v '^#'` leaves the view alone.
+//! Texts begin with the accounting in lines that start with `#`, an empty line, and the view; in the summary the
+//! accounting comes last, in one line unless something is wrong. `grep -v '^#'` leaves only the view.
 
 pub mod accounting;
 pub mod choice;
@@ -40,35 +40,35 @@ use accounting::Said;
 pub use json::Counts;
 pub use lines::remarks as line_remarks;
 
-/// What of a profile is shown, and how.
+/// The shown part of a profile, and its presentation.
 struct Presentation<'a> {
     profile: &'a Profile,
     labels: Labels<'a>,
     selection: Selection,
     metric: Metric,
     layout: Layout,
-    /// Rows, if not all.
+    /// Maximum rows.
     limit: Option<usize>,
-    /// The functions that are asked for, if not all.
+    /// The requested functions, if not all.
     functions: Option<NamedFunctions>,
-    /// What decides the order, if not what is usual.
+    /// The order, if not the default.
     sort: Option<Column>,
-    /// Rows with a smaller share are summed up.
+    /// Rows with a smaller share are merged.
     min: f64,
-    /// What all below that share is charged to.
+    /// The cost centre of all rows below that share.
     other: Option<CostCentreId>,
     by: By,
-    /// Confidence intervals, where there may be none.
+    /// Whether confidence intervals are shown, where a view may have them.
     intervals: bool,
     short: bool,
     growing: bool,
     file_bytes: Option<u64>,
-    /// What the metrics after the first are of, if time is in columns.
+    /// Time spans of the metrics after the first, if time is in columns.
     columns: &'a [TimeColumn],
 }
 
 impl<'a> Presentation<'a> {
-    /// All of a profile by its first metric.
+    /// The whole profile by its first metric.
     fn new(profile: &'a Profile, layout: Layout) -> Presentation<'a> {
         let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
         Presentation {
@@ -91,14 +91,14 @@ impl<'a> Presentation<'a> {
         }
     }
 
-    /// So many of what rows are: `1 module`.
+    /// The number of rows with their noun: `1 module`.
     fn counted(&self, number: usize, more: &str) -> String {
         let (one, several) = self.by.nouns();
         counted(number as u64, &format!("{more}{one}"), &format!("{more}{several}"))
     }
 
-    /// How many of rows that are in some order have at least the least share and are within the limit; and what is left out
-    /// then, if the light ones are not the last: nothing is said of an order here.
+    /// Splits rows, in any order, into those that are shown (at least the minimum share, within the limit) and the
+    /// others.
     fn keep<T>(&self, rows: Vec<T>, share: impl Fn(&T) -> f64) -> (Vec<T>, Vec<T>) {
         let (mut kept, mut rest): (Vec<T>, Vec<T>) = rows.into_iter().partition(|row| share(row) >= self.min);
         let within = self.rows(kept.len());
@@ -106,29 +106,28 @@ impl<'a> Presentation<'a> {
         beyond.append(&mut rest);
         (kept, beyond)
     }
-    /// Whether a function is asked for.
     fn wants(&self, function: CostCentreId) -> bool {
         self.functions.as_ref().is_none_or(|named| named.contains(function))
     }
 
-    /// How many rows to show out of `rows`.
+    /// Number of rows to show out of `rows`.
     fn rows(&self, rows: usize) -> usize {
         self.limit.map_or(rows, |limit| limit.min(rows))
     }
 
-    /// How to see the rest, for the row that stands for it. (The report after a collection ends with a better hint.)
+    /// How to see the rest. (The report after a collection ends with a better hint.)
     fn hint(&self) -> &'static str {
         if self.short { "" } else { "; -n 0 shows all" }
     }
 
-    /// What to say where a view is empty.
+    /// The message for an empty view.
     fn nothing(&self) -> String {
         let accounting = self.profile.accounting();
         match &self.functions {
             Some(named) => format!("no function was sampled whose name matches {:?}\n", named.text()),
             None if accounting.received > 0 => "no samples: nothing is left of what is asked for\n".to_owned(),
             None if self.growing => "no samples yet\n".to_owned(),
-            // A collection that was interrupted before its first second: what the target did is not known.
+            // The collection was interrupted within its first second, so the target's activity is unknown.
             None if accounting.expected.is_none() => "no samples\n".to_owned(),
             None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
         }
@@ -182,7 +181,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let QueryResult { profile, mut selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
-    // Whoever chooses functions by name has chosen.
+    // Functions selected by name are shown even if they are start-up code.
     let chooses = args.function.is_some() || args.query.chooses_functions();
     if view.folds_startup() && !args.json && !chooses {
         selection = selection.hide(loaded.profile.startup_functions());
@@ -217,7 +216,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     } else {
         let head = head(view, &shown, &question);
         if view == View::Summary {
-            // The answer first.
+            // The summary comes first.
             let asked = head.iter().filter(|(label, _)| *label != "view").cloned();
             let notable = accounting::is_notable(&loaded.profile) || !loaded.messages().is_empty();
             let about = accounting::about(&loaded, asked, layout);
@@ -244,7 +243,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// What was asked, as lines of the head.
+/// The query, as lines of the head.
 fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'static str, String)> {
     let Total { weight, samples, whole_weight, whole_samples, .. } = question.selected;
     let mut what = vec![view.name().to_owned()];
@@ -287,7 +286,8 @@ fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'sta
     lines
 }
 
-/// The report after a collection: the summary, and the accounting in one line, or whole if `verbose` or something was lost.
+/// The report after a collection: the summary, and the accounting in one line, or in full if `verbose` or something was
+/// lost.
 pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: Layout) -> String {
     let limit = Some(choice::SUMMARY_ROWS);
     let shown = Presentation { limit, short: true, file_bytes, ..Presentation::new(profile, layout) };
@@ -300,7 +300,7 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: 
     format!("{attached}{}\n{accounting}", summary::text(&shown))
 }
 
-/// The first rows of the flat profile, for a profile that grows.
+/// The first rows of the flat profile, for a growing profile.
 pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
     let limit = (rows > 0).then_some(rows);
     flat::text(&Presentation { limit, short: true, growing: true, ..Presentation::new(profile, layout) })

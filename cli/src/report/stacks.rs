@@ -1,4 +1,4 @@
-//! Cost-centre stacks, one a line.
+//! Cost-centre stacks, one per line.
 
 use ccsd_profile::view::{StackRow, StacksView};
 
@@ -7,7 +7,6 @@ use crate::format::{counted, unit_name};
 use crate::style::Tone;
 use crate::table::cut;
 
-/// The view.
 pub fn view(shown: &Presentation<'_>) -> StacksView {
     let mut view = StacksView::new(shown.profile, &shown.selection);
     if let Some(column) = shown.sort {
@@ -16,14 +15,13 @@ pub fn view(shown: &Presentation<'_>) -> StacksView {
     view
 }
 
-/// Takes out of the view what is not shown.
+/// Truncates the view, and returns the removed rows.
 pub fn cut_rows(shown: &Presentation<'_>, view: &mut StacksView) -> Vec<StackRow> {
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.rows), |row| row.share.fraction);
     view.rows = kept;
     left_out
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let mut view = view(shown);
     let rest = cut_rows(shown, &mut view);

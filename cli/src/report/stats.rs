@@ -1,4 +1,4 @@
-//! Size and cost of the profile itself: the columns of Spivey's Table I.
+//! Size and cost of the profile: the columns of Spivey's Table I.
 
 use ccsd_profile::OwnCpu;
 use ccsd_profile::view::StatsView;
@@ -8,12 +8,10 @@ use crate::format::{bytes, count, nanoseconds, ratio};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// The view.
 pub fn view(shown: &Presentation<'_>) -> StatsView {
     StatsView::new(shown.profile, shown.file_bytes)
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let mut table = Table::new(vec![Column::text(""), Column::number(""), Column::text("")]);

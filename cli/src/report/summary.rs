@@ -1,4 +1,4 @@
-//! The summary: an answer in words, the most expensive chain of calls, and the functions.
+//! The summary: an answer in words, the most expensive call chain, and the functions.
 
 use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
 use ccsd_profile::{CostCentreId, Labels, Unit, sanitise};
@@ -9,28 +9,26 @@ use crate::format::{Scale, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Cell, Column, Table, cut_name, wrap};
 
-/// Columns of the names of files and images on a terminal.
+/// Maximum columns of file and image names on a terminal.
 const WHERE_WIDTH: usize = 20;
-/// Columns of a name in the headline.
+/// Maximum columns of a name in the headline.
 const NAME_WIDTH: usize = 48;
-/// Functions that the headline names one after the other.
+/// Maximum functions named in the headline.
 const NAMED: usize = 4;
-/// Steps of the chain.
+/// Maximum steps of the chain.
 const STEPS: usize = 5;
-/// The share of a library's function that makes `main`'s call of it worth the headline.
+/// Minimum share of a library function for `main`'s call of it to be in the headline.
 const MOST: f64 = 0.5;
-/// The share that a function has itself, and how many times the chain's it must be, to come before the chain.
+/// Minimum self share of a function, and minimum ratio to the chain's share, to precede the chain.
 const HUB: f64 = 0.3;
 const HUB_TIMES: f64 = 1.5;
-/// A call or a function with a smaller share is not worth the headline.
+/// Minimum share for a call or a function to be in the headline.
 const NOTABLE: f64 = 0.1;
 
-/// The view of what is asked for.
 pub fn view(shown: &Presentation<'_>) -> SummaryView {
     SummaryView::new(shown.profile, &shown.selection)
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     if view.own.is_empty() && (view.others.is_empty() || view.total.samples == 0) {
@@ -44,7 +42,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
             text.push('\n');
         }
     };
-    // What an interpreter does itself is no answer.
+    // The interpreter's own functions are no answer.
     let interpreter = hints::interpreter(&view);
     match &interpreter {
         Some(hint) => say(Tone::Warning, hint),
@@ -72,7 +70,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
 /// The answer in a sentence.
 fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
-    // Of `main` alone everybody knows; but perhaps not which library it calls.
+    // `main` itself tells nothing, but the library that it calls may.
     let calls = view.chain.get(view.headline).map_or(0.0, |next| next.share.fraction);
     let named = match named {
         [first, rest @ ..] if !rest.is_empty() && first.name == "main" => rest,
@@ -85,7 +83,7 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
         }
         all => all,
     };
-    // Addresses say less than the names above them.
+    // Addresses tell less than the names above them.
     let is_named =
         |step: &ChainStep| shown.profile.cost_centre(step.function).is_some_and(|it| it.linkage_name.is_some());
     let names = named.iter().rposition(is_named).map_or(named.len(), |at| at + 1);
@@ -115,7 +113,7 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
         _ if is_nameless_below => "; below it functions have no names".to_owned(),
         next if own >= next.map_or(NOTABLE, |next| next.share.fraction) => format!(", {} in itself", whole(own)),
         Some(next) => {
-            // Functions in between are hidden, or may be others.
+            // Functions in between are hidden, or may differ.
             let calls = if next.folded > 0 || next.uncertain { "leads to" } else { "calls" };
             format!(", which {calls} {}: {}", cut_name(&sanitise(&next.name), NAME_WIDTH), whole(next.share.fraction))
         }
@@ -124,9 +122,9 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     format!("{} of {of} is in {}{detail}", whole(last.share.fraction), path(named))
 }
 
-/// The function that has much more of the weight itself than the chain has in all, because several chains lead to it.
+/// The function whose self weight far exceeds the chain's weight, because several chains lead to it.
 fn hub<'v>(shown: &Presentation<'_>, view: &'v SummaryView, last: &ChainStep) -> Option<&'v FlatRow> {
-    // `[truncated]` and the like are no functions.
+    // Entries such as `[truncated]` are no functions.
     let functions =
         view.own.iter().chain(&view.others).filter(|row| !shown.labels.label(row.function).starts_with('['));
     let largest = functions.max_by_key(|row| row.self_weight)?;
@@ -134,7 +132,7 @@ fn hub<'v>(shown: &Presentation<'_>, view: &'v SummaryView, last: &ChainStep) ->
     (share >= HUB && share >= HUB_TIMES * last.share.fraction).then_some(largest)
 }
 
-/// The names of functions that call each other, the inner ones of many.
+/// Names of the calling functions; only the inner ones if there are many.
 fn path(steps: &[ChainStep]) -> String {
     let left_out = steps.len().saturating_sub(NAMED);
     let mut path = String::new();
@@ -150,10 +148,10 @@ fn path(steps: &[ChainStep]) -> String {
     path
 }
 
-/// The same where no chain of calls has much of the time.
+/// The headline if no call chain has much of the time.
 fn largest(view: &SummaryView, labels: &Labels<'_>) -> String {
     let by_self = |row: &&FlatRow| row.self_weight;
-    // The last of equal ones is taken: the program's own.
+    // Of equal rows the last is taken: the program's own.
     let Some(row) = view.others.iter().chain(&view.own).max_by_key(by_self) else { return String::new() };
     let (own, all) = (row.self_share.fraction, row.inherited_share.fraction);
     let name = cut_name(&sanitise(&labels.label(row.function)), NAME_WIDTH);
@@ -171,17 +169,17 @@ fn location(path: &str, line: u32) -> Option<String> {
     Some(if line > 0 { format!("{name}:{line}") } else { name.into_owned() })
 }
 
-/// A share without decimals, for a sentence.
+/// A share without decimals.
 fn whole(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
-/// Steps of a long chain that are not shown. A line that says that one is left out would take its place.
+/// Number of omitted steps of a long chain; never 1, because a line about it would take the step's place.
 fn steps_left_out(view: &SummaryView) -> usize {
     Some(view.chain.len().saturating_sub(STEPS)).filter(|&steps| steps > 1).unwrap_or(0)
 }
 
-/// A remark below a table.
+/// Appends a remark below a table.
 fn say_after(text: &mut String, layout: Layout, remark: &str) {
     for line in wrap(remark, layout.width.unwrap_or(usize::MAX)) {
         text.push_str(&layout.paint(Tone::Faint, &line));
@@ -189,7 +187,7 @@ fn say_after(text: &mut String, layout: Layout, remark: &str) {
     }
 }
 
-/// The most expensive chain. Of a long one the inner end is shown.
+/// The most expensive chain; only the inner end if it is long.
 fn chain(view: &SummaryView) -> Table {
     let mut table = Table::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
     let left_out = steps_left_out(view);
@@ -224,7 +222,7 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
     let mut table = Table::new(columns);
     let (mut left_out, mut own_rows) = ((0, 0u64), 0);
     for (part, own) in [(&view.own, true), (&view.others, false)] {
-        // Others have half as many, and what the program's own leave.
+        // Others have half as many rows, plus those that the program's own leave unused.
         let most =
             if own { shown.limit } else { shown.limit.map(|most| most.saturating_add(most.div_ceil(2)) - own_rows) };
         let (kept, rest) = part.split_at(most.map_or(part.len(), |most| most.min(part.len())));

@@ -1,5 +1,5 @@
-//! The text of every view, on the worked example of Morgan and Jarvis: {<b,a> 10, <a> 20, <c,a> 10, <c,b,a> 50}, each
-//! unit being a sample of one millisecond.
+//! The text of every view, on the worked example of Morgan and Jarvis: {<b,a> 10, <a> 20, <c,a> 10, <c,b,a> 50}, where
+//! each unit is a sample of one millisecond.
 
 use super::*;
 use clap::ValueEnum;
@@ -141,7 +141,7 @@ fn an_exact_name_wins_over_a_part_of_one() {
     assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name matches \"*nosuch*\"\n");
 }
 
-/// `main` calls `run`, which calls a library, and a thread; above them is what starts a program.
+/// `main` calls `run`, which calls a library, and a thread, below start-up code.
 fn program() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
     let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
@@ -213,7 +213,7 @@ fn why_a_view_is_empty() {
         change(profile.accounting_mut());
         shown(&profile).nothing()
     };
-    // Interrupted before it was known how many there should have been.
+    // Interrupted before the expected number was known.
     assert_eq!(said(&|_| ()), "no samples\n");
     assert!(said(&|accounting| accounting.expected = Some(1)).contains("too little CPU time"));
     let all_left_out = said(&|accounting| (accounting.expected, accounting.received) = (Some(9), 9));
@@ -278,7 +278,7 @@ fn json_of_every_view_stands_under_its_name() {
                 assert_eq!((&data["nodes"][0]["weight"], &data["other"]["nodes"]), (&60_000_000.into(), &2.into()))
             }
             View::Butterfly => assert_eq!(data["functions"][0]["callers"]["roots"][0], 0),
-            // There is no file here to have intervals.
+            // Without a file there are no intervals.
             View::Timeline => assert_eq!(data["columns"], serde_json::json!([])),
             View::Hot => assert_eq!(data["paths"][0]["steps"][0]["name"], "a"),
         }

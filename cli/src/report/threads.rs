@@ -9,7 +9,6 @@ use crate::format::{Scale, count, counted, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// The view.
 pub fn view(shown: &Presentation<'_>) -> ThreadsView {
     let mut view = ThreadsView::new(shown.profile, &shown.selection);
     if let Some(column) = shown.sort {
@@ -18,7 +17,6 @@ pub fn view(shown: &Presentation<'_>) -> ThreadsView {
     view
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let scale = Scale::new(shown.metric.unit, view.total.weight);
@@ -41,11 +39,11 @@ pub fn text(shown: &Presentation<'_>) -> String {
         ]);
     };
     let mut left = shown.limit.unwrap_or(usize::MAX);
-    // Number, weight and samples of what is left out.
+    // Number, weight and samples of the omitted threads.
     let mut other = (0u64, 0u64, 0u64);
     for process in &view.processes {
         let mut name = sanitise(&process.name).into_owned();
-        // One process, several programs: say which.
+        // Name the program if a process ran several.
         if view.processes.iter().filter(|other| other.pid == process.pid).count() > 1 {
             name.push_str(&format!(" (program {})", process.exec_generation));
         }

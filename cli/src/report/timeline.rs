@@ -11,11 +11,11 @@ use crate::format::{Scale, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// Columns of a band where there is no terminal to fill.
+/// Columns of a band without a terminal.
 pub const WIDTH: usize = 60;
-/// On a terminal, columns for all that is not the band.
+/// Columns beside the band on a terminal.
 const BESIDE: usize = 45;
-/// Narrowest band.
+/// Minimum columns of a band.
 const LEAST_WIDTH: usize = 20;
 
 /// Columns of a band on a terminal of this width.
@@ -23,14 +23,12 @@ pub fn width(terminal: Option<usize>) -> usize {
     terminal.map_or(WIDTH, |columns| columns.saturating_sub(BESIDE).max(LEAST_WIDTH))
 }
 
-/// The view.
 pub fn view(shown: &Presentation<'_>) -> TimelineView {
     let inherited = shown.sort == Some(SortColumn::Inherited);
     let most = shown.limit.unwrap_or(usize::MAX);
     TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(row.function))
 }
 
-/// As text.
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let (Some(first), Some(last)) = (view.columns.first(), view.columns.last()) else { return shown.nothing() };
@@ -94,7 +92,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     format!("{head}\n{}", table.render(shown.layout))
 }
 
-/// Weight a nanosecond, in words.
+/// Weight per nanosecond, in words.
 fn rate(unit: Unit, rate: f64) -> String {
     match unit {
         Unit::Nanoseconds => format!("{rate:.2} CPUs"),
@@ -103,8 +101,8 @@ fn rate(unit: Unit, rate: f64) -> String {
     }
 }
 
-/// Weight a nanosecond in each of `width` equal parts of the time of all columns. What was spent within a column is taken to
-/// have been spent evenly: nothing finer is known.
+/// Weight per nanosecond in each of `width` equal parts of the total time. Weight within a column is spread evenly,
+/// because nothing finer is known.
 fn spread(columns: &[TimeColumn], weights: &[u64], width: usize) -> Vec<f64> {
     let start = columns.first().map_or(0, |column| column.from_ns) as f64;
     let end = columns.last().map_or(0, |column| column.to_ns) as f64;
@@ -125,7 +123,7 @@ fn spread(columns: &[TimeColumn], weights: &[u64], width: usize) -> Vec<f64> {
     heights
 }
 
-/// Characters of growing height.
+/// Block characters of growing height.
 #[derive(Clone, Copy)]
 struct Blocks(&'static [char]);
 
@@ -134,7 +132,7 @@ impl Blocks {
         Blocks(&[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']);
     const ASCII: Blocks = Blocks(&[' ', '.', ':', '-', '=', '+', '*', '#', '@']);
 
-    /// ASCII where the locale knows no other characters.
+    /// ASCII if the locale has no Unicode.
     fn from_locale() -> Blocks {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
@@ -142,7 +140,7 @@ impl Blocks {
         if locale.contains("utf-8") || locale.contains("utf8") { Self::UNICODE } else { Self::ASCII }
     }
 
-    /// What is more than nothing is seen.
+    /// Draws any weight above zero visibly.
     fn draw(self, heights: &[f64], most: f64) -> String {
         let steps = self.0.len() - 1;
         let level = |height: f64| match height {

@@ -1,4 +1,4 @@
-//! Trees of calls: from the root down, from the functions that ran up to their callers, and both of one function.
+//! Call trees: top-down, bottom-up, and both for one function.
 
 use ccsd_profile::view::{FlatRow, FlatView, OtherChains, Share, Total, TreeView};
 use ccsd_profile::{CostCentreId, sanitise};
@@ -9,17 +9,15 @@ use crate::format::{Scale, counted, indent, percent};
 use crate::style::Tone;
 use crate::table::{Cell, Column, Table};
 
-/// Functions that a butterfly shows on a terminal.
+/// Maximum functions of a butterfly view on a terminal.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
-/// Functions that it shows at all: each takes a walk over the whole profile.
+/// Maximum functions at all: each needs a pass over the whole profile.
 const MOST_FUNCTIONS: usize = 50;
 
-/// From the root down.
 pub fn top_down(shown: &Presentation<'_>) -> TreeView {
     finish(shown, TreeView::top_down(shown.profile, &shown.selection, shown.min))
 }
 
-/// From the functions that ran up.
 pub fn bottom_up(shown: &Presentation<'_>) -> TreeView {
     finish(shown, TreeView::bottom_up(shown.profile, &shown.selection, shown.min))
 }
@@ -34,7 +32,7 @@ fn finish(shown: &Presentation<'_>, mut view: TreeView) -> TreeView {
     view
 }
 
-/// One function between those above and those below it.
+/// One function between its callers and callees.
 #[derive(Serialize)]
 pub struct Butterfly {
     /// The function, with its self and inherited weight.
@@ -44,7 +42,7 @@ pub struct Butterfly {
     callees: TreeView,
 }
 
-/// The functions that are asked for, the one with most inherited weight first.
+/// The requested functions, ordered by inherited weight.
 #[derive(Serialize)]
 pub struct Butterflies {
     total: Total,
@@ -52,7 +50,6 @@ pub struct Butterflies {
     left_out: usize,
 }
 
-/// The functions that are asked for.
 pub fn butterflies(shown: &Presentation<'_>) -> Butterflies {
     let mut flat = FlatView::new(shown.profile, &shown.selection);
     flat.sort(ccsd_profile::view::Column::Inherited);
@@ -69,19 +66,16 @@ pub fn butterflies(shown: &Presentation<'_>) -> Butterflies {
     Butterflies { total: flat.total, functions: rows.into_iter().map(butterfly).collect(), left_out }
 }
 
-/// A tree from the root down as text.
 pub fn top_down_text(shown: &Presentation<'_>) -> String {
     let view = top_down(shown);
     if view.total.samples == 0 { shown.nothing() } else { both_weights(shown, &view) }
 }
 
-/// A tree from the leaves up as text.
 pub fn bottom_up_text(shown: &Presentation<'_>) -> String {
     let view = bottom_up(shown);
     if view.total.samples == 0 { shown.nothing() } else { one_weight(shown, &view, "self") }
 }
 
-/// Butterflies as text.
 pub fn butterflies_text(shown: &Presentation<'_>) -> String {
     let Butterflies { total, functions, left_out } = butterflies(shown);
     if functions.is_empty() {
@@ -159,11 +153,10 @@ fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
     table.render(shown.layout)
 }
 
-/// One line of a tree.
 struct TreeLine {
     depth: usize,
     weight: u64,
-    /// `None` of what is summed up.
+    /// `None` for merged rows.
     own: Option<u64>,
     what: Result<String, usize>,
 }
@@ -182,7 +175,7 @@ impl TreeLine {
     }
 }
 
-/// The lines of a tree from above. (No recursion: a chain may have thousands of entries.)
+/// The lines of a tree from the root down. Iterative: a chain may have thousands of entries.
 fn lines(view: &TreeView) -> Vec<TreeLine> {
     enum TreeVisit {
         Node(usize, usize),

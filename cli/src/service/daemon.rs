@@ -1,4 +1,4 @@
-//! `ccsd daemon run`: the process around the service.
+//! `ccsd daemon run`: the process of the service.
 
 use std::io::{Write, stderr, stdout};
 use std::os::fd::AsFd;
@@ -26,14 +26,14 @@ use crate::format::counted;
 use crate::service::worker;
 use crate::warn;
 
-/// How much is said: `warn`, `info` or `debug`, which tells of each process that a watch follows.
+/// Log level: `warn`, `info` or `debug`, which logs each process that a watch follows.
 const LOG_VARIABLE: &str = "CCSD_LOG";
 
-/// Serves until it is told to end.
+/// Serves until told to end.
 pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let path = config_path(&args);
     let config = match &path {
-        // Begun with a mistake in it, it would watch nothing, and nobody would know why.
+        // A service with a wrong configuration would silently watch nothing.
         Some(path) => read_config(path).map_err(|error| Failure::bad_request(anyhow!("{error}")))?,
         None => Config::default(),
     };
@@ -64,16 +64,16 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     }
     begin_to_log()?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    // All its threads, which this one starts: where many programs want the CPU, what is asked of it must not wait for its
-    // turn among them. What it does at all is bounded by its budget and its limits.
+    // Applies to all threads, which this one starts: on a busy machine, the daemon's work must not wait. Budgets and
+    // limits bound that work.
     become_favoured();
-    // The socket before any thread: making it changes the umask.
+    // The socket before any thread: creating it changes the umask.
     let inherited =
         Socket::inherited().context("cannot use the socket that was passed").map_err(Failure::bad_request)?;
     let socket = match inherited {
         Some(socket) => socket,
         None => {
-            // What is said on the command line counts more than the environment; the machine's configuration does not.
+            // The command line overrides the environment; the system configuration does not.
             let configured = config.socket.as_ref().map(|socket| socket.0.as_path());
             let of_the_machine = path.as_ref().filter(|_| args.config.is_none()).map(|_| Path::new(SYSTEM_SOCKET));
             let configured = configured.or(of_the_machine);
@@ -82,10 +82,10 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
             Socket::make(&path, args.socket_mode).map_err(refused)?
         }
     };
-    // From here on nothing of other people's programs is parsed in this process.
+    // From here on this process parses no files of other users.
     worker::start().context("cannot start the process that reads images").map_err(Failure::at_run_time)?;
     let (stop, stopped) = bounded(1);
-    // Few, and obeyed within moments.
+    // Unbounded, but orders are few and handled within moments.
     let (orders, ordered) = unbounded();
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
     let mut signals = signals.map_err(Failure::at_run_time)?;
@@ -93,12 +93,12 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
         let mut asked_to_end = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
-                // Whoever asks for that may have mended what was wrong.
+                // A reload suggests that what made the worker fail may be repaired.
                 ccsd_worker::forgive();
                 let _ = orders.send(Order::Reload);
                 continue;
             }
-            // Who asks a second time does not want to wait.
+            // A second signal ends the daemon at once.
             if asked_to_end {
                 Exit::Status(Exit::shell_status(signal)).leave();
             }
@@ -128,8 +128,8 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Where the configuration is. That of the machine is for the machine's daemon: one that root runs, or systemd, at the
-/// usual place.
+/// Path of the configuration. The system configuration applies only to the system's daemon: one run by root, or by
+/// systemd at the usual path.
 fn config_path(args: &RunArgs) -> Option<PathBuf> {
     if args.config.is_some() {
         return args.config.clone();
@@ -143,7 +143,7 @@ fn has_socket_variable() -> bool {
     std::env::var_os(SOCKET_VARIABLE).is_some_and(|path| !path.is_empty())
 }
 
-/// Messages go to the journal, with their fields, if that is where standard error goes; else to standard error.
+/// Logs to the journal with fields if standard error is the journal, otherwise to standard error.
 fn begin_to_log() -> Result<(), Failure> {
     let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
     let plain = journal
@@ -154,14 +154,14 @@ fn begin_to_log() -> Result<(), Failure> {
     tracing::subscriber::set_global_default(log).context("cannot begin to log").map_err(Failure::at_run_time)
 }
 
-/// Whether standard error is the journal's, by its device and inode; see systemd.exec(5).
+/// Whether standard error is the journal, by device and inode; see systemd.exec(5).
 fn is_journal() -> bool {
     let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
     let Ok(meta) = fstat(stderr().as_fd()) else { return false };
     stream == format!("{}:{}", meta.st_dev, meta.st_ino)
 }
 
-/// Its text names its cause already; as a chain it would be said twice.
+/// The text already names its cause; a chain would repeat it.
 fn refused(error: SocketError) -> Failure {
     let status = if matches!(error, SocketError::Io { .. }) { 1 } else { 2 };
     Failure { status, error: anyhow!("{error}") }

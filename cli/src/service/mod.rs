@@ -1,4 +1,4 @@
-//! The commands that have to do with a daemon: the daemon itself, and what is asked of one.
+//! `ccsd daemon`: the daemon itself, and the commands that use it.
 
 pub mod daemon;
 pub mod worker;
@@ -24,13 +24,12 @@ use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Cell, Column, Table};
 use ccsd_profile::json;
 
-/// Version of the JSON.
 const SCHEMA: u32 = 1;
 
-/// Connects to the first daemon that there is and that this user may use.
+/// Connects to the first daemon that this user may use.
 ///
 /// # Errors
-/// Why there is none; of several reasons that of a daemon that exists.
+/// Why there is none; the reason of an existing daemon comes first.
 pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
     let mut why: Option<ClientError> = None;
     for path in places(args.socket.as_deref()) {
@@ -44,7 +43,7 @@ pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
     Err(why.unwrap_or_else(|| ClientError::None("$CCSD_SOCKET, which is empty".into())))
 }
 
-/// Who collects, or takes dumps.
+/// Who collects or dumps.
 pub fn by(args: &ByArgs) -> By {
     let socket = args.socket.socket.as_deref();
     let daemons = if args.no_daemon { Vec::new() } else { places(socket) };
@@ -57,7 +56,7 @@ struct StatusDocument<'a> {
     ccsd_version: &'static str,
     daemon: String,
     sessions: &'a [SessionSummary],
-    /// What the service watches; for root and members of the group.
+    /// State of the watches, for root and members of the group.
     watches: &'a [WatchStatus],
 }
 
@@ -65,7 +64,7 @@ struct StatusDocument<'a> {
 pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let sessions = client.list()?;
-    // Who may not know of them gets none.
+    // Users without permission see no watches.
     let (watches, _) = client.watches().unwrap_or_default();
     let text = if args.json {
         let daemon = client.path().display().to_string();
@@ -139,7 +138,7 @@ fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -
     table.render(layout)
 }
 
-/// `ccsd daemon stop`: all that are named, or none.
+/// `ccsd daemon stop`: stops all named sessions, or none.
 pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let known = client.list()?;
@@ -162,7 +161,7 @@ fn session_to_save(args: &SaveArgs) -> Result<(Client, u32), Failure> {
     Lookup { daemon: Some(&args.socket), files: false, processes: false }.locate_session(&args.session)
 }
 
-/// `ccsd daemon save -o -`: what is there is written once it is all here, because a session may begin anew.
+/// `ccsd daemon save -o -`: written only when complete, because a stream may restart.
 fn save_to_standard_output(args: &SaveArgs) -> Result<Exit, Failure> {
     if stdout().is_terminal() {
         return Err(Failure::bad_request(anyhow!("a profile is not for a terminal: name a file, or redirect it")));

@@ -8,10 +8,10 @@ use ccsd_worker::{Patience, Program, Worker, read_in};
 use crate::exit::Exit;
 use crate::message::warn;
 
-/// The argument that makes a process this one.
+/// The argument that starts a worker process.
 pub const ARGUMENT: &str = "--worker-of-daemon";
 
-/// This executable, also when its file has been replaced.
+/// This executable, even if its file has been replaced.
 #[derive(Debug)]
 struct Itself;
 
@@ -23,13 +23,13 @@ impl Program for Itself {
     }
 }
 
-/// Has images read by a worker from now on.
+/// Starts a worker that reads all images from now on.
 pub fn start() -> std::io::Result<()> {
     read_in(Worker::start(Itself, Patience::default())?);
     Ok(())
 }
 
-/// The worker itself. Returns only if it does not begin.
+/// Runs the worker. Returns only on failure.
 pub fn serve() -> Exit {
     let Err(error) = ccsd_worker::serve();
     warn(format_args!("{error}"));
