@@ -18,6 +18,7 @@ pub mod aggregator;
 mod arch;
 mod backoff;
 pub mod batch;
+mod batch_builder;
 pub mod budget;
 pub mod child;
 mod clock;
@@ -42,6 +43,7 @@ mod session_event;
 pub mod system;
 pub mod tracker;
 pub mod unwind;
+mod unwinding;
 pub mod usage;
 pub mod watchdog;
 

@@ -7,7 +7,6 @@
 
 mod active_events;
 mod attach;
-mod batch_builder;
 mod channels;
 mod clocks;
 mod duplicate_events;
@@ -17,7 +16,6 @@ mod sleep;
 mod source;
 mod target_time;
 mod throttling;
-mod unwinding;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -224,9 +222,7 @@ impl Sampler {
                 // Intervals that were slept through are not made up for.
                 next_interval = now.saturating_add(interval);
                 self.read_counters_and_clocks();
-                let Pipeline { tracker, unwinding, batch, .. } = &mut self.source.pipeline;
-                unwinding.set_remembered(tracker.remembered_frames());
-                batch.mark(Mark::Interval);
+                self.source.pipeline.batch.mark(Mark::Interval);
             }
             self.hand_on(false);
         }

@@ -1,24 +1,23 @@
 //! Profiles from what `perf record` has written.
 //!
-//! The file's records go the way that those of a ring go: mappings and forks into a process table, samples through the
-//! unwinder (where registers and stack bytes were recorded, `--call-graph dwarf`) or as the kernel found them (`-g`,
-//! `--call-graph fp`), then through the resolver into a profile. Nothing of the running system is taken for what it was
-//! then: an ELF file is used only if it is the one that was mapped (by device and inode, or by build id where perf has noted
-//! one), the kernel's symbols only if it is where it was.
+//! A recording is a source of records like the rings: mappings, forks and names go to the [`Tracker`], samples with registers
+//! and stack bytes (`--call-graph dwarf`) through the unwinder, and all into batches for the [`Aggregator`]. Stacks that
+//! perf has followed itself (`-g`, `--call-graph fp`) are taken as they are. Nothing of the running system is taken for what
+//! it was then but files that are still the ones that were mapped ([`RecordedFiles`]).
 //!
 //! The file is untrusted: [`header`] and [`records`] allocate nothing on its word, and where the parser of single records
 //! panics, that record makes no sense. (Who calls this decides whether the panic is printed.)
 
+mod chain;
 mod choice;
 mod compressed;
 mod error;
 mod header;
-mod images;
 mod lost;
 mod pipe;
 mod reads;
 mod records;
-mod table;
+mod tracking;
 
 use std::fs::File;
 use std::io::Read;
@@ -29,41 +28,28 @@ use ccsd_profile::{Limits, Profile, Session, TruncationReason, Unit, Update};
 use linux_perf_event_reader::{AttrFlags, EventRecord, SampleRecord, SamplingPolicy};
 
 use crate::aggregator::Aggregator;
-use crate::batch::{Batch, Item, MAX_METRICS};
+use crate::batch::{Batch, Counts, MAX_METRICS};
+use crate::batch_builder::BatchBuilder;
 use crate::budget::Budget;
-use crate::layers::Common;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
-use crate::perf::record::{OTHERS, Sample, UserRegs};
+use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
-use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use crate::process::recorded_files::RecordedFiles;
+use crate::tracker::Tracker;
+use crate::unwind::{Frame, Root};
+use crate::unwinding::Unwinding;
+use chain::Chain;
 use choice::Choice;
 pub use error::ImportError;
 use header::{Attribute, Header};
 use lost::Lost;
 use reads::Counters;
 use records::{Record, Records, RecordsError};
-use table::Table;
 
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// A batch of stacks, bytes.
-const BATCH_BYTES: usize = 64 << 10;
-/// Frames in reserve for deep stacks of all threads.
-const MAX_REMEMBERED: usize = 1 << 20;
-
-/// Numbers of registers in `perf_event_attr.sample_regs_user` (`asm/perf_regs.h`), in the order of [`OTHERS`].
-const OTHER_REGISTERS: [u64; OTHERS.len()] = [0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
-const BP: u64 = 6;
-const SP: u64 = 7;
-const IP: u64 = 8;
-
-/// Entries of a call chain from here on are no addresses but say whose the following are (`PERF_CONTEXT_MAX`).
-const CONTEXT_MARKERS: u64 = -4095i64 as u64;
-/// What follows is the kernel's, the user's (`PERF_CONTEXT_KERNEL`, `PERF_CONTEXT_USER`).
-const KERNEL_CONTEXT: u64 = -128i64 as u64;
-const USER_CONTEXT: u64 = -512i64 as u64;
 
 /// Where a recording is.
 pub enum Recording<'a> {
@@ -126,31 +112,26 @@ fn read(
         };
         // Sizes that overflow are not all looked for there.
         let Ok(parsed) = catch_unwind(AssertUnwindSafe(|| record.raw.parse())) else {
-            import.malformed += 1;
+            import.counts.malformed += 1;
             continue;
         };
         match parsed {
             Ok(EventRecord::Sample(sample)) => {
-                if let Some(weights) = import.weights(&choice, &record, &sample) {
+                if let Some(weights) = import.weighing.weigh(&choice, &record, &sample) {
                     import.sample(&sample, &weights);
                 }
             }
-            Ok(EventRecord::Mmap(mmap)) => import.table.mmap(&mmap),
-            Ok(EventRecord::Mmap2(mmap)) => import.table.mmap2(&mmap),
-            Ok(EventRecord::Comm(comm)) => import.table.comm(&comm),
-            Ok(EventRecord::Fork(fork)) => import.table.fork(&fork),
-            Ok(EventRecord::Exit(exit)) => import.table.exit(&exit),
             Ok(EventRecord::Lost(lost)) => import.lost.of_ring(lost.count),
-            Ok(EventRecord::Throttle(_)) => import.throttled += 1,
+            Ok(EventRecord::Throttle(_)) => import.counts.throttled += 1,
             Ok(EventRecord::Raw(raw)) => {
                 let makes_sense = import.lost.other(&raw, choice.metric(record.event).is_some());
-                import.malformed += u64::from(!makes_sense);
+                import.counts.malformed += u64::from(!makes_sense);
             }
-            Ok(_) => {}
-            Err(_) => import.malformed += 1,
+            Ok(other) => import.track(&other),
+            Err(_) => import.counts.malformed += 1,
         }
     }
-    choice.notes(&header, import.others).for_each(|note| import.note(note));
+    choice.notes(&header, import.weighing.others).for_each(|note| import.note(note));
     import.end()
 }
 
@@ -186,86 +167,29 @@ fn session(header: &Header, choice: &Choice, first: &Attribute, modified_ns: u64
 /// What a sample stands for, by each metric.
 type Weights = [u64; ccsd_profile::MAX_METRICS];
 
-/// An import on its way.
-struct Import<'a> {
-    table: Table,
-    unwinder: StackUnwinder,
-    aggregator: Option<Aggregator>,
-    /// The profile before the first sample.
-    profile: Option<Profile>,
-    batch: Batch,
-    frames: Vec<Frame>,
-    announced_images: usize,
-    remembered: usize,
-    /// Metrics of the profile.
-    metrics: usize,
+/// Finds out what samples stand for.
+struct Weighing {
     /// Of each event: what one sample stands for where samples do not say, and whether each thread that inherits the event
     /// has a counter of its own.
     events: Vec<(u64, bool)>,
     counters: Counters,
     /// Samples of events that are no metrics.
     others: u64,
-    /// Bytes of stack that were asked for with each sample.
-    stack_bytes: usize,
-    first_time: Option<u64>,
-    last_time: u64,
-    /// When the last update was made.
-    updated: u64,
-    received: u64,
-    lost: Lost,
-    throttled: u64,
-    malformed: u64,
-    by_frame_pointers: u64,
-    notes: Vec<String>,
-    update: &'a mut dyn FnMut(&Session, &Update),
 }
 
-impl<'a> Import<'a> {
-    fn new(
-        header: &Header,
-        session: Session,
-        choice: &Choice,
-        first: &Attribute,
-        update: &'a mut dyn FnMut(&Session, &Update),
-    ) -> Import<'a> {
+impl Weighing {
+    fn of(header: &Header) -> Weighing {
         let event = |event: &Attribute| {
             let period = if let SamplingPolicy::Period(period) = event.attr.sampling_policy { period.get() } else { 1 };
             (period, event.attr.flags.contains(AttrFlags::INHERIT))
         };
-        Import {
-            table: Table::new(header.build_ids.clone()),
-            unwinder: StackUnwinder::default(),
-            aggregator: None,
-            profile: Some(Profile::new(session, Limits::default())),
-            batch: Batch::default(),
-            frames: Vec::new(),
-            announced_images: 0,
-            remembered: 0,
-            metrics: choice.metrics(header).len(),
-            events: header.attributes.iter().map(event).collect(),
-            counters: Counters::default(),
-            others: 0,
-            stack_bytes: first.attr.sample_stack_user as usize,
-            first_time: None,
-            last_time: 0,
-            updated: 0,
-            received: 0,
-            lost: Lost::default(),
-            throttled: 0,
-            malformed: 0,
-            by_frame_pointers: 0,
-            notes: Vec::new(),
-            update,
-        }
-    }
-
-    fn note(&mut self, note: String) {
-        self.notes.push(note);
+        let events = header.attributes.iter().map(event).collect();
+        Weighing { events, counters: Counters::default(), others: 0 }
     }
 
     /// What a sample stands for, by each metric. `None` if it is of another event, or its counters have gained nothing since
     /// the group's last sample: perf makes no sample of these, either.
-    fn weights(&mut self, choice: &Choice, record: &Record<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
+    fn weigh(&mut self, choice: &Choice, record: &Record<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
         let mut weights = [0; ccsd_profile::MAX_METRICS];
         let (period, inherited) = self.events.get(record.event).copied().unwrap_or((1, false));
         let counters =
@@ -288,43 +212,119 @@ impl<'a> Import<'a> {
         self.others += u64::from(!has_weight && choice.metric(record.event).is_none());
         has_weight.then_some(weights)
     }
+}
+
+/// What an import has counted.
+#[derive(Default)]
+struct ImportCounts {
+    received: u64,
+    throttled: u64,
+    malformed: u64,
+    by_frame_pointers: u64,
+}
+
+/// The times of samples, nanoseconds.
+#[derive(Default)]
+struct Times {
+    first: Option<u64>,
+    last: u64,
+    /// When the last update was made.
+    updated: u64,
+}
+
+/// An import on its way.
+struct Import<'a> {
+    tracker: Tracker,
+    unwinding: Unwinding,
+    batch: BatchBuilder,
+    /// A batch to be filled next.
+    spare: Batch,
+    aggregator: Option<Aggregator>,
+    /// The profile before the first sample.
+    profile: Option<Profile>,
+    weighing: Weighing,
+    /// Metrics of the profile.
+    metrics: usize,
+    /// Bytes of stack that were asked for with each sample.
+    stack_bytes: usize,
+    times: Times,
+    counts: ImportCounts,
+    lost: Lost,
+    notes: Vec<String>,
+    update: &'a mut dyn FnMut(&Session, &Update),
+}
+
+impl<'a> Import<'a> {
+    fn new(
+        header: &Header,
+        session: Session,
+        choice: &Choice,
+        first: &Attribute,
+        update: &'a mut dyn FnMut(&Session, &Update),
+    ) -> Import<'a> {
+        let budget = Budget::default();
+        Import {
+            tracker: Tracker::of_recording(RecordedFiles::new(header.build_ids.clone()), &budget),
+            unwinding: Unwinding::within(&budget),
+            batch: BatchBuilder::within(budget.batch),
+            spare: Batch::default(),
+            aggregator: None,
+            profile: Some(Profile::new(session, Limits::default())),
+            weighing: Weighing::of(header),
+            metrics: choice.metrics(header).len(),
+            stack_bytes: first.attr.sample_stack_user as usize,
+            times: Times::default(),
+            counts: ImportCounts::default(),
+            lost: Lost::default(),
+            notes: Vec::new(),
+            update,
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// A record about processes, threads, names or mappings, or one that is not used.
+    fn track(&mut self, record: &EventRecord<'_>) {
+        if let Some(address) = tracking::kernel_text(record) {
+            if let Some(files) = self.tracker.images.recorded() {
+                files.set_kernel_text(address);
+            }
+        } else if let Some(change) = tracking::change(record)
+            && let Some(renamed) = self.tracker.apply(change, self.times.last)
+        {
+            self.batch.rename(renamed);
+        }
+    }
 
     fn sample(&mut self, sample: &SampleRecord<'_>, weights: &Weights) {
         let (Some(pid), Some(tid)) = (sample.pid, sample.tid) else {
-            self.malformed += 1;
+            self.counts.malformed += 1;
             return;
         };
-        let time = sample.timestamp.unwrap_or(self.last_time).max(self.last_time);
-        if self.first_time.is_none() {
-            (self.first_time, self.updated) = (Some(time), time);
+        let time = sample.timestamp.unwrap_or(self.times.last).max(self.times.last);
+        if self.times.first.is_none() {
+            (self.times.first, self.times.updated) = (Some(time), time);
         }
-        self.last_time = time;
-        for ended in self.table.take_ended() {
-            self.remembered = self.remembered.saturating_sub(ended.remembered);
-            self.batch.items.extend(ended.key.map(Item::ThreadEnd));
-        }
-        let Some((thread, process, images)) = self.table.thread(pid, tid) else {
-            self.malformed += 1;
+        self.times.last = time;
+        let tid = tid.cast_unsigned();
+        let Some((thread, process, images)) = self.tracker.thread(pid.cast_unsigned(), tid) else {
+            self.counts.malformed += 1;
             return;
         };
-        self.received += 1;
+        self.counts.received += 1;
         let chain = Chain::of(sample);
         let stack = sample.user_stack.as_ref().map(|(bytes, _)| bytes.as_slice());
-        let registers = sample.user_regs.as_ref().and_then(|regs| {
-            let mut others = [0; OTHERS.len()];
-            for (value, number) in others.iter_mut().zip(OTHER_REGISTERS) {
-                *value = regs.get(number).unwrap_or(0);
-            }
-            Some(UserRegs { ip: regs.get(IP)?, sp: regs.get(SP)?, bp: regs.get(BP)?, others })
-        });
-        let (root, common, gap) = match (registers, &stack) {
+        let registers = sample.user_regs.as_ref().and_then(|regs| UserRegs::of_perf(|number| regs.get(number)));
+        let unwound = match (registers, &stack) {
             (Some(regs), Some(stack)) => {
                 let kernel: Vec<u8> = chain.kernel.iter().flat_map(|address| address.to_le_bytes()).collect();
                 let one = Sample {
                     id: 0,
                     // No process has this number: nothing is read of what runs now.
                     pid: 0,
-                    tid: tid as u32,
+                    tid,
                     time,
                     period: weights[0],
                     group_value: None,
@@ -335,55 +335,38 @@ impl<'a> Import<'a> {
                     stack: Bytes::new(stack),
                     stack_full: stack.len() >= self.stack_bytes,
                 };
-                let goroutines = process.goroutines.get_or_insert_default();
-                let target = Target { mappings: &mut process.mappings, goroutines, images };
-                let before = thread.remembered();
-                let shadow = thread.shadow.get_or_insert_default();
-                let room = self.remembered < MAX_REMEMBERED;
-                let found = self.unwinder.unwind(&one, target, shadow, room, &mut self.frames);
-                self.remembered = (self.remembered + thread.remembered()).saturating_sub(before);
-                (found.root, found.common, found.gap)
+                self.unwinding.unwind(&one, thread, process, images, false)
             }
             _ => {
-                self.by_frame_pointers += u64::from(!chain.is_alone);
-                // The next one has nothing in common with what the aggregator has seen last.
-                self.remembered = self.remembered.saturating_sub(thread.remembered());
-                thread.shadow = None;
-                self.frames.clear();
-                self.frames.extend(chain.kernel_frames());
-                self.frames.extend(chain.user_addresses().map(|address| match process.mappings.find(address) {
+                self.counts.by_frame_pointers += u64::from(!chain.is_alone);
+                let user = chain.user_addresses().map(|address| match process.mappings.find(address) {
                     Some(mapping) => Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) },
                     None => Frame { image: ImageIndex::UNKNOWN, address },
-                }));
+                });
                 let reason = match chain.is_alone {
                     true => TruncationReason::NoUserRegisters,
                     // Names tell whether it is complete: that is the aggregator's to find out.
                     false => TruncationReason::NoEntry,
                 };
-                (Root::Truncated(reason), Common::default(), None)
+                self.unwinding.adopt(thread, chain.kernel_frames().chain(user), Root::Truncated(reason))
             }
         };
-        let items = &mut self.batch.items;
-        while let Some(image) = images.get(ImageIndex(self.announced_images as u32)) {
-            items.push(Item::Image(image.clone()));
-            self.announced_images += 1;
-        }
-        items.extend(Table::announce(thread, process, pid, tid).into_iter().flatten());
-        self.batch.frames.extend_from_slice(&self.frames);
-        let frames = self.frames.len() as u32;
+        self.batch.announce_images(images);
+        self.batch.announce(process, thread, tid);
         let (&first, further) = weights.split_first_chunk::<MAX_METRICS>().unwrap_or((&[0; MAX_METRICS], &[]));
-        let further = further.get(..self.metrics.saturating_sub(MAX_METRICS)).unwrap_or_default();
-        self.batch.further_weights.extend_from_slice(further);
-        items.push(Item::Sample { thread: thread.key, time, frames, common, gap, root, weights: first });
-        let due = time.saturating_sub(self.updated) >= INTERVAL_NS;
-        if due || self.batch.bytes() >= BATCH_BYTES {
+        self.batch.stack(thread.key, time, unwound, self.unwinding.frames(), first);
+        self.batch.further_weights(further.get(..self.metrics.saturating_sub(MAX_METRICS)).unwrap_or_default());
+        let due = time.saturating_sub(self.times.updated) >= INTERVAL_NS;
+        if due || self.batch.is_large() {
             self.hand_on(due);
         }
     }
 
     /// Gives the stacks so far to the aggregator, and makes an update if one is due.
     fn hand_on(&mut self, due: bool) {
-        let kernel = self.table.has_the_running_kernel();
+        self.batch.end_threads(self.tracker.take_ended());
+        self.unwinding.forget(self.tracker.take_ended_frames());
+        let kernel = self.tracker.images.recorded().is_some_and(RecordedFiles::has_the_running_kernel);
         let (profile, metrics) = (&mut self.profile, self.metrics);
         let aggregator = self.aggregator.get_or_insert_with(|| {
             let spec = EventSpec {
@@ -398,36 +381,49 @@ impl<'a> Import<'a> {
             let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), Limits::default()));
             Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).with_metrics(metrics)
         });
-        aggregator.absorb(&mut self.batch);
-        self.batch.clear();
+        let mut batch = self.batch.take(Counts::default(), std::mem::take(&mut self.spare));
+        aggregator.absorb(&mut batch);
+        self.spare = batch;
         if due {
-            let duration = self.last_time.saturating_sub(self.first_time.unwrap_or(self.last_time));
+            let duration = self.times.last.saturating_sub(self.times.first.unwrap_or(self.times.last));
             let profile = aggregator.profile_mut();
             let accounting = profile.accounting_mut();
-            (accounting.received, accounting.lost) = (self.received, self.lost.samples());
-            (accounting.throttle_events, accounting.duration_ns) = (self.throttled, duration);
+            (accounting.received, accounting.lost) = (self.counts.received, self.lost.samples());
+            (accounting.throttle_events, accounting.duration_ns) = (self.counts.throttled, duration);
             let update = profile.take_update();
             (self.update)(profile.session(), &update);
-            self.updated = self.last_time;
+            self.times.updated = self.times.last;
         }
     }
 
     fn end(mut self) -> Result<Profile, ImportError> {
-        if self.received == 0 {
+        if self.counts.received == 0 {
             return Err(ImportError::Empty);
         }
-        if self.by_frame_pointers > 0 {
+        if self.counts.by_frame_pointers > 0 {
             let what = "stacks are as perf recorded them, by frame pointers: complete are those that begin with a process or \
                         thread, by names";
-            self.note(format!("{} {what}", self.by_frame_pointers));
+            self.note(format!("{} {what}", self.counts.by_frame_pointers));
         }
-        if self.counters.shed > 0 {
-            self.note(format!("{} counters of threads were too many: these weigh nothing", self.counters.shed));
+        if self.weighing.counters.shed > 0 {
+            self.note(format!(
+                "{} counters of threads were too many: these weigh nothing",
+                self.weighing.counters.shed
+            ));
         }
-        if self.malformed > 0 {
-            self.note(format!("{} records made no sense and were left out", self.malformed));
+        if self.counts.malformed > 0 {
+            self.note(format!("{} records made no sense and were left out", self.counts.malformed));
         }
-        let notes: Vec<String> = self.table.notes().chain(self.notes.drain(..)).collect();
+        let left_out = self.tracker.stats().not_followed;
+        let files = self.tracker.images.recorded();
+        let mut shed = left_out.threads.saturating_add(left_out.mappings);
+        let mut notes = Vec::new();
+        if let Some(files) = files {
+            shed = shed.saturating_add(files.left_out());
+            notes.extend(files.notes());
+        }
+        notes.extend((shed > 0).then(|| format!("{shed} times there was no room for a mapping, thread or process")));
+        notes.append(&mut self.notes);
         self.hand_on(false);
         if let Some(aggregator) = &mut self.aggregator {
             notes.iter().for_each(|note| aggregator.profile_mut().add_note(note));
@@ -435,51 +431,5 @@ impl<'a> Import<'a> {
         }
         self.hand_on(true);
         self.aggregator.map(Aggregator::into_profile).ok_or(ImportError::Empty)
-    }
-}
-
-/// A call chain in its two parts, innermost first.
-struct Chain {
-    kernel: Vec<u64>,
-    user: Vec<u64>,
-    /// There is no call chain, only the address where the program was.
-    is_alone: bool,
-}
-
-impl Chain {
-    fn of(sample: &SampleRecord<'_>) -> Chain {
-        let mut chain = Chain { kernel: Vec::new(), user: Vec::new(), is_alone: false };
-        let entries = sample.callchain.as_ref();
-        let mut context = USER_CONTEXT;
-        for entry in entries.into_iter().flat_map(|entries| (0..entries.len()).filter_map(|at| entries.get(at))) {
-            match entry {
-                marker if marker >= CONTEXT_MARKERS => context = marker,
-                address if context == KERNEL_CONTEXT => chain.kernel.push(address),
-                address if context == USER_CONTEXT => chain.user.push(address),
-                // Of a guest or a hypervisor.
-                _ => {}
-            }
-        }
-        if chain.kernel.is_empty() && chain.user.is_empty() {
-            // Recorded without call chains: the function alone.
-            chain.is_alone = true;
-            let in_kernel = |ip: &u64| *ip > i64::MAX as u64;
-            match sample.ip.filter(in_kernel) {
-                Some(ip) => chain.kernel.push(ip),
-                None => chain.user.extend(sample.ip),
-            }
-        }
-        chain
-    }
-
-    /// The first is where the kernel was interrupted, all others are return addresses.
-    fn kernel_frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        let address = |(at, &address): (usize, &u64)| if at == 0 { address } else { address.wrapping_sub(1) };
-        self.kernel.iter().enumerate().map(address).map(|address| Frame { image: ImageIndex::KERNEL, address })
-    }
-
-    fn user_addresses(&self) -> impl Iterator<Item = u64> + '_ {
-        let address = |(at, &address): (usize, &u64)| if at == 0 { address } else { address.wrapping_sub(1) };
-        self.user.iter().enumerate().map(address)
     }
 }

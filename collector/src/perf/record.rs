@@ -79,6 +79,8 @@ pub struct Mmap {
     pub device: (u32, u32),
     /// Inode number, 0 for anonymous memory.
     pub inode: u64,
+    /// Build id, where a recording has that in place of device and inode; else empty.
+    pub build_id: Vec<u8>,
     /// `PROT_*` bits.
     pub prot: u32,
     /// Path in the process's own root, `[vdso]`, `//anon`, ...
@@ -281,6 +283,7 @@ fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
             file_offset: body.u64_at(24)?,
             device: (body.u32_at(32)?, body.u32_at(36)?),
             inode: body.u64_at(40)?,
+            build_id: Vec::new(),
             prot: body.u32_at(56)?,
             path: body.slice(64, body.len()).terminated(),
         }),

@@ -16,6 +16,7 @@ use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use super::recent_files::RecentFiles;
+use super::recorded_files::{Found, RecordedFiles};
 use crate::budget::Budget;
 use crate::perf::ring_buffer::PAGE;
 use crate::procfs;
@@ -89,6 +90,8 @@ pub struct Images {
     door: Door,
     debug_roots: DebugRoots,
     recent: RecentFiles,
+    /// Of a recording, what it knows of the files that were mapped.
+    recorded: Option<RecordedFiles>,
     /// The code that processes generate.
     pub jit: JitCodes,
 }
@@ -118,6 +121,7 @@ impl Images {
             door: Door::default(),
             debug_roots: DebugRoots::default(),
             recent: RecentFiles::default(),
+            recorded: None,
             jit: JitCodes::default(),
         }
     }
@@ -129,6 +133,17 @@ impl Images {
     pub fn of(self, owner: Option<Owner>) -> Images {
         let door = Owner::door(owner);
         Images { debug_roots: DebugRoots::through(door.clone()), door, ..self }
+    }
+
+    /// The same for a recording.
+    #[must_use]
+    pub fn of_recording(self, files: RecordedFiles) -> Images {
+        Images { recorded: Some(files), ..self }
+    }
+
+    /// What a recording knows of its files.
+    pub fn recorded(&mut self) -> Option<&mut RecordedFiles> {
+        self.recorded.as_mut()
     }
 
     /// Through which all files are opened.
@@ -196,6 +211,10 @@ impl Images {
         start_time: u64,
         mapped: MappedFile<'_>,
     ) -> ImageIndex {
+        if let Some(files) = &mut self.recorded {
+            let found = files.find(mapped);
+            return self.of_recorded(mapped, found);
+        }
         let mut own = |images: &mut Images| {
             let room = images.bytes.saturating_add(IMAGE_BYTES) <= images.limit;
             let (list, bytes) = (&mut images.list, &mut images.bytes);
@@ -220,6 +239,22 @@ impl Images {
             true => own(self).unwrap_or(index),
             false => index,
         }
+    }
+
+    /// The image of what a process of a recording had mapped.
+    fn of_recorded(&mut self, mapped: MappedFile<'_>, found: Found) -> ImageIndex {
+        let index = match found {
+            Found::Known(index) => return index,
+            Found::Anonymous => return self.anonymous(),
+            Found::Vdso => return self.vdso(),
+            Found::Name(name) => return self.by_name(&name),
+            Found::Changed(name) => self.by_name(&name),
+            Found::File(name, file) => self.of_file(&name, file),
+        };
+        if let Some(files) = &mut self.recorded {
+            files.keep(mapped, index);
+        }
+        index
     }
 
     /// Whether the file of an image may stay open: a new file has the lowest number that is free.

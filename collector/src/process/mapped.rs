@@ -43,7 +43,7 @@ impl ProcessTable {
         }
         for map in maps {
             let MapEntry { start, end, device, inode, ref path, .. } = map;
-            let file = MappedFile { pid, start, end, device, inode, path };
+            let file = MappedFile { pid, start, end, device, inode, build_id: &[], path };
             let new = mapping_of(images, &mut code, start_time, file, map.file_offset);
             self.left_out.mappings += u64::from(!mappings.insert_within(new, room));
         }
@@ -64,12 +64,15 @@ impl ProcessTable {
         if u64::from(mmap.prot) & libc::PROT_EXEC as u64 == 0 {
             return;
         }
+        if !self.asks_proc && !self.processes.contains_key(&mmap.pid) {
+            self.enter_recorded(mmap.pid);
+        }
         let room = self.room_for_mappings();
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
         let had = process.mappings.len();
         let end = mmap.start.saturating_add(mmap.len);
-        let &Mmap { pid, start, device, inode, ref path, .. } = mmap;
-        let file = MappedFile { pid, start, end, device, inode, path };
+        let &Mmap { pid, start, device, inode, ref build_id, ref path, .. } = mmap;
+        let file = MappedFile { pid, start, end, device, inode, build_id, path };
         let inherited = process.jit.as_ref().map(|code| code.index);
         let mapping = mapping_of(images, &mut process.jit, process.start_time, file, mmap.file_offset);
         if let (Some(before), Some(now)) = (inherited, process.jit.as_ref().map(|code| code.index))
@@ -79,7 +82,9 @@ impl ProcessTable {
         }
         let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
         self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
-        if !entered && process.full.is_due(now_ns()) {
+        if !entered && !self.asks_proc {
+            // What it really has mapped is not known.
+        } else if !entered && process.full.is_due(now_ns()) {
             self.read_again(mmap.pid, images);
             let room = self.room_for_mappings();
             if let Some(process) = self.processes.get_mut(&mmap.pid) {

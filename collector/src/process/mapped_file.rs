@@ -30,6 +30,8 @@ pub struct MappedFile<'a> {
     pub device: (u32, u32),
     /// Inode number; 0 for what is no file.
     pub inode: u64,
+    /// Its build id, where a recording has that in place of the inode; else empty.
+    pub build_id: &'a [u8],
     /// Path or bracketed name, as the kernel prints it: any bytes but 0, perhaps with an ending or an escape of its own.
     pub path: &'a [u8],
 }
@@ -179,7 +181,7 @@ mod tests {
         // No process has this number, so that only the path is left.
         let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
         let path = path.as_os_str().as_bytes();
-        MappedFile { pid: u32::MAX - 10, start: 0x1000, end: 0x2000, device, inode: meta.ino(), path }
+        MappedFile { pid: u32::MAX - 10, start: 0x1000, end: 0x2000, device, inode: meta.ino(), build_id: &[], path }
     }
 
     fn directory(name: &str) -> PathBuf {

@@ -14,6 +14,7 @@ pub mod mapped_file;
 pub mod mappings;
 pub mod owner;
 mod recent_files;
+pub mod recorded_files;
 mod untracked_threads;
 
 use hashbrown::{HashMap, HashSet};
@@ -36,8 +37,13 @@ pub const NEVER: u64 = u64::MAX;
 /// one, not at the same moment. No number is given out again so soon.
 const START_SLACK: u64 = 10;
 
-/// Name of the thread that stands for those of its process that there was no room for.
+/// Name of the thread that stands for those of its process that there was no room for, and of [`OTHER_PROCESS`].
 const OTHERS: &str = "[other]";
+/// The number of the process that stands for those of a recording that there was no room for. No process has it.
+pub const OTHER_PROCESS: u32 = u32::MAX - 1;
+/// Mappings that all forks of a recording together copy: some seconds of work. A machine that starts a hundred thousand
+/// programs has less.
+const MAX_COPIED: usize = 1 << 28;
 
 /// Bytes that a live thread takes at most in both of ccsd's threads, with its name and its part of the indexes, without its
 /// stacks and the values of counters; and those that it takes for each ring that it has values of.
@@ -69,6 +75,10 @@ pub struct ProcessTable {
     /// Bytes that all may take but `untracked`, and that a thread takes. Processes are always entered.
     limit: usize,
     thread_bytes: usize,
+    /// Whether /proc is asked what no record has told. The processes of a recording are others than those of now.
+    asks_proc: bool,
+    /// Mappings that forks may still copy.
+    copies_left: usize,
     /// Mappings of all processes.
     mapped: usize,
     /// Processes that have mapped something for which there was no room when it was too early to look at them anew.
@@ -86,6 +96,8 @@ pub struct ProcessTable {
     execs: u32,
     /// Announced threads that are no more.
     ended: Vec<ThreadKey>,
+    /// Frames of last stacks that threads which are no more had kept.
+    ended_frames: usize,
     /// Processes that had ended at the last look, and had not been told to have.
     ended_untold: HashSet<ProcessKey>,
     /// [`Process::permitted_from`] of those that were not forked by a permitted one.
@@ -107,6 +119,8 @@ impl ProcessTable {
         ProcessTable {
             limit: limit - untracked,
             thread_bytes: THREAD_BYTES + rings * RING_BYTES,
+            asks_proc: true,
+            copies_left: usize::MAX,
             mapped: 0,
             missed: HashSet::new(),
             left_out: LeftOut::default(),
@@ -118,9 +132,15 @@ impl ProcessTable {
             next_thread: 0,
             execs: 0,
             ended: Vec::new(),
+            ended_frames: 0,
             ended_untold: HashSet::new(),
             newcomers_from: 0,
         }
+    }
+
+    /// The processes of a recording: all that is known of them is in records.
+    pub fn of_recording(limit: usize) -> ProcessTable {
+        ProcessTable { asks_proc: false, copies_left: MAX_COPIED, ..ProcessTable::within(limit, 0) }
     }
 
     /// The same in which no process is permitted before [`ProcessTable::permit`] says so, but by descent.
@@ -221,15 +241,49 @@ impl ProcessTable {
     pub fn thread(&mut self, pid: u32, tid: u32, images: &mut Images) -> Option<(&mut Thread, &mut Process)> {
         if self.threads.get(&tid).is_none_or(|thread| thread.pid != pid) {
             if !self.processes.contains_key(&pid) {
-                self.read_process(pid, images);
+                self.enter_untold(pid, images);
+            }
+            if !self.asks_proc && !self.processes.contains_key(&pid) {
+                return self.others(OTHER_PROCESS, tid);
             }
             if !self.has_room_for_thread() {
                 return self.others(pid, tid);
             }
             self.forget_untracked(pid, tid);
-            self.add_thread(pid, tid, procfs::comm(pid, tid).unwrap_or_default());
+            self.add_thread(pid, tid, self.name_of_untold(pid, tid));
         }
         Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
+    }
+
+    /// Enters a process that no record has told of.
+    #[cold]
+    fn enter_untold(&mut self, pid: u32, images: &mut Images) {
+        match self.asks_proc {
+            true => self.read_process(pid, images),
+            false => self.enter_recorded(pid),
+        }
+    }
+
+    /// Enters a process of a recording under its number alone, if there is room, and else what stands for such.
+    fn enter_recorded(&mut self, pid: u32) {
+        let pid = if self.has_room_for_process() { pid } else { OTHER_PROCESS };
+        if !self.processes.contains_key(&pid) {
+            let name = if pid == OTHER_PROCESS { OTHERS.to_owned() } else { String::new() };
+            self.add_process(pid, None, 0, 0, name, Mappings::default());
+        }
+    }
+
+    /// The name of a thread that no record has told of; in a recording it has that of its process.
+    fn name_of_untold(&self, pid: u32, tid: u32) -> String {
+        match self.asks_proc {
+            true => procfs::comm(pid, tid).unwrap_or_default(),
+            false => self.processes.get(&pid).map(|process| process.name.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Whether one more process may be entered. Those that run may: there are not many.
+    fn has_room_for_process(&self) -> bool {
+        self.asks_proc || self.limit.saturating_sub(self.entered_bytes()) >= PROCESS_BYTES
     }
 
     /// What stands for all threads of a process that there is no room for.
@@ -321,7 +375,10 @@ impl ProcessTable {
     pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
         if let Some(old) = self.threads.get(&tid) {
             match old.pid == pid {
-                true => self.ended.extend(old.announced.then_some(old.key)),
+                true => {
+                    self.ended_frames += old.shadow.remembered();
+                    self.ended.extend(old.announced.then_some(old.key));
+                }
                 false => self.exit(old.pid, tid),
             }
         }
@@ -360,15 +417,22 @@ impl ProcessTable {
             let code = parent.and_then(|parent| parent.jit.clone());
             let key = parent.map(|parent| parent.key);
             let inherited = parent.map(|parent| &parent.mappings);
+            let room = self.room_for_mappings().min(self.copies_left);
             let mappings = match inherited {
-                Some(mappings) if mappings.len() <= self.room_for_mappings() => mappings.clone(),
+                Some(mappings) if mappings.len() <= room => mappings.clone(),
                 Some(mappings) => {
                     self.left_out.mappings += mappings.len() as u64;
                     Mappings::default()
                 }
                 None => Mappings::default(),
             };
-            self.add_process(pid, key, boot_ticks(time), 0, name.clone(), mappings);
+            self.copies_left = self.copies_left.saturating_sub(mappings.len());
+            if !self.has_room_for_process() {
+                self.left_out.threads += 1;
+                return;
+            }
+            let start_time = if self.asks_proc { boot_ticks(time) } else { 0 };
+            self.add_process(pid, key, start_time, 0, name.clone(), mappings);
             self.permit(pid, permitted_from);
             if let Some(child) = self.processes.get_mut(&pid) {
                 child.jit = code;
@@ -390,9 +454,14 @@ impl ProcessTable {
             Some((key, parent, start, generation, announced)) => {
                 (if announced { Some(key) } else { parent }, start, generation + 1)
             }
-            None => (None, procfs::stat(pid).map_or(0, |stat| stat.start_time), 0),
+            None if self.asks_proc => (None, procfs::stat(pid).map_or(0, |stat| stat.start_time), 0),
+            None => (None, 0, 0),
         };
         self.remove_process(pid);
+        if !self.has_room_for_process() {
+            self.left_out.threads += 1;
+            return;
+        }
         self.execs += u32::from(old.is_some());
         self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
         self.permit(pid, permitted_from);
@@ -406,6 +475,11 @@ impl ProcessTable {
 
     /// A thread's new name; the main thread's is the process's.
     pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(&Thread, &Process)> {
+        if !self.asks_proc && !self.threads.contains_key(&tid) {
+            // In a recording this is the first that is told of what was there before.
+            self.enter_recorded(pid);
+            self.add_thread(pid, tid, name.to_owned());
+        }
         let process = self.processes.get_mut(&pid)?;
         if pid == tid {
             name.clone_into(&mut process.name);
@@ -418,6 +492,7 @@ impl ProcessTable {
     /// A thread ended, and with the last one its process.
     pub fn exit(&mut self, pid: u32, tid: u32) {
         let thread = self.threads.remove(&tid);
+        self.ended_frames += thread.as_ref().map_or(0, |thread| thread.shadow.remembered());
         self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
         if thread.is_none() && !self.forget_untracked(pid, tid) {
             return;
@@ -442,8 +517,10 @@ impl ProcessTable {
     /// Forgets a process and its threads.
     pub fn remove_process(&mut self, pid: u32) {
         if self.drop_process(pid) {
-            let gone = self.threads.extract_if(|_, thread| thread.pid == pid);
-            self.ended.extend(gone.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key));
+            for (_, thread) in self.threads.extract_if(|_, thread| thread.pid == pid) {
+                self.ended_frames += thread.shadow.remembered();
+                self.ended.extend(thread.announced.then_some(thread.key));
+            }
         }
     }
 
@@ -472,9 +549,9 @@ impl ProcessTable {
         self.ended.drain(..)
     }
 
-    /// Frames that all threads keep in reserve.
-    pub fn remembered_frames(&self) -> usize {
-        self.threads.values().map(|thread| thread.shadow.remembered()).sum()
+    /// Frames that threads which are no more had kept, each told once.
+    pub fn take_ended_frames(&mut self) -> usize {
+        std::mem::take(&mut self.ended_frames)
     }
 }
 

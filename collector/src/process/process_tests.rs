@@ -142,7 +142,10 @@ fn mappings_beyond_the_limit_are_not_entered() {
     let map = |table: &mut ProcessTable, images: &mut Images, pid, at: u64| {
         let (start, len, path) = (at << 20, 4096, b"//anon".to_vec());
         let prot = libc::PROT_EXEC as u32;
-        table.mmap(&Mmap { pid, start, len, path, prot, file_offset: 0, device: (0, 0), inode: 0 }, images);
+        table.mmap(
+            &Mmap { pid, start, len, path, prot, file_offset: 0, device: (0, 0), inode: 0, build_id: Vec::new() },
+            images,
+        );
     };
     for at in 1..=80 {
         map(&mut table, &mut images, pid, at);

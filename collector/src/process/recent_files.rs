@@ -83,7 +83,8 @@ mod tests {
         let meta = file.metadata().unwrap();
         let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
         let path_bytes = path.as_os_str().as_bytes();
-        let mapped = MappedFile { pid: 1, start: 0, end: 4096, device, inode: meta.ino(), path: path_bytes };
+        let mapped =
+            MappedFile { pid: 1, start: 0, end: 4096, device, inode: meta.ino(), build_id: &[], path: path_bytes };
         let key = FileKey::of(&file).unwrap();
         let mut recent = RecentFiles::default();
         let keep = |recent: &mut RecentFiles, mapped: &MappedFile<'_>| {

@@ -3,12 +3,12 @@
 //! Samples are unwound here, and mappings, forks and names entered, in the order in which they happened.
 
 use ccsd_profile::MAX_SESSION_CRASHES;
+use crossbeam_channel::TrySendError;
 
 use super::active_events::ActiveEvents;
-use super::batch_builder::BatchBuilder;
 use super::channels::Channels;
-use super::unwinding::Unwinding;
 use crate::batch::{Counts, Death, MAX_METRICS, RingStats, SampleStats, SamplerStats, TargetStats};
+use crate::batch_builder::BatchBuilder;
 use crate::budget::Budget;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
@@ -16,6 +16,7 @@ use crate::perf::record::{Change, Record, Sample};
 use crate::process::owner::Owner;
 use crate::tracker::Tracker;
 use crate::unwind::Root;
+use crate::unwinding::Unwinding;
 
 /// How samples weigh.
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +98,15 @@ impl Pipeline {
     /// Sends the batch, if there is room for it, or as soon as there is if `wait`.
     pub fn send(&mut self, channels: &Channels, wait: bool) {
         self.batch.end_threads(self.tracker.take_ended());
-        let counts = self.counts();
-        self.batch.send(channels, counts, wait);
+        self.unwinding.forget(self.tracker.take_ended_frames());
+        let full = self.batch.take(self.counts(), channels.empty.try_recv().unwrap_or_default());
+        if wait {
+            // If the aggregator is gone there is no one to tell.
+            let _ = channels.batches.send(full);
+        } else if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full)
+        {
+            self.batch.put_back(full);
+        }
     }
 
     /// The events say that so many samples were lost. A record tells of the same, but not before the next one that finds room
@@ -210,7 +218,7 @@ impl Pipeline {
         };
         let unwound = self.unwinding.unwind(sample, thread, process, images, fatal.is_some());
         self.batch.announce_images(images);
-        self.batch.announce(process, thread, sample.pid, sample.tid);
+        self.batch.announce(process, thread, sample.tid);
         let frames = self.unwinding.frames();
         match fatal {
             None => self.batch.stack(thread.key, sample.time, unwound, frames, weights),
@@ -223,38 +231,29 @@ impl Pipeline {
     }
 
     fn change(&mut self, ring: usize, time: u64, change: Change) {
-        match change {
-            Change::Mmap(mmap) => self.tracker.mmap(&mmap, time),
+        match &change {
             // Without inheritance there is no event on the new one, and no record will tell of its end.
-            Change::Fork(_) if !self.tracker.inherits() => {}
-            Change::Fork(fork) => {
-                self.events.fork(fork.tid, fork.parent_tid);
-                self.tracker.fork(fork, time);
-            }
-            Change::Exit { pid, tid } => {
-                self.tracker.exit(pid, tid);
-                self.events.exit(tid);
-            }
-            Change::Comm { pid, tid, exec: true, name } => self.tracker.exec(pid, tid, &name),
-            Change::Comm { pid, tid, exec: false, name } => {
-                if let Some((thread, process)) = self.tracker.rename(pid, tid, &name) {
-                    self.batch.rename(thread, process, name);
-                }
-            }
+            Change::Fork(_) if !self.tracker.inherits() => return,
+            Change::Fork(fork) => self.events.fork(fork.tid, fork.parent_tid),
+            Change::Exit { tid, .. } => self.events.exit(*tid),
+            Change::Mmap(_) | Change::Comm { .. } => {}
             // Even rings carry samples, odd ones everything else; see `EventSet`.
             Change::Lost { count } if ring.is_multiple_of(2) => {
-                self.lost_by_records = self.lost_by_records.saturating_add(count);
+                self.lost_by_records = self.lost_by_records.saturating_add(*count);
                 self.rings.lost = self.rings.lost.max(self.lost_by_records);
                 self.samples_were_lost();
             }
             Change::Lost { count } => {
-                self.rings.lost_tracking += count;
+                self.rings.lost_tracking += *count;
                 self.tracker.records_were_lost();
             }
             Change::Throttle { stopped, stream } => {
-                self.rings.throttle_events += u64::from(stopped);
-                self.events.throttle(stream, time, stopped);
+                self.rings.throttle_events += u64::from(*stopped);
+                self.events.throttle(*stream, time, *stopped);
             }
+        }
+        if let Some(renamed) = self.tracker.apply(change, time) {
+            self.batch.rename(renamed);
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::perf::record::{Change, Fork, Mmap};
 use crate::process::filter::Filter;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
+use crate::process::recorded_files::RecordedFiles;
 use crate::process::{LeftOut, NEVER, Process, ProcessKey, ProcessTable, Thread, ThreadKey};
 use crate::procfs;
 use admission::Admission;
@@ -48,6 +49,17 @@ pub struct TrackerStats {
     pub withheld: u64,
 }
 
+/// An announced thread has another name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The thread.
+    pub thread: ThreadKey,
+    /// Its process, if the name is the process's too.
+    pub process: Option<ProcessKey>,
+    /// The name.
+    pub name: String,
+}
+
 /// The processes and threads of a session, and the images that they have mapped.
 pub struct Tracker {
     table: ProcessTable,
@@ -75,11 +87,28 @@ impl Tracker {
     pub fn new(spec: &EventSpec, layout: Layout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Tracker {
         let table = ProcessTable::within(budget.live, rings);
         Tracker {
-            table: if owner.is_some() { table.restricted() } else { table },
-            images: Images::within(budget.images).of(owner),
             admission: Admission::new(owner),
             inherit: spec.inherit,
             layout,
+            ..Tracker::of(
+                if owner.is_some() { table.restricted() } else { table },
+                Images::within(budget.images).of(owner),
+            )
+        }
+    }
+
+    /// The processes of a recording: nothing of the running system is taken for what it was then but these files.
+    pub fn of_recording(files: RecordedFiles, budget: &Budget) -> Tracker {
+        Tracker::of(ProcessTable::of_recording(budget.live), Images::within(budget.images).of_recording(files))
+    }
+
+    fn of(table: ProcessTable, images: Images) -> Tracker {
+        Tracker {
+            table,
+            images,
+            admission: Admission::new(None),
+            inherit: true,
+            layout: Layout::Threads,
             waiting_child: None,
             forks: ForkLog::default(),
             records_lost: false,
@@ -128,9 +157,9 @@ impl Tracker {
         self.table.pids()
     }
 
-    /// Frames of last stacks that all threads keep.
-    pub fn remembered_frames(&self) -> usize {
-        self.table.remembered_frames()
+    /// Frames of last stacks that threads which have ended since the last call had kept.
+    pub fn take_ended_frames(&mut self) -> usize {
+        self.table.take_ended_frames()
     }
 
     /// Announced threads that have ended since the last call.
@@ -230,8 +259,21 @@ impl Tracker {
         Some((thread, process, images))
     }
 
+    /// Enters what a record tells of processes and threads. Returns the new name of an announced thread.
+    pub fn apply(&mut self, change: Change, time: u64) -> Option<Renamed> {
+        match change {
+            Change::Mmap(mmap) => self.mmap(&mmap, time),
+            Change::Fork(fork) => self.fork(fork, time),
+            Change::Exit { pid, tid } => self.exit(pid, tid),
+            Change::Comm { pid, tid, exec: true, name } => self.exec(pid, tid, &name),
+            Change::Comm { pid, tid, exec: false, name } => return self.rename(pid, tid, name),
+            Change::Lost { .. } | Change::Throttle { .. } => {}
+        }
+        None
+    }
+
     /// A process has mapped something.
-    pub fn mmap(&mut self, mmap: &Mmap, time: u64) {
+    fn mmap(&mut self, mmap: &Mmap, time: u64) {
         // What may not be shown is mapped anew when it is permitted.
         if !self.table.is_withheld(mmap.pid, time) {
             self.table.mmap(mmap, &mut self.images);
@@ -239,20 +281,20 @@ impl Tracker {
     }
 
     /// A thread was forked.
-    pub fn fork(&mut self, fork: Fork, time: u64) {
+    fn fork(&mut self, fork: Fork, time: u64) {
         self.forks.add(fork.tid, fork.parent_tid, time);
         self.table.fork(fork, time);
     }
 
     /// A thread has ended.
-    pub fn exit(&mut self, pid: u32, tid: u32) {
+    fn exit(&mut self, pid: u32, tid: u32) {
         self.stats.ended_threads += 1;
         self.stats.ended_unsampled += u64::from(self.table.is_unsampled(tid));
         self.table.exit(pid, tid);
     }
 
     /// A process has executed another program.
-    pub fn exec(&mut self, pid: u32, tid: u32, name: &str) {
+    fn exec(&mut self, pid: u32, tid: u32, name: &str) {
         self.waiting_child = self.waiting_child.filter(|&child| child != pid);
         self.table.exec(pid, tid, name);
         if self.admission.has_filter() {
@@ -263,17 +305,18 @@ impl Tracker {
 
     /// A thread has another name. Returns whose names the aggregator has to change: those of announced threads that are not
     /// withheld, because the name under which samples were kept stays.
-    pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(ThreadKey, Option<ProcessKey>)> {
+    fn rename(&mut self, pid: u32, tid: u32, name: String) -> Option<Renamed> {
         if pid == tid {
-            match self.admission.keeps_name(name) {
+            match self.admission.keeps_name(&name) {
                 Some(false) => self.table.permit(pid, NEVER),
                 Some(true) if self.table.is_withheld(pid, NEVER - 1) => self.admission.judge_later(pid),
                 _ => {}
             }
         }
-        let (thread, process) = self.table.rename(pid, tid, name)?;
+        let (thread, process) = self.table.rename(pid, tid, &name)?;
         let told = thread.announced && process.permitted_from != NEVER;
-        told.then(|| (thread.key, (pid == tid && process.announced).then_some(process.key)))
+        let process = (pid == tid && process.announced).then_some(process.key);
+        told.then_some(Renamed { thread: thread.key, process, name })
     }
 
     /// Judges processes by the filter: those that have executed something or are unknown, and now and then all. To be called

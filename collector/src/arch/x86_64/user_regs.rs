@@ -29,6 +29,14 @@ impl UserRegs {
         [(RA, self.ip), (SP, self.sp), (FP, self.bp)].into_iter().chain(others)
     }
 
+    /// Those of a recording, by their numbers in `sample_regs_user` (`asm/perf_regs.h`). Of a stack's frames most need three;
+    /// another one that was not recorded is 0.
+    pub fn of_perf(get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
+        const NUMBERS: [u64; OTHERS.len()] = [0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
+        let others = NUMBERS.map(|number| get(number).unwrap_or(0));
+        Some(UserRegs { ip: get(8)?, sp: get(7)?, bp: get(6)?, others })
+    }
+
     /// Reads those of [`SAMPLED`] in the order of their bits.
     pub fn read(mut next: impl FnMut() -> Option<u64>) -> Option<UserRegs> {
         let mut regs = UserRegs::default();

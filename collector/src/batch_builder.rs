@@ -1,14 +1,12 @@
 //! The batch being filled: what the aggregator is told, in order of time.
 
-use crossbeam_channel::TrySendError;
-
-use super::channels::Channels;
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::clock::now_ns;
 use crate::pace::RateChange;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
-use crate::process::{Process, ProcessKey, Thread, ThreadKey};
+use crate::process::{OTHER_PROCESS, Process, Thread, ThreadKey};
+use crate::tracker::Renamed;
 use crate::unwind::{Frame, Unwound};
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
@@ -122,13 +120,14 @@ impl BatchBuilder {
 
     /// Tells of a process and a thread that are about to have their first sample.
     #[inline]
-    pub fn announce(&mut self, process: &mut Process, thread: &mut Thread, pid: u32, tid: u32) {
+    pub fn announce(&mut self, process: &mut Process, thread: &mut Thread, tid: u32) {
         if !process.announced {
             process.announced = true;
             self.batch.items.push(Item::Process {
                 key: process.key,
                 parent: process.parent,
-                pid,
+                // What stands for many processes has no number.
+                pid: if thread.pid == OTHER_PROCESS { 0 } else { thread.pid },
                 start_time: process.start_time,
                 exec_generation: process.exec_generation,
                 name: process.name.clone(),
@@ -145,8 +144,9 @@ impl BatchBuilder {
         }
     }
 
-    /// A thread has another name, and so has its process, if that is given.
-    pub fn rename(&mut self, key: ThreadKey, process: Option<ProcessKey>, name: String) {
+    /// A thread has another name.
+    pub fn rename(&mut self, renamed: Renamed) {
+        let Renamed { thread: key, process, name } = renamed;
         self.batch.items.push(Item::ThreadName { key, process, name });
     }
 
@@ -183,21 +183,22 @@ impl BatchBuilder {
         frames.len() as u32
     }
 
-    /// Sends the batch with `counts`, if there is room for it, or as soon as there is if `wait`.
-    pub fn send(&mut self, channels: &Channels, counts: Counts, wait: bool) {
+    /// The weights of the last stack by the metrics after the first [`MAX_METRICS`].
+    pub fn further_weights(&mut self, weights: &[u64]) {
+        self.batch.further_weights.extend_from_slice(weights);
+    }
+
+    /// Gives the batch away, with `counts`, and fills `next` from now on, which has been used before or is new.
+    pub fn take(&mut self, counts: Counts, mut next: Batch) -> Batch {
         self.batch.counts = counts;
-        let mut next = channels.empty.try_recv().unwrap_or_default();
         next.clear();
-        let full = std::mem::replace(&mut self.batch, next);
-        if wait {
-            // If the aggregator is gone there is no one to tell.
-            let _ = channels.batches.send(full);
-            return;
-        }
-        if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full) {
-            self.batch = full;
-            self.queue_full = true;
-        }
+        std::mem::replace(&mut self.batch, next)
+    }
+
+    /// The queue has no room for the batch that was just taken.
+    pub fn put_back(&mut self, full: Batch) {
+        self.batch = full;
+        self.queue_full = true;
     }
 
     /// Bytes in the batch.

@@ -1,16 +1,18 @@
 //! Stacks of samples, and how much of the threads' last stacks is remembered for the next ones.
 
 use crate::budget::Budget;
+use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::{Process, Thread};
+use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target, UnwindStats, Unwound};
 
 /// The unwinder with the stack that it has found last.
 pub struct Unwinding {
     unwinder: StackUnwinder,
     frames: Vec<Frame>,
-    /// Frames of the threads' stacks that are remembered; too many by those of ended threads, until it is counted anew.
+    /// Frames of the threads' stacks that are remembered; too many by those of ended threads until [`Unwinding::forget`].
     remembered: usize,
     /// The most that it may be; by default that is ten stacks of 100,000.
     most_remembered: usize,
@@ -54,15 +56,24 @@ impl Unwinding {
         unwound
     }
 
+    /// Takes over a stack that another profiler has followed, innermost frame first. The thread's next stack is unwound whole.
+    pub fn adopt(&mut self, thread: &mut Thread, stack: impl Iterator<Item = Frame>, root: Root) -> Unwound {
+        self.remembered = self.remembered.saturating_sub(thread.shadow.remembered());
+        thread.shadow = ShadowStack::default();
+        self.frames.clear();
+        self.frames.extend(stack);
+        Unwound { root, common: Common::default(), gap: None }
+    }
+
     /// The frames of the last stack that are not in common with the one before.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// Says how many frames all threads remember.
-    pub fn set_remembered(&mut self, frames: usize) {
-        self.remembered = frames;
+    /// So many frames that were remembered are of threads that have ended.
+    pub fn forget(&mut self, frames: usize) {
+        self.remembered = self.remembered.saturating_sub(frames);
     }
 
     /// Stacks remembered only in part, because there was no room.

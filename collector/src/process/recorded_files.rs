@@ -1,0 +1,192 @@
+//! The files that processes of a recording had mapped: which they were, and whether they are still there.
+//!
+//! An ELF file is used only if it is the one that was mapped (by device and inode, or by build id where perf has noted one),
+//! and the kernel's own code only if the kernel is where it was.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use ccsd_symbolizer::ElfFile;
+
+use super::image::ImageIndex;
+use super::mapped_file::MappedFile;
+
+/// Files of mappings: as many as a profile has images.
+const MAX_FILES: usize = 1 << 14;
+/// Files that are named as not to be had.
+const MAX_NAMED: usize = 3;
+/// Name of the image of what had no room.
+const OTHER_NAME: &str = "[other]";
+
+/// What the recording knows of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Known {
+    Inode { device: (u32, u32), inode: u64 },
+    BuildId(Vec<u8>),
+    Nothing,
+}
+
+impl Known {
+    fn of(mapped: &MappedFile<'_>) -> Known {
+        match mapped {
+            MappedFile { build_id, .. } if !build_id.is_empty() => Known::BuildId(build_id.to_vec()),
+            MappedFile { inode: 0, .. } => Known::Nothing,
+            MappedFile { device, inode, .. } => Known::Inode { device: *device, inode: *inode },
+        }
+    }
+}
+
+/// What a mapping is of.
+#[derive(Debug)]
+pub enum Found {
+    /// An image that has been found before.
+    Known(ImageIndex),
+    /// Memory that is in no file.
+    Anonymous,
+    /// The code that the kernel maps into every process; the kernel is the same.
+    Vdso,
+    /// Something of which no more is known than this name.
+    Name(String),
+    /// A file that is gone, or another by now.
+    Changed(String),
+    /// A file, as it was.
+    File(String, File),
+}
+
+/// What a recording knows of the files that were mapped.
+#[derive(Debug, Default)]
+pub struct RecordedFiles {
+    /// Build ids that perf has noted, by path.
+    build_ids: HashMap<String, Vec<u8>>,
+    /// The images of files that were looked for.
+    files: HashMap<(Vec<u8>, Known), ImageIndex>,
+    /// Where the kernel's text began, and whether it does now; perf tells that first of all.
+    kernel_text: Option<u64>,
+    same_kernel: Option<bool>,
+    changed: BTreeSet<String>,
+    left_out: u64,
+}
+
+impl RecordedFiles {
+    /// With the build ids of a recording, by path.
+    pub fn new(build_ids: HashMap<String, Vec<u8>>) -> RecordedFiles {
+        RecordedFiles { build_ids, ..RecordedFiles::default() }
+    }
+
+    /// What a process had mapped.
+    pub fn find(&mut self, mapped: MappedFile<'_>) -> Found {
+        let path = mapped.path;
+        // perf says so of what is no file.
+        if path.starts_with(b"//anon") || path.starts_with(b"[") && path != b"[vdso]" {
+            return Found::Anonymous;
+        }
+        if path == b"[vdso]" {
+            // That of another kernel has other code.
+            return if self.has_the_running_kernel() { Found::Vdso } else { Found::Name("[vdso]".to_owned()) };
+        }
+        let known = Known::of(&mapped);
+        let key = (path.to_vec(), known);
+        if let Some(&image) = self.files.get(&key) {
+            return Found::Known(image);
+        }
+        if self.files.len() >= MAX_FILES {
+            self.left_out += 1;
+            return Found::Name(OTHER_NAME.to_owned());
+        }
+        let name = String::from_utf8_lossy(path).into_owned();
+        match open(path, &key.1, self.build_ids.get(&name).map(Vec::as_slice)) {
+            Some(file) => Found::File(name, file),
+            None => {
+                self.changed.insert(name.clone());
+                Found::Changed(name)
+            }
+        }
+    }
+
+    /// Says which image a file that was looked for has become.
+    pub fn keep(&mut self, mapped: MappedFile<'_>, image: ImageIndex) {
+        self.files.insert((mapped.path.to_vec(), Known::of(&mapped)), image);
+    }
+
+    /// Says where the kernel's text began.
+    pub fn set_kernel_text(&mut self, address: u64) {
+        self.kernel_text = Some(address);
+    }
+
+    /// Whether the kernel that runs is, where it is, the one that was recorded: then its symbols are right.
+    pub fn has_the_running_kernel(&mut self) -> bool {
+        *self.same_kernel.get_or_insert_with(|| runs_now(self.kernel_text))
+    }
+
+    /// Mappings of files that there was no room for.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// What readers of the profile should know.
+    pub fn notes(&mut self) -> impl Iterator<Item = String> + use<> {
+        let count = self.changed.len();
+        let named: Vec<&str> = self.changed.iter().take(MAX_NAMED).map(String::as_str).collect();
+        let changed = (count > 0).then(|| {
+            let more = if count > named.len() { format!(" and {} more", count - named.len()) } else { String::new() };
+            format!("not there any more, or not as they were when recorded: {}{more}", named.join(", "))
+        });
+        let kernel = (!self.has_the_running_kernel())
+            .then(|| "the kernel was another, or its symbols are hidden: its functions have no names".to_owned());
+        changed.into_iter().chain(kernel)
+    }
+}
+
+/// Opens the file of this path if it is the one that was mapped. A build id that perf has noted beside decides, too.
+fn open(path: &[u8], known: &Known, noted: Option<&[u8]>) -> Option<File> {
+    if !path.starts_with(b"/") {
+        return None;
+    }
+    let path = Path::new(OsStr::from_bytes(path));
+    // Looked at before, because opening a device may do things; and again after, because it may have changed.
+    if !path.metadata().ok()?.is_file() {
+        return None;
+    }
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    let meta = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let has = |build_id: &[u8]| {
+        let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
+        // perf pads build ids with zeros to 20 bytes.
+        elf.is_some_and(|elf| {
+            elf.build_id().is_some_and(|own| {
+                let (own, all) = (own.get(..own.len().min(build_id.len())), build_id);
+                own.is_some_and(|own| {
+                    !own.is_empty() && all.starts_with(own) && all[own.len()..].iter().all(|&b| b == 0)
+                })
+            })
+        })
+    };
+    let same = match (known, noted) {
+        (Known::BuildId(build_id), _) => has(build_id),
+        (_, Some(build_id)) => has(build_id),
+        (Known::Inode { device, inode }, None) => {
+            meta.ino() == *inode && meta.dev() == libc::makedev(device.0, device.1)
+        }
+        (Known::Nothing, None) => false,
+    };
+    same.then_some(file)
+}
+
+/// Whether the kernel's text begins there now, as far as this user may know.
+fn runs_now(kernel_text: Option<u64>) -> bool {
+    let Some(recorded) = kernel_text.filter(|&address| address != 0) else { return false };
+    let Ok(file) = File::open("/proc/kallsyms") else { return false };
+    // They are among the first.
+    let lines = BufReader::new(file).lines().take(1000).map_while(Result::ok);
+    let mut addresses = lines.filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        matches!(words.nth(1)?, "_text" | "_stext").then_some(address)
+    });
+    addresses.any(|address| address == recorded)
+}
