@@ -24,13 +24,15 @@ use ccsd_profile::TruncationReason;
 
 use super::StackUnwinder;
 use super::chain::FrameChain;
-use super::frame::{Frame, Root};
+use super::frame::Frame;
 use super::go::{Calls, GoCode, Noted};
+use super::image_unwind::ImageUnwind;
 use super::memory::UserStack;
-use super::outcome::{Careful, Pointers, Stop};
-use super::roots::ImageRoots;
-use crate::arch::registers::{FP, RA, Registers, SP};
-use crate::process::images::{ImageIndex, Images};
+use super::outcome::Stop;
+use super::walk::Walk;
+use crate::arch::registers::{FP, RA, Registers};
+use crate::arch::step::CallerPointers;
+use crate::process::images::ImageIndex;
 
 /// A function that was called on a goroutine's stack and goes on on another.
 pub struct Switch<'a> {
@@ -49,7 +51,7 @@ pub enum Way {
     /// To its root.
     Root,
     /// To a caller with these registers, which has yet to be entered.
-    On(Pointers),
+    On(CallerPointers),
     /// To where the chain ends; the rest could not be read. Its innermost frame pointer.
     Lost(u64),
 }
@@ -79,7 +81,7 @@ impl Switch<'_> {
     pub fn follow(
         &self,
         bp: Option<u64>,
-        roots: &mut ImageRoots,
+        image: &mut ImageUnwind,
         stack: &UserStack<'_>,
         frames: &mut Vec<Frame>,
         gap: &mut Option<usize>,
@@ -88,16 +90,16 @@ impl Switch<'_> {
         let before = frames.len();
         let first = addresses.clone().next()?;
         stack.expect((saved_bp.checked_add(8)?, first));
-        let known = self.enter_caller(roots, first, saved_bp, stack, frames)?;
+        let known = self.enter_caller(image, first, saved_bp, stack, frames)?;
         if !known && !sure {
             // Nothing says that the two belong together.
             return None;
         }
         *gap = (!known).then_some(before);
-        let image = self.frame.image;
+        let index = self.frame.image;
         let own = addresses.clone().map(|address| address.wrapping_add(self.to_svma));
         let inner = frames.len();
-        let followed = roots.go()?.follow(own, gap.is_none(), |address| frames.push(Frame { image, address }));
+        let followed = image.go()?.follow(own, gap.is_none(), |address| frames.push(Frame { image: index, address }));
         *gap = gap.or(followed.gap.map(|gap| inner + gap));
         if followed.top {
             return Some(Way::Root);
@@ -108,11 +110,10 @@ impl Switch<'_> {
             return None;
         }
         let on = walk(saved_bp, addresses.take(followed.count), stack);
-        let on = on.and_then(|registers| Pointers::of(&registers, true));
-        Some(on.map_or(Way::Lost(saved_bp), |pointers| {
+        Some(on.map_or(Way::Lost(saved_bp), |caller| {
             // It is entered once more.
             frames.pop();
-            Way::On(pointers)
+            Way::On(caller)
         }))
     }
 
@@ -132,30 +133,26 @@ impl Switch<'_> {
     }
 
     /// The registers of what called the function, which returns to what is in `slot`. `bp` is as above.
-    fn by_note(&self, slot: u64, bp: Option<u64>, go: &mut GoCode, stack: &UserStack<'_>) -> Option<Registers> {
+    fn by_note(&self, slot: u64, bp: Option<u64>, go: &mut GoCode, stack: &UserStack<'_>) -> Option<CallerPointers> {
         let address = stack.read(slot)?;
         let start = go.function(self.frame.address)?.start;
         if !go.is_call_of(start, address.wrapping_add(self.to_svma)) {
             return None;
         }
-        let mut caller = Registers::default();
-        caller.set(RA, address);
-        caller.set(SP, slot.checked_add(8)?);
-        caller.set(FP, bp?);
-        Some(caller)
+        Some(CallerPointers { ip: address, sp: slot.checked_add(8)?, bp: bp? })
     }
 
     /// Enters what called the function, which has `saved_bp` for its frame pointer and returns to `first`. Whether all is
     /// known.
     fn enter_caller(
         &self,
-        roots: &mut ImageRoots,
+        image: &mut ImageUnwind,
         first: u64,
         saved_bp: u64,
         stack: &UserStack<'_>,
         frames: &mut Vec<Frame>,
     ) -> Option<bool> {
-        let go = roots.go()?;
+        let go = image.go()?;
         let callee = go.function(self.frame.address)?.start;
         let own = first.wrapping_add(self.to_svma);
         if go.is_call_of(callee, own) {
@@ -169,11 +166,11 @@ impl Switch<'_> {
             return Some(true);
         }
         let read = |address: u64| stack.read(address);
-        let late = roots.caller_of_switch(callee, self.to_svma, saved_bp, &read);
+        let late = image.caller_of_switch(callee, self.to_svma, saved_bp, &read);
         let late = late.and_then(|registers| registers.get(RA)).map(|address| address.wrapping_add(self.to_svma));
         match (between, late) {
             (None, Some(address)) => enter(address.wrapping_sub(1)),
-            (Some((start, _)), Some(address)) if roots.go()?.function(address)?.start == start => {
+            (Some((start, _)), Some(address)) if image.go()?.function(address)?.start == start => {
                 enter(address.wrapping_sub(1));
             }
             // The place in it is not known, so it stands with its beginning.
@@ -206,38 +203,36 @@ pub fn follow_from(
     followed.top
 }
 
-/// Whether memory holds the same chain now; and the registers of what the last of it returns to.
-fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserStack<'_>) -> Option<Registers> {
+/// The pointers of what the last of a chain returns to, if memory holds the same chain now.
+fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserStack<'_>) -> Option<CallerPointers> {
     let mut next = frame_pointer;
-    let mut registers = Registers::default();
+    let mut last = None;
     for address in addresses {
         let at = next;
         if stack.read(at.checked_add(8)?)? != address {
             return None;
         }
         next = stack.read(at)?;
-        for (register, value) in [(RA, address), (SP, at.checked_add(16)?), (FP, next)] {
-            registers.set(register, value);
-        }
+        last = Some(CallerPointers { ip: address, sp: at.checked_add(16)?, bp: next });
     }
-    Some(registers)
+    last.filter(|caller| caller.ip != 0)
 }
 
 impl StackUnwinder {
-    /// Leaves the thread's own stack for that of the goroutine which runs there.
+    /// Leaves the thread's own stack for that of the goroutine which runs there. Returns the registers of the first caller
+    /// that has yet to be entered; `None` where the stack is whole.
     pub(super) fn leave_thread(
         &mut self,
         switch: &Switch<'_>,
         registers: &Registers,
-        stack: &UserStack<'_>,
-        images: &Images,
-        frames: &mut Vec<Frame>,
-    ) -> Result<Careful, Stop> {
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Option<CallerPointers>, Stop> {
+        let (stack, frames) = (walk.stack, &mut *walk.frames);
         let unreadable = || Stop::Because(TruncationReason::StackUnreadable);
         let address = switch.frame.address;
-        let image = self.images.get(&mut self.unwinder, switch.frame.image, images);
+        let image = self.images.get(switch.frame.image, walk.images);
         let image = image.ok_or_else(unreadable)?;
-        let go = image.roots.go().ok_or_else(unreadable)?;
+        let go = image.go().ok_or_else(unreadable)?;
         // From Go 1.23 on `morestack` clears the frame pointer, "as caller may execute on another M".
         let cleared = || stack.copied(switch.sp.wrapping_sub(16)) == Some(0);
         let scheduled = |frames: &[Frame]| {
@@ -245,23 +240,34 @@ impl StackUnwinder {
         };
         if go.grows_stack(address) && (cleared() || scheduled(frames)) {
             // The goroutine has been put aside, and may run elsewhere: the thread's own stack ends here.
-            return Ok(Careful::Ended(Root::Complete));
+            return Ok(None);
         }
         let start = go.function(address).map_or(0, |function| function.start);
         let noted = go.noted(address.wrapping_add(1));
         let bp = registers.get(FP);
-        let registers = match switch.follow(bp, &mut image.roots, stack, frames, &mut self.gap) {
-            Some(Way::Root) => return Ok(Careful::Ended(Root::Complete)),
+        let inner_gap = self.gap.take();
+        let followed = switch.follow(bp, image, stack, frames, &mut self.gap);
+        if let Some(inner) = inner_gap {
+            // Of two gaps all that is between them is left out.
+            if let Some(outer) = self.gap.filter(|outer| (inner..=frames.len()).contains(outer)) {
+                frames.drain(inner..outer);
+            }
+            self.gap = inner_gap;
+        }
+        let caller = match followed {
+            Some(Way::Root) => return Ok(None),
             Some(Way::Lost(address)) => {
                 stack.begin_late();
+                self.late_from = None;
                 return Err(Stop::Unreadable(address));
             }
-            Some(Way::On(pointers)) => {
+            Some(Way::On(caller)) => {
                 // What was read is as it was at the time of the sample.
                 stack.begin_late();
-                return Ok(Careful::Left(pointers));
+                self.late_from = None;
+                return Ok(Some(caller));
             }
-            None => match (noted, image.roots.go()) {
+            None => match (noted, image.go()) {
                 (Some(noted), Some(go)) => {
                     let (slot, record) = switch.noted_slot(noted, stack).ok_or_else(unreadable)?;
                     self.goroutine = record.map(|record| (record, slot));
@@ -276,11 +282,11 @@ impl StackUnwinder {
                     [saved, bp]
                         .into_iter()
                         .flatten()
-                        .find_map(|saved_bp| image.roots.caller_of_switch(start, switch.to_svma, saved_bp, &read))
+                        .find_map(|saved_bp| image.caller_of_switch(start, switch.to_svma, saved_bp, &read))
+                        .and_then(|registers| CallerPointers::of(&registers))
                 }
             },
         };
-        let pointers = registers.and_then(|registers| Pointers::of(&registers, true));
-        pointers.map(Careful::Left).ok_or_else(unreadable)
+        caller.filter(|caller| caller.ip != 0).map(Some).ok_or_else(unreadable)
     }
 }

@@ -31,9 +31,15 @@ impl StackUnwinder {
         let mut wanted = stop.outside_copy(sample);
         // What was read late has led nowhere: it was of another call.
         let copied = self.known.iter().take_while(|known| known.is_copied(stack)).count();
-        let sure = self.first_known.saturating_add(copied).min(frames.len());
-        let late = self.known.get(copied).map(|known| known.return_slot().0);
-        let late = late.or_else(|| stack.first_late().filter(|_| self.known.is_empty()));
+        let (sure, late) = match self.late_from {
+            Some(sure) => (sure, stack.first_late()),
+            None => {
+                let late = self.known.get(copied).map(|known| known.return_slot().0);
+                let late = late.or_else(|| stack.first_late().filter(|_| self.known.is_empty()));
+                (self.first_known.saturating_add(copied), late)
+            }
+        };
+        let sure = sure.min(frames.len());
         if let Some(late) = late {
             wanted = Some(late);
             if matches!(stop, Stop::Nowhere | Stop::Unreadable(_)) {
@@ -88,8 +94,8 @@ impl StackUnwinder {
             return false;
         };
         let Some(to_svma) = mappings.to_svma(image) else { return false };
-        let Some(loaded) = self.images.get(&mut self.unwinder, image, images) else { return false };
-        let Some(go) = loaded.roots.go().filter(|go| go.function(address).is_some()) else { return false };
+        let Some(loaded) = self.images.get(image, images) else { return false };
+        let Some(go) = loaded.go().filter(|go| go.function(address).is_some()) else { return false };
         let chain = FrameChain::new(sample.user_chain, sample.regs.map_or(0, |regs| regs.bp));
         let addresses = chain.from(slot.wrapping_sub(8), stack);
         goroutine::follow_from((image, to_svma), go, addresses, sure, frames, &mut self.gap)

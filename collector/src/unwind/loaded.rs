@@ -1,73 +1,65 @@
 //! The images that stacks have led into, with their unwind information, each loaded when its first frame is met.
 
-use std::sync::Arc;
-
-use crate::arch::FramehopUnwinder;
-use ccsd_profile::TruncationReason;
 use ccsd_symbolizer::UnwindSections;
-use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
-use super::frame::Root;
-use super::outcome::Stop;
-use super::roots::{Covered, ImageRoots};
+use super::framehop_rows::FramehopRows;
+use super::image_unwind::ImageUnwind;
 use super::tables::Tables;
 use crate::process::images::{ImageIndex, Images};
 use crate::usage::{Aside, aside};
 
-/// Distance of two images in ccsd's address space. framehop's offsets in a module are 32 bits wide.
+/// Distance of two images in ccsd's address space: twice framehop's largest module.
 const IMAGE_SPAN: u64 = 1 << 33;
-/// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
-/// `.debug_frame` this much above.
-pub const DEBUG_FRAME_SPAN: u64 = 1 << 32;
+
 /// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
 pub struct LoadedImages {
+    /// Has the tables of all that are loaded.
+    framehop: FramehopRows,
     /// Bytes of unwind information held at most.
     limit: u64,
     /// `None` until a frame falls into it.
-    list: Vec<Option<LoadedImage>>,
+    list: Vec<Option<ImageUnwind>>,
     held: u64,
     /// Those that were refused, ever.
     refused: HashSet<ImageIndex, FxBuildHasher>,
 }
 
-/// An image as the unwinder sees it.
-pub struct LoadedImage {
-    /// What is added to an SVMA to get an address in ccsd's own space, wrapping; and where the image's part of that begins.
-    pub to_own: u64,
-    base: u64,
-    /// Whether it is memory that a program writes its own code into.
-    pub generated: bool,
-    /// What is remembered of its frames.
-    pub roots: ImageRoots,
-    /// Bytes of its unwind information.
-    bytes: u64,
-}
-
 impl LoadedImages {
     /// None yet, and never more than so many bytes of unwind information.
     pub fn within(limit: u64) -> LoadedImages {
-        LoadedImages { limit, list: Vec::new(), held: 0, refused: HashSet::default() }
+        LoadedImages {
+            framehop: FramehopRows::default(),
+            limit,
+            list: Vec::new(),
+            held: 0,
+            refused: HashSet::default(),
+        }
     }
 
-    /// An image, loaded into `unwinder` if this is its first frame.
+    /// An image, loaded if this is its first frame.
     #[inline]
-    pub fn get(
+    pub fn get(&mut self, index: ImageIndex, images: &Images) -> Option<&mut ImageUnwind> {
+        self.with_framehop(index, images).map(|(image, _)| image)
+    }
+
+    /// The same, and framehop.
+    #[inline]
+    pub fn with_framehop(
         &mut self,
-        unwinder: &mut FramehopUnwinder<Arc<[u8]>>,
         index: ImageIndex,
         images: &Images,
-    ) -> Option<&mut LoadedImage> {
+    ) -> Option<(&mut ImageUnwind, &mut FramehopRows)> {
         let position = index.0 as usize;
         if !self.list.get(position).is_some_and(Option::is_some) {
-            self.load(unwinder, index, images);
+            self.load(index, images);
         }
-        self.list.get_mut(position)?.as_mut()
+        Some((self.list.get_mut(position)?.as_mut()?, &mut self.framehop))
     }
 
     /// Frees what is held of an image, if it was loaded.
-    pub fn drop_image(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>, index: ImageIndex) -> bool {
+    pub fn drop_image(&mut self, index: ImageIndex) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize).and_then(Option::take) else { return false };
         self.held = self.held.saturating_sub(image.bytes);
         if image.bytes > 0 {
@@ -78,9 +70,7 @@ impl LoadedImages {
                 }
             }
         }
-        let base = own_base(index);
-        unwinder.remove_module(base);
-        unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+        self.framehop.remove(own_base(index));
         true
     }
 
@@ -91,14 +81,14 @@ impl LoadedImages {
 
     /// Bytes of what is remembered of single addresses, of all images. It takes a microsecond for some dozens of these.
     pub fn remembered(&self) -> usize {
-        self.list.iter().flatten().map(|image| image.roots.bytes()).sum()
+        self.list.iter().flatten().map(ImageUnwind::remembered).sum()
     }
 
     /// Frees all images. Each is read again with its next frame: what framehop has in its caches belongs to what is
     /// remembered here, and goes with it.
-    pub fn drop_all(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>) {
+    pub fn drop_all(&mut self) {
         for position in 0..self.list.len() {
-            self.drop_image(unwinder, ImageIndex(position as u32));
+            self.drop_image(ImageIndex(position as u32));
         }
     }
 
@@ -108,8 +98,8 @@ impl LoadedImages {
     }
 
     #[cold]
-    fn load(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>, index: ImageIndex, images: &Images) {
-        let image = aside(Aside::Images, || self.read(unwinder, index, images));
+    fn load(&mut self, index: ImageIndex, images: &Images) {
+        let image = aside(Aside::Images, || self.read(index, images));
         let position = index.0 as usize;
         if self.list.len() <= position {
             self.list.resize_with(position + 1, || None);
@@ -117,11 +107,11 @@ impl LoadedImages {
         self.list[position] = Some(image);
     }
 
-    fn read(&mut self, unwinder: &mut FramehopUnwinder<Arc<[u8]>>, index: ImageIndex, images: &Images) -> LoadedImage {
+    fn read(&mut self, index: ImageIndex, images: &Images) -> ImageUnwind {
         let base = own_base(index);
         let image = images.get(index);
         let generated = image.is_some_and(|image| image.name == Images::ANONYMOUS);
-        let bare = LoadedImage { to_own: base, base, generated, bytes: 0, roots: ImageRoots::default() };
+        let bare = ImageUnwind::bare(base, generated);
         let Some(image) = image else { return bare };
         let Some(elf) = &image.elf else { return bare };
         // Nothing is read before there is room for it.
@@ -138,60 +128,9 @@ impl LoadedImages {
             return bare;
         };
         self.held += bytes;
-        let info = ExplicitModuleSectionInfo {
-            base_svma: sections.base_svma,
-            text_svma: sections.text_svma.clone(),
-            got_svma: sections.got_svma.clone(),
-            eh_frame_svma: sections.eh_frame.as_ref().map(|s| s.svma.clone()),
-            eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
-            eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
-            eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
-            ..Default::default()
-        };
         // A 32-bit offset is all that framehop has; frames beyond it are left with every register.
-        unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
-        if let Some(debug_frame) = &sections.debug_frame {
-            let info = ExplicitModuleSectionInfo {
-                base_svma: sections.base_svma,
-                text_svma: sections.text_svma.clone(),
-                debug_frame: Some(Arc::clone(debug_frame)),
-                ..Default::default()
-            };
-            let base = base + DEBUG_FRAME_SPAN;
-            unwinder.add_module(Module::new(image.name.clone(), base..base + DEBUG_FRAME_SPAN, base, info));
-        }
-        let to_own = base.wrapping_sub(sections.base_svma);
-        LoadedImage { to_own, base, generated, bytes, roots: ImageRoots::new(elf, sections) }
-    }
-}
-
-impl LoadedImage {
-    /// Where an address (SVMA) stands in ccsd's own space; `None` if that is not the image's part of it. What a file says
-    /// of its addresses must not come to stand where another's are.
-    #[inline]
-    pub fn own(&self, address: u64) -> Option<u64> {
-        let own = address.wrapping_add(self.to_own);
-        (own.wrapping_sub(self.base) < DEBUG_FRAME_SPAN).then_some(own)
-    }
-
-    /// Whether a stack that ends at a frame is whole; see [`roots`](super::roots). (A frame pointer of 0 at the entry has
-    /// been dealt with.)
-    pub fn judge(&mut self, address: u64) -> Result<Root, Stop> {
-        match self.roots.covered(address) {
-            // Memory that holds no stack any more is often zero, and Go has other ways to say so.
-            Covered::Yes if self.roots.is_go(address) => Err(Stop::Nowhere),
-            Covered::NoCaller | Covered::Yes => Ok(Root::Complete),
-            Covered::No => Err(self.no_way(address)),
-        }
-    }
-
-    /// Why there is no way on from a frame.
-    pub fn no_way(&mut self, address: u64) -> Stop {
-        Stop::Because(match self.roots.covered(address) {
-            Covered::No if self.generated => TruncationReason::JitWithoutMap,
-            Covered::No => TruncationReason::NoUnwindInfo,
-            Covered::Yes | Covered::NoCaller => TruncationReason::BadUnwindInfo,
-        })
+        self.framehop.add(&image.name, base, &sections);
+        ImageUnwind::new(base, bytes, elf, sections)
     }
 }
 
@@ -206,8 +145,13 @@ mod tests {
 
     use ccsd_symbolizer::ElfFile;
 
+    use ccsd_profile::TruncationReason;
+
     use super::super::StackUnwinder;
+    use super::super::framehop_rows::DEBUG_FRAME_SPAN;
+    use super::super::outcome::Stop;
     use super::*;
+    use crate::unwind::known_rules::KnownRules;
     use crate::unwind::tables::RowContext;
 
     #[test]
@@ -224,15 +168,15 @@ mod tests {
         let mut unwinder = StackUnwinder::within(1 << 30, LIMIT);
         // No image has much: it is the sum that counts.
         let remember = |unwinder: &mut StackUnwinder, index, from: u64| {
-            let image = unwinder.images.get(&mut unwinder.unwinder, index, &images).unwrap();
-            let before = image.roots.bytes();
+            let image = unwinder.images.get(index, &images).unwrap();
+            let before = image.remembered();
             for address in (code..).skip(from as usize).take(64) {
-                let _ = image.roots.unwind().with_kept_row(address, |_| Ok(()));
-                image.roots.rows(address);
-                image.roots.covered(address);
-                image.roots.examine(address, &mut RowContext::new());
+                let _ = image.tables().with_kept_row(address, |_| Ok(()));
+                image.rows(address);
+                image.covered(address);
+                image.source(address, &mut KnownRules::within(0), &mut RowContext::new(), &mut false);
             }
-            assert!(image.roots.bytes() >= before);
+            assert!(image.remembered() >= before);
             unwinder.bound_rules();
             assert!(unwinder.rule_bytes() <= LIMIT, "{}", unwinder.rule_bytes());
         };
@@ -248,7 +192,7 @@ mod tests {
         let forgotten = unwinder.stats().forgotten_rules;
         assert!(forgotten >= 2, "{forgotten} of {one}");
         // The tables are read again when they are needed, and are not counted twice.
-        unwinder.images.drop_all(&mut unwinder.unwinder);
+        unwinder.images.drop_all();
         assert_eq!((unwinder.images.held(), unwinder.held_bytes()), (0, unwinder.rule_bytes()));
         remember(&mut unwinder, all[0], 0);
         assert_eq!((unwinder.rule_bytes(), unwinder.images.refused()), (one, 0));
@@ -263,19 +207,18 @@ mod tests {
             images.insert_for_test(ElfFile::open(program).unwrap())
         };
         let (first, second) = (insert(), insert());
-        let mut unwinder = FramehopUnwinder::new();
         let mut loaded = LoadedImages::within(64 << 20);
-        let bytes = loaded.get(&mut unwinder, first, &images).unwrap().bytes;
+        let bytes = loaded.get(first, &images).unwrap().bytes;
         assert!(bytes > 0 && loaded.held == bytes);
         loaded.held = loaded.limit - bytes + 1;
-        let bare = loaded.get(&mut unwinder, second, &images).unwrap();
+        let bare = loaded.get(second, &images).unwrap();
         assert_eq!(bare.bytes, 0);
         assert!(matches!(bare.no_way(0), Stop::Because(TruncationReason::NoUnwindInfo)));
         assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
         // The next frame does not ask again, but where another image has gone.
-        assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, 0);
-        assert!(loaded.drop_image(&mut unwinder, first));
-        assert_eq!(loaded.get(&mut unwinder, second, &images).unwrap().bytes, bytes);
+        assert_eq!(loaded.get(second, &images).unwrap().bytes, 0);
+        assert!(loaded.drop_image(first));
+        assert_eq!(loaded.get(second, &images).unwrap().bytes, bytes);
         assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
     }
 
@@ -283,8 +226,7 @@ mod tests {
     fn no_address_of_an_image_stands_where_another_image_does() {
         for base_svma in [0u64, 0x40_0000, 1 << 40] {
             let base = own_base(ImageIndex(3));
-            let to_own = base.wrapping_sub(base_svma);
-            let image = LoadedImage { to_own, base, generated: false, bytes: 0, roots: ImageRoots::default() };
+            let image = ImageUnwind::at(base, base_svma);
             assert_eq!(image.own(base_svma), Some(base));
             assert_eq!(image.own(base_svma + DEBUG_FRAME_SPAN - 1), Some(base + DEBUG_FRAME_SPAN - 1));
             let next = base_svma + (own_base(ImageIndex(4)) - base);

@@ -1,8 +1,21 @@
 //! From registers and stack bytes to a stack of frames.
 //!
-//! Nearly every frame is left by the stack pointer and the frame pointer alone, as a row of the unwind tables says: by a
-//! [`rule`], which is looked up by address ([`known_rules`]). Where a row takes more, or no table is to be read, framehop is
-//! asked.
+//! One loop follows a stack from its innermost frame outwards ([`step`]). It leaves each frame by the first source that can
+//! say how:
+//!
+//! | source | what it says | registers |
+//! |---|---|---|
+//! | [`known_rules`], [`rule`] | the rules of rows that stack pointer and frame pointer are enough for: nearly every frame | two |
+//! | [`framehop_rows`] | what framehop can express beyond that | two |
+//! | [`realigned`] | what GCC keeps in a frame that it has realigned | two |
+//! | [`generated`], [`arch::code`](crate::arch::code) | the instructions where no table is | two |
+//! | [`cfi`] | any row, as gimli evaluates it | all |
+//! | [`arch::signal`](crate::arch::signal) | the frame that the kernel has made for a signal | all |
+//! | [`goroutine`], [`switch`] | where Go has come from to this stack | all |
+//! | [`arch::code`](crate::arch::code), [`arch::prologue`](crate::arch::prologue) | the instructions, where no table is or the table lies | all |
+//!
+//! [`image_unwind`] knows which source is for an address, and all else that is known of one image. The registers beside the
+//! two are followed only for a frame that needs them, from the last one where they were known ([`full_registers`]).
 //!
 //! - Every image stands once in an address space of ccsd's own, at a base given by its index, and frames are looked up
 //!   there instead of at the addresses of the process. Unwind rules are then shared by all processes that map the
@@ -12,19 +25,21 @@
 //! - All rows of a function are read when its first address is met, and kept: most samples interrupt a program at an address
 //!   that is new, in a function that is not.
 //!
-//! Where framehop's rules do not reach, the stack is unwound again, up to beyond that frame, by [`careful`], and by [`code`]
-//! and [`prologue`] where no table does. A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`roots`].
+//! A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`image_unwind`].
 
 mod allowance;
-mod careful;
+mod carried;
+mod cfi;
 mod chain;
-mod fast;
 mod fde_index;
 mod frame;
+mod framehop_rows;
+mod full_registers;
 mod generated;
 mod go;
 mod goroutine;
 pub mod goroutines;
+mod image_unwind;
 mod join;
 mod known_rules;
 mod loaded;
@@ -35,18 +50,14 @@ mod realigned;
 #[cfg(test)]
 mod recorded;
 mod return_addresses;
-mod roots;
 mod rule;
 pub mod shadow;
-mod slow;
+mod step;
 mod switch;
 mod tables;
+mod walk;
 
-use std::sync::Arc;
-
-use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
 use ccsd_profile::TruncationReason;
-use framehop::FrameAddress;
 
 use crate::arch::user_regs::GOROUTINE;
 use crate::budget::Budget;
@@ -56,22 +67,21 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use allowance::Allowance;
+use carried::Carried;
 use chain::FrameChain;
 use generated::GeneratedRules;
 use goroutines::Goroutines;
 use known_rules::KnownRules;
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
-use outcome::{Careful, Found, Pointers, Stop};
+use outcome::{Found, Stop};
 use return_addresses::ReturnAddresses;
 use shadow::{Known, ShadowStack};
 use tables::RowContext;
+use walk::Walk;
 
 pub use frame::{Frame, Gap, MAX_FRAMES, Root, Unwound};
 
-/// Times that a stack is begun anew for a frame that neither a rule nor framehop can leave. Signal frames and the like come one or two to a
-/// stack; where there are more, all that is left is unwound with every register.
-const MAX_PASSES: usize = 4;
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
@@ -92,9 +102,6 @@ pub struct UnwindStats {
 
 /// Unwinds samples. Owns the unwind information of all images, read when the first frame falls into them.
 pub struct StackUnwinder {
-    unwinder: FramehopUnwinder<Arc<[u8]>>,
-    /// framehop's own rules, of the few frames that it is asked about.
-    cache: FramehopCache,
     rules: KnownRules,
     row_context: RowContext,
     images: LoadedImages,
@@ -111,6 +118,10 @@ pub struct StackUnwinder {
     known: Vec<Known>,
     /// Which of the stack's frames the first of them is.
     first_known: usize,
+    /// The other registers, as far as they were needed.
+    carried: Carried,
+    /// How many frames there were before one was found by what was read late, if that is not among the known ones.
+    late_from: Option<usize>,
     /// Whether there is room to remember another deep stack.
     room: bool,
     /// After how many of its frames some are missing.
@@ -146,8 +157,6 @@ impl StackUnwinder {
             unwind_rules,
             frames_to_look: 0,
             forgotten: 0,
-            unwinder: FramehopUnwinder::new(),
-            cache: FramehopCache::new(),
             rules: KnownRules::within(unwind_rules),
             row_context: RowContext::new(),
             images: LoadedImages::within(unwind_tables),
@@ -157,6 +166,8 @@ impl StackUnwinder {
             allowance: Allowance::default(),
             known: Vec::new(),
             first_known: 0,
+            carried: Carried::default(),
+            late_from: None,
             room: true,
             gap: None,
             goroutine: None,
@@ -180,6 +191,8 @@ impl StackUnwinder {
         let Target { mappings, goroutines, images } = target;
         frames.clear();
         self.known.clear();
+        self.carried.forget();
+        self.late_from = None;
         self.room = room;
         self.gap = None;
         self.goroutine = None;
@@ -192,7 +205,7 @@ impl StackUnwinder {
         let stack = UserStack::new(sample.stack, sp, &mut memory);
         stack.touch(shadow.outermost().next().map_or(0, |slot| slot.0));
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
-            Ok(Found { root: Root::Complete, common, in_shadow: true }) if self.gap.is_none() => {
+            Ok(Found { common, in_shadow: true }) if self.gap.is_none() => {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
@@ -205,10 +218,10 @@ impl StackUnwinder {
                 }
                 Unwound { root: Root::Complete, common, gap: None }
             }
-            Ok(found) => {
+            Ok(_) => {
                 // What has left that stack for another depends on more than the shadow stack knows.
                 shadow.interrupt();
-                Unwound { root: found.root, common: Common::default(), gap: self.gap(frames) }
+                Unwound { root: Root::Complete, common: Common::default(), gap: self.gap(frames) }
             }
             Err(stop) => {
                 let target = Target { mappings, goroutines, images };
@@ -236,7 +249,7 @@ impl StackUnwinder {
         // What is soonest found out again goes first.
         self.rules.clear();
         if self.rule_bytes() > self.unwind_rules {
-            self.images.drop_all(&mut self.unwinder);
+            self.images.drop_all();
             (self.return_addresses, self.generated) = Default::default();
         }
     }
@@ -265,8 +278,8 @@ impl StackUnwinder {
     /// Whether the outermost frame that was found is of a Go program.
     #[inline]
     fn is_in_go(&mut self, frames: &[Frame], images: &Images) -> bool {
-        let image = frames.last().and_then(|frame| self.images.get(&mut self.unwinder, frame.image, images));
-        image.is_some_and(|image| image.roots.go().is_some())
+        let image = frames.last().and_then(|frame| self.images.get(frame.image, images));
+        image.is_some_and(|image| image.go().is_some())
     }
 
     #[inline]
@@ -280,42 +293,18 @@ impl StackUnwinder {
         frames: &mut Vec<Frame>,
     ) -> Result<Found, Stop> {
         kernel_frames(sample.kernel_chain, frames);
-        let kernel_part = frames.len();
-        let in_kernel = kernel_part > 0;
-        let Some(regs) = sample.regs else {
+        let in_kernel = !frames.is_empty();
+        let Some(start) = &sample.regs else {
             // A kernel thread, or one in the middle of exec or exit, has no user stack, so the kernel's is whole.
             let whole = in_kernel && !sample.has_user_state;
             return if whole { Ok(Found::COMPLETE) } else { Err(Stop::Because(TruncationReason::NoUserRegisters)) };
         };
-        if in_kernel && sample.stack.is_empty() && mappings.find(regs.ip).is_none() {
+        if in_kernel && sample.stack.is_empty() && mappings.find(start.ip).is_none() {
             // In the middle of exec the registers are those of a program whose memory is gone.
             return Ok(Found::COMPLETE);
         }
-        let mut from = Pointers {
-            at: FrameAddress::InstructionPointer(regs.ip),
-            regs: FramehopRegs::new(regs.ip, regs.sp, regs.bp),
-        };
-        let mut passes = 0;
-        loop {
-            match self.fast(from, stack, mappings, images, shadow, frames) {
-                Err(Stop::NeedsCare) => {}
-                end => return end,
-            }
-            // The other registers have to be followed from the first frame up to this one, and no further: deep stacks
-            // are common, and two such frames in one are not.
-            passes += 1;
-            let met = if passes < MAX_PASSES { frames.len() } else { usize::MAX };
-            frames.truncate(kernel_part);
-            // What has been left like that depends on more than the shadow stack knows.
-            self.known.clear();
-            self.first_known = usize::MAX;
-            self.gap = None;
-            let chain = FrameChain::new(sample.user_chain, regs.bp);
-            match self.careful((&regs, chain), met, stack, mappings, images, frames)? {
-                Careful::Ended(root) => return Ok(Found { root, ..Found::COMPLETE }),
-                Careful::Left(pointers) => from = pointers,
-            }
-        }
+        let chain = FrameChain::new(sample.user_chain, start.bp);
+        self.follow(&mut Walk { start, chain, stack, mappings, images, frames }, shadow)
     }
 
     /// Stacks whose outer part lies beyond what was copied, and was not there any more when it was read.
@@ -325,7 +314,7 @@ impl StackUnwinder {
 
     /// Frees what is kept of an image that is not mapped any more.
     pub fn drop_image(&mut self, index: ImageIndex) {
-        if self.images.drop_image(&mut self.unwinder, index) {
+        if self.images.drop_image(index) {
             self.rules.clear();
             self.return_addresses.forget(index);
             self.generated.forget(index);

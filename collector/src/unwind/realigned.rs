@@ -3,7 +3,7 @@
 //! Where a function aligns its stack to more than the ABI does, and has a frame of variable size or is told to expect a
 //! stack that is not aligned at all (`force_align_arg_pointer`), GCC keeps the address of the frame in the frame itself: the
 //! tables say that the CFA is what is stored at a distance from `rbp`, and that so is the caller's `rbp`. framehop knows no
-//! such rule. Everything else that such a frame saves is of no use for the next one but in [`careful`](super::careful).
+//! such rule. Everything else that such a frame saves is of no use for the next one but in [`full_registers`](super::full_registers).
 
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 
@@ -44,8 +44,7 @@ impl Realigned {
     /// The address of the stack that was needed and is not there; `None` where this does not lead outwards.
     pub fn leave(
         self,
-        sp: u64,
-        bp: u64,
+        (sp, bp): (u64, u64),
         read: &impl Fn(u64) -> Option<u64>,
     ) -> Result<(CallerPointers, u64), Option<u64>> {
         let load = |address: u64| read(address).ok_or(Some(address));

@@ -337,6 +337,34 @@ fn frames_in_any_register() {
     assert_eq!(module.unwind((0, 0), &words, &[(R::R9, SP + 16)]), expected);
 }
 
+#[test]
+fn registers_are_carried_through_frames_that_do_not_need_them() {
+    // One that saves rbx at CFA - 16, one that has nothing but its return address on the stack, and one whose frame is
+    // found by rbx: DW_CFA_def_cfa_offset 24, DW_CFA_offset rbx, 2; nothing; DW_CFA_def_cfa rbx, 16.
+    let saves: &[u8] = &[0x0e, 24, 0x83, 2];
+    let by_rbx: &[u8] = &[0x0c, 3, 16];
+    let module =
+        Module::new(&[(CALLER, Some(saves)), (CALLER, Some(LEAF)), (CALLER, Some(by_rbx)), (CALLER, Some(OUTERMOST))]);
+    // At this time there are 32 steps: one for each frame is enough.
+    const TIMES: usize = 6;
+    let (mut words, mut expected) = (Vec::new(), Vec::new());
+    for time in 1..=TIMES {
+        // The frame that needs the register is three frames further out than the one that has saved it.
+        let rbx = SP + 8 * (words.len() as u64 + 5);
+        words.extend([0, rbx, module.address(1, 5), module.address(1, 5), module.address(2, 5)]);
+        words.extend([0, module.address(if time < TIMES { 0 } else { 3 }, 5)]);
+        expected.extend([(0, IN_CALL), (1, IN_CALL), (1, IN_CALL), (2, IN_CALL)]);
+    }
+    expected[0] = (0, 5);
+    expected.push((3, IN_CALL));
+    // The register holds something else where the sample was taken.
+    assert_eq!(module.unwind((0, 5), &words, &[(R::RBX, 7)]), (expected.clone(), Root::Complete));
+    // What has been saved is not what the frame needs.
+    words[1] = 7;
+    let (frames, root) = module.unwind((0, 5), &words, &[(R::RBX, 7)]);
+    assert_eq!((&frames[..], root), (&expected[..4], Root::Truncated(TruncationReason::StackUnreadable)));
+}
+
 /// pop rdi; mov eax, 58; syscall; push rdi; ret: `vfork` of glibc and of musl. Its child runs on the same stack, and would
 /// overwrite the return address.
 const VFORK: &[u8] = &[0x5f, 0xb8, 0x3a, 0, 0, 0, 0x0f, 0x05, 0x57, 0xc3];

@@ -1,6 +1,6 @@
 //! Stacks of Go programs: see [`super`].
 
-use super::super::slow::MAX_SWITCHES;
+use super::super::full_registers::MAX_SWITCHES;
 use super::*;
 
 /// Flags of functions.

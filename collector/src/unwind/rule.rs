@@ -106,9 +106,7 @@ impl FrameRule {
 mod tests {
     use std::fs::File;
 
-    use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
     use ccsd_symbolizer::ElfFile;
-    use framehop::{FrameAddress, Unwinder};
     use gimli::{EhFrame, LittleEndian, UnwindSection};
 
     use super::*;
@@ -157,14 +155,13 @@ mod tests {
         let elf = ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
         let mut images = Images::default();
         let index = images.insert_for_test(elf);
-        let mut unwinder = FramehopUnwinder::new();
         let mut loaded = LoadedImages::within(1 << 30);
-        let image = loaded.get(&mut unwinder, index, &images).unwrap();
-        let tables = image.roots.unwind();
+        let (image, framehop) = loaded.with_framehop(index, &images).unwrap();
+        let tables = image.tables();
         let section = &tables.sections().eh_frame.as_ref().unwrap().data;
         let (section, bases) = (EhFrame::new(section, LittleEndian), tables.sections().bases());
         let mut entries = section.entries(&bases);
-        let (mut context, mut cache) = (RowContext::new(), FramehopCache::new());
+        let mut context = RowContext::new();
         let mut compared = [0u32; 5];
         let mut seed = 1u64;
         let mut random = || {
@@ -191,17 +188,9 @@ mod tests {
                     let word = (address ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
                     (SP..SP + size).contains(&address).then_some(if word.is_multiple_of(8) { 0 } else { word })
                 };
-                let own = address.wrapping_add(image.to_own);
-                let at = match innermost {
-                    true => FrameAddress::InstructionPointer(own),
-                    false => FrameAddress::from_return_address(own + 1).unwrap(),
-                };
-                let mut regs = FramehopRegs::new(address, SP, bp);
-                let expected = match unwinder.unwind_frame(at, &mut regs, &mut cache, &mut |at| read(at).ok_or(())) {
-                    Ok(caller) => Ok(caller.map(|ip| CallerPointers { ip, sp: regs.sp(), bp: regs.bp() })),
-                    Err(framehop::Error::CouldNotReadStack(address)) => Err(Some(address)),
-                    Err(_) => Err(None),
-                };
+                let own = image.own(address).unwrap();
+                let before = CallerPointers { ip: address, sp: SP, bp };
+                let (expected, _) = framehop.leave(own, !innermost, before, read);
                 assert_eq!(
                     rule.leave(innermost, (SP, bp), read),
                     expected,

@@ -86,6 +86,11 @@ impl Known {
         [slot(self.bp_below, self.state.bp), slot(self.sp_below, self.state.sp)].into_iter().flatten()
     }
 
+    /// The values that unwinding has gone on from.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
     /// Where its return address lies. All of framehop's rules for x86_64 take it from below the caller's stack pointer.
     pub fn return_slot(&self) -> Slot {
         (self.state.sp.wrapping_sub(8), self.state.return_address)

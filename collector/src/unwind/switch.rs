@@ -6,7 +6,8 @@
 //! goroutine's frame pointer, and below that is a return address of a call of `systemstack`, at the one place from
 //! where the frame of its caller ends just where the frame pointer says.
 
-use crate::arch::registers::{FP, RA, Registers, SP};
+use crate::arch::registers::Registers;
+use crate::arch::step::CallerPointers;
 
 /// Bytes of the largest frame of a function of Go's runtime that calls `systemstack`; the largest that is known has 400.
 const LARGEST_CALLER: u64 = 4096;
@@ -27,10 +28,7 @@ pub fn caller_of_systemstack(
     let mut found = None;
     for slot in (saved_bp.checked_sub(LARGEST_CALLER)?..saved_bp).step_by(8) {
         let Some(address) = read(slot).filter(|&address| calls(address)) else { continue };
-        let mut caller = Registers::default();
-        for (register, value) in [(RA, address), (SP, slot.wrapping_add(8)), (FP, saved_bp)] {
-            caller.set(register, value);
-        }
+        let caller = CallerPointers { ip: address, sp: slot.wrapping_add(8), bp: saved_bp }.registers();
         if frame_end(&caller) == Some(end) {
             // Two would leave it open which is the one.
             if found.replace(caller).is_some() {

@@ -341,7 +341,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
 
 #[cfg(test)]
 pub mod tests {
-    use super::super::careful::leave;
+    use super::super::cfi::leave;
     use super::super::fde_index::tests::{push, push_cie, push_fde};
     use super::*;
     use crate::arch::registers::Registers;

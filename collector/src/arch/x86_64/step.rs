@@ -35,6 +35,23 @@ pub struct CallerPointers {
     pub bp: u64,
 }
 
+impl CallerPointers {
+    /// Those among a caller's registers, if all three are known.
+    pub fn of(registers: &Registers) -> Option<CallerPointers> {
+        let [ip, sp, bp] = [RA, SP, FP].map(|register| registers.get(register));
+        Some(CallerPointers { ip: ip.filter(|&ip| ip != 0)?, sp: sp?, bp: bp? })
+    }
+
+    /// The caller's registers, with no other known.
+    pub fn registers(&self) -> Registers {
+        let mut registers = Registers::default();
+        for (register, value) in [(RA, self.ip), (SP, self.sp), (FP, self.bp)] {
+            registers.set(register, value);
+        }
+        registers
+    }
+}
+
 /// Leaves a frame that no table covers, as code compiled with frame pointers is left: `rbp` points to the caller's `rbp`,
 /// and above it is the return address. A frame pointer of 0 ends the stack.
 ///
@@ -51,9 +68,6 @@ pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Op
     }
     let caller_bp = read(bp).ok_or(Stuck::Unreadable(bp))?;
     let address = read(bp + 8).ok_or(Stuck::Unreadable(bp + 8))?;
-    *registers = Registers::default();
-    registers.set(FP, caller_bp);
-    registers.set(SP, sp);
-    registers.set(RA, address);
+    *registers = CallerPointers { ip: address, sp, bp: caller_bp }.registers();
     Ok(if address == 0 { Caller::None } else { Caller::Called })
 }

@@ -1,11 +1,7 @@
-//! One frame at a time with every register, straight from the unwind tables.
+//! Leaving a frame by a row of the unwind tables with every register, as gimli evaluates it.
 //!
-//! framehop follows `rip`, `rsp` and `rbp`, and knows no rule that reads memory to find the frame. That leaves out signal
-//! frames, functions that realign their stack (while they do so; afterwards [`realigned`](super::realigned) knows how), and
-//! assembly that keeps its frame in another register (the dynamic linker's lazy binding keeps it in `rbx`). A stack that
-//! meets such a frame is unwound by this module instead, from its first frame up to this one, because the other registers
-//! have to be followed through the callees. Finding a row in the tables takes microseconds, so rows are remembered by
-//! address; leaving a frame by one takes some 100 ns.
+//! Finding a row in the tables takes microseconds, so rows are remembered by address; leaving a frame by one takes some
+//! 100 ns.
 
 use gimli::{CfaRule, EvaluationResult, Location, Operation, RegisterRule, UnwindExpression, Value};
 

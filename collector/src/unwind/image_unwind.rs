@@ -1,6 +1,7 @@
-//! What is remembered of single frames: whether unwind information covers them, and how.
+//! Everything that is known of one image's frames: its tables, the functions of Go, and what single addresses turned out
+//! to be.
 //!
-//! framehop ends a stack for three reasons that it does not tell apart: the unwind information says that the frame has
+//! A stack ends for three reasons that are not told apart where it ends: the unwind information says that the frame has
 //! no caller (the return address is *undefined*: `_start`, `clone`), the return address read is 0, or the frame pointer
 //! of code without unwind information is 0. Only the first is proof. The second is believed where unwind information
 //! led to the slot, because thread libraries and runtimes end their stacks so. The third is believed only near the
@@ -8,15 +9,20 @@
 //! register like all others and happens to be 0.
 //!
 //! A stack may also begin with a return address that no call has put there, that of a function's first instruction:
-//! `makecontext` has its coroutines return so. [`leave_beginning`] tells these.
+//! `makecontext` has its coroutines return so. [`ImageUnwind::leave_beginning`] tells these.
 
 use std::sync::Arc;
 
+use ccsd_profile::TruncationReason;
 use ccsd_symbolizer::{ElfFile, UnwindSections};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
-use super::careful;
+use super::cfi;
+use super::framehop_rows::DEBUG_FRAME_SPAN;
 use super::go::{GoCode, GoFrame};
+use super::known_rules::KnownRules;
+use super::outcome::Stop;
 use super::realigned::Realigned;
 use super::rule::FrameRule;
 use super::switch;
@@ -35,23 +41,39 @@ const ENTRY_BYTES: u64 = 256;
 /// Answers kept per image about outermost frames: a program has a handful. Beyond this it is a hostile one, and memory
 /// matters more.
 const MAX_ANSWERS: usize = 4096;
-/// Addresses kept per image that need care, 8 bytes each: a few dozen, but for programs without unwind tables.
-const MAX_CAREFUL: usize = 65_536;
+/// Addresses kept per image that no rule leaves, 40 bytes each: a few dozen, but for programs without unwind tables.
+const MAX_SPECIAL: usize = 65_536;
 /// Addresses kept per image whose instructions have been followed, about 200 bytes each.
 const MAX_FOLLOWED: usize = 16_384;
-
-/// Answers kept about tables: one per return address of the program, 16 bytes each.
-const MAX_TABLE_ANSWERS: usize = 65_536;
 
 /// What unwind information says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covered {
-    /// It covers the address and says that nothing called the function.
-    NoCaller,
-    /// It covers the address.
-    Yes,
-    /// It does not.
+    /// A table covers the address and says that nothing called the function.
+    NoCaller(Table),
+    /// A table covers the address.
+    Yes(Table),
+    /// None does.
     No,
+}
+
+/// What says how a frame is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The rule of a row.
+    Rule(FrameRule),
+    /// A row that framehop takes; the frame's address in ccsd's own space.
+    Framehop(u64),
+    /// The frame itself, in which its function has kept the address of the frame.
+    Realigned(Realigned),
+    /// The instructions of a file's code, because no table covers the address.
+    Instructions,
+    /// The instructions of generated code.
+    Generated,
+    /// Nothing called the frame.
+    Top,
+    /// What takes more registers than stack pointer and frame pointer.
+    Registers,
 }
 
 /// What is known of a frame from what its function has done.
@@ -62,55 +84,126 @@ struct History {
     begins_thread: bool,
 }
 
-/// The unwind information of one image, and what has been found out about its addresses.
+/// One image, as the unwinder sees it.
 #[derive(Debug, Default)]
-pub struct ImageRoots {
-    unwind: Tables,
+pub struct ImageUnwind {
+    /// What is added to an SVMA to get an address in ccsd's own space, wrapping; and where the image's part of that begins.
+    to_own: u64,
+    base: u64,
+    /// Whether it is memory that a program writes its own code into.
+    pub generated: bool,
+    /// Bytes of its unwind information.
+    pub bytes: u64,
+    tables: Tables,
     entry: u64,
     /// Where its code ends, when that has been looked up.
     entry_end: Option<u64>,
-    covered: HashMap<u64, Covered>,
-    careful: HashSet<u64>,
-    /// Those among them that no table covers, and about which nothing else is special.
-    uncovered: HashSet<u64>,
-    /// Those among them that the frame pointer is enough for.
-    realigned: HashMap<u64, Realigned>,
-    /// And those in functions of Go that every stack begins with.
-    tops: HashSet<u64>,
     /// Where it can be read: what its instructions say of frames that no table covers.
     elf: Option<Arc<ElfFile>>,
     /// What its functions say, if it is a Go program or library.
     go: Option<GoCode>,
-    rows: HashMap<u64, Box<[Row]>>,
+    covered: HashMap<u64, Covered, FxBuildHasher>,
+    /// How frames are left that no rule leaves.
+    special: HashMap<u64, Source, FxBuildHasher>,
+    rows: HashMap<u64, Box<[Row]>, FxBuildHasher>,
     /// How many rows that are.
     row_count: usize,
     /// What the instructions before say of some frames.
-    histories: HashMap<(u64, bool), History>,
-    /// For an image with two tables: the addresses that only `.debug_frame` covers, and those that it need not be asked
-    /// for.
-    tables: HashMap<u64, Table>,
+    histories: HashMap<(u64, bool), History, FxBuildHasher>,
 }
 
-impl ImageRoots {
-    /// The sections are shared with the unwinder, not copied.
-    pub fn new(elf: &Arc<ElfFile>, sections: Arc<UnwindSections>) -> ImageRoots {
-        let entry = elf.entry();
-        let (unwind, elf, go) = (Tables::new(sections), Some(Arc::clone(elf)), GoCode::new(elf));
-        ImageRoots { unwind, entry, elf, go, ..ImageRoots::default() }
+impl ImageUnwind {
+    /// An image without unwind information that stands at `base` in ccsd's own space.
+    pub fn bare(base: u64, generated: bool) -> ImageUnwind {
+        ImageUnwind { generated, ..ImageUnwind::at(base, 0) }
+    }
+
+    /// One that stands at `base` with what has the address `base_svma`.
+    pub fn at(base: u64, base_svma: u64) -> ImageUnwind {
+        ImageUnwind { to_own: base.wrapping_sub(base_svma), base, ..ImageUnwind::default() }
+    }
+
+    /// An image that stands at `base`, whose unwind information takes so many bytes. The sections are shared with framehop,
+    /// not copied.
+    pub fn new(base: u64, bytes: u64, elf: &Arc<ElfFile>, sections: Arc<UnwindSections>) -> ImageUnwind {
+        let base_svma = sections.base_svma;
+        ImageUnwind {
+            bytes,
+            tables: Tables::new(sections),
+            entry: elf.entry(),
+            elf: Some(Arc::clone(elf)),
+            go: GoCode::new(elf),
+            ..ImageUnwind::at(base, base_svma)
+        }
+    }
+
+    /// Where an address (SVMA) stands in ccsd's own space; `None` if that is not the image's part of it. What a file says
+    /// of its addresses must not come to stand where another's are.
+    #[inline]
+    pub fn own(&self, address: u64) -> Option<u64> {
+        let own = address.wrapping_add(self.to_own);
+        (own.wrapping_sub(self.base) < DEBUG_FRAME_SPAN).then_some(own)
+    }
+
+    /// What says how the frame at an address is left. `rules` knows those of addresses that have been met; the address is
+    /// `new` if it is not among them.
+    #[inline]
+    pub fn source(&mut self, address: u64, rules: &mut KnownRules, context: &mut RowContext, new: &mut bool) -> Source {
+        if self.is_bare_entry(address) {
+            return Source::Top;
+        }
+        if self.generated {
+            return Source::Generated;
+        }
+        if !self.special.is_empty()
+            && let Some(&special) = self.special.get(&address)
+        {
+            return special;
+        }
+        let Some(own) = self.own(address) else { return Source::Registers };
+        let rule = match rules.find(own) {
+            Some(rule) => rule,
+            // framehop falls back to the frame pointer silently, so what is new is looked at first.
+            None => {
+                *new = true;
+                match self.examine(address, own, rules, context) {
+                    Ok(rule) => rule,
+                    Err(special) => return special,
+                }
+            }
+        };
+        match rule {
+            FrameRule::AskFramehop => Source::Framehop(self.own_in_table(address, own)),
+            rule => Source::Rule(rule),
+        }
+    }
+
+    /// Where framehop has the table that covers an address.
+    #[cold]
+    fn own_in_table(&mut self, address: u64, own: u64) -> u64 {
+        let sections = self.tables.sections();
+        let table = match (&sections.eh_frame, &sections.debug_frame) {
+            (Some(_), Some(_)) => match self.covered(address) {
+                Covered::Yes(table) | Covered::NoCaller(table) => table,
+                Covered::No => Table::EhFrame,
+            },
+            (None, Some(_)) => Table::DebugFrame,
+            (_, None) => Table::EhFrame,
+        };
+        if table == Table::DebugFrame { own.wrapping_add(DEBUG_FRAME_SPAN) } else { own }
     }
 
     /// Bytes that the answers take, beside the unwind information itself and its indexes.
-    pub fn bytes(&self) -> usize {
-        let sets = self.careful.allocation_size() + self.uncovered.allocation_size() + self.tops.allocation_size();
-        let maps = self.covered.allocation_size() + self.realigned.allocation_size() + self.tables.allocation_size();
+    pub fn remembered(&self) -> usize {
+        let maps = self.covered.allocation_size() + self.special.allocation_size();
         let kept = self.rows.allocation_size() + self.histories.allocation_size();
-        let rows = kept + self.row_count * size_of::<Row>() + self.unwind.row_bytes();
-        sets + maps + rows + self.go.as_ref().map_or(0, GoCode::bytes)
+        let rows = kept + self.row_count * size_of::<Row>() + self.tables.row_bytes();
+        maps + rows + self.go.as_ref().map_or(0, GoCode::bytes)
     }
 
     /// The unwind information, to leave a frame with.
-    pub fn unwind(&self) -> &Tables {
-        &self.unwind
+    pub fn tables(&self) -> &Tables {
+        &self.tables
     }
 
     /// Whether the frame is in the entry function of an image whose unwind information does not cover it: the dynamic
@@ -130,12 +223,6 @@ impl ImageRoots {
         })
     }
 
-    /// Whether neither a rule nor framehop can leave the frame.
-    #[inline]
-    pub fn needs_care(&self, address: u64) -> bool {
-        !self.careful.is_empty() && self.careful.contains(&address)
-    }
-
     /// What is known of its functions, if it is a Go program or library.
     pub fn go(&mut self) -> Option<&mut GoCode> {
         self.go.as_mut()
@@ -151,61 +238,59 @@ impl ImageRoots {
         self.go.as_mut()?.frame(address)
     }
 
-    /// Finds out how a frame is left that is met for the first time. It is remembered if that takes care.
-    pub fn examine(&mut self, address: u64, context: &mut RowContext) -> Way {
-        // Without its bytes there is only the frame pointer, and framehop follows it.
-        if self.elf.is_none() {
-            return Way::Plain(FrameRule::AskFramehop, None);
-        }
+    /// Finds out how a frame is left that is met for the first time, and remembers that; `Err` if it is by no rule.
+    #[cold]
+    fn examine(
+        &mut self,
+        address: u64,
+        own: u64,
+        rules: &mut KnownRules,
+        context: &mut RowContext,
+    ) -> Result<FrameRule, Source> {
         let go_frame = self.go_frame(address);
-        match tables::way(&self.unwind, address, context) {
+        let way = match self.elf {
+            Some(_) => tables::way(&self.tables, address, context),
+            // Without its bytes there is only the frame pointer, and framehop follows it.
+            None => Way::Plain(FrameRule::AskFramehop, None),
+        };
+        match way {
             // What is special about functions of Go is not in the tables.
             Way::Plain(rule, function) if go_frame.is_none() => {
-                return Way::Plain(rule, function.filter(|_| self.go.is_none()));
+                rules.insert(own, rule);
+                let last = function.as_ref().and_then(|function| self.own(function.range.end.wrapping_sub(1)));
+                if let (Some(function), Some(_)) = (function.filter(|_| self.go.is_none()), last) {
+                    rules.insert_function(&function.moved(own.wrapping_sub(address)));
+                }
+                return Ok(rule);
             }
             _ => {}
         }
-        if self.careful.len() >= MAX_CAREFUL {
+        let special = self.examine_special(address, go_frame);
+        if self.special.len() >= MAX_SPECIAL {
             // Whatever is met again is examined again.
-            self.careful.clear();
-            self.uncovered.clear();
-            self.tops.clear();
-            self.realigned.clear();
+            self.special.clear();
         }
-        self.careful.insert(address);
-        if go_frame.is_none()
-            && let Some(realigned) = Realigned::find(&self.unwind, address)
-        {
-            self.realigned.insert(address, realigned);
-        }
-        let uncovered = go_frame.is_none() && self.covered(address) == Covered::No;
-        if go_frame == Some(GoFrame::Top) || uncovered && self.begins_thread(address.wrapping_add(1)) {
-            self.tops.insert(address);
-        }
-        if uncovered && !self.begins(address.wrapping_add(1)) && !self.restores_signal(address.wrapping_add(1)) {
-            self.uncovered.insert(address);
-        }
-        Way::Careful
+        self.special.insert(address, special);
+        Err(special)
     }
 
-    /// Whether a frame that needs care is in code that no table covers, and nothing else is special about it.
-    pub fn is_plainly_uncovered(&self, address: u64) -> bool {
-        self.uncovered.contains(&address)
-    }
-
-    /// How to leave a frame that needs care, where its function has realigned its stack.
-    pub fn realigned(&self, address: u64) -> Option<Realigned> {
-        self.realigned.get(&address).copied()
-    }
-
-    /// Whether a frame that needs care is one that nothing called: of Go, or the first of a thread.
-    pub fn is_top(&self, address: u64) -> bool {
-        self.tops.contains(&address)
+    fn examine_special(&mut self, address: u64, go_frame: Option<GoFrame>) -> Source {
+        let next = address.wrapping_add(1);
+        match go_frame {
+            Some(GoFrame::Top) => Source::Top,
+            Some(GoFrame::Switch) => Source::Registers,
+            None if self.covered(address) != Covered::No => {
+                Realigned::find(&self.tables, address).map_or(Source::Registers, Source::Realigned)
+            }
+            None if self.begins_thread(next) => Source::Top,
+            None if self.begins(next) || self.restores_signal(next) => Source::Registers,
+            None => Source::Instructions,
+        }
     }
 
     /// Leaves a frame that no table covers by stack pointer and frame pointer, if its instructions (from `address` on,
     /// which comes after the call for a caller) say that these are enough, and `believed` believes where it leads.
-    pub fn leave_plainly(
+    pub fn leave_by_instructions(
         &mut self,
         (address, called): (u64, bool),
         (sp, bp): (u64, u64),
@@ -248,11 +333,11 @@ impl ImageRoots {
             self.histories.clear();
         }
         let address = next.wrapping_sub(u64::from(called));
-        let (unwind, elf) = (&self.unwind, &self.elf);
+        let (tables, elf) = (&self.tables, &self.elf);
         self.histories.entry(key).or_insert_with(|| {
             let Some(elf) = elf else { return History::default() };
             let code = |address, len| elf.code(address, len);
-            match unwind.with_kept_row(address, |row| Ok(row.found.start)) {
+            match tables.with_kept_row(address, |row| Ok(row.found.start)) {
                 Ok(start) => History { entered: prologue::entered_from(start, next, &code), begins_thread: false },
                 Err(_) => {
                     let begins_thread = called && prologue::begins_thread(next, &code);
@@ -275,29 +360,6 @@ impl ImageRoots {
             self.row_count += rows.len();
             rows
         })
-    }
-
-    /// Which table covers an address. An image that has only one is not searched.
-    #[inline]
-    pub fn table(&mut self, address: u64) -> Table {
-        let sections = self.unwind.sections();
-        match (&sections.eh_frame, &sections.debug_frame) {
-            (Some(_), Some(_)) => self.find_table(address),
-            (None, Some(_)) => Table::DebugFrame,
-            (_, None) => Table::EhFrame,
-        }
-    }
-
-    fn find_table(&mut self, address: u64) -> Table {
-        if let Some(&table) = self.tables.get(&address) {
-            return table;
-        }
-        let table = tables::covers(&self.unwind, address).map_or(Table::EhFrame, |(table, _)| table);
-        if self.tables.len() >= MAX_TABLE_ANSWERS {
-            self.tables.clear();
-        }
-        self.tables.insert(address, table);
-        table
     }
 
     /// Whether an address is that of a function's first instruction, and no call returns to it: what is covered from here
@@ -367,7 +429,7 @@ impl ImageRoots {
         let frame_end = |caller: &Registers| {
             let own = caller.get(RA)?.wrapping_add(to_own);
             let mut after = *caller;
-            match careful::leave(&self.unwind, own.wrapping_sub(1), &mut after, read) {
+            match cfi::leave(&self.tables, own.wrapping_sub(1), &mut after, read) {
                 Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(SP),
                 Ok(_) => after.get(SP),
                 Err(_) => None,
@@ -383,9 +445,9 @@ impl ImageRoots {
         if let Some(&answer) = self.covered.get(&address) {
             return answer;
         }
-        let answer = match tables::covers(&self.unwind, address) {
-            Some((_, true)) => Covered::NoCaller,
-            Some((_, false)) => Covered::Yes,
+        let answer = match tables::covers(&self.tables, address) {
+            Some((table, true)) => Covered::NoCaller(table),
+            Some((table, false)) => Covered::Yes(table),
             None => Covered::No,
         };
         if self.covered.len() >= MAX_ANSWERS {
@@ -394,25 +456,47 @@ impl ImageRoots {
         self.covered.insert(address, answer);
         answer
     }
-}
 
-/// Leaves the frame of a function that was returned to at its first instruction. It may have been made to look as if it
-/// had been called, and then there is a return address above, as `returns_to` knows them. Otherwise nothing is above.
-///
-/// # Errors
-/// As of [`careful::leave`]; the registers are then as before.
-pub fn leave_beginning(
-    roots: &ImageRoots,
-    address: u64,
-    registers: &mut Registers,
-    read: &impl Fn(u64) -> Option<u64>,
-    returns_to: impl FnOnce(u64) -> bool,
-) -> Result<Caller, Stuck> {
-    let mut after = *registers;
-    let caller = careful::leave(&roots.unwind, address, &mut after, read)?;
-    if caller == Caller::Called && after.get(RA).is_some_and(returns_to) {
-        *registers = after;
-        return Ok(caller);
+    /// Leaves the frame of a function that was returned to at its first instruction. It may have been made to look as if it
+    /// had been called, and then there is a return address above, as `returns_to` knows them. Otherwise nothing is above.
+    ///
+    /// # Errors
+    /// As of [`cfi::leave`]; the registers are then as before.
+    pub fn leave_beginning(
+        &self,
+        address: u64,
+        registers: &mut Registers,
+        read: &impl Fn(u64) -> Option<u64>,
+        returns_to: impl FnOnce(u64) -> bool,
+    ) -> Result<Caller, Stuck> {
+        let mut after = *registers;
+        let caller = cfi::leave(&self.tables, address, &mut after, read)?;
+        if caller == Caller::Called && after.get(RA).is_some_and(returns_to) {
+            *registers = after;
+            return Ok(caller);
+        }
+        Ok(Caller::None)
     }
-    Ok(Caller::None)
+
+    /// Whether a stack that ends at a frame is whole. (A frame pointer of 0 at the entry has been dealt with.)
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn judge(&mut self, address: u64) -> Result<(), Stop> {
+        match self.covered(address) {
+            // Memory that holds no stack any more is often zero, and Go has other ways to say so.
+            Covered::Yes(_) if self.is_go(address) => Err(Stop::Nowhere),
+            Covered::NoCaller(_) | Covered::Yes(_) => Ok(()),
+            Covered::No => Err(self.no_way(address)),
+        }
+    }
+
+    /// Why there is no way on from a frame.
+    pub fn no_way(&mut self, address: u64) -> Stop {
+        Stop::Because(match self.covered(address) {
+            Covered::No if self.generated => TruncationReason::JitWithoutMap,
+            Covered::No => TruncationReason::NoUnwindInfo,
+            Covered::Yes(_) | Covered::NoCaller(_) => TruncationReason::BadUnwindInfo,
+        })
+    }
 }

@@ -1,0 +1,85 @@
+//! The rows that framehop takes: those that need no more than stack pointer and frame pointer, and that no
+//! [`FrameRule`](super::rule::FrameRule) says, such as the expression of the procedure linkage table.
+//!
+//! framehop stands alone behind this: it reads the tables itself, and takes one table for each of its modules, at
+//! addresses of ccsd's own space (see [`unwind`](super)).
+
+use std::sync::Arc;
+
+use ccsd_symbolizer::UnwindSections;
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+
+use crate::arch::step::CallerPointers;
+use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
+
+/// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
+/// `.debug_frame` this much above. framehop's offsets in a module are 32 bits wide.
+pub const DEBUG_FRAME_SPAN: u64 = 1 << 32;
+
+/// framehop, with the rules that it has made of rows.
+#[derive(Default)]
+pub struct FramehopRows {
+    unwinder: FramehopUnwinder<Arc<[u8]>>,
+    cache: FramehopCache,
+}
+
+impl FramehopRows {
+    /// Adds the tables of an image that stands at `base`.
+    pub fn add(&mut self, name: &str, base: u64, sections: &UnwindSections) {
+        let info = || ExplicitModuleSectionInfo {
+            base_svma: sections.base_svma,
+            text_svma: sections.text_svma.clone(),
+            ..Default::default()
+        };
+        let mut add = |base: u64, info| {
+            self.unwinder.add_module(Module::new(name.to_owned(), base..base + DEBUG_FRAME_SPAN, base, info));
+        };
+        add(
+            base,
+            ExplicitModuleSectionInfo {
+                got_svma: sections.got_svma.clone(),
+                eh_frame_svma: sections.eh_frame.as_ref().map(|s| s.svma.clone()),
+                eh_frame: sections.eh_frame.as_ref().map(|s| Arc::clone(&s.data)),
+                eh_frame_hdr_svma: sections.eh_frame_hdr.as_ref().map(|s| s.svma.clone()),
+                eh_frame_hdr: sections.eh_frame_hdr.as_ref().map(|s| Arc::clone(&s.data)),
+                ..info()
+            },
+        );
+        if let Some(debug_frame) = &sections.debug_frame {
+            let debug_frame = Some(Arc::clone(debug_frame));
+            add(base + DEBUG_FRAME_SPAN, ExplicitModuleSectionInfo { debug_frame, ..info() });
+        }
+    }
+
+    /// Removes the tables of the image that stands at `base`.
+    pub fn remove(&mut self, base: u64) {
+        self.unwinder.remove_module(base);
+        self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+    }
+
+    /// Leaves the frame at `own`, an address of ccsd's own space, as [`FrameRule::leave`](super::rule::FrameRule::leave)
+    /// does by a rule. Also whether the row had to be looked up, which takes some microseconds.
+    #[cold]
+    pub fn leave(
+        &mut self,
+        own: u64,
+        called: bool,
+        before: CallerPointers,
+        read: impl Fn(u64) -> Option<u64>,
+    ) -> (Result<Option<CallerPointers>, Option<u64>>, bool) {
+        let at = match called {
+            true => FrameAddress::from_return_address(own.wrapping_add(1)),
+            false => Some(FrameAddress::InstructionPointer(own)),
+        };
+        let Some(at) = at else { return (Err(None), false) };
+        let hits = self.cache.stats().hits();
+        let mut regs = FramehopRegs::new(before.ip, before.sp, before.bp);
+        let left = self.unwinder.unwind_frame(at, &mut regs, &mut self.cache, &mut |address| read(address).ok_or(()));
+        let left = match left {
+            Ok(caller) => Ok(caller.map(|ip| CallerPointers { ip, sp: regs.sp(), bp: regs.bp() })),
+            Err(framehop::Error::CouldNotReadStack(address)) => Err(Some(address)),
+            Err(_) => Err(None),
+        };
+        (left, self.cache.stats().hits() == hits)
+    }
+}

@@ -1,0 +1,245 @@
+//! Leaving a frame with every register, where stack pointer and frame pointer are not enough.
+//!
+//! That is where a table names another register, or says what a frame holds by an expression: signal frames, functions
+//! that realign their stack (while they do so; afterwards [`realigned`](super::realigned) knows how), assembly that keeps
+//! its frame in another register (the dynamic linker's lazy binding keeps it in `rbx`); where the table lies or there is
+//! none; and where Go goes on on another stack.
+//!
+//! The other registers of such a frame are what the functions further in have saved. So they are followed from the last
+//! frame where all of them were known, which is the innermost or the last one that was left like this, through the frames
+//! in between ([`Carried`]). It is known already where each of these was called from, so none is looked for again.
+
+use ccsd_profile::TruncationReason;
+
+use super::StackUnwinder;
+use super::carried::Carried;
+use super::cfi;
+use super::frame::Frame;
+use super::go::GoFrame;
+use super::goroutine::Switch;
+use super::image_unwind::ImageUnwind;
+use super::outcome::Stop;
+use super::walk::{Position, Walk};
+use crate::arch::registers::{RA, Registers, SP};
+use crate::arch::step::{Caller, Stuck};
+use crate::arch::{code, signal};
+
+/// Times that one stack may move to another by what is no return address, and so downwards. Goroutines are left for the
+/// thread's stack and the signals' stack.
+pub const MAX_SWITCHES: usize = 16;
+
+impl StackUnwinder {
+    /// Leaves the last frame. Returns its caller, or what a signal interrupted; `None` where the stack is whole.
+    #[cold]
+    pub(super) fn step_with_registers(
+        &mut self,
+        frame: Frame,
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Option<Position>, Stop> {
+        self.allowance.start();
+        let mut carried = std::mem::take(&mut self.carried);
+        carried.begin(walk.start);
+        self.carry(&mut carried, walk)?;
+        let caller = self.leave(frame, &mut carried, walk)?;
+        self.carried = carried;
+        Ok(caller)
+    }
+
+    /// Follows the registers up to the last frame.
+    fn carry(&mut self, carried: &mut Carried, walk: &Walk<'_, '_>) -> Result<(), Stop> {
+        let copied = self.known.iter().take_while(|known| known.is_copied(walk.stack)).count();
+        if copied < self.known.len() {
+            self.late_from = self.late_from.or(Some(self.first_known.saturating_add(copied)));
+        }
+        let first = self.first_known.saturating_sub(1);
+        for position in 0..self.known.len() {
+            if !self.allowance.step() {
+                return Err(Stop::Because(TruncationReason::TooDeep));
+            }
+            let (Some(&frame), Some(known)) = (walk.frames.get(first + position), self.known.get(position)) else {
+                break;
+            };
+            let image = self.images.get(frame.image, walk.images);
+            carried.follow(frame, known.state(), image, &mut self.generated, walk.stack);
+        }
+        self.known.clear();
+        self.first_known = usize::MAX;
+        Ok(())
+    }
+
+    /// Leaves a frame whose registers are known. What can say how, in this order: a move to another stack, the row of a
+    /// table, a signal's frame, the beginning of a coroutine or thread, the instructions, a row that may be wrong, the frame
+    /// pointer.
+    fn leave(
+        &mut self,
+        mut frame: Frame,
+        carried: &mut Carried,
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Option<Position>, Stop> {
+        if !self.allowance.step() {
+            return Err(Stop::Because(TruncationReason::TooDeep));
+        }
+        let (stack, images) = (walk.stack, walk.images);
+        let read = |address: u64| stack.read(address);
+        let (registers, called) = (&mut carried.registers, carried.called);
+        let Some(image) = self.images.get(frame.image, images) else {
+            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+        };
+        if image.is_bare_entry(frame.address) {
+            return Ok(None);
+        }
+        // (Of Go's functions each is taken to go on up to the next.)
+        let restores = carried.switched && image.restores_signal(frame.address.wrapping_add(1));
+        let switched = match image.go_frame(frame.address) {
+            _ if restores => false,
+            Some(GoFrame::Top) => return Ok(None),
+            Some(GoFrame::Switch) => called,
+            None => false,
+        };
+        carried.switches += usize::from(switched);
+        if carried.switches > MAX_SWITCHES {
+            return Err(Stop::Because(TruncationReason::TooDeep));
+        }
+        let next = Frame { address: frame.address.wrapping_add(u64::from(called)), ..frame };
+        let doubtful = !switched && cfi::is_doubtful(image.tables(), frame.address);
+        if let Some((callee, before)) = carried.callee.take().filter(|_| doubtful && called)
+            && let Some(image) = self.images.get(callee.image, images)
+            && let Some(row) = image.rows(callee.address).first()
+        {
+            row.keep(&before, registers);
+        }
+        let Some(image) = self.images.get(frame.image, images) else {
+            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+        };
+        carried.callee = Some((next, *registers));
+        let table = match switched {
+            _ if restores => Err(Stuck::NotCovered),
+            false if doubtful => {
+                let known = &mut self.return_addresses;
+                let mut believed = |address| known.contains(address, walk.mappings, images);
+                // What is below the stack pointer is not copied.
+                let copied = |address| stack.copied(address);
+                leave_believed(image, frame.address, registers, &copied, &mut believed)
+            }
+            false => cfi::leave(image.tables(), frame.address, registers, &read),
+            true => {
+                let at = registers.get(RA).unwrap_or(0).wrapping_sub(u64::from(called));
+                let to_svma = frame.address.wrapping_sub(at);
+                let known = &mut self.return_addresses;
+                let returns_to = |address| known.contains(address, walk.mappings, images);
+                match image.leave_switch(frame.address, to_svma, registers, &read, returns_to) {
+                    Err(Stuck::NotCovered) => {
+                        let sp = registers.get(SP).unwrap_or(0);
+                        let switch = Switch { frame, to_svma, sp, chain: walk.chain };
+                        let Some(caller) = self.leave_thread(&switch, registers, walk)? else { return Ok(None) };
+                        carried.move_to(caller);
+                        return Ok(Some(carried.position()));
+                    }
+                    left => left,
+                }
+            }
+        };
+        let caller = match table {
+            Err(Stuck::NotCovered) if called && image.restores_signal(frame.address.wrapping_add(1)) => {
+                if let Some(frame) = walk.frames.last_mut() {
+                    frame.address = frame.address.wrapping_add(1);
+                }
+                signal::interrupted(registers, &read).map(|interrupted| {
+                    *registers = interrupted;
+                    Caller::Interrupted
+                })
+            }
+            Err(Stuck::NotCovered) if called && image.begins(frame.address.wrapping_add(1)) => {
+                frame.address = frame.address.wrapping_add(1);
+                walk.frames.pop();
+                walk.frames.push(frame);
+                let known = &mut self.return_addresses;
+                let returns_to = |address| known.contains(address, walk.mappings, images);
+                image.leave_beginning(frame.address, registers, &read, returns_to)
+            }
+            Err(Stuck::NotCovered) if called && image.begins_thread(next.address) => {
+                return Ok(None);
+            }
+            // Of Go's functions it is known what they do.
+            Err(stuck)
+                if stuck == Stuck::NotCovered
+                    || !switched && (doubtful || stuck == Stuck::Bad) && !image.is_go(frame.address) =>
+            {
+                let known = &mut self.return_addresses;
+                let mut believed = |address, start: Option<u64>| match start {
+                    None => known.contains(address, walk.mappings, images),
+                    Some(start) => known.follows_call_of(address, (frame.image, start), walk.mappings, images),
+                };
+                let generated = image.generated.then(|| {
+                    self.generated.rows((frame.image, next.address), &|address, len| stack.code(address, len))
+                });
+                let rows = generated.as_deref().unwrap_or_else(|| image.rows(next.address));
+                let bare = rows.is_empty();
+                let mut left = code::leave(rows, registers, &read, |address| believed(address, None));
+                if left.is_err()
+                    && let Some(entered) = image.entered(next.address, called)
+                {
+                    for row in entered.rows() {
+                        let Ok(after) = row.apply_upwards(registers, &read) else { continue };
+                        if let [Some(ip), Some(sp)] = [RA, SP].map(|register| after.get(register))
+                            && entered.allows(sp)
+                            && believed(ip, Some(entered.start))
+                        {
+                            *registers = after;
+                            left = Ok(Caller::Called);
+                            break;
+                        }
+                    }
+                }
+                if left.is_err() && doubtful {
+                    let believed = &mut |address| believed(address, None);
+                    left = leave_believed(image, frame.address, registers, &read, believed);
+                }
+                match left {
+                    Err(left) if stuck == Stuck::NotCovered => {
+                        let by_pointer =
+                            code::leave_by_frame_pointer(registers, &read, |address| believed(address, None));
+                        by_pointer.map_err(|by_pointer| if bare { by_pointer } else { left })
+                    }
+                    Err(_) if !doubtful => Err(stuck),
+                    left => left,
+                }
+            }
+            result => result,
+        };
+        (carried.called, carried.switched) = (caller == Ok(Caller::Called), switched);
+        match caller {
+            Ok(Caller::Called | Caller::Interrupted) => {}
+            Ok(Caller::None) => return image.judge(frame.address).map(|()| None),
+            Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
+            Err(_) => return Err(image.no_way(frame.address)),
+        }
+        if self.late_from.is_none() && stack.first_late().is_some() {
+            // What comes now may be of another call.
+            self.late_from = Some(walk.frames.len());
+        }
+        Ok(Some(carried.position()))
+    }
+}
+
+/// Leaves a frame by a row that may be wrong, if that leads to a return address, as `believed` knows them.
+///
+/// # Errors
+/// As of [`cfi::leave`]; the registers are then as before.
+fn leave_believed(
+    image: &ImageUnwind,
+    address: u64,
+    registers: &mut Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+    believed: &mut impl FnMut(u64) -> bool,
+) -> Result<Caller, Stuck> {
+    let mut after = *registers;
+    match cfi::leave(image.tables(), address, &mut after, read) {
+        Ok(Caller::Called) if after.get(RA).is_some_and(believed) => {
+            *registers = after;
+            Ok(Caller::Called)
+        }
+        Err(stuck) => Err(stuck),
+        Ok(_) => Err(Stuck::Bad),
+    }
+}

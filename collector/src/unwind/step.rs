@@ -1,0 +1,118 @@
+//! The loop that follows a stack: frame by frame outwards, each left by the first source that can say how.
+//!
+//! Nearly all frames of nearly all stacks are left by their stack pointer and frame pointer alone. The other registers are
+//! followed only for the frames that need them ([`full_registers`](super::full_registers)).
+
+use ccsd_profile::TruncationReason;
+
+use super::StackUnwinder;
+use super::frame::Frame;
+use super::image_unwind::Source;
+use super::outcome::{Found, Stop, locate};
+use super::shadow::{Check, Known, ShadowStack, State};
+use super::walk::{Position, Walk};
+use crate::arch::step::CallerPointers;
+use crate::perf::record::UserRegs;
+
+/// What leaving a frame by stack pointer and frame pointer has come to.
+enum Step {
+    /// Nothing called the frame.
+    Root,
+    /// The caller, and where the frame's own address was stored if that was needed.
+    Caller(CallerPointers, Option<u64>),
+    /// It takes more registers.
+    NeedsRegisters,
+}
+
+impl StackUnwinder {
+    /// Follows a stack up to where it ends, or goes on as the thread's last one.
+    pub(super) fn follow(&mut self, walk: &mut Walk<'_, '_>, shadow: &mut ShadowStack) -> Result<Found, Stop> {
+        let UserRegs { ip, sp, bp, .. } = *walk.start;
+        let mut at = Position { pointers: CallerPointers { ip, sp, bp }, called: false, full: false };
+        self.first_known = walk.frames.len() + 1;
+        let mut search = shadow.search(walk.mappings.generation());
+        loop {
+            let frame = locate(at.lookup(), walk.mappings, walk.frames)?;
+            let step = if at.full { Step::NeedsRegisters } else { self.step(frame, &at, walk)? };
+            match step {
+                Step::Root => return Ok(Found::WHOLE),
+                Step::Caller(caller, cfa_slot) => {
+                    let state = State { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
+                    while let Some(common) = shadow.find(&mut search, &state) {
+                        match shadow.check(common, &mut search, walk.stack) {
+                            Check::Same => return Ok(Found { common: Some(common), ..Found::WHOLE }),
+                            // What has been searched is now less; the same state may be in the reserve too.
+                            Check::Changed => {}
+                        }
+                    }
+                    self.known.push(Known::new(state, at.pointers.sp, walk.stack.recent(), cfa_slot));
+                    at = Position { pointers: caller, called: true, full: false };
+                }
+                Step::NeedsRegisters => {
+                    match self.step_with_registers(frame, walk)? {
+                        Some(caller) => at = caller,
+                        None => return Ok(Found::COMPLETE),
+                    }
+                    // What has been left like that depends on more than the shadow stack knows.
+                    self.first_known = walk.frames.len() + 1;
+                    search = shadow.search(walk.mappings.generation());
+                }
+            }
+        }
+    }
+
+    /// Leaves a frame by its stack pointer and its frame pointer, if these are enough.
+    #[inline]
+    fn step(&mut self, frame: Frame, at: &Position, walk: &mut Walk<'_, '_>) -> Result<Step, Stop> {
+        let stack = walk.stack;
+        let read = |address: u64| stack.read(address);
+        let pointers = (at.pointers.sp, at.pointers.bp);
+        // The next instruction; of a caller it comes after the call.
+        let next = frame.address.wrapping_add(u64::from(at.called));
+        let Some((image, framehop)) = self.images.with_framehop(frame.image, walk.images) else {
+            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+        };
+        let mut slow = false;
+        let source = image.source(frame.address, &mut self.rules, &mut self.row_context, &mut slow);
+        let mut returns_to = |address, start: Option<u64>| match start {
+            None => self.return_addresses.contains(address, walk.mappings, walk.images),
+            Some(start) => {
+                self.return_addresses.follows_call_of(address, (frame.image, start), walk.mappings, walk.images)
+            }
+        };
+        let left = match source {
+            Source::Rule(rule) => rule.leave(!at.called, pointers, read),
+            Source::Framehop(own) => {
+                let (left, looked_up) = framehop.leave(own, at.called, at.pointers, read);
+                slow |= looked_up;
+                left
+            }
+            Source::Top => return Ok(Step::Root),
+            Source::Realigned(realigned) => match realigned.leave(pointers, &read) {
+                Ok((caller, slot)) if caller.ip != 0 => return Ok(Step::Caller(caller, Some(slot))),
+                Ok(_) => Ok(None),
+                Err(None) => return Ok(Step::NeedsRegisters),
+                Err(address) => Err(address),
+            },
+            Source::Generated => {
+                let code = |address, len| stack.code(address, len);
+                let returns_to = |address| returns_to(address, None);
+                self.generated.leave((frame.image, next), pointers, &read, &code, returns_to).map(Some)
+            }
+            Source::Instructions => match image.leave_by_instructions((next, at.called), pointers, &read, returns_to) {
+                Some(caller) => Ok(Some(caller)),
+                None => return Ok(Step::NeedsRegisters),
+            },
+            Source::Registers => return Ok(Step::NeedsRegisters),
+        };
+        if slow && !self.allowance.step() {
+            return Err(Stop::Because(TruncationReason::TooDeep));
+        }
+        match left {
+            Ok(Some(caller)) => Ok(Step::Caller(caller, None)),
+            Ok(None) => image.judge(frame.address).map(|()| Step::Root),
+            Err(Some(address)) => Err(Stop::Unreadable(address)),
+            Err(None) => Err(image.no_way(frame.address)),
+        }
+    }
+}

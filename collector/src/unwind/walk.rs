@@ -1,0 +1,43 @@
+//! A stack on its way from registers to frames.
+
+use super::chain::FrameChain;
+use super::frame::Frame;
+use super::memory::UserStack;
+use crate::arch::step::CallerPointers;
+use crate::perf::record::UserRegs;
+use crate::process::images::Images;
+use crate::process::mappings::Mappings;
+
+/// What one stack is followed by, and the frames that it has so far.
+pub struct Walk<'a, 's> {
+    /// The registers of the innermost frame.
+    pub start: &'a UserRegs,
+    /// The chain of frame pointers that the kernel has followed.
+    pub chain: FrameChain<'a>,
+    /// The words of the stack.
+    pub stack: &'a UserStack<'s>,
+    /// The code of the process.
+    pub mappings: &'a mut Mappings,
+    /// All images.
+    pub images: &'a Images,
+    /// The frames, innermost first.
+    pub frames: &'a mut Vec<Frame>,
+}
+
+/// The frame that is left next.
+#[derive(Clone, Copy)]
+pub struct Position {
+    /// Its registers. Stack pointer and frame pointer mean nothing where `full` says so.
+    pub pointers: CallerPointers,
+    /// Whether it waits for a call to return; else it is executing, or was interrupted.
+    pub called: bool,
+    /// Whether it must be left with every register.
+    pub full: bool,
+}
+
+impl Position {
+    /// The address to look up: for a caller that in its call.
+    pub fn lookup(&self) -> u64 {
+        self.pointers.ip.wrapping_sub(u64::from(self.called))
+    }
+}
