@@ -79,6 +79,8 @@ struct ThreadState {
     /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
     until: u64,
     generation: u32,
+    /// When the last sample was taken whose stack was found whole, nanoseconds; 0 if there was none.
+    whole_at: u64,
     /// Of a thread that ticks sample, the time that samples stand for.
     tick: TickTime,
     /// TSC cycles that no sample has yet.
@@ -394,6 +396,7 @@ impl Aggregator {
                         named: true,
                         until: u64::MAX,
                         generation: 0,
+                        whole_at: 0,
                         tick: TickTime::default(),
                         cycles: CycleRest::default(),
                     };
@@ -434,6 +437,12 @@ impl Aggregator {
         let outside = self.judge_root(time, stack, outside);
         let Some(at) = self.follow(thread, time, stack, outside) else { return };
         let Outside { root, gap, .. } = outside;
+        if root == Root::Complete
+            && gap.is_none()
+            && let Some(thread) = self.threads.get_mut(&thread)
+        {
+            thread.whole_at = time;
+        }
         let mut weights = *weights;
         if matches!(self.spec.event, Event::Tick { .. })
             && let Some(thread) = self.threads.get_mut(&thread)
@@ -506,15 +515,33 @@ impl Aggregator {
             let _ = self.follow(thread, time, stack, outside);
             return;
         }
-        let reserve = state.steps.reserve().iter().take(common.shared as usize);
-        let outer: Vec<Frame> =
-            reserve.chain(state.steps.own().iter().take(common.own as usize)).map(|step| step.frame).collect();
-        let frames: Vec<Frame> = stack.iter().chain(outer.iter().rev()).copied().collect();
-        let gap = gap.map(|gap| (stack.len().saturating_sub(gap.outer as usize).max(1), gap.reason));
+        let last = |shared: usize, own: usize| -> Vec<Frame> {
+            let reserve = state.steps.reserve().iter().take(shared);
+            reserve.chain(state.steps.own().iter().take(own)).map(|step| step.frame).collect()
+        };
+        let outer = last(common.shared as usize, common.own as usize);
+        let age_ns = time.saturating_sub(state.whole_at);
+        let is_last_whole = state.root == Some(Root::Complete);
+        let place = |gap: Gap| (stack.len().saturating_sub(gap.outer as usize).max(1), gap.reason);
+        let (frames, gap) = (stack.to_vec(), gap.map(|gap| (gap, place(gap))));
+        let mut found = WholeStack { frames, gap: gap.map(|(_, place)| place), root, earlier: Vec::new(), age_ns };
+        match (root, gap) {
+            (Root::Complete, None) => found.frames.extend(outer.iter().rev()),
+            // What was found ends where the last stack was taken to go on.
+            (Root::Complete, Some((gap, place))) if !outer.is_empty() => {
+                found.root = Root::Truncated(gap.reason);
+                found.gap = (gap.outer > 0).then_some(place);
+                found.earlier = outer;
+            }
+            (Root::Truncated(_), _) if is_last_whole => {
+                found.earlier = last(state.steps.shared(), state.steps.own().len());
+            }
+            _ => {}
+        }
         // The stacks that follow may have something in common with this one.
         let _ = self.follow(thread, time, stack, outside);
         self.resolver.look_for_names(&mut self.profile);
-        let crash = crash::tell(death, WholeStack { frames, gap, root }, time, &mut self.profile, &mut self.resolver);
+        let crash = crash::tell(death, found, time, &mut self.profile, &mut self.resolver);
         if !self.profile.add_crash(crash) {
             self.crashes_left_out += 1;
         }

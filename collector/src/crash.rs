@@ -2,11 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ccsd_profile::origin::{Origin, Origins};
 use ccsd_profile::{
-    CostCentreId, Crash, FrameInfo, LineId, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, Profile,
+    CostCentreId, Crash, EarlierStack, FrameInfo, LineId, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, Profile,
     TruncationReason,
 };
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::batch::Death;
 use crate::clock::now_ns;
@@ -16,7 +17,12 @@ use crate::unwind::{Frame, Root};
 /// Different entries that the inner part of a stack may take, so that some are left for the outer part.
 const MAX_INNER_FRAMES: usize = MAX_CRASH_FRAMES / 4 * 3;
 
-/// All of a thread's stack.
+/// Frames next to the place where a stack was cut short that are looked for in the thread's last one.
+const MAX_COMPARED: usize = 1024;
+/// Outermost frames of the last stack that are looked at to see what starts the program or the thread.
+const MAX_STARTUP: usize = 16;
+
+/// All that is known of a thread's stack.
 pub struct WholeStack {
     /// Innermost first.
     pub frames: Vec<Frame>,
@@ -24,6 +30,10 @@ pub struct WholeStack {
     pub gap: Option<(usize, TruncationReason)>,
     /// Where it ends.
     pub root: Root,
+    /// Where it was cut short: the thread's last stack, outermost first.
+    pub earlier: Vec<Frame>,
+    /// How old that is, nanoseconds.
+    pub age_ns: u64,
 }
 
 /// One frame, or the place where some are missing.
@@ -35,7 +45,8 @@ enum Step {
 
 /// Names what was found at `time` (`CLOCK_MONOTONIC`, nanoseconds).
 pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Crash {
-    let WholeStack { frames, gap, root } = stack;
+    let WholeStack { frames, gap, root, earlier, age_ns } = stack;
+    let earlier = callers(&frames, gap.map(|(after, _)| after), &earlier, time, profile, resolver);
     let mut steps: Vec<Step> = frames.into_iter().map(Step::Frame).collect();
     if let Some((after, why)) = gap {
         steps.insert(after.min(steps.len()), Step::Gap(why));
@@ -62,6 +73,14 @@ pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, r
     inner.truncate(MAX_CRASH_INNER);
     outer.truncate(MAX_CRASH_OUTER);
     let left_out_after = if left_out > 0 { inner.len() as u32 } else { 0 };
+    let mut earliest: Vec<u32> = Vec::new();
+    for &frame in earlier.iter().take(MAX_CRASH_OUTER) {
+        let Some(found) = entries.of(Step::Frame(frame), time, profile, resolver) else { break };
+        earliest.extend(found.iter().rev());
+    }
+    earliest.truncate(MAX_CRASH_OUTER);
+    earliest.reverse();
+    let earlier = (!earliest.is_empty()).then_some(EarlierStack { age_ns, stack: earliest });
     let Death { pid, tid, process, thread, signal, code } = death;
     Crash {
         unix_ns: unix_ns(time),
@@ -79,6 +98,43 @@ pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, r
             Root::Complete => None,
             Root::Truncated(why) => Some(why.text().to_owned()),
         },
+        earlier,
+    }
+}
+
+/// Of the thread's last stack, `earlier`, outermost first, the part that may have called what was found of the present one:
+/// up to the outermost frame of a function that the present one has next to where it was cut short, such as the one that
+/// recurses. Where they have none in common, what starts the program or the thread, and the first function after that.
+fn callers<'a>(
+    frames: &[Frame],
+    gap_after: Option<usize>,
+    earlier: &'a [Frame],
+    time: u64,
+    profile: &mut Profile,
+    resolver: &mut Resolver,
+) -> &'a [Frame] {
+    let mut function = |frame: Frame, profile: &mut Profile| {
+        let resolved = resolver.resolve(profile, frame, time);
+        resolver.cost_centres(&resolved).first().map(|&centre| profile.real(centre))
+    };
+    // The innermost frames call what is called everywhere.
+    let found = frames.len() - gap_after.unwrap_or(0).min(frames.len());
+    let compared = found.div_ceil(2).min(MAX_COMPARED);
+    let outermost = frames.iter().rev().take(compared);
+    let known: HashSet<CostCentreId> = outermost.filter_map(|&frame| function(frame, profile)).collect();
+    // Where the last stack was interrupted is called from everywhere, too.
+    let calling = earlier.split_last().map_or(earlier, |(_, calling)| calling);
+    let common = calling.iter().position(|&frame| function(frame, profile).is_some_and(|id| known.contains(&id)));
+    if let Some(at) = common {
+        return earlier.get(..=at).unwrap_or_default();
+    }
+    let first: Vec<Option<CostCentreId>> =
+        earlier.iter().take(MAX_STARTUP).map(|&frame| function(frame, profile)).collect();
+    let origins = Origins::of(profile);
+    let is_startup = |id: &Option<CostCentreId>| id.is_some_and(|id| origins.get(id) == Origin::Startup);
+    match first.iter().take_while(|id| is_startup(id)).count() {
+        0 => &[],
+        startup => earlier.get(..earlier.len().min(startup + 1)).unwrap_or_default(),
     }
 }
 

@@ -32,7 +32,7 @@ impl Unwinding {
         }
     }
 
-    /// Unwinds a sample of a thread, `is_fatal` if it dies then, and remembers the stack for its next sample.
+    /// Unwinds a sample of a thread, `is_dying` if a signal has killed it and its stack will be shown, and remembers the stack for its next sample.
     #[inline]
     pub fn unwind(
         &mut self,
@@ -40,15 +40,18 @@ impl Unwinding {
         thread: &mut Thread,
         process: &mut Process,
         images: &Images,
-        is_fatal: bool,
+        is_dying: bool,
     ) -> Unwound {
         let room = self.remembered < self.most_remembered && !thread.is_others;
         let remembered = thread.shadow.remembered();
         let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
+        self.unwinder.set_dying(is_dying);
         let mut unwound = self.unwinder.unwind(sample, target, &mut thread.shadow, room, &mut self.frames);
-        let no_stack = is_fatal && sample.stack.is_empty();
-        if no_stack && matches!(unwound.root, Root::Truncated(_)) && unwound.gap.is_none() {
-            unwound.gap = self.unwinder.follow_pointers(sample, &mut process.mappings, images, &mut self.frames);
+        let no_stack = is_dying && sample.stack.is_empty();
+        let is_whole = unwound.root == Root::Complete && unwound.gap.is_none();
+        if no_stack && !is_whole && unwound.gap.is_none_or(|gap| gap.outer == 0) {
+            let followed = self.unwinder.follow_pointers(sample, &mut process.mappings, images, &mut self.frames);
+            unwound.gap = followed.or(unwound.gap);
         }
         self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(remembered);
         // That threads which are not followed share one stack is counted as that.

@@ -4,23 +4,51 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use ccsd_profile::Crash;
 use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, Record, ccsd};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::fixture::{Running, build};
+use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, CXX, Need, Suite};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const NEEDS: &[Need] = &[CC, Need::Root, Need::Tracefs];
+const CXX_NEEDS: &[Need] = &[CXX, Need::Root, Need::Tracefs];
 
 fn main() -> ExitCode {
     Suite::new()
         .test("fault_three_calls_deep", NEEDS, fault)
         .test("stack_that_is_exhausted", NEEDS, exhausted)
+        .test("stack_that_is_exhausted_shows_how_the_recursion_was_entered", CXX_NEEDS, || {
+            for (flags, outer) in [("p", "main"), ("tp", "in_thread")] {
+                let names = outer_end(flags);
+                let enter = names.iter().position(|name| name == "enter").unwrap_or_else(|| panic!("{names:?}"));
+                assert!(!names.iter().any(|name| name == "pause_here"), "{names:?}");
+                assert_eq!((names[enter - 1].as_str(), names[enter + 1].as_str()), ("Walker::walk(long)", outer));
+            }
+        })
+        .test("stack_that_is_exhausted_shows_no_calls_that_have_returned", CXX_NEEDS, || {
+            // The last sample whose stack is whole is of what came before the recursion, or of its first steps.
+            for (flags, outer) in [("-", "main"), ("t", "in_thread"), ("d", "main")] {
+                let names = outer_end(flags);
+                let at = names.iter().position(|name| name == outer).unwrap_or_else(|| panic!("{names:?}"));
+                assert!(names.len() > at + 1 && !names.iter().any(|name| name == "warm_up"), "{names:?}");
+                assert!(at == 0 || names[at - 1] == "enter" && names[at - 2].contains("walk"), "{names:?}");
+            }
+        })
+        .test("stack_that_is_exhausted_is_whole_while_a_core_dump_is_written", CXX_NEEDS, || {
+            let dir = scratch();
+            let recorded = overflow("c", |command| _ = command.current_dir(dir.path()));
+            let crash = only(&recorded);
+            let names = functions(crash);
+            assert_eq!((&crash.truncated, &crash.earlier), (&None, &None), "{:?}", recorded.ended);
+            assert!(crash.left_out > 10_000, "{}", crash.left_out);
+            assert_eq!(names.iter().filter(|name| *name == "enter").count(), 1, "{names:?}");
+            assert_eq!(names[names.iter().position(|name| name == "enter").unwrap() + 1], "main");
+        })
         .test("abort", NEEDS, || {
             let recorded = record("abort", Some(Signal::SIGABRT));
             let names = functions(only(&recorded));
@@ -159,6 +187,45 @@ fn exhausted() {
         stderr.lines().skip_while(|line| !line.starts_with("    #0 ")).take_while(|line| line.starts_with("    "));
     assert!(shown.clone().count() < 40, "{stderr}");
     assert!(shown.clone().any(|line| line.contains("frames of recursion")), "{stderr}");
+}
+
+/// Records a program whose recursion fills its stack.
+fn overflow(flags: &str, prepare: impl Fn(&mut Command)) -> Recorded {
+    let record = Record::new(build("overflow.cpp", &["-g", "-O1", "-pthread"]), &[flags]);
+    let recorded = Collecting::start(|file| {
+        let mut command = record.command(file);
+        prepare(&mut command);
+        command
+    });
+    let recorded = recorded.wait();
+    assert_eq!(recorded.ended.status.signal(), Some(libc::SIGSEGV), "{:?}", recorded.ended);
+    recorded
+}
+
+/// What is shown of the outer end of its stack, innermost first: of the thread's last sample, and marked as that; or the stack
+/// itself, where it was read before the kernel had given it back.
+fn outer_end(flags: &str) -> Vec<String> {
+    let recorded = overflow(flags, |_| {});
+    let crash = only(&recorded);
+    if crash.truncated.is_none() {
+        assert_eq!(crash.earlier, None);
+        return functions(crash);
+    }
+    assert!(!functions(crash).iter().any(|name| name == "enter"), "{:?}", recorded.ended);
+    let earlier = crash.earlier.as_ref().unwrap_or_else(|| panic!("{:?}", recorded.ended));
+    assert!(earlier.age_ns > 0, "{:?}", recorded.ended);
+    let names: Vec<String> = earlier.stack.iter().map(|&at| crash.frames[at as usize].function.clone()).collect();
+    let stderr = &recorded.ended.stderr;
+    let (own, shown) =
+        stderr.split_once("    outer frames as of the thread's sample ").unwrap_or_else(|| panic!("{stderr}"));
+    assert!(own.contains("[truncated: ") && !own.contains(" enter at "), "{stderr}");
+    assert!(shown.lines().nth(1).is_some_and(|line| line.starts_with(&format!("    #?   {}", names[0]))), "{stderr}");
+    let json = Ended::of(ccsd(["report", "--json"]).arg(&recorded.file)).stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let frames = json["crashes"][0]["earlier"]["frames"].as_array().unwrap();
+    assert_eq!(frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    assert_eq!(json["crashes"][0]["complete"], Value::from(false));
+    names
 }
 
 fn attached() {

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use ccsd_profile::{Crash, Update, sanitise, signal_name, signal_reason};
+use ccsd_profile::{Crash, EarlierStack, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
 use super::fold::{StackLine, lines};
 use super::json::Frame;
-use super::text::{LINES, push_line};
-use crate::format::{count, counted, moment};
+use super::text::{LINES, described, push_line};
+use crate::format::{count, counted, moment, nanoseconds};
 use crate::style::{Layout, Tone};
 
 /// Maximum crashes shown with their stacks. Further crashes mostly have the same cause.
@@ -66,6 +66,17 @@ fn stack(crash: &Crash, layout: Layout) -> String {
         text.push_str(&layout.paint(Tone::Warning, &format!("[truncated: {}]", sanitise(why))));
         text.push('\n');
     }
+    if let Some(EarlierStack { age_ns, stack }) = &crash.earlier {
+        let what = format!("    outer frames as of the thread's sample {} before:\n", nanoseconds(*age_ns));
+        text.push_str(&layout.paint(Tone::Warning, &what));
+        for line in lines(&crash.frames, stack, false, LINES) {
+            match line {
+                // Their numbers are not known: nobody has counted the frames between.
+                StackLine::Frame(_, frame) => text.push_str(&format!("    #?   {}\n", described(frame, layout))),
+                other => push_line(&mut text, &other, layout),
+            }
+        }
+    }
     text
 }
 
@@ -121,6 +132,15 @@ pub struct Json<'a> {
     left_out: u64,
     complete: bool,
     truncated: Option<&'a str>,
+    earlier: Option<Earlier<'a>>,
+}
+
+/// The outer part of the thread's last sample.
+#[derive(Serialize)]
+struct Earlier<'a> {
+    age_ns: u64,
+    /// Innermost first.
+    frames: Vec<Frame<'a>>,
 }
 
 pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
@@ -128,7 +148,9 @@ pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
 }
 
 fn one(crash: &Crash) -> Json<'_> {
-    let frames = crash.stack.iter().filter_map(|&at| crash.frames.get(at as usize));
+    let frames = |stack: &'_ [u32]| -> Vec<Frame<'_>> {
+        stack.iter().filter_map(|&at| crash.frames.get(at as usize)).map(Frame::of).collect()
+    };
     Json {
         pid: crash.pid,
         tid: crash.tid,
@@ -139,11 +161,15 @@ fn one(crash: &Crash) -> Json<'_> {
         signal_number: crash.signal,
         code: crash.code,
         reason: signal_reason(crash.signal, crash.code),
-        frames: frames.map(Frame::of).collect(),
+        frames: frames(&crash.stack),
         left_out_after: (crash.left_out > 0).then_some(crash.left_out_after),
         left_out: crash.left_out,
         complete: crash.truncated.is_none(),
         truncated: crash.truncated.as_deref(),
+        earlier: crash
+            .earlier
+            .as_ref()
+            .map(|earlier| Earlier { age_ns: earlier.age_ns, frames: frames(&earlier.stack) }),
     }
 }
 
@@ -191,6 +217,23 @@ mod tests {
         assert!(text.lines().count() < 12, "{text}");
         assert!(text.contains("[1,000 frames not kept]") && text.contains("#1201 main"), "{text}");
         assert!(text.ends_with("[truncated: too deep]\n"), "{text}");
+    }
+
+    #[test]
+    fn an_earlier_stack_is_no_part_of_this_one() {
+        let earlier = Some(EarlierStack { age_ns: 1_200_000, stack: vec![1, 2] });
+        let cut = Crash { stack: vec![0, 0], truncated: Some("too deep".to_owned()), earlier, ..crash() };
+        let text = super::stack(&cut, Layout::PLAIN);
+        let (own, rest) = text.split_once("    [truncated: too deep]\n").unwrap();
+        assert!(!own.contains("main"), "{text}");
+        assert!(
+            rest.starts_with("    outer frames as of the thread's sample 1.20 ms before:\n    #?   g at"),
+            "{text}"
+        );
+        assert!(rest.ends_with("    #?   main at f.c:9 (prog)\n"), "{text}");
+        let json = serde_json::to_value(one(&cut)).unwrap();
+        assert_eq!((&json["earlier"]["age_ns"], &json["complete"]), (&1_200_000.into(), &false.into()));
+        assert_eq!(json["earlier"]["frames"][1]["function"], "main");
     }
 
     #[test]

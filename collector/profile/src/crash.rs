@@ -45,6 +45,15 @@ pub struct FrameInfo {
     pub function_id: u32,
 }
 
+/// The outer part of a stack as a thread's last sample found it, before the thread died.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierStack {
+    /// Nanoseconds between that sample and the signal.
+    pub age_ns: u64,
+    /// Its outermost frames, the innermost of them first, as positions in [`Crash::frames`].
+    pub stack: Vec<u32>,
+}
+
 /// A process that died of a signal whose default is to leave a core dump, as its thread was when the signal was delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
@@ -72,6 +81,9 @@ pub struct Crash {
     pub left_out: u64,
     /// Why it does not reach the thread's first function, if it does not.
     pub truncated: Option<String>,
+    /// Of a stack that was cut short: the outer part of the thread's last sample. Whether the thread was still in these calls when
+    /// the signal was delivered is not known.
+    pub earlier: Option<EarlierStack>,
 }
 
 impl Crash {
@@ -113,7 +125,7 @@ impl Crash {
         size_of::<Self>()
             + self.process.len()
             + self.thread.len()
-            + self.stack.len() * size_of::<u32>()
+            + (self.stack.len() + self.earlier.as_ref().map_or(0, |earlier| earlier.stack.len())) * size_of::<u32>()
             + self.frames.iter().map(|frame| size_of::<FrameInfo>() + texts(frame)).sum::<usize>()
     }
 }

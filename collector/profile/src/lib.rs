@@ -59,8 +59,8 @@ pub use codec::{
 };
 pub use context::{ContextStats, ContextTable};
 pub use crash::{
-    CORE_SIGNALS, Crash, FrameInfo, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_SESSION_CRASHES,
-    signal_name, signal_reason,
+    CORE_SIGNALS, Crash, EarlierStack, FrameInfo, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER,
+    MAX_SESSION_CRASHES, signal_name, signal_reason,
 };
 pub use error::{DecodeError, EncodeError, MergeError, UpdateError};
 pub use fold::fold;

@@ -169,7 +169,8 @@ impl Profile {
         let fits = self.crashes.len() < MAX_CRASHES
             && bytes + crash.approximate_bytes() <= MAX_CRASHES_BYTES
             && crash.frames.len() <= MAX_CRASH_FRAMES
-            && crash.stack.len() <= MAX_CRASH_INNER + MAX_CRASH_OUTER;
+            && crash.stack.len() <= MAX_CRASH_INNER + MAX_CRASH_OUTER
+            && crash.earlier.as_ref().is_none_or(|earlier| earlier.stack.len() <= MAX_CRASH_OUTER);
         if fits {
             self.crashes.push(crash);
         }

@@ -85,6 +85,7 @@ impl Recording {
                 left_out_after: 0,
                 left_out: 0,
                 truncated: None,
+                earlier: None,
             }));
         }
         let accounting = maker.profile.accounting_mut();

@@ -627,6 +627,7 @@ fn crash(round: u32) -> Crash {
         left_out_after: 1,
         left_out: 1_000,
         truncated: (round == 1).then(|| "too deep".to_owned()),
+        earlier: (round == 1).then(|| EarlierStack { age_ns: 1_234_567, stack: vec![0, 1, 1] }),
     }
 }
 
@@ -687,6 +688,8 @@ fn crashes_are_bounded() {
     let mut maker = Maker::new();
     let long = Crash { stack: vec![0; MAX_CRASH_INNER + MAX_CRASH_OUTER + 1], ..crash(0) };
     assert!(!maker.profile.add_crash(long));
+    let earlier = Some(EarlierStack { age_ns: 1, stack: vec![0; MAX_CRASH_OUTER + 1] });
+    assert!(!maker.profile.add_crash(Crash { earlier, ..crash(0) }));
     let many = (0..2_000).filter(|&round| maker.profile.add_crash(crash(round))).count();
     assert_eq!(many, 1 << 10);
     // The largest that there may be is one record.

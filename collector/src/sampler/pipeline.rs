@@ -216,7 +216,9 @@ impl Pipeline {
             Weighing::Period => [sample.period, 0],
             Weighing::PeriodAndCounter => [sample.period, gained],
         };
-        let unwound = self.unwinding.unwind(sample, thread, process, images, fatal.is_some());
+        // Stacks of further deaths are not kept.
+        let is_dying = fatal.is_some() && self.deaths <= MAX_SESSION_CRASHES;
+        let unwound = self.unwinding.unwind(sample, thread, process, images, is_dying);
         self.batch.announce_images(images);
         self.batch.announce(process, thread, sample.tid);
         let frames = self.unwinding.frames();

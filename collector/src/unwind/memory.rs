@@ -84,6 +84,8 @@ pub struct Memory {
     budget_at: u64,
     /// Whether no more is to be read beyond the copy for this sample.
     closed: bool,
+    /// The sample's thread is dying: it does not run again, so its stack stays as it is, or goes.
+    dying: bool,
     refusals: Refusals,
 }
 
@@ -121,11 +123,18 @@ impl Memory {
         self.anchors = None;
         self.left = MAX_BYTES_PER_SAMPLE;
         self.closed = false;
+        self.dying = false;
         let gained = time.saturating_sub(self.budget_at) / SHARE_OF_TIME;
         if gained > 0 {
             self.budget_ns = self.budget_ns.saturating_add(gained).min(MAX_NS_AT_ONCE);
             self.budget_at = time;
         }
+    }
+
+    /// Says that the sample's thread will not run again. There is no later sample to read its stack for, so that the budget is whole.
+    pub fn set_dying(&mut self) {
+        self.dying = true;
+        self.budget_ns = MAX_NS_AT_ONCE;
     }
 
     /// Why memory was not read, so far.
@@ -341,11 +350,14 @@ impl<'a> UserStack<'a> {
         if (self.sp.saturating_sub(BELOW_STACK)..self.sp).contains(&address) {
             return None;
         }
-        // Without anchors there is no telling whether the memory is still that of the sample.
-        if recent[1] == NOTHING_READ {
-            return None;
-        }
-        let word = self.memory.borrow_mut().word(address, recent)?;
+        let mut memory = self.memory.borrow_mut();
+        // Without anchors there is no telling whether the memory is still that of the sample, unless the thread does not run.
+        let anchors = match recent {
+            [_, NOTHING_READ] if memory.dying => [(address, memory.peek(address)?[0]); 2],
+            [_, NOTHING_READ] => return None,
+            anchors => anchors,
+        };
+        let word = memory.word(address, anchors)?;
         if self.late.get().is_none() {
             self.late.set(Some(address));
         }

@@ -113,6 +113,8 @@ pub struct StackUnwinder {
     frames_to_look: usize,
     forgotten: u64,
     memory: Memory,
+    /// The next sample is of a thread that does not run again.
+    dying: bool,
     allowance: Allowance,
     /// The frames of the stack being unwound that a return address led to, innermost first.
     known: Vec<Known>,
@@ -163,6 +165,7 @@ impl StackUnwinder {
             return_addresses: ReturnAddresses::default(),
             generated: GeneratedRules::default(),
             memory: Memory::default(),
+            dying: false,
             allowance: Allowance::default(),
             known: Vec::new(),
             first_known: 0,
@@ -200,6 +203,9 @@ impl StackUnwinder {
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
         memory.begin(sample.pid, sample.time);
+        if self.dying {
+            memory.set_dying();
+        }
         self.allowance.begin(sample.time);
         let sp = sample.regs.map_or(0, |regs| regs.sp);
         let stack = UserStack::new(sample.stack, sp, &mut memory);
@@ -235,6 +241,13 @@ impl StackUnwinder {
             None => self.bound_rules(),
         }
         unwound
+    }
+
+    /// Says whether the next sample is of a thread that does not run again, because a signal has killed it: what its memory holds
+    /// is what it held then.
+    #[inline]
+    pub fn set_dying(&mut self, dying: bool) {
+        self.dying = dying;
     }
 
     /// Forgets what is remembered of addresses if it is too much.

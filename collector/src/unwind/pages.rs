@@ -56,6 +56,8 @@ impl Pages {
             let file = File::open(format!("/proc/{pid}/pagemap")).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Errno::ESRCH,
                 ErrorKind::PermissionDenied => Errno::EPERM,
+                // Newer kernels refuse to open it where the process has ended and nobody has waited for it yet.
+                _ if error.raw_os_error() == Some(libc::ESRCH) => Errno::ESRCH,
                 _ => Errno::EAGAIN,
             })?;
             (self.file, self.pid, self.opened_at) = (Some(file), pid, now);
@@ -139,5 +141,13 @@ mod tests {
             assert_eq!(cut(&mut pages, vec![piece(base, 50)]), []);
         }
         assert_eq!(pages.cut(i32::MAX, 1, 2, &mut [missing]), Err(Errno::ESRCH));
+        // A process that has ended has no memory, and can be asked until somebody waits for it.
+        let mut ended = std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_to_end(ended.stdout.as_mut().unwrap(), &mut Vec::new()).unwrap();
+        let pid = ended.id().cast_signed();
+        let options = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        nix::sys::wait::waitid(nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid)), options).unwrap();
+        assert!(matches!(pages.cut(pid, 3, 4, &mut [there[0]]), Ok(0) | Err(Errno::ESRCH)));
+        ended.wait().unwrap();
     }
 }

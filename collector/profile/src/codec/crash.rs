@@ -1,14 +1,28 @@
 //! The payload of a crash.
 
 use super::wire::{Cursor, Wrong, put, put_len, put_signed, put_str};
-use crate::crash::{Crash, FrameInfo};
+use crate::crash::{Crash, EarlierStack, FrameInfo};
 
 /// Longest payload: what a [`Crash`] may hold by its own limits takes less.
 pub(super) const MAX_CRASH_BYTES: usize = 1 << 20;
 
 pub(super) fn put_crash(out: &mut Vec<u8>, crash: &Crash) {
-    let Crash { unix_ns, pid, tid, process, thread, signal, code, frames, stack, left_out_after, left_out, truncated } =
-        crash;
+    let Crash {
+        unix_ns,
+        pid,
+        tid,
+        process,
+        thread,
+        signal,
+        code,
+        frames,
+        stack,
+        left_out_after,
+        left_out,
+        truncated,
+        // In a record of its own: readers that do not know it take the rest.
+        earlier: _,
+    } = crash;
     put(out, *unix_ns);
     put(out, u64::from(*pid));
     put(out, u64::from(*tid));
@@ -57,5 +71,37 @@ pub(super) fn crash(from: &mut Cursor<'_>) -> Result<Crash, Wrong> {
     }
     let (left_out_after, left_out) = (from.get_u32()?, from.get()?);
     let truncated = Some(from.string()?).filter(|why| !why.is_empty());
-    Ok(Crash { unix_ns, pid, tid, process, thread, signal, code, frames, stack, left_out_after, left_out, truncated })
+    Ok(Crash {
+        unix_ns,
+        pid,
+        tid,
+        process,
+        thread,
+        signal,
+        code,
+        frames,
+        stack,
+        left_out_after,
+        left_out,
+        truncated,
+        earlier: None,
+    })
+}
+
+pub(super) fn put_earlier(out: &mut Vec<u8>, earlier: &EarlierStack) {
+    put(out, earlier.age_ns);
+    put_len(out, earlier.stack.len());
+    for &at in &earlier.stack {
+        put(out, u64::from(at));
+    }
+}
+
+/// The earlier stack of a crash that has `frames` entries.
+pub(super) fn earlier(from: &mut Cursor<'_>, frames: usize) -> Result<EarlierStack, Wrong> {
+    let age_ns = from.get()?;
+    let stack = from.list(Cursor::get_u32)?;
+    if stack.iter().any(|&at| at as usize >= frames) {
+        return Err("an entry of an earlier stack is missing");
+    }
+    Ok(EarlierStack { age_ns, stack })
 }

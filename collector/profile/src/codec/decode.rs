@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::body;
 use super::charges::{Charges, Place, charges};
-use super::crash::{MAX_CRASH_BYTES, crash};
+use super::crash::{MAX_CRASH_BYTES, crash, earlier};
 use super::records;
 use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
 use super::{
-    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
+    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION,
+    checksum, flag,
 };
 use crate::accounting::Accounting;
 use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
@@ -185,6 +186,19 @@ impl<R: Read> Decoder<R> {
                     }
                     let crash = self.parse_payload(|from, _| crash(from))?;
                     self.crashes.push(crash);
+                    None
+                }
+                TYPE_EARLIER_STACK => {
+                    let Some(frames) = self.crashes.last().map(|crash| crash.frames.len()) else {
+                        return Err(DecodeError::Malformed {
+                            record: self.records,
+                            what: "an earlier stack of no crash",
+                        });
+                    };
+                    let earlier = self.parse_payload(|from, _| earlier(from, frames))?;
+                    if let Some(crash) = self.crashes.last_mut() {
+                        crash.earlier = Some(earlier);
+                    }
                     None
                 }
                 kind if kind >= TYPE_OPTIONAL => {

@@ -8,11 +8,13 @@ use hashbrown::HashMap;
 use super::body;
 use super::charges::{PlaceNumbers, put_charges};
 use super::coarsen::ChargesWritten;
-use super::crash::put_crash;
+use super::crash::{put_crash, put_earlier};
 use super::records::{put_accounting, put_session};
 use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
-use super::{HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag};
+use super::{
+    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
+};
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
@@ -83,6 +85,10 @@ impl<W: Write> Encoder<W> {
         for crash in &update.crashes {
             put_crash(&mut self.payload, crash);
             self.write_record(TYPE_CRASH)?;
+            if let Some(earlier) = &crash.earlier {
+                put_earlier(&mut self.payload, earlier);
+                self.write_record(TYPE_EARLIER_STACK)?;
+            }
         }
         self.put_update(update);
         body::pack(&mut self.payload);

@@ -63,6 +63,8 @@ const TYPE_END: u8 = 3;
 const TYPE_OPTIONAL: u8 = 128;
 /// A crash.
 const TYPE_CRASH: u8 = 128;
+/// The outer part of an earlier stack, which belongs to the crash before it.
+const TYPE_EARLIER_STACK: u8 = 129;
 
 /// Flags of a cost centre: which fields it has; see [`CostCentre`](crate::CostCentre).
 mod flag {
