@@ -92,11 +92,41 @@ fn main() -> ExitCode {
                 assert!(!ended.stdout.is_empty(), "{words:?}");
             }
         })
+        .test("commands_for_man", &[], || {
+            assert_eq!(offered(&["man", "rep"]), ["values", "report"]);
+            assert_eq!(offered(&["man", "daemon", "st"]), ["values", "status", "stop"]);
+        })
+        .test("whole_words_as_zsh_and_fish_pass_them", &[CC], || {
+            // Neither shell splits words at `:` or `=`, and both pass them without their quotes.
+            let file = shared().file.to_str().unwrap();
+            assert_eq!(offered(&["report", "--view=gra"]), ["values", "--view=graph"]);
+            assert_eq!(offered(&["report", file, "--hide=weight_12"]), ["values", "--hide=weight_12"]);
+            assert_eq!(offered(&["report", "--view", "bot"]), ["values", "bottom-up"]);
+            assert_eq!(offered(&["annotate", ""])[0], "values");
+            assert_eq!(offered(&["report", "a file"])[0], "files");
+            assert_eq!(offered(&["man", "-o", ""])[0], "directories");
+            assert_eq!(offered(&["record", "--", "printen"])[0], "commands");
+            let with_about = Ended::of(&mut ccsd(["__complete", "daemon", "stat"]));
+            assert_eq!(with_about.stdout, "values\nstatus\tList sessions and watches\n");
+        })
+        .test("scripts_of_zsh_and_fish_are_accepted_where_the_shells_are", &[], || {
+            for shell in ["zsh", "fish"] {
+                let script = Ended::of(&mut ccsd(["completions", shell])).stdout;
+                assert!(script.contains("ccsd __complete"), "{script}");
+                let dir = scratch();
+                let path = dir.path().join("script");
+                fs::write(&path, script).unwrap();
+                if let Ok(output) = Command::new(shell).arg("-n").arg(&path).output() {
+                    assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {output:?}");
+                }
+            }
+        })
         .test("bash", &[BASH, CC], || {
             let mut shell = Shell::start();
             for (keys, words) in [
                 ("ccsd rep\t", "<ccsd><report>"),
                 ("ccsd daemon stat\t", "<ccsd><daemon><status>"),
+                ("ccsd man anno\t", "<ccsd><man><annotate>"),
                 ("ccsd report --view=gra\t", "<ccsd><report><--view=graph>"),
                 ("ccsd report --view bot\t", "<ccsd><report><--view><bottom-up>"),
                 ("ccsd report pro\t", "<ccsd><report><profile.ccsd>"),

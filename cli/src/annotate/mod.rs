@@ -144,7 +144,8 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         let mut head = vec![("view", what)];
         head.extend(remarks.iter().map(|remark| ("lines", remark.clone())));
         head.extend(question.text().map(|text| ("selected", text)));
-        let mut text = accounting::text(profile, Some(&loaded), head, accounting::Said::default(), layout);
+        let said = accounting::Said { head: false, verbose: args.verbose };
+        let mut text = accounting::text(profile, Some(&loaded), head, said, layout);
         let scale = Scale::new(metric.unit, total.weight);
         for function in &shown {
             text.push('\n');

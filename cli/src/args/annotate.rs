@@ -35,6 +35,9 @@ pub struct AnnotateArgs {
     /// Costs are of lines: a profile has no addresses within functions. The program must have the build id of the profile.
     #[arg(long)]
     pub asm: bool,
+    /// Print the full accounting: samples, losses, stacks, cost, notes
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

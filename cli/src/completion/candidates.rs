@@ -69,6 +69,8 @@ enum Kind {
     Pattern,
     /// A metric of the profile.
     Metric,
+    /// A command of ccsd, after the commands that contain it.
+    Command,
     File,
     Directory,
     Program,
@@ -85,6 +87,7 @@ impl Kind {
             ("PID|NAME", _) => Kind::Process,
             ("NAME", "watch") => Kind::Watch,
             ("NAME", "metric") => Kind::Metric,
+            ("COMMAND", _) => Kind::Command,
             ("FUNCTION" | "PATTERN", _) => Kind::Pattern,
             ("FILE" | "PATH", _) => Kind::File,
             ("DIR", _) => Kind::Directory,
@@ -121,6 +124,9 @@ pub fn listed(cursor: &Cursor<'_>) -> Vec<Candidate> {
         Slot::Positional(_) | Slot::Value(_) => {
             let is_positional = matches!(cursor.slot, Slot::Positional(_));
             let mut all = if is_positional && cursor.takes_command { commands(cursor.command) } else { Vec::new() };
+            if Kind::at(cursor) == Kind::Command {
+                all.extend(named_command(cursor).map(commands).unwrap_or_default());
+            }
             if let Some(argument) = cursor.argument() {
                 let values = argument.get_possible_values();
                 let visible = values.iter().filter(|value| !value.is_hide_set());
@@ -131,6 +137,13 @@ pub fn listed(cursor: &Cursor<'_>) -> Vec<Candidate> {
             all
         }
     }
+}
+
+/// The command that the values before the cursor name, as in `ccsd man daemon`.
+fn named_command<'a>(cursor: &Cursor<'a>) -> Option<&'a Command> {
+    let argument = cursor.argument()?.get_id().as_str();
+    let mut words = cursor.given.iter().filter(|(id, _)| *id == argument).map(|(_, word)| word);
+    words.try_fold(cursor.root, |command, word| command.find_subcommand(word))
 }
 
 fn commands(command: &Command) -> Vec<Candidate> {
@@ -180,7 +193,7 @@ impl Request {
     pub fn send_candidates(&self, sender: &Sender<Candidate>) {
         let send = |candidate| sender.send(candidate).unwrap_or_default();
         match self.kind {
-            Kind::Listed | Kind::File | Kind::Directory | Kind::Program => {}
+            Kind::Listed | Kind::Command | Kind::File | Kind::Directory | Kind::Program => {}
             Kind::Process => processes("").into_iter().for_each(send),
             Kind::Watch => watches(&self.socket, "").into_iter().for_each(send),
             Kind::Session => {
@@ -347,6 +360,10 @@ mod tests {
         assert_eq!(offered("report --view=g"), ["--view=graph"]);
         assert_eq!(offered("export s"), ["svg", "speedscope"]);
         assert_eq!(offered("completions z"), ["zsh"]);
+        assert_eq!(offered("man re"), ["record", "report"]);
+        assert_eq!(offered("man daemon st"), ["status", "stop"]);
+        assert_eq!(offered("man daemon stop s"), Vec::<String>::new());
+        assert_eq!(offered("man nonsense s"), Vec::<String>::new());
         assert_eq!(offered("report --fu"), ["--function", "--full-names"]);
         assert_eq!(offered("report --graph --gra"), Vec::<String>::new(), "it was given");
         assert_eq!(offered("report --hide a --hi"), ["--hide"], "it may be given again");

@@ -18,6 +18,8 @@ pub enum Slot<'a> {
 /// The words of a command line up to the cursor, parsed by the definition of the arguments.
 #[derive(Debug)]
 pub struct Cursor<'a> {
+    /// The definition of all commands.
+    pub root: &'a Command,
     pub command: &'a Command,
     pub slot: Slot<'a>,
     /// The part of the last word that completion keeps, such as `--view=`.
@@ -185,6 +187,7 @@ impl<'a> Cursor<'a> {
         let (slot, kept) = reader.slot(&last);
         let (kept, typed) = last.split_at_checked(kept).unwrap_or(("", &last));
         Cursor {
+            root: command,
             command: reader.command,
             slot,
             kept: kept.to_owned(),
