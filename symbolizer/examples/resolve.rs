@@ -1,5 +1,5 @@
-//! Prints what is known about addresses of an ELF file, one address in hexadecimal a line on standard input, and on
-//! standard error how long that took and how much memory it holds.
+//! Symbolises addresses of an ELF file: reads one hexadecimal address per line from standard input, and prints the time
+//! taken and the memory held to standard error.
 //!
 //! ```text
 //! cargo run --release -p ccsd-symbolizer --example resolve -- FILE [--quiet] < addresses

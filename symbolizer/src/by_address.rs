@@ -1,13 +1,13 @@
-//! Where to look in a table that is sorted by address.
+//! Index into a table sorted by address.
 //!
-//! A binary search in a large table that nobody has read lately waits for memory at each of its steps, some 16. Functions lie
-//! about as densely everywhere in an image, so that the address alone says in which few entries the search has to begin.
+//! Each of the about 16 steps of a binary search in a large, cold table waits for memory. Functions are spread about
+//! evenly over an image, so the address alone determines the few entries where the search starts.
 
-/// Entries of the table for each of the index, about.
+/// Average entries of the table per slot of the index.
 const PER_SLOT: usize = 8;
 
-/// An index into a sorted table: for each of equally long ranges of addresses, where its entries begin. Where the addresses
-/// are not spread evenly, a search takes as long as without.
+/// For each of equally long address ranges, the position of its first entry. If addresses are not spread evenly, a
+/// search takes as long as without the index.
 #[derive(Debug, Default)]
 pub(crate) struct ByAddress {
     base: u64,
@@ -17,7 +17,7 @@ pub(crate) struct ByAddress {
 }
 
 impl ByAddress {
-    /// For a table of `len` entries, that at an index beginning at `address(index)`. It should be sorted.
+    /// Builds the index of a table of `len` entries, which should be sorted; `address(index)` is the start of an entry.
     pub(crate) fn new(len: usize, address: impl Fn(usize) -> u64) -> ByAddress {
         let (Some(last), Ok(_)) = (len.checked_sub(1), u32::try_from(len)) else { return ByAddress::default() };
         let base = address(0);
@@ -35,7 +35,7 @@ impl ByAddress {
         ByAddress { base, shift, firsts: firsts.into() }
     }
 
-    /// How many entries of the table, which is the same, begin at `svma` or before.
+    /// The number of entries that start at or before `svma`, given the same table.
     pub(crate) fn up_to(&self, svma: u64, address: impl Fn(usize) -> u64) -> usize {
         let (Some(from_base), Some(&len)) = (svma.checked_sub(self.base), self.firsts.last()) else { return 0 };
         let slot = usize::try_from(from_base >> self.shift).unwrap_or(usize::MAX);
@@ -52,7 +52,6 @@ impl ByAddress {
         low
     }
 
-    /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.firsts)
     }
@@ -83,7 +82,7 @@ mod tests {
             }
         }
 
-        /// The table is a file's: it may lie.
+        /// The table comes from a file and may be unsorted.
         #[test]
         fn one_that_is_not_sorted_finds_anything(addresses in addresses(), svma in any::<u64>()) {
             let index = ByAddress::new(addresses.len(), |at| addresses[at]);

@@ -1,12 +1,13 @@
-//! Debug information one unit at a time.
+//! Parses debug information one unit at a time.
 //!
-//! To find the unit of an address, `addr2line` parses the beginnings of all units, with all their abbreviations and lists
-//! of files: of glibc's 1,700 units, that takes three times as long as decompressing them. GCC and the assembler write a
-//! list of the addresses that each unit is about (`.debug_aranges`; DWARF 5, section 6.1.2). With it, only the units that
-//! have addresses of interest are given to `addr2line`, each as if it were all there is.
+//! To find the unit of an address, `addr2line` parses the headers of all units, with their abbreviations and file
+//! lists: for glibc's 1,700 units, that takes three times as long as decompressing them. GCC and the assembler write a
+//! list of each unit's address ranges (`.debug_aranges`; DWARF 5, section 6.1.2). With it, only the units with
+//! addresses of interest are given to `addr2line`, each as if it were alone.
 //!
-//! That works for units that refer to no other one. Where one does (link-time optimisation, `dwz(1)`), where parts were split
-//! off, and for an address that is not in the list while there are units that are not, all units are needed after all.
+//! That works for units without references to other units. All units are loaded if a unit has such references
+//! (link-time optimisation, `dwz(1)`) or split parts, and for an address that is not in the list while some units are
+//! not listed.
 
 use gimli::{Reader as _, Section as _};
 use hashbrown::HashMap;
@@ -16,23 +17,24 @@ use crate::limits;
 use crate::lookup::{Lookup, LookupContext};
 use crate::sections::{self, Sections, damaged};
 
-/// Units whose lists claim one address that are asked about it. Linkers leave lists of functions that they left out, which
-/// then seem to lie over others at the beginning of the image.
+/// Maximum units tried for one address. Linkers leave the ranges of dropped functions, which then seem to overlap
+/// others at the start of the image.
 const MAX_CLAIMS: usize = 16;
 
-/// Ranges that are looked at to find those units. Where one reaches over that many others, the list is of no use.
+/// Maximum ranges examined to find those units. Without such a bound, a range that spans many others would make the
+/// list useless.
 const MAX_LOOKED_AT: usize = 256;
-/// Ranges kept: so many in all, and so many for each unit. (A unit has one for each section with code.)
+/// Maximum ranges kept, in total and per unit. (A unit has one for each section with code.)
 const MAX_RANGES: usize = 4096;
 const MAX_RANGES_OF_UNIT: usize = 64;
 
-/// The units of an image by the addresses that they are about.
+/// Address ranges of an image's units.
 pub(crate) struct ByUnit {
-    /// In the order of their beginnings.
+    /// Ordered by start.
     ranges: Vec<Range>,
-    /// Where the units begin in `.debug_info`, in order.
+    /// Ordered starts of the units in `.debug_info`.
     starts: Vec<usize>,
-    /// Whether there are units that the list says nothing about. (Those may have no code at all.)
+    /// Whether some units are not in the list. (They may have no code.)
     others: bool,
     open: HashMap<u32, Lookup>,
 }
@@ -40,24 +42,24 @@ pub(crate) struct ByUnit {
 struct Range {
     begin: u64,
     end: u64,
-    /// The largest `end` up to here.
+    /// The largest `end` of this and all earlier ranges.
     reach: u64,
     unit: u32,
 }
 
-/// What came of a question.
+/// The result of a query.
 pub(crate) enum UnitAnswer {
-    /// Whatever there is to say.
+    /// The final answer.
     Answer(gimli::Result<()>),
-    /// Only a look at all units can tell.
+    /// All units must be searched.
     NeedsAll,
 }
 
 impl ByUnit {
-    /// Reads the list; `None` if there is none, or if it leaves out most units.
+    /// Reads the list; `None` if it is missing or omits most units.
     ///
     /// # Errors
-    /// Debug information that cannot be used; says why.
+    /// The reason why the debug information cannot be used.
     pub(crate) fn new(sections: &Sections) -> Result<Option<ByUnit>, String> {
         let dwarf = sections.dwarf();
         if dwarf.debug_aranges.reader().is_empty() {
@@ -72,7 +74,7 @@ impl ByUnit {
             let mut entries = header.entries();
             let mut whole = true;
             while let Some(entry) = entries.next().transpose() {
-                // One whose end is beyond the address space; the next one may be right.
+                // Its end exceeds the address space; the next entry may be valid.
                 let Ok(entry) = entry else {
                     whole = false;
                     continue;
@@ -86,7 +88,7 @@ impl ByUnit {
                     with_code[unit] = true;
                 }
             }
-            // A list without addresses says of a unit that it has no code: data, or types.
+            // An empty list means that the unit has no code: data, or types.
             listed[unit] = Some(whole && listed[unit] != Some(false));
         }
         if with_code.iter().filter(|&&has| has).count() * 2 < starts.len() {
@@ -109,7 +111,7 @@ impl ByUnit {
     /// The functions at `svma`, as [`Lookup::frames`].
     ///
     /// # Errors
-    /// Debug information that must not be used again; says why.
+    /// The reason why the debug information must not be used again.
     pub(crate) fn frames(
         &mut self,
         svma: u64,
@@ -137,13 +139,12 @@ impl ByUnit {
         Ok(UnitAnswer::Answer(answer))
     }
 
-    /// About how many bytes the list takes.
     pub(crate) fn bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<Range>()
     }
 
-    /// The units that claim an address, the one with the range that begins nearest to it first. `None` where that takes too
-    /// long to say.
+    /// The units that claim an address, ordered by the distance of their range's start. `None` if there are too many
+    /// ranges.
     fn claiming(&self, svma: u64) -> Option<Vec<u32>> {
         let after = self.ranges.partition_point(|range| range.begin <= svma);
         let before = self.ranges.get(..after).unwrap_or_default().iter().rev();
@@ -162,7 +163,7 @@ impl ByUnit {
         Some(units)
     }
 
-    /// One unit, if it can stand alone.
+    /// Loads one unit, if it has no references to others.
     fn open(&self, unit: u32, sections: &Sections) -> Result<Option<Lookup>, String> {
         let Some(&start) = self.starts.get(unit as usize) else { return Ok(None) };
         let end = self.starts.get(unit as usize + 1).copied();
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_nearest_claim_comes_first() {
-        // Unit 9 claims all from zero on, as what the linker has left out does.
+        // Unit 9 claims everything from zero on, like a function that the linker dropped.
         let units = of(&[(0, 0x5000, 9), (0x1000, 0x2000, 1), (0x1800, 0x1900, 2), (0x3000, 0x4000, 1)]);
         let claiming = |address| units.claiming(address).unwrap();
         assert_eq!(claiming(0x0fff), [9]);
@@ -215,7 +216,7 @@ mod tests {
     fn claims_without_end_are_cut() {
         let many: Vec<(u64, u64, u32)> = (0..1000).map(|unit| (u64::from(unit), 1 << 20, unit)).collect();
         assert_eq!(of(&many).claiming(5000).unwrap().len(), MAX_CLAIMS);
-        // One reaches over so many that do not: not all are walked over for each address.
+        // A range that spans too many others: the search stops.
         let over: Vec<(u64, u64, u32)> =
             (0..1000u64).map(|at| (at, if at == 0 { 1 << 20 } else { at + 1 }, (at > 0).into())).collect();
         assert_eq!(of(&over).claiming(5000), None);

@@ -1,10 +1,10 @@
-//! Compressed sections: what compresses them, and how far they may grow.
+//! Decompression of sections, within size limits.
 //!
-//! Three ways are in use: gABI, "Section Compression" (`SHF_COMPRESSED`, zlib or zstd); the older one of GNU tools, told by
-//! the name (`.zdebug_info`); and `.gnu_debugdata`, a whole ELF file compressed by `xz(1)`.
+//! Three forms exist: gABI, "Section Compression" (`SHF_COMPRESSED`, zlib or zstd); the older form of GNU tools, marked
+//! by the section's name (`.zdebug_info`); and `.gnu_debugdata`, a whole ELF file compressed by `xz(1)`.
 //!
-//! Nothing is allocated for a claim before it is checked: a size must be below the caller's limit and below
-//! [`limits::MAX_COMPRESSION_RATIO`] times what it is made from.
+//! Claimed sizes are checked before anything is allocated: against the caller's limit, and against
+//! [`limits::MAX_COMPRESSION_RATIO`] times the compressed size.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::error::ImageError;
 use crate::limits;
 use crate::meter;
 
-/// What the name of a section compressed in the old way begins with.
+/// Name prefix of sections in the older form.
 pub(crate) const LEGACY_PREFIX: &[u8] = b".zdebug_";
 
-/// Bytes before the data of a section compressed in the old way: `ZLIB`, and the size as a big endian 64-bit number.
+/// Header of a section in the older form: `ZLIB`, and the size as a big-endian 64-bit number.
 pub(crate) const LEGACY_HEADER: u64 = 12;
 
-/// Bytes before the data of a section with `SHF_COMPRESSED`.
+/// Header size of a section with `SHF_COMPRESSED`.
 pub(crate) const HEADER: u64 = size_of::<elf::CompressionHeader64<LE>>() as u64;
 
 /// The size stated in the header of a section with `SHF_COMPRESSED`.
@@ -33,7 +33,7 @@ pub(crate) fn stated_size(header: &[u8]) -> Option<u64> {
     Some(header.ch_size.get(LE))
 }
 
-/// The size stated in the header of a `.zdebug_` section; `None` if it is not compressed after all.
+/// The size stated in the header of a `.zdebug_` section; `None` if it is not compressed.
 pub(crate) fn legacy_stated_size(header: &[u8]) -> Option<u64> {
     let size = header.strip_prefix(b"ZLIB")?.first_chunk::<8>()?;
     Some(u64::from_be_bytes(*size))
@@ -51,7 +51,7 @@ pub(crate) fn section(raw: &[u8], limit: u64) -> Result<Arc<[u8]>, ImageError> {
     expand(format, data, header.ch_size.get(LE), limit)
 }
 
-/// Decompresses a `.zdebug_` section; one that does not begin as such is not compressed.
+/// Decompresses a `.zdebug_` section; without the header it is not compressed.
 pub(crate) fn legacy_section(raw: Arc<[u8]>, limit: u64) -> Result<Arc<[u8]>, ImageError> {
     match (legacy_stated_size(&raw), raw.get(LEGACY_HEADER as usize..)) {
         (Some(size), Some(data)) => expand(CompressionFormat::Zlib, data, size, limit),
@@ -70,7 +70,7 @@ fn expand(format: CompressionFormat, data: &[u8], size: u64, limit: u64) -> Resu
     Ok(Arc::from(&*bytes))
 }
 
-/// Decompresses a zlib stream where it is to stay: sections are large, and a copy of each takes as long as a third of this.
+/// Decompresses a zlib stream in place: copying a large section takes a third of the time of decompressing it.
 fn inflate(data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
     let damaged = || ImageError::Compression("damaged data");
     let size = usize::try_from(size).map_err(|_| damaged())?;
@@ -82,7 +82,7 @@ fn inflate(data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
     if whole { Ok(bytes) } else { Err(damaged()) }
 }
 
-/// Decompresses a stream of `xz(1)`, which does not begin with its size.
+/// Decompresses a stream of `xz(1)`, whose header does not state its size.
 pub(crate) fn xz(data: &[u8], limit: u64) -> Result<Vec<u8>, ImageError> {
     let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
     let mut bytes = Vec::new();

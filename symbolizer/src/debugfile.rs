@@ -1,9 +1,8 @@
-//! Where separate debug information is found.
+//! Finds separate debug information.
 //!
-//! As GDB's manual describes it ("Debugging Information in Separate Files"): by build id, under
-//! `/usr/lib/debug/.build-id`, and by the file name and checksum in `.gnu_debuglink`; what `dwz(1)` made common by
-//! `.gnu_debugaltlink` or `.debug_sup`; and split DWARF (DWARF 5, section 7.3.2) by the name in its skeleton unit, or in
-//! one package beside the image.
+//! As in GDB's manual ("Debugging Information in Separate Files"): by build id, under `/usr/lib/debug/.build-id`, and
+//! by the file name and checksum in `.gnu_debuglink`; parts shared by `dwz(1)` by `.gnu_debugaltlink` or `.debug_sup`;
+//! split DWARF (DWARF 5, section 7.3.2) by the name in its skeleton unit, or in a package beside the image.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -20,40 +19,40 @@ use crate::elf::ElfFile;
 use crate::limits;
 use crate::root::Root;
 
-/// Where separate debug files are searched for one image.
+/// Where separate debug files of an image are searched.
 ///
-/// A file is used only if it is the right one: its build id equals the image's, or its CRC-32 the one in the image.
-/// Only regular files are opened, and opening never waits. It can be cloned and kept: it holds another root open, so that
-/// the program that had it may end.
+/// A file is used only if its build id equals the image's, or its CRC-32 the one in the image. Only regular files are
+/// opened, and opening never blocks. The finder can be cloned and kept: it holds the root directory open, so that the
+/// program may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
     roots: Vec<Root>,
     image_path: Option<PathBuf>,
-    /// Files opened beforehand, by the paths they were found at.
+    /// Files opened in advance, with the paths where they were found.
     held: Vec<(PathBuf, Arc<File>)>,
     opener: Option<Arc<dyn OpenFiles>>,
-    /// Of another root; see [`DebugFileFinder::view`].
+    /// Identifies the root; see [`DebugFileFinder::view`].
     view: u64,
     door: Door,
 }
 
-/// Opens files for a process that may not.
+/// Opens files on behalf of a process that may not.
 pub trait OpenFiles: Debug + Send + Sync {
-    /// The regular files that an absolute path leads to.
+    /// Opens the regular files at an absolute path.
     fn open(&self, path: &Path) -> Vec<File>;
 }
 
-/// Where debug files are installed.
+/// Directory of installed debug files.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
-/// Directories of debug files in that of an image, itself among them.
+/// Directories beside an image that are searched, relative to the image's.
 const BESIDE: [&str; 3] = ["", ".debug", ".dwz"];
-/// Names of files with the debug information of one unit, and of many, end so.
+/// Extensions of files with split DWARF of one unit, and of many.
 const SPLIT_EXTENSIONS: [&str; 2] = ["dwo", "dwp"];
 
-/// Numbers of views so far.
+/// Number of views created.
 static VIEWS: AtomicU64 = AtomicU64::new(0);
 
-/// A file with debug information, and where it is inside the root, if that is known.
+/// A file with debug information, and its path in the root, if known.
 #[derive(Debug)]
 pub(crate) struct DebugFile {
     pub(crate) file: ElfFile,
@@ -61,64 +60,62 @@ pub(crate) struct DebugFile {
 }
 
 impl DebugFileFinder {
-    /// Searches nowhere.
+    /// A finder that searches nowhere.
     #[must_use]
     pub fn none() -> DebugFileFinder {
         DebugFileFinder::default()
     }
 
-    /// Searches the directories of this machine, `/usr/lib/debug` and those beside the image.
+    /// Searches this machine: `/usr/lib/debug` and the directories beside the image.
     #[must_use]
     pub fn system() -> DebugFileFinder {
         DebugFileFinder { roots: vec![Root::Own], ..DebugFileFinder::default() }
     }
 
-    /// Like [`DebugFileFinder::system`] for programs that see another file system: all paths, and the symbolic links on
-    /// them, are resolved with `root` as `/`. It is opened here, and may be `/proc/PID/root`.
+    /// As [`DebugFileFinder::system`] for programs with another file system: all paths, including symbolic links, are
+    /// resolved with `root` as `/`. `root` is opened here, and may be `/proc/PID/root`.
     ///
     /// # Errors
-    ///
     /// If the directory cannot be opened.
     pub fn in_root(root: impl AsRef<Path>) -> io::Result<DebugFileFinder> {
         let view = VIEWS.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(DebugFileFinder { roots: vec![Root::at(root.as_ref())?], view, ..DebugFileFinder::default() })
     }
 
-    /// Has files opened by another process, which knows where.
+    /// Delegates opening files to another process.
     #[must_use]
     pub fn through(opener: Arc<dyn OpenFiles>) -> DebugFileFinder {
         DebugFileFinder { opener: Some(opener), ..DebugFileFinder::default() }
     }
 
-    /// Which file system its paths are of: 0 is the one that this process sees, and each [`DebugFileFinder::in_root`] makes
-    /// another. Images of two views have different debug files, whatever their own files are.
+    /// Identifies the file system of its paths: 0 is this process's, and each [`DebugFileFinder::in_root`] is another.
+    /// Images in two views have different debug files even if the images are the same.
     #[must_use]
     pub fn view(&self) -> u64 {
         self.view
     }
 
-    /// Has files opened through a door, which finds only what its user may read.
+    /// Opens files through a door, which finds only what its user may read.
     #[must_use]
     pub fn door(mut self, door: Door) -> DebugFileFinder {
         self.door = door;
         self
     }
 
-    /// Who has to be allowed to read what is found, if that is anybody in particular.
+    /// The user who must be allowed to read the files, if restricted.
     #[must_use]
     pub fn user(&self) -> Option<ForUser> {
         self.door.user()
     }
 
-    /// The image's absolute path, if it is known.
+    /// The image's absolute path, if known.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.image_path.as_deref()
     }
 
-    /// Opens what may be a file with debug information of the image, for a process that is not trusted to ask for nothing
-    /// else: only what is an ELF file, and is beside the image, in a directory there that is for debug files, among the
-    /// installed ones, or by its name one of split DWARF.
+    /// Opens candidates for debug files of the image for an untrusted process: only ELF files beside the image, in a
+    /// debug directory there, among the installed debug files, or with the name of split DWARF.
     #[must_use]
     pub fn open_for_other(&self, path: &Path) -> Vec<File> {
         let Some(path) = normal(path) else { return Vec::new() };
@@ -137,25 +134,24 @@ impl DebugFileFinder {
         self.open(&path).filter(is_elf).collect()
     }
 
-    /// Searches this machine too, after the other root: containers rarely have debug files, their host may.
+    /// Searches this machine after the other root: containers rarely have debug files, but their host may.
     #[must_use]
     pub fn or_system(mut self) -> DebugFileFinder {
         self.roots.push(Root::Own);
         self
     }
 
-    /// Says what the image's absolute path is, as seen inside the root. Needed for `.gnu_debuglink` and packages of
-    /// split DWARF.
+    /// Sets the image's absolute path inside the root. Needed for `.gnu_debuglink` and packages of split DWARF.
     #[must_use]
     pub fn image_path(mut self, path: impl Into<PathBuf>) -> DebugFileFinder {
         self.image_path = Some(path.into());
         self
     }
 
-    /// Opens what may be debug files of `image` now, to be looked at when they are needed: for programs in a mount
-    /// namespace of their own, which is taken apart when they end, whoever holds its root open. (Not the files of split
-    /// DWARF, as there is one for each unit.) A few system calls; nothing large is read. `read` reads the headers of such a
-    /// file, [`ElfFile::open_debug`] or whatever has another process do it.
+    /// Opens candidates for debug files of `image` now, to be read when needed: a mount namespace is taken apart when
+    /// its last program ends, even while its root is held open. (Not split DWARF, which has a file for each unit.)
+    /// Takes a few system calls; `read` reads the headers of a file, with [`ElfFile::open_debug`] or in another
+    /// process.
     #[must_use]
     pub fn hold(mut self, image: &ElfFile, read: impl Fn(File) -> Option<ElfFile>) -> DebugFileFinder {
         let by_id = image.build_id().and_then(build_id_path);
@@ -168,7 +164,7 @@ impl DebugFileFinder {
             }
         };
         add_supplement(&mut paths, image, self.image_path.as_deref());
-        // Each file found may add two paths, and as many files are held.
+        // Each file found may add two paths; the number of files is bounded.
         while let Some(path) = paths.pop() {
             for root in &self.roots {
                 let Ok(file) = self.door.open(root, &path) else { continue };
@@ -184,12 +180,12 @@ impl DebugFileFinder {
         self
     }
 
-    /// The separate debug file of an image. Files that are there but belong to another build are noted.
+    /// Finds the separate debug file of an image. Files of other builds are noted.
     pub(crate) fn find(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
         image.build_id().and_then(|id| self.find_by_build_id(id, notes)).or_else(|| self.find_by_link(image, notes))
     }
 
-    /// The file that `dwz(1)` moved debug information to that is common to several.
+    /// Finds the file to which `dwz(1)` moved shared debug information.
     pub(crate) fn find_supplement(
         &self,
         debug: &ElfFile,
@@ -209,7 +205,7 @@ impl DebugFileFinder {
         found.map(|found| found.file)
     }
 
-    /// The package with the split DWARF of an image, and of a file with its debug information: their names with `.dwp`
+    /// Finds the package with the split DWARF of an image: the name of the image or its debug file, with `.dwp`
     /// appended.
     pub(crate) fn find_package(&self, debug_path: Option<&Path>) -> Option<(PathBuf, ElfFile)> {
         self.package_paths(debug_path).find_map(|path| {
@@ -226,12 +222,11 @@ impl DebugFileFinder {
         })
     }
 
-    /// The directory of the image.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.image_path.as_deref().and_then(Path::parent)
     }
 
-    /// The file with the debug information that was split off one unit (`.dwo`).
+    /// Opens the split debug information of one unit (`.dwo`).
     pub(crate) fn find_split(&self, path: &Path) -> Option<ElfFile> {
         self.open(path).find_map(|file| ElfFile::open_debug(file).ok())
     }
@@ -243,7 +238,7 @@ impl DebugFileFinder {
     /// Opens a file that must have the build id `id`.
     fn open_matching(&self, path: &Path, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
         self.open(path).find_map(|file| {
-            // Those of `dwz` are object files.
+            // Files of `dwz` are object files.
             let debug = ElfFile::open_debug(file).ok()?;
             if debug.build_id() != Some(id) {
                 notes.push(format!("{} is of another build", path.display()));
@@ -269,11 +264,11 @@ impl DebugFileFinder {
         })
     }
 
-    /// What `.gnu_debuglink` says.
+    /// Reads `.gnu_debuglink`.
     fn link(&self, image: &ElfFile) -> Option<Link> {
         let (name, crc) = image.links().debug?;
         let name = Path::new(OsStr::from_bytes(&name));
-        // The link is a bare name; one that walks the file system was not written by objcopy.
+        // The link must be a bare name; objcopy writes no paths.
         let mut components = name.components();
         let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else { return None };
         let directory = self.image_path.as_deref()?.parent()?;
@@ -286,7 +281,7 @@ impl DebugFileFinder {
         Some(Link { crc, candidates })
     }
 
-    /// The regular files that an absolute path leads to, in the roots.
+    /// Opens the regular files at an absolute path in all roots.
     fn open(&self, path: &Path) -> impl Iterator<Item = File> {
         let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
         let others = self.opener.iter().flat_map(move |opener| opener.open(path));
@@ -294,7 +289,7 @@ impl DebugFileFinder {
     }
 }
 
-/// What `.gnu_debuglink` says of the debug file: its checksum, and by its name where it may be.
+/// The content of `.gnu_debuglink`: the checksum, and paths where the file may be.
 struct Link {
     crc: u32,
     candidates: [PathBuf; 3],
@@ -306,8 +301,8 @@ fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(format!("{DEBUG_DIRECTORY}/.build-id/{first:02x}/{rest}.debug")))
 }
 
-/// Whether the file that `.gnu_debuglink` leads to is the right one. Where both have build ids these tell, as they are
-/// longer and need no reading; else the checksum of the whole file does, if it is not too large.
+/// Whether a linked file belongs to the image. Build ids decide if both files have one, because comparing them needs no
+/// reading; otherwise the checksum of the whole file decides, if it is not too large.
 fn is_linked(image: &ElfFile, debug: &ElfFile, crc: u32, file: io::Result<File>) -> Result<bool, String> {
     if let (Some(ours), Some(theirs)) = (image.build_id(), debug.build_id()) {
         return Ok(ours == theirs);
@@ -320,7 +315,7 @@ fn is_linked(image: &ElfFile, debug: &ElfFile, crc: u32, file: io::Result<File>)
     Ok(sum == crc)
 }
 
-/// An absolute path without `..`, which are taken for what they mean where there are no symbolic links.
+/// Normalises an absolute path, resolving `..` as if there were no symbolic links.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::from("/");
     for component in path.components() {
@@ -334,12 +329,12 @@ fn normal(path: &Path) -> Option<PathBuf> {
     path.is_absolute().then_some(normal)
 }
 
-/// The CRC-32 of a whole file (the polynomial of zlib, as `.gnu_debuglink` uses it).
+/// The CRC-32 of a whole file (the polynomial of zlib, as in `.gnu_debuglink`).
 fn crc_of(file: &File) -> io::Result<u32> {
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 256 << 10];
     let mut offset = 0;
-    // The file may grow while it is read; the limit holds all the same.
+    // The file may grow while it is read; the limit applies all the same.
     while offset <= limits::MAX_CHECKED_FILE {
         let count = match file.read_at(&mut buffer, offset) {
             Ok(0) => return Ok(hasher.finalize()),

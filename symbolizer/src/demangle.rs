@@ -1,4 +1,4 @@
-//! Names as people wrote them.
+//! Demangled names.
 
 mod members;
 
@@ -8,22 +8,21 @@ use cpp_demangle::{DemangleOptions, ParseOptions};
 
 use crate::limits;
 
-/// How deep the types in a C++ name may nest, while parsing and while printing; `cpp_demangle`'s own default for
-/// parsing. Names made to nest this deep take less than 256 KiB of stack in a release build and less than 2 MiB in a
-/// debug build.
+/// Maximum nesting of types in a C++ name, in parsing and printing: `cpp_demangle`'s own default. Names nested this
+/// deep take less than 256 KiB of stack in a release build and less than 2 MiB in a debug build.
 const CPP_RECURSION: u32 = 96;
 
-/// The demangled form of a linkage name; `None` if it is the same, or the name is not mangled.
+/// Demangles a linkage name; `None` if the result is the same, or the name is not mangled.
 ///
-/// Rust names lose their hash suffix; C++ names keep their parameters. Names longer than
-/// [`limits::MAX_DISPLAY_NAME`] bytes are cut and end in an ellipsis.
+/// Rust names lose their hash suffix; C++ names keep their parameters. Names longer than [`limits::MAX_DISPLAY_NAME`]
+/// bytes are cut and end in an ellipsis.
 pub(crate) fn demangle(linkage_name: &str) -> Option<String> {
     let display = demangle_rust(linkage_name).or_else(|| demangle_cpp(linkage_name, DemangleOptions::new()));
     let display = match display {
         Some(display) => display,
         None if linkage_name.len() > limits::MAX_DISPLAY_NAME => {
             let mut out = Capped::default();
-            // Only the capped writer fails, and it has then what fits.
+            // Only the capped writer fails, and keeps what fits.
             let _ = fmt::Write::write_str(&mut out, linkage_name);
             out.finish()
         }
@@ -35,7 +34,7 @@ pub(crate) fn demangle(linkage_name: &str) -> Option<String> {
 fn demangle_rust(name: &str) -> Option<String> {
     let symbol = rustc_demangle::try_demangle(name).ok()?;
     let mut out = Capped::default();
-    // The alternate form leaves the hash out. An error is either the limit, or a name that lies about its structure.
+    // The alternate form omits the hash. An error means either the limit or a malformed name.
     match fmt::write(&mut out, format_args!("{symbol:#}")) {
         Err(_) if !out.full => None,
         _ => Some(out.finish()),
@@ -61,7 +60,7 @@ fn parsed_cpp(name: &str, print: DemangleOptions) -> Option<String> {
     }
 }
 
-/// The whole demangled form of a C++ name, without the return type; `None` if it is not one, or too long.
+/// Demangles a C++ name completely, without the return type; `None` if it is not a C++ name, or too long.
 pub(crate) fn cpp_whole(name: &str) -> Option<String> {
     let display = demangle_cpp(name, DemangleOptions::new().no_return_type())?;
     (!display.ends_with(Capped::ELLIPSIS)).then_some(display)
@@ -129,7 +128,7 @@ mod tests {
             ),
             ("_RNCNvCs1234_4test4main0B3_", Some("test::main::{closure#0}")),
             ("_RINvCs1234_4test4worklKj5_EB2_", Some("test::work::<i32, 5>")),
-            // Members of types, which GCC mangles in a form of its own: string ==, and one of GCC itself.
+            // Members of types, which GCC mangles in its own form: string ==, and one of GCC itself.
             (
                 "_ZSteqIcEN9__gnu_cxx11__enable_ifIXsrSt9__is_charIT_E7__valueEbE6__typeERKNSt7__cxx1112basic_stringIS3_\
                  St11char_traitsIS3_ESaIS3_EEESE_",
@@ -149,7 +148,7 @@ mod tests {
                      wi::abs<std::pair<rtx_def*, machine_mode> >(std::pair<rtx_def*, machine_mode> const&)",
                 ),
             ),
-            // Not mangled, or not well.
+            // Not mangled, or malformed.
             ("_Z", None),
             ("_ZN", None),
             ("_R", None),
@@ -165,7 +164,7 @@ mod tests {
         let long = "é".repeat(limits::MAX_DISPLAY_NAME);
         let cut = demangle(&long).unwrap();
         assert!(cut.len() <= limits::MAX_DISPLAY_NAME && cut.ends_with("é..."));
-        // Each type repeats the one before twice, so the whole is 2 to the power of 30 long.
+        // Each type repeats the one before twice, so the expansion has length 2 to the power of 30.
         let twice = |n: u32| {
             let before = if n == 0 { String::from("_") } else { format!("{}_", char::from_digit(n - 1, 36).unwrap()) };
             format!("St4pairIS{before}S{before}E").to_uppercase().replace("ST4PAIR", "St4pair")
@@ -184,7 +183,7 @@ mod tests {
             format!("_R{}C1a1f", "Nv".repeat(7000)),
             format!("_Z1fI{}i{}Evv", "XsrSt1aI".repeat(2000), "E1bE".repeat(2000)),
         ] {
-            // Without an answer too it has done what is asked: it came back.
+            // Returning at all is the success, with or without a result.
             assert!(demangle(&name).is_none_or(|display| display.len() <= limits::MAX_DISPLAY_NAME));
         }
     }

@@ -1,19 +1,19 @@
-//! Opens files for a session, and only those that the session's user could open.
+//! Opens only files that a session's user could open.
 //!
-//! The daemon may read more than the users it serves. The target chooses the paths, and what is mounted, linked or renamed at
-//! them. A [`Door`] for a user therefore opens a file only if the user certainly could; in doubt it refuses.
+//! The daemon may read more than its users. The target chooses the paths, and what is mounted, linked or renamed there.
+//! A [`Door`] for a user therefore opens a file only if the user certainly could; in doubt it refuses.
 //!
 //! # Checks
 //!
-//! - The file: its mode and owner, as `fstat` of the open handle gives them, with the host's user ids; never its path. The
-//!   owner needs the permission of the owner. Any other user needs both that of the group and that of all others: the
-//!   user may be in the group or not, which is not known here. A file with an access control list is refused to all but its
-//!   owner, because the list may exclude a user by name.
-//! - Every directory on the way, likewise: the user must be able to search it before a name is looked up in it. Symbolic links
+//! - The file: mode and owner, as `fstat` of the open handle reports them, with the host's user ids; never the path.
+//!   The owner needs the owner's permission. Another user needs both the group's and the others' permission, because
+//!   group membership is not known here. A file with an access control list is refused to all but its owner, because
+//!   the list may exclude a user by name.
+//! - Every directory on the path: the user must be able to search it before a name is looked up in it. Symbolic links
 //!   are followed here, one step at a time, so that the door never enters a directory that the user cannot enter.
-//! - The file system: none such as /proc, where the contents of a file depend on the process that opens it.
+//! - The file system: not /proc and similar ones, where the content of a file depends on the process that opens it.
 //!
-//! A file that the kernel shows to be mapped or executed by a process that the user may trace is checked by itself, without
+//! A file that the kernel shows as mapped or executed by a process that the user may trace is checked alone, without
 //! directories ([`Door::follow`]).
 
 use std::collections::BTreeSet;
@@ -36,15 +36,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::{Root, check_path, open_regular};
 
-/// Symbolic links followed on one path, as many as the kernel follows.
+/// Maximum symbolic links followed in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Names looked up on one path, those of links included.
+/// Maximum names looked up for one path, including those in links.
 const MAX_STEPS: usize = 4096;
-/// Files named as withheld; further ones are one line.
+/// Maximum withheld files that are named in notes.
 const MAX_NAMED: usize = 8;
-/// The attribute in which file systems keep the access control list of a file, if it says more than the mode (acl(5)).
+/// The extended attribute of a file's access control list, if it says more than the mode (acl(5)).
 const ACL: &str = "system.posix_acl_access";
-/// File systems whose files show each reader something else.
+/// File systems whose files differ by reader.
 const BY_READER: [FsType; 9] = [
     PROC_SUPER_MAGIC,
     SYSFS_MAGIC,
@@ -67,7 +67,7 @@ pub struct ForUser {
 }
 
 impl ForUser {
-    /// Whether this user may for certain do `what` with something that is open: 4 for reading, 1 for searching a directory.
+    /// Whether this user may certainly access an open file: `what` is 4 for reading, 1 for searching a directory.
     fn may(self, file: &File, meta: &Metadata, what: u32) -> bool {
         let of = |shift: u32| meta.mode() >> shift & what == what;
         match meta.uid() == self.uid {
@@ -77,15 +77,15 @@ impl ForUser {
     }
 }
 
-/// Whether something has an access control list beside its mode, as far as can be told.
+/// Whether the file may have an access control list beside its mode.
 fn may_have_acl(file: &File) -> bool {
-    // Of a handle (O_PATH) attributes are to be had by its path alone.
+    // Attributes of an O_PATH handle are accessible only by its path in /proc.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let found = rustix::fs::getxattr(path, ACL, &mut [0u8; 0]);
     !matches!(found, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP))
 }
 
-/// Opens files for one principal. Clones share what is noted.
+/// Opens files for one principal. Clones share their notes.
 #[derive(Clone, Debug, Default)]
 pub struct Door {
     /// `None` for a user with all rights of this process.
@@ -93,7 +93,7 @@ pub struct Door {
     withheld: Arc<Mutex<Withheld>>,
 }
 
-/// Files that a user was refused.
+/// Files withheld from a user.
 #[derive(Debug, Default)]
 struct Withheld {
     named: BTreeSet<String>,
@@ -107,17 +107,17 @@ impl Door {
         Door { user: Some(user), ..Door::default() }
     }
 
-    /// The user who must be able to read what is opened, if there is one.
+    /// The user who must be able to read the files, if restricted.
     #[must_use]
     pub fn user(&self) -> Option<ForUser> {
         self.user
     }
 
-    /// Opens a regular file for reading, given its absolute path inside a root. Notes files that the user may not read.
+    /// Opens a regular file at an absolute path inside a root for reading. Notes files that the user may not read.
     ///
     /// # Errors
-    /// Those of opening; `InvalidFilename` for a relative path, `InvalidInput` for what is no regular file,
-    /// `PermissionDenied` for what the user may not read.
+    /// Those of opening; `InvalidFilename` for a relative path, `InvalidInput` for other kinds of files,
+    /// `PermissionDenied` for files that the user may not read.
     pub fn open(&self, root: &Root, path: &Path) -> io::Result<File> {
         let opened = self.open_if(root, path, |_| true);
         if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
@@ -126,10 +126,10 @@ impl Door {
         opened
     }
 
-    /// Like [`Door::open`], if the file is `wanted`: checked before the file is opened. Notes nothing.
+    /// As [`Door::open`], if the file is `wanted`, which is checked before opening it. Notes nothing.
     ///
     /// # Errors
-    /// The same; `NotFound` for what is not wanted.
+    /// As [`Door::open`]; `NotFound` for an unwanted file.
     pub fn open_if(&self, root: &Root, path: &Path, wanted: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
         check_path(path)?;
         let handle = match self.user {
@@ -139,8 +139,8 @@ impl Door {
         self.open_handle(handle, wanted)
     }
 
-    /// Opens the target of a link in /proc (`exe`, `map_files/...`), if it is `wanted`. The file may have no path any more, so only
-    /// the file itself is checked.
+    /// Opens the target of a link in /proc (`exe`, `map_files/...`) if it is `wanted`. The file may no longer have a
+    /// path, so only the file itself is checked.
     ///
     /// # Errors
     /// As [`Door::open_if`].
@@ -148,8 +148,8 @@ impl Door {
         self.open_handle(open(link, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?, wanted)
     }
 
-    /// Opens a directory inside a root as a root of its own, if the user can enter it. Paths in it do not lead out. The handle
-    /// stays valid when the mount goes away.
+    /// Opens a directory inside a root as a root, if the user can enter it. Paths cannot leave it. The handle stays
+    /// valid when the mount is removed.
     ///
     /// # Errors
     /// Those of opening a directory.
@@ -179,7 +179,7 @@ impl Door {
         })
     }
 
-    /// Notes something that was withheld from the user.
+    /// Notes something withheld from the user.
     pub fn withhold(&self, what: &str) {
         if self.user.is_none() {
             return;
@@ -204,16 +204,16 @@ impl Door {
     }
 }
 
-/// Whether a file is in one of the file systems [`BY_READER`].
+/// Whether a file is on one of the file systems [`BY_READER`].
 fn shows_by_reader(file: &File) -> io::Result<bool> {
     Ok(BY_READER.contains(&fstatfs(file)?.filesystem_type()))
 }
 
-/// Resolves an absolute path inside a root to a handle (O_PATH), if a user may search every directory on the way. Absolute
-/// links begin at the root, and `..` stops there.
+/// Resolves an absolute path inside a root to an O_PATH handle, if a user may search every directory on it. Absolute
+/// links start at the root, and `..` stops there.
 fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // The directories from the root to the current one, and the names left, the next one last.
+    // Directories from the root to the current one, and the remaining names, the next one last.
     let mut directories = vec![File::from(root.directory()?)];
     let mut names: Vec<OsString> = Vec::new();
     push_names(&mut names, path);
@@ -243,7 +243,7 @@ fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
         if links > MAX_LINKS {
             return Err(Errno::ELOOP.into());
         }
-        // Links of /proc differ by reader, or may be read only with the right to trace a process.
+        // Links in /proc differ by reader, or need the right to trace a process.
         if shows_by_reader(&next)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -280,7 +280,7 @@ mod tests {
         Some(text)
     }
 
-    /// Somebody else than who runs this, and who does.
+    /// A user other than this process's, and this process's user.
     fn users(directory: &Path) -> (ForUser, ForUser) {
         let own = fs::metadata(directory).unwrap();
         (ForUser { uid: own.uid() + 1, gid: own.gid() + 1 }, ForUser { uid: own.uid(), gid: own.gid() })
@@ -343,7 +343,7 @@ mod tests {
         let open = Door::of(stranger).below(&Root::Own, &dir.path().join("open")).unwrap();
         assert_eq!(text(Door::of(stranger).open(&open, Path::new("/good"))).as_deref(), Some("open"));
         assert!(Door::of(stranger).open(&open, Path::new("/link")).is_err(), "it leads out");
-        // What may be his group's alone, or all others' but his group's, is not certain to be his.
+        // Permissions that only the group has, or all but the group, are not certain.
         for (mode, readable) in [(0o640, false), (0o604, false), (0o444, true), (0o044, true), (0o400, false)] {
             set("open/file", mode);
             assert_eq!(
@@ -352,7 +352,7 @@ mod tests {
                 "{mode:o}"
             );
         }
-        // Neither has the owner what all others have.
+        // The owner does not have the others' permissions.
         set("open/file", 0o044);
         assert!(Door::of(own).open(&Root::Own, &dir.path().join("open/file")).is_err());
     }
@@ -373,7 +373,7 @@ mod tests {
         let read = |user, path: &str| text(Door::of(user).open(&Root::Own, &dir.path().join(path)));
         let both = |user| ["file", "sub/file"].map(|path| read(user, path).is_some());
         assert_eq!((both(own), both(stranger)), ([true; 2], [true; 2]));
-        // Version 2; tag, permissions and id of owner, the user, group, mask and others.
+        // Version 2; tag, permissions and id of owner, user, group, mask and others.
         let entry = |tag: u16, permissions: u16, id: u32| {
             [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
         };
@@ -408,7 +408,7 @@ mod tests {
         assert!(door.open(&Root::Own, Path::new("/proc/kallsyms")).is_err());
         assert!(door.follow(Path::new("/proc/kallsyms"), |_| true).is_err());
         assert!(door.open(&Root::Own, Path::new("/proc/version")).is_err());
-        // A link of /proc is no way around the directories before it.
+        // Links in /proc do not bypass the checks of directories.
         assert!(door.open(&Root::Own, Path::new("/proc/self/root/etc/passwd")).is_err());
         assert!(Door::default().open(&Root::Own, Path::new("/proc/version")).is_ok());
     }

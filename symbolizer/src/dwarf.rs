@@ -1,9 +1,9 @@
-//! Inlined functions and source lines, from DWARF 4 and 5.
+//! Inlined functions and source lines from DWARF 4 and 5.
 //!
-//! `addr2line` finds the unit, function, inlined functions and line of an address, and parses each unit when it is
-//! first needed; see [`lookup`](crate::lookup). Here it is given the sections, within limits, and the files that were split
-//! off units. Where a list of addresses says which unit is about which, it is given one unit at a time; see
-//! [`by_unit`](crate::by_unit). Type units are not needed.
+//! `addr2line` finds unit, function, inlined functions and line of an address, and parses each unit when first needed;
+//! see [`lookup`](crate::lookup). This module gives it the sections, within limits, and the split files. If there is a
+//! list of the units' address ranges, units are loaded one at a time; see [`by_unit`](crate::by_unit). Type units are
+//! not needed.
 
 use hashbrown::HashSet;
 
@@ -20,7 +20,7 @@ use crate::split::SplitFiles;
 pub(crate) struct Dwarf {
     sections: Sections,
     index: Index,
-    /// What is left of the steps granted, and how many were used.
+    /// Steps left of those granted, and steps used.
     steps: u64,
     used_steps: u64,
     shared: LookupContext,
@@ -28,19 +28,18 @@ pub(crate) struct Dwarf {
 
 /// How the unit of an address is found.
 enum Index {
-    /// By the list of addresses.
+    /// With the list of address ranges.
     ByUnit(Box<ByUnit>),
-    /// By a look at every unit.
+    /// By searching all units.
     Whole(Box<Lookup>),
 }
 
 impl Dwarf {
-    /// Reads the debug sections of `file`, and of `supplement`, the file that `dwz(1)` moved common parts to. `split` finds
-    /// what was split off. At most `most` bytes are read.
+    /// Reads the debug sections of `file`, and of its `supplement` from `dwz(1)`; `split` finds split files. Reads at
+    /// most `most` bytes.
     ///
     /// # Errors
-    ///
-    /// Says, in words for the user, why the debug information cannot be used.
+    /// The reason, in words for the user, why the debug information cannot be used.
     pub(crate) fn load(
         file: &ElfFile,
         supplement: Option<&ElfFile>,
@@ -65,15 +64,14 @@ impl Dwarf {
         Ok(Dwarf { sections, index, steps, used_steps: granted - steps, shared })
     }
 
-    /// The functions at `svma`, innermost first; none if the debug information knows nothing about it, or is
-    /// damaged there. A frame without a name and declaration, alone, says the line only.
+    /// The functions at `svma`, innermost first; none if the debug information has no answer or is damaged there. A
+    /// single frame without name and declaration has only the line.
     ///
     /// # Errors
-    ///
-    /// If the debug information must not be used again; says why, in words for the user.
+    /// The reason, in words for the user, why the debug information must not be used again.
     pub(crate) fn frames(&mut self, svma: u64, out: &mut Vec<DwarfFrame>) -> Result<(), String> {
         out.clear();
-        // The last address cannot be looked up: `addr2line` adds one to it. Nothing is mapped there.
+        // `addr2line` adds one to the address, which would overflow. Nothing is mapped there.
         if svma == u64::MAX {
             return Ok(());
         }
@@ -90,7 +88,7 @@ impl Dwarf {
             Ok::<_, String>(lookup.frames(svma, shared, out))
         });
         *used_steps += steps_before - *steps;
-        // For what was split off and has been read now.
+        // Grants steps for split files that were read.
         *steps += (shared.budget.used() - bytes_before) / limits::DEBUG_BYTES_PER_STEP;
         match result {
             Ok(Ok(Ok(()))) => Ok(()),
@@ -110,7 +108,7 @@ impl Dwarf {
     }
 }
 
-/// All units at once.
+/// Loads all units.
 fn whole(sections: &Sections, supplement: Option<&Sections>) -> Result<Index, String> {
     let mut dwarf = sections.dwarf();
     if let Some(supplement) = supplement {
@@ -123,22 +121,21 @@ fn whole(sections: &Sections, supplement: Option<&Sections>) -> Result<Index, St
 }
 
 impl Dwarf {
-    /// Whether inlined Rust functions turned up without linkage names, as line tables alone (`debug =
-    /// "line-tables-only"`) have none. Such a function has just its last name, `push`, and is another one than its
-    /// copy out of line.
+    /// Whether inlined Rust functions had no linkage names, as with line tables only (`debug = "line-tables-only"`).
+    /// Such a function has only its last name, `push`, and differs from its out-of-line copy.
     pub(crate) fn has_short_names(&self) -> bool {
         self.shared.short_names
     }
 
-    /// About how many bytes this holds: the sections, and the index. Of that a step makes 7 bytes where there are line
-    /// tables only, and 1 to 3 where types and variables are to be skipped.
+    /// Approximate bytes held: sections and index. A step adds 7 bytes of index with line tables only, and 1 to 3 where
+    /// types and variables are skipped.
     pub(crate) fn held_bytes(&self) -> u64 {
         const INDEX_BYTES_PER_STEP: u64 = 4;
         let list = if let Index::ByUnit(units) = &self.index { units.bytes() } else { 0 };
         self.shared.budget.used() + self.used_steps * INDEX_BYTES_PER_STEP + list as u64
     }
 
-    /// What is to be said about files that were split off, since the last call.
+    /// Takes the notes about split files since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         self.shared.split.take_notes()
     }

@@ -1,17 +1,17 @@
-//! A function as debug information describes it.
+//! A function as described by debug information.
 
 use std::sync::Arc;
 
 /// A function at an address, innermost first.
 #[derive(Debug, Default)]
 pub(crate) struct DwarfFrame {
-    /// The linkage name if there is one, else the name.
+    /// The linkage name, or else the name.
     pub(crate) name: Option<String>,
-    /// Where the address is in the source; for an outer function the call inlined there.
+    /// Source position of the address; for an outer function, of the call inlined there.
     pub(crate) file: Option<Arc<str>>,
     pub(crate) line: u32,
     pub(crate) declaration: Declaration,
-    /// Whether only its compilation unit sees the function, if that is known.
+    /// Whether only its compilation unit sees the function, if known.
     pub(crate) local: Option<bool>,
 }
 

@@ -1,6 +1,6 @@
-//! One ELF file: headers, segments, sections, build id.
+//! ELF files: headers, segments, sections, build id.
 //!
-//! Layouts are those of the System V gABI, chapters 4 and 5, for ELF64 little endian on x86_64.
+//! Layouts follow the System V gABI, chapters 4 and 5, for ELF64 little endian on x86_64.
 
 mod decode;
 
@@ -22,29 +22,29 @@ use decode::{FileHeader, LINKED, WITH_OBJECTS, find_build_id, read_program_heade
 pub(crate) use decode::Section;
 pub use decode::Segment;
 
-/// One ELF file, open for reading.
+/// An open ELF file.
 ///
-/// The file is read by `pread`, never mapped (see the crate's documentation), and only the headers are read when
-/// it is opened; sections are read whole when they are asked for. It can be shared between threads.
+/// The file is read with `pread`, never mapped (see the crate's documentation). Opening reads only the headers;
+/// sections are read whole on request. Can be shared between threads.
 #[derive(Debug)]
 pub struct ElfFile {
     source: ImageSource,
     segments: Vec<Segment>,
     sections: Vec<Section>,
     section_names: Arc<[u8]>,
-    /// PT_GNU_EH_FRAME, where the `.eh_frame_hdr` is even when there are no section headers.
+    /// PT_GNU_EH_FRAME, which locates `.eh_frame_hdr` even without section headers.
     eh_frame_hdr_segment: Option<Segment>,
     build_id: Option<Vec<u8>>,
     entry: u64,
-    /// What the file says of others, if another process has read it.
+    /// References to debug files, if another process has read them.
     links: Option<Links>,
-    /// As long as somebody has them.
+    /// Kept while in use.
     unwind: Mutex<Weak<UnwindSections>>,
-    /// Likewise.
+    /// Kept while in use.
     go: Mutex<Weak<GoFunctions>>,
 }
 
-/// What makes an [`ElfFile`] of an open file.
+/// The decoded headers of a file.
 pub(crate) struct Parts {
     pub(crate) segments: Vec<Segment>,
     pub(crate) sections: Vec<Section>,
@@ -59,27 +59,24 @@ impl ElfFile {
     /// Opens an image. The caller has chosen the file; only regular files are accepted.
     ///
     /// # Errors
-    ///
     /// [`ImageError::NotRegular`], [`ImageError::NotElf`]; [`ImageError::Unsupported`] for anything but an executable
-    /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers lie outside the file. Broken
-    /// section headers are not an error: the file is then read like one that has none.
+    /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers are outside the file. Broken
+    /// section headers are not an error: the file is then treated as having none.
     pub fn open(file: File) -> Result<ElfFile, ImageError> {
         ElfFile::parse(ImageSource::from_file(file)?, &LINKED)
     }
 
-    /// Opens a file that only has debug information: `.dwo` and `.dwp` files are object files.
+    /// Opens a file of debug information only: `.dwo` and `.dwp` files are object files.
     ///
     /// # Errors
-    ///
     /// As [`ElfFile::open`].
     pub fn open_debug(file: File) -> Result<ElfFile, ImageError> {
         ElfFile::parse(ImageSource::from_file(file)?, &WITH_OBJECTS)
     }
 
-    /// An image from memory, for the vdso, which is in no file.
+    /// Opens an image in memory, such as the vdso, which has no file.
     ///
     /// # Errors
-    ///
     /// As [`ElfFile::open`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<ElfFile, ImageError> {
         ElfFile::parse(ImageSource::Bytes(bytes.into()), &LINKED)
@@ -95,7 +92,7 @@ impl ElfFile {
             .collect();
         let eh_frame_hdr_segment =
             program_headers.iter().find(|(kind, _)| *kind == elf::PT_GNU_EH_FRAME).map(|(_, segment)| segment.clone());
-        // A file whose section headers are damaged still runs, so it is still worth unwinding.
+        // A file with damaged section headers still runs and can be unwound.
         let (sections, section_names) =
             read_sections(&source, &header).unwrap_or_else(|_| (Vec::new(), Arc::from(Vec::new())));
         let mut file = ElfFile {
@@ -114,7 +111,7 @@ impl ElfFile {
         Ok(file)
     }
 
-    /// A file whose headers have been read already; see [`Headers`](crate::Headers).
+    /// Creates a file from headers that were already read; see [`Headers`](crate::Headers).
     pub(crate) fn from_parts(file: File, parts: Parts) -> Result<ElfFile, ImageError> {
         let Parts { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links } = parts;
         Ok(ElfFile {
@@ -131,7 +128,7 @@ impl ElfFile {
         })
     }
 
-    /// The file itself, if it is one.
+    /// The file, if the image is in one.
     #[must_use]
     pub fn file(&self) -> Option<&File> {
         match &self.source {
@@ -140,31 +137,31 @@ impl ElfFile {
         }
     }
 
-    /// What the file says of others.
+    /// References to debug files.
     pub(crate) fn links(&self) -> Links {
         self.links.clone().unwrap_or_else(|| Links::read(self))
     }
 
-    /// The program's entry point (SVMA; `e_entry`), 0 where there is none.
+    /// The program's entry point (SVMA; `e_entry`), 0 if there is none.
     #[must_use]
     pub fn entry(&self) -> u64 {
         self.entry
     }
 
-    /// The GNU build id: the linker's hash of the contents, 20 bytes as a rule. `None` if the file has none.
+    /// The GNU build id: the linker's hash of the contents, usually 20 bytes. `None` if the file has none.
     #[must_use]
     pub fn build_id(&self) -> Option<&[u8]> {
         self.build_id.as_deref()
     }
 
-    /// The size of the file in bytes when it was opened.
+    /// Size of the file in bytes when it was opened.
     #[must_use]
     pub fn file_size(&self) -> u64 {
         self.source.len()
     }
 
-    /// Bytes that are held as long as it is open: its headers, the names of its sections, and those sections that another
-    /// process has decompressed. 4 KiB as a rule.
+    /// Bytes held while the file is open: headers, section names, and sections that another process has decompressed.
+    /// Usually 4 KiB.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let headers = self.sections.capacity() * size_of::<Section>() + self.segments.capacity() * size_of::<Segment>();
@@ -172,25 +169,25 @@ impl ElfFile {
         headers + self.section_names.len() + unpacked.sum::<usize>()
     }
 
-    /// The PT_LOAD segments, in the order of the file.
+    /// The PT_LOAD segments, in file order.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The stated address of the image's beginning: that of the first PT_LOAD, rounded down to a page. Zero for
-    /// position-independent images; `framehop` wants it as `base_svma`.
+    /// Stated address of the image's start: that of the first PT_LOAD, rounded down to a page. Zero for
+    /// position-independent images; `framehop` needs it as `base_svma`.
     #[must_use]
     pub fn base_svma(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.svma & !(PAGE - 1))
     }
 
-    /// The stated address of a byte of the file, given its file offset in bytes, as far as a segment maps it.
+    /// The stated address of the byte at file offset `off`, if a segment maps it.
     ///
-    /// A mapping of a process says which file offset is at which address. Mappings begin at page boundaries and
-    /// segments need not, so the bytes before a segment's beginning and after its end, up to the page
-    /// boundary, belong to it too. Where two segments share a page of the file, one that really contains the byte is
-    /// preferred, then the executable one: addresses come from code.
+    /// A process's mapping relates file offsets to addresses. Mappings begin at page boundaries but segments need not,
+    /// so the bytes before and after a segment, up to the page boundary, count as part of it. If two segments share a
+    /// page of the file, the one that contains the byte is preferred, then the executable one, because addresses come
+    /// from code.
     #[must_use]
     pub fn svma_of_file_offset(&self, off: u64) -> Option<u64> {
         let translate = |segment: &Segment| segment.svma.checked_add(off)?.checked_sub(segment.file_offset);
@@ -206,10 +203,10 @@ impl ElfFile {
             .and_then(|segment| translate(&segment))
     }
 
-    /// Everything an unwinder needs. It is read once for all who have it at the same time, and not kept for those to come.
+    /// The sections that an unwinder needs. Shared while in use, and not kept afterwards.
     ///
-    /// Sections that are missing, damaged or too large are left out. Works without section headers too, through the
-    /// PT_GNU_EH_FRAME program header.
+    /// Missing, damaged or too large sections are omitted. Works without section headers through the PT_GNU_EH_FRAME
+    /// program header.
     pub fn unwind_sections(&self) -> Arc<UnwindSections> {
         let mut shared = self.unwind.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
@@ -219,14 +216,12 @@ impl ElfFile {
         })
     }
 
-    /// The most bytes that [`ElfFile::unwind_sections`] and [`ElfFile::go_functions`] together may take; by the headers,
-    /// without reading either.
+    /// Maximum bytes of [`ElfFile::unwind_sections`] and [`ElfFile::go_functions`] together, from the headers alone.
     pub fn unwind_size(&self) -> u64 {
         UnwindSections::most_bytes(self).saturating_add(GoFunctions::most_bytes(self))
     }
 
-    /// The functions of a program written in Go; read once for all who have them at the same time, as
-    /// [`ElfFile::unwind_sections`] are.
+    /// The functions of a Go program; shared while in use, like [`ElfFile::unwind_sections`].
     pub fn go_functions(&self) -> Option<Arc<GoFunctions>> {
         let mut shared = self.go.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().or_else(|| {
@@ -236,12 +231,12 @@ impl ElfFile {
         })
     }
 
-    /// The same, if somebody has them.
+    /// As [`ElfFile::go_functions`], if they are in use.
     pub fn known_go_functions(&self) -> Option<Arc<GoFunctions>> {
         self.go.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    /// Whether there is any unwind information. Reads it, as [`ElfFile::unwind_sections`] does.
+    /// Whether there is unwind information. Reads it, like [`ElfFile::unwind_sections`].
     pub fn has_unwind_info(&self) -> bool {
         let sections = self.unwind_sections();
         sections.eh_frame.is_some() || sections.debug_frame.is_some()
@@ -266,8 +261,7 @@ impl ElfFile {
         })
     }
 
-    /// A section with debug information by its name (`.debug_info`), also if it is compressed in the old way
-    /// (`.zdebug_info`).
+    /// A debug section by its name (`.debug_info`), including the older compressed form (`.zdebug_info`).
     pub(crate) fn debug_section(&self, name: &str) -> Option<&Section> {
         self.section(name.as_bytes()).or_else(|| {
             let legacy = [compressed::LEGACY_PREFIX, name.strip_prefix(".debug_")?.as_bytes()].concat();
@@ -275,12 +269,12 @@ impl ElfFile {
         })
     }
 
-    /// The name and all that follows it in the table.
+    /// The rest of the name table from the section's name on.
     fn section_name(&self, section: &Section) -> &[u8] {
         self.section_names.get(section.name as usize..).unwrap_or_default()
     }
 
-    /// Whether its bytes in the file are not those that it has.
+    /// Whether the section is compressed in the file.
     pub(crate) fn is_compressed(&self, section: &Section) -> bool {
         section.flags & elf::SHF_COMPRESSED.0 != 0 || self.is_legacy_compressed(section)
     }
@@ -289,7 +283,7 @@ impl ElfFile {
         self.section_name(section).starts_with(compressed::LEGACY_PREFIX)
     }
 
-    /// The bytes of a section that has any in this file, decompressed, if they are at most `limit` bytes.
+    /// The decompressed bytes of a section, if at most `limit` bytes.
     pub(crate) fn section_data(&self, section: &Section, limit: u64) -> Result<Arc<[u8]>, ImageError> {
         if section.kind == elf::SHT_NOBITS {
             return Err(ImageError::Malformed("section has no bytes in the file"));
@@ -307,7 +301,7 @@ impl ElfFile {
         }
     }
 
-    /// The size a section takes once it is read: the size stated by its compression header if it has one.
+    /// The decompressed size of a section, as stated by its compression header.
     pub(crate) fn section_size(&self, section: &Section) -> u64 {
         if section.kind == elf::SHT_NOBITS {
             return 0;
@@ -323,7 +317,7 @@ impl ElfFile {
         }
     }
 
-    /// The bytes of the file that are mapped at `svma`, up to the end of the segment that maps them.
+    /// The bytes of the file mapped at `svma`, up to the end of the segment.
     pub(crate) fn data_at_svma(&self, svma: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
         let missing = ImageError::Malformed("address outside every segment");
         let Some(segment) =
@@ -333,24 +327,23 @@ impl ElfFile {
         };
         let skip = svma - segment.svma;
         let offset = segment.file_offset.checked_add(skip).ok_or(missing)?;
-        // A truncated file still has the beginning of the segment.
+        // A truncated file may still have the start of the segment.
         let size = (segment.file_size - skip).min(self.source.len().saturating_sub(offset));
         self.source.read("segment", offset, size.min(limit), limit)
     }
 
-    /// Up to `len` bytes of the program at `svma`, fewer at the end of the segment; `None` where nothing of the file is.
+    /// Up to `len` bytes of the program at `svma`, fewer at the end of the segment; `None` outside the file's segments.
     #[must_use]
     pub fn code(&self, svma: u64, len: u64) -> Option<Arc<[u8]>> {
         self.data_at_svma(svma, len).ok().filter(|bytes| !bytes.is_empty())
     }
 
-    /// Reads `size` bytes of the file at `offset`, for callers that bound `size` themselves.
     pub(crate) fn source(&self) -> &ImageSource {
         &self.source
     }
 
-    /// Looks in PT_NOTE segments first (they survive the loss of section headers), then in `.note.gnu.build-id`
-    /// (files of debug information keep the section but their segments have no bytes).
+    /// Reads PT_NOTE segments first (they survive the loss of section headers), then `.note.gnu.build-id` (debug files
+    /// keep the section but not the segments' bytes).
     fn read_build_id(&self, program_headers: &[(elf::ProgramType, Segment)]) -> Option<Vec<u8>> {
         // Notes are a few hundred bytes; core files, whose notes are large, are not read here.
         const MAX_NOTES: u64 = 64 << 10;
@@ -366,8 +359,8 @@ impl ElfFile {
     }
 }
 
-/// The bytes of a string table from `offset` to the next NUL, or the first [`limits::MAX_LINKAGE_NAME`] of them: a
-/// table without NULs would otherwise be searched to its end for every name in it.
+/// The bytes of a string table from `offset` to the next NUL, at most [`limits::MAX_LINKAGE_NAME`]: a table without
+/// NULs would otherwise be searched to its end for every name.
 pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or_default();
     let rest = rest.get(..limits::MAX_LINKAGE_NAME).unwrap_or(rest);

@@ -1,36 +1,36 @@
-//! Why an image cannot be read.
+//! Errors of images.
 
 /// Why a file cannot be used as an image, or a part of it cannot be read.
 ///
-/// None of these stops a profile: an image that cannot be opened is shown by its path and offsets.
+/// No such error stops a profile: an unreadable image is shown by path and offsets.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// Reading failed, or the file is shorter than it was when it was opened.
+    /// Reading failed, or the file is shorter than when it was opened.
     #[error("cannot read: {0}")]
     Io(#[from] std::io::Error),
-    /// A directory, FIFO, device or socket. Only regular files are read: the others may block for ever.
+    /// A directory, FIFO, device or socket, which could block for ever.
     #[error("not a regular file")]
     NotRegular,
     /// The file does not begin with the ELF magic number, or is shorter than an ELF header.
     #[error("not an ELF file")]
     NotElf,
-    /// An ELF file of a kind this crate does not read; the text names the field and its value.
+    /// An ELF file of an unsupported kind; the text names the field and its value.
     #[error("unsupported ELF file: {0}")]
     Unsupported(String),
     /// A header or section contradicts the file; the text names it.
     #[error("malformed ELF file: {0}")]
     Malformed(&'static str),
-    /// Something is larger than a limit in [`crate::limits`]; it is refused rather than read.
+    /// Something exceeds a limit in [`crate::limits`] and was not read.
     #[error("{what} of {size} bytes is above the limit of {limit} bytes")]
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// What the file claims, in bytes.
+        /// The claimed size in bytes.
         size: u64,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// A compressed section is not what its header says, or uses an unknown method.
+    /// A compressed section contradicts its header, or uses an unknown method.
     #[error("cannot decompress a section: {0}")]
     Compression(&'static str),
 }

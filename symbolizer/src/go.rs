@@ -1,7 +1,7 @@
-//! The functions of a program written in Go, from the table that its own runtime unwinds with (`.gopclntab`).
+//! The functions of a Go program, from its runtime's own unwind table (`.gopclntab`).
 //!
-//! The table is there in stripped programs, too, which have neither symbols nor unwind tables. Its layout is that of
-//! `debug/gosym/pclntab.go` and `runtime/symtab.go` of Go 1.16 to 1.25; older versions are left to their symbols.
+//! Stripped programs have the table, too, although they have neither symbols nor unwind tables. The layout is that of
+//! `debug/gosym/pclntab.go` and `runtime/symtab.go` of Go 1.16 to 1.25; older versions rely on their symbols.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ pub(crate) const SECTIONS: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab
 const TOP_FRAME: u8 = 1;
 const WRITES_SP: u8 = 2;
 
-/// Layout of a version. Offsets are bytes, into the header or into a function's record.
+/// Layout of a version. Offsets are in bytes, into the header or into a function's record.
 #[derive(Debug, Clone, Copy)]
 struct Version {
     magic: u32,
-    /// Where the header states the start of the code, which the entries are then relative to.
+    /// Header offset of the start of the code, to which entries are relative.
     text_start: Option<usize>,
-    /// Where it says that the names are, and the functions.
+    /// Header offsets of the positions of names and functions.
     names: usize,
     functions: usize,
     /// Bytes of each of the two numbers of an entry in the sorted list of functions.
     entry_field: usize,
-    /// Where a record has the offset of its name, and its flags.
+    /// Record offsets of the name and the flags.
     name: usize,
     flags: usize,
 }
@@ -40,35 +40,35 @@ const VERSIONS: [Version; 3] = [
     Version { magic: 0xffff_fffa, text_start: None, names: 24, functions: 56, entry_field: 8, name: 8, flags: 41 },
 ];
 
-/// The functions of a Go program, in the order of their addresses.
+/// The functions of a Go program, ordered by address.
 #[derive(Debug)]
 pub struct GoFunctions {
     bytes: Arc<[u8]>,
     version: Version,
-    /// What the entries are relative to (SVMA).
+    /// Base of the entries (SVMA).
     text_start: u64,
     count: usize,
     names: usize,
     functions: usize,
 }
 
-/// One of them.
+/// A function of a Go program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GoFunction<'a> {
-    /// Its first address (SVMA).
+    /// First address (SVMA).
     pub start: u64,
-    /// One past its last.
+    /// One past its last address.
     pub end: u64,
-    /// Its full name, `main.(*T).method`.
+    /// Full name, `main.(*T).method`.
     pub name: &'a [u8],
-    /// Nothing called it: a stack begins here.
+    /// Whether the function has no caller: a stack begins here.
     pub is_top: bool,
-    /// It moves the stack pointer to another stack.
+    /// Whether the function switches to another stack.
     pub switches_stack: bool,
 }
 
 impl GoFunctions {
-    /// `None` where there is no such table, or none that is understood.
+    /// Reads the table; `None` if it is missing or unknown.
     pub(crate) fn read(file: &ElfFile) -> Option<GoFunctions> {
         let section = SECTIONS.iter().find_map(|name| file.section(name))?;
         let bytes = file.section_data(section, limits::MAX_SECTION_BYTES).ok()?;
@@ -76,14 +76,14 @@ impl GoFunctions {
         GoFunctions::parse(bytes, text)
     }
 
-    /// The most that [`GoFunctions::bytes`] may come to, by the headers.
+    /// Maximum of [`GoFunctions::bytes`], from the headers.
     pub(crate) fn most_bytes(file: &ElfFile) -> u64 {
         let size = SECTIONS.iter().find_map(|name| file.section(name)).map_or(0, |section| file.section_size(section));
         if size <= limits::MAX_SECTION_BYTES { size } else { 0 }
     }
 
     fn parse(bytes: Arc<[u8]>, text: Option<u64>) -> Option<GoFunctions> {
-        // magic, two zeros, bytes of an instruction's alignment, bytes of a pointer, and then pointers.
+        // Magic, two zeros, instruction alignment, pointer size, and then pointers.
         let magic = u32_at(&bytes, 0)?;
         let version = *VERSIONS.iter().find(|version| version.magic == magic)?;
         if bytes.get(4..8)? != [0, 0, 1, 8] {
@@ -91,7 +91,7 @@ impl GoFunctions {
         }
         let word = |at: usize| u64_at(&bytes, at).and_then(|value| usize::try_from(value).ok());
         let text_start = match version.text_start {
-            // In a position-independent program it may be there only once that is loaded.
+            // In a position-independent program, the value may be filled in only when the program is loaded.
             Some(at) => u64_at(&bytes, at).filter(|&start| start != 0).or(text)?,
             None => 0,
         };
@@ -109,7 +109,7 @@ impl GoFunctions {
         self.bytes.len() as u64
     }
 
-    /// The function that contains an address. A binary search in the table as it is: some 100 ns.
+    /// The function that contains an address. A binary search in the raw table: about 100 ns.
     #[must_use]
     pub fn find(&self, svma: u64) -> Option<GoFunction<'_>> {
         let (mut low, mut high) = (0, self.count);
@@ -122,7 +122,7 @@ impl GoFunctions {
             }
         }
         let index = low.checked_sub(1)?;
-        // After the last comes the end of all.
+        // After the last function comes the end of the code.
         let (start, end) = (self.start(index)?, self.start(index + 1)?);
         let record = self.functions.checked_add(usize::try_from(self.field(2 * index + 1)?).ok()?)?;
         let name = u32_at(&self.bytes, record.checked_add(self.version.name)?)?;

@@ -1,9 +1,9 @@
-//! What a file's headers say, as plain data.
+//! ELF headers as plain data.
 //!
-//! Who has many rights should not parse files of others. It has the headers read by a process that has none, and makes of
-//! [`Headers`] an [`ElfFile`] that knows where everything is that an unwinder needs: from there on it reads bytes by position,
-//! as for any file, checked against the size of the file and [`limits`]. Headers that lie lead to other bytes of the same
-//! file, which were the file's maker's to choose anyway.
+//! A privileged process should not parse files of other users. It has a process without rights read the headers, and
+//! turns the [`Headers`] into an [`ElfFile`] that knows the positions of everything that an unwinder needs. From then
+//! on it reads bytes by position, as from any file, checked against the size of the file and [`limits`]. False headers
+//! lead to other bytes of the same file, which its author could choose anyway.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,11 +19,11 @@ use crate::error::ImageError;
 use crate::go::SECTIONS as GO_SECTIONS;
 use crate::limits;
 
-/// The sections that are looked for in an image besides those with names. The last is the only one that may be compressed.
+/// Sections looked up in an image besides those of Go. Only the last may be compressed.
 const SECTIONS: [&str; 5] = [".text", ".got", ".eh_frame", ".eh_frame_hdr", DEBUG_FRAME];
 const DEBUG_FRAME: &str = ".debug_frame";
 
-/// What an unwinder and a table of mappings need to know of an ELF file.
+/// The headers that an unwinder and a table of mappings need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Headers {
     entry: u64,
@@ -42,11 +42,11 @@ struct NamedSection {
     svma: u64,
     offset: u64,
     size: u64,
-    /// Of one that is compressed in the file.
+    /// Bytes of a section that is compressed in the file.
     bytes: Option<Vec<u8>>,
 }
 
-/// What a file says of files with its debug information.
+/// A file's references to files with its debug information.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Links {
     /// `.gnu_debuglink`: a file name and the CRC-32 of the file.
@@ -56,7 +56,7 @@ pub(crate) struct Links {
 }
 
 impl Headers {
-    /// Those of a file.
+    /// Reads the headers of a file.
     #[must_use]
     pub fn of(file: &ElfFile) -> Headers {
         let go = GO_SECTIONS.iter().filter_map(|name| str::from_utf8(name).ok());
@@ -72,7 +72,7 @@ impl Headers {
                 offset: section.offset,
                 size: section.size,
                 bytes: match bytes {
-                    // Damaged: as if it were not there.
+                    // Damaged: treated as missing.
                     Some(None) => return None,
                     bytes => bytes.flatten(),
                 },
@@ -88,12 +88,11 @@ impl Headers {
         }
     }
 
-    /// The file with these headers. Its sections are those that an unwinder needs: for names another process has to be
-    /// asked.
+    /// Creates a file with these headers. It has only the sections that an unwinder needs: names must be requested from
+    /// another process.
     ///
     /// # Errors
-    ///
-    /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] where there is more of something than [`limits`] allow.
+    /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].
     pub fn apply(self, file: File) -> Result<ElfFile, ImageError> {
         let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links } = self;
         let too_many_sections = named.len() > SECTIONS.len() + GO_SECTIONS.len();
@@ -110,7 +109,7 @@ impl Headers {
             sections.push(Section {
                 name: names.len() as u32,
                 kind: elf::SectionType(section.kind),
-                // What is compressed comes with its bytes.
+                // Compressed sections come with their decompressed bytes.
                 flags: section.flags & !elf::SHF_COMPRESSED.0,
                 svma: section.svma,
                 offset: section.offset,
@@ -131,12 +130,12 @@ impl Headers {
 }
 
 impl Links {
-    /// What the sections of a file say.
+    /// Reads the references of a file.
     pub(crate) fn read(file: &ElfFile) -> Links {
         Links { debug: debug_link(file), supplement: supplement_link(file) }
     }
 
-    /// The path and the build id of the file with debug information common to several.
+    /// Path and build id of the file with shared debug information.
     pub(crate) fn supplement(&self) -> Option<(PathBuf, &[u8])> {
         let (path, id) = self.supplement.as_ref()?;
         Some((Path::new(OsStr::from_bytes(path)).to_owned(), id))
@@ -153,7 +152,7 @@ fn debug_link(file: &ElfFile) -> Option<(Vec<u8>, u32)> {
     Some((name.to_vec(), crc))
 }
 
-/// `.gnu_debugaltlink` has just path and build id, `.debug_sup` (DWARF 5, section 7.3.6) also a version, a mark for the file
+/// `.gnu_debugaltlink` has path and build id; `.debug_sup` (DWARF 5, section 7.3.6) also a version, a flag for the file
 /// itself, and the size of the id.
 fn supplement_link(file: &ElfFile) -> Option<(Vec<u8>, Vec<u8>)> {
     let read = |name| file.section_data(file.section(name)?, limits::MAX_ALTLINK).ok();
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!(file.code(file.entry(), 64), again.code(file.entry(), 64));
         assert!(file.code(file.entry(), 64).is_some());
         assert_eq!(Headers::of(&again), Headers::of(&file));
-        // Names are not to be had from it.
+        // It has no symbol tables.
         assert!(again.section(b".symtab").is_none() && again.section(b".dynsym").is_none());
     }
 

@@ -1,16 +1,16 @@
-//! Names for addresses: what `ccsd` knows about ELF images.
+//! Names for addresses: everything that `ccsd` knows about ELF images.
 //!
-//! [`ElfFile`] is one image, an executable, shared object or the vdso. It gives an unwinder its sections
-//! ([`ElfFile::unwind_sections`]) and translates file offsets to addresses. [`Symbols`] names the functions that
-//! contain an address, inlined ones too, with source lines. [`KernelSymbols`] does the same for the kernel.
+//! [`ElfFile`] is an image: an executable, a shared object or the vdso. It provides an unwinder with sections
+//! ([`ElfFile::unwind_sections`]) and translates file offsets to addresses. [`Symbols`] names the functions at an
+//! address, including inlined ones, with source lines. [`KernelSymbols`] does the same for the kernel.
 //!
-//! The caller owes: the right file, already open (this crate knows nothing of processes); stated addresses (SVMA),
-//! after subtracting where the image is loaded; return addresses minus one. It gets: answers that do not depend on
-//! how the program was optimised, as far as debug information allows: one logical function has one linkage name,
-//! inlined or not, split or not.
+//! The caller provides the right file, already open (this crate knows nothing of processes); stated addresses (SVMA),
+//! after subtracting the load address; and return addresses minus one. As far as debug information allows, the answers
+//! do not depend on how the program was optimised: one logical function has one linkage name, inlined or not, split or
+//! not.
 //!
-//! Images belong to the programs being profiled and may be hostile or change while they are read. They are read by
-//! `pread(2)`, never mapped (a file truncated while mapped kills its reader with SIGBUS), sizes are checked against
+//! Images belong to the profiled programs and may be hostile or change while they are read. They are read with
+//! `pread(2)`, never mapped (truncating a mapped file kills its reader with SIGBUS), sizes are checked against
 //! [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ pub use root::Root as FileRoot;
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
 
-// The unwinder's thread and the resolver's share an image; names belong to whoever resolves.
+// The unwinder and the resolver share an image across threads; names belong to the resolver.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     const fn moved<T: Send>() {}

@@ -1,4 +1,4 @@
-//! Lookups in debug information: a whole image's, or one unit's.
+//! Lookups in the debug information of a whole image or of one unit.
 
 use std::sync::Arc;
 
@@ -15,39 +15,39 @@ use crate::sections::Budget;
 use crate::split::SplitFiles;
 use crate::units::{DebugEntry, Part, Units};
 
-/// Some units, ready for lookups.
+/// Units ready for lookups.
 pub(crate) struct Lookup {
     context: Context<Metered>,
     units: Units,
-    /// What was found out about functions, by where their entries are.
+    /// Properties of functions by the position of their entries.
     functions: HashMap<(Part, usize), FunctionDetails>,
     scopes: Scopes,
 }
 
-/// What all lookups in an image share.
+/// State shared by all lookups in an image.
 pub(crate) struct LookupContext {
     pub(crate) files: HashSet<Arc<str>>,
     pub(crate) split: SplitFiles,
     pub(crate) budget: Budget,
-    /// Inlined Rust functions without linkage names turned up.
+    /// Whether inlined Rust functions without linkage names were found.
     pub(crate) short_names: bool,
 }
 
-/// What `addr2line` does not give of a function.
+/// Properties of a function that `addr2line` does not report.
 #[derive(Debug, Clone, Default)]
 struct FunctionDetails {
-    /// Only for functions without a linkage name that need one.
+    /// Only for functions without a linkage name that need a path.
     path: Option<Arc<str>>,
     declaration: Declaration,
-    /// Whether only its unit sees it, if that is known.
+    /// Whether only its unit sees the function, if known.
     local: Option<bool>,
-    /// The linker left the function out of the image (`--gc-sections`) and its debug entry says address zero. If it
-    /// is long it seems to lie over the functions at the beginning of the image.
+    /// Whether the linker dropped the function (`--gc-sections`): its debug entry has address zero, so a long one seems
+    /// to overlap the functions at the start of the image.
     dropped: bool,
 }
 
 impl Lookup {
-    /// All units of `dwarf`, which begin at `starts`, and of its supplement, likewise.
+    /// Loads the units of `dwarf`, which begin at `starts`, and of its supplement.
     ///
     /// # Errors
     /// Damaged debug information.
@@ -57,7 +57,7 @@ impl Lookup {
         of_supplement: Vec<usize>,
     ) -> gimli::Result<Lookup> {
         if starts.len() > 1 {
-            // Where units share abbreviations they would otherwise be parsed for each.
+            // Otherwise abbreviations shared by several units would be parsed for each.
             dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
         }
         let dwarf = Arc::new(dwarf);
@@ -66,8 +66,8 @@ impl Lookup {
         Ok(Lookup { context, units, functions: HashMap::new(), scopes: Scopes::default() })
     }
 
-    /// The functions at `svma`, innermost first, in `out`, which is empty; none if these units know nothing about it, or
-    /// only of a function that the linker left out.
+    /// Appends the functions at `svma` to the empty `out`, innermost first; none if these units have no answer, or only
+    /// a function that the linker dropped.
     ///
     /// # Errors
     /// Debug information that is damaged there.
@@ -85,7 +85,7 @@ impl Lookup {
         while let Some(frame) = frames.next()? {
             let unit = *unit.get_or_insert_with(|| finish(context.find_dwarf_and_unit(svma), split, budget));
             let entry = unit.zip(frame.dw_die_offset).map(|(unit, offset)| DebugEntry::new(unit, offset));
-            // A skeleton unit does not tell the language.
+            // A skeleton unit does not state the language.
             let language = frame.function.as_ref().and_then(|function| function.language);
             let language = language.or_else(|| entry?.language());
             let known = match entry {
@@ -95,7 +95,7 @@ impl Lookup {
             dropped = known.dropped;
             rust |= language == Some(gimli::DW_LANG_Rust);
             if out.len() >= limits::MAX_INLINE_DEPTH {
-                // Keep the outermost: it is the function that was really called.
+                // Keep the outermost: the function that was really called.
                 out.pop();
             }
             out.push(convert(&frame, known, files));
@@ -103,14 +103,14 @@ impl Lookup {
         if dropped {
             out.clear();
         }
-        // The outermost has its full name in the symbol table.
+        // The outermost function has its full name in the symbol table.
         let mut inlined = out.iter().rev().skip(1).filter_map(|frame| frame.name.as_ref());
         *short_names |= rust && inlined.any(|name| !names::is_mangled(name.as_bytes()));
         Ok(())
     }
 }
 
-/// Brings a lookup to its end, with the files it asks for.
+/// Completes a lookup with the split files that it requests.
 fn finish<L: LookupContinuation<Buf = Metered>>(
     mut lookup: LookupResult<L>,
     split: &mut SplitFiles,
@@ -146,7 +146,7 @@ fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
     files.get_or_insert_with(file, |file| Arc::from(file)).clone()
 }
 
-/// What is to be known of the function whose entry, or inlined copy, is `at`; worked out once.
+/// Properties of the function whose entry, or inlined copy, is `at`; computed once.
 fn know<'a>(
     units: &'a Units,
     at: DebugEntry<'a>,
@@ -165,7 +165,7 @@ fn know<'a>(
     let path = if needs_path { scopes.path(units, at) } else { None };
     let low = at.unit.entry(at.offset).ok().and_then(|entry| entry.attr_value(gimli::DW_AT_low_pc));
     let declaration = find_declaration(units, at, files);
-    // Line tables alone come with entries that say nothing but a name.
+    // Line tables alone have entries with only a name.
     let tells = declaration.file.is_some();
     let known = FunctionDetails {
         path: path.map(Arc::from),
@@ -189,15 +189,16 @@ fn is_cpp(language: gimli::DwLang) -> bool {
     )
 }
 
-/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract origin, or
-/// on the declaration that one completes: each by itself, as a definition leaves out what its declaration says already.
+/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
+/// origin, or on the declaration that it completes; each is searched separately, because a definition omits what its
+/// declaration states.
 fn find_declaration<'a>(units: &'a Units, at: DebugEntry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
     let value = |wanted| {
         let at = units.find(at, wanted)?;
         Some((at, at.unit.entry(at.offset).ok()?.attr(wanted)?.clone()))
     };
     let line = value(gimli::DW_AT_decl_line).and_then(|(_, line)| u32::try_from(line.udata_value()?).ok());
-    // The number of a file is one of the unit that states it.
+    // File numbers belong to the unit that states them.
     let file = value(gimli::DW_AT_decl_file).and_then(|(at, file)| match file.value() {
         AttributeValue::FileIndex(index) => path_of(units.with_lines(at)?, index),
         _ => None,
@@ -205,7 +206,7 @@ fn find_declaration<'a>(units: &'a Units, at: DebugEntry<'a>, files: &mut HashSe
     Declaration { file: file.map(|path| intern(files, &path)), line: line.unwrap_or(0) }
 }
 
-/// The path of a file in the unit's line table, put together as `addr2line` does it for lines.
+/// The path of a file in the unit's line table, assembled as `addr2line` does for lines.
 fn path_of(unit: UnitRef<'_, Metered>, index: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let file = header.file(index)?;

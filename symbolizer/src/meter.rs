@@ -1,9 +1,9 @@
-//! Bounds on what parsing debug information may cost.
+//! Bounds on the cost of parsing debug information.
 //!
-//! `addr2line` and `gimli` check what they read but not how much work it leads to: a few megabytes of hostile DWARF
-//! can ask for hours (many units that share one long range list), for a stack overflow (inlined functions nested a
-//! million deep), or for an index many times its size. All of that goes through reads, so the reader they are given
-//! here counts its reads and looks how deep the stack is, and fails when either goes beyond what has been granted.
+//! `addr2line` and `gimli` check what they read but not how much work it causes: a few megabytes of hostile DWARF can
+//! take hours (many units that share one long range list), overflow the stack (inlined functions nested a million
+//! deep), or produce an index many times their size. All of that goes through reads, so this module's reader counts
+//! reads and checks the depth of the stack, and fails beyond the granted limits.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use gimli::{EndianReader, Error, LittleEndian, Reader, ReaderOffsetId, Result};
 
-/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a
-/// pointer in each would be slower than this and hold memory.
+/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a pointer
+/// in each would be slower and take memory.
 struct Meter {
     steps: Cell<u64>,
     /// The lowest stack address allowed; stacks grow downwards.
@@ -25,23 +25,23 @@ thread_local! {
     static METER: Meter = const { Meter { steps: Cell::new(0), floor: Cell::new(usize::MAX) } };
 }
 
-/// Why a metered call gave no answer.
+/// Why a metered call was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// All granted steps were used up.
+    /// All granted steps were used.
     OutOfSteps,
-    /// The parser panicked. It is not to be called again with the same data.
+    /// The parser panicked. It must not be called again with the same data.
     Panicked,
 }
 
-/// Calls `parse` with a grant of `steps`, from which what it used is taken, and of `stack` bytes.
+/// Calls `parse` with a grant of `steps`, which is reduced by the steps used, and of `stack` bytes.
 pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -> std::result::Result<T, Stopped> {
     METER.with(|meter| {
         meter.steps.set(*steps);
         meter.floor.set(stack_pointer().saturating_sub(stack));
     });
-    // The one place where a panic is caught: parsers of others on data of others. A panic costs the names of
-    // one image, not the profile. Nothing of ours is touched inside; the parser's state is not used again.
+    // The only place that catches panics: third-party parsers on untrusted data. A panic costs the names of one image,
+    // not the profile. The closure touches nothing else, and the parser's state is not used again.
     let result = catch_unwind(AssertUnwindSafe(parse));
     METER.with(|meter| {
         *steps = meter.steps.get();
@@ -55,21 +55,21 @@ pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -
     }
 }
 
-/// Calls a parser of others that reads no [`Metered`] section, such as a demangler; `None` if it panicked.
+/// Calls a third-party parser that reads no [`Metered`] section, such as a demangler; `None` if it panicked.
 pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
-    // So the grant of steps does not matter.
+    // It takes no steps.
     let mut steps = 1;
     run(&mut steps, crate::limits::MAX_DWARF_STACK, work).ok()
 }
 
-/// Roughly where the stack ends now: the address of a local variable.
+/// Approximate end of the stack: the address of a local variable.
 #[inline(always)]
 fn stack_pointer() -> usize {
     let here = 0u8;
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }
 
-/// Takes one step, and one more for every 64 bytes looked at: a byte searched costs much less than a value decoded.
+/// Takes one step, and one more for every 64 bytes searched: searching a byte costs much less than decoding a value.
 #[inline]
 fn charge(bytes: usize) -> Result<()> {
     let cost = 1 + (bytes as u64 >> 6);
@@ -77,7 +77,7 @@ fn charge(bytes: usize) -> Result<()> {
         let left = meter.steps.get().saturating_sub(cost);
         meter.steps.set(left);
         if left == 0 || stack_pointer() < meter.floor.get() {
-            // gimli's errors are a closed set; this is the one a section that ends here gives.
+            // gimli's errors are a closed set; this is its error for a section that ends here.
             return Err(Error::UnexpectedEof(ReaderOffsetId(0)));
         }
         Ok(())
@@ -93,7 +93,6 @@ impl Metered {
         Metered(EndianReader::new(bytes, LittleEndian))
     }
 
-    /// A section that is not there.
     pub(crate) fn empty_section() -> Metered {
         Metered::new(Arc::from(Vec::new()))
     }

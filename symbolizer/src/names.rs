@@ -1,7 +1,7 @@
-//! What a function is called: the rules that make one logical function have one name.
+//! Rules that give each logical function one name.
 //!
-//! A cost centre is an image and a linkage name. The name must not depend on how the compiler happened to place a
-//! function, so what it appends for placement is removed here, and nowhere else.
+//! A cost centre is an image and a linkage name. The name must not depend on how the compiler placed a function, so
+//! suffixes for placement are removed here, and only here.
 
 use std::borrow::Cow;
 
@@ -16,15 +16,15 @@ use crate::demangle;
 pub(crate) type AliasRank = (bool, u8, bool, u32);
 
 pub(crate) fn alias_rank(name: &[u8], local: bool, weak: bool) -> AliasRank {
-    // Mangled names begin with underscores that mean nothing.
+    // The leading underscores of mangled names have no meaning.
     let underscores = if is_mangled(name) { 0 } else { name.iter().take_while(|&&byte| byte == b'_').count() };
     (local, underscores.min(255) as u8, weak, u32::try_from(name.len()).unwrap_or(u32::MAX))
 }
 
-/// Suffixes compilers append to the name of a function they split, cloned or moved, with what may follow them.
-/// Within one compilation unit the name before the suffix is the logical function.
+/// Suffixes that compilers append to functions that they split, clone or move, with what may follow. Within one
+/// compilation unit, the name before the suffix is the logical function.
 const CLONE_SUFFIXES: [(&str, Follow); 12] = [
-    // GCC and LLVM: the part that is rarely run, moved away (-freorder-blocks-and-partition, hot-cold splitting).
+    // GCC and LLVM: the rarely executed part, moved away (-freorder-blocks-and-partition, hot-cold splitting).
     (".cold", Follow::OptionalNumber),
     // GCC: the part left after inlining the beginning into callers (-fpartial-inlining).
     (".part", Follow::Number),
@@ -42,15 +42,15 @@ const CLONE_SUFFIXES: [(&str, Follow); 12] = [
     (".argprom", Follow::OptionalNumber),
     // LLVM: unused parameters removed (older versions).
     (".argelim", Follow::OptionalNumber),
-    // C++ coroutines, what is run when one goes on: GCC and LLVM.
+    // C++ coroutines, the part run on resumption: GCC and LLVM.
     (".actor", Follow::OptionalNumber),
     (".resume", Follow::OptionalNumber),
-    // The same at its end. (LLVM's `.cleanup` is a name of other things, too.)
+    // C++ coroutines, the part run at destruction. (LLVM's `.cleanup` has other uses, too.)
     (".destroy", Follow::OptionalNumber),
 ];
 
-/// Suffixes that tell apart local functions of one name in different compilation units. They are no part of the name, but
-/// two that differ in them are two functions.
+/// Suffixes that distinguish local functions of one name in different compilation units. They are not part of the name,
+/// but names that differ in them are different functions.
 const UNIT_SUFFIXES: [(&str, Follow); 3] = [
     // GCC: local symbol made unique for link-time optimisation.
     (".lto_priv", Follow::Number),
@@ -66,8 +66,7 @@ enum Follow {
     OptionalNumber,
 }
 
-/// The name of a function without what its clones and parts have in addition, in its compilation unit: `walk.lto_priv.0` of
-/// `walk.lto_priv.0.isra.0.cold`.
+/// Removes clone and part suffixes within the compilation unit: `walk.lto_priv.0` for `walk.lto_priv.0.isra.0.cold`.
 pub(crate) fn without_clone_suffixes(mut name: &str) -> &str {
     while let Some(shorter) = without_clone_suffix(name) {
         name = shorter;
@@ -75,32 +74,32 @@ pub(crate) fn without_clone_suffixes(mut name: &str) -> &str {
     name
 }
 
-/// The same with the last suffix removed; `None` if there is none.
+/// Removes the last such suffix; `None` if there is none.
 pub(crate) fn without_clone_suffix(name: &str) -> Option<&str> {
     without_suffix(name, &CLONE_SUFFIXES)
 }
 
-/// The name of a function without all that compilers append, in whatever unit it is: of user functions and of the kernel's.
+/// Removes all suffixes that compilers append, regardless of the unit: for user functions and for the kernel's.
 pub(crate) fn without_suffixes(mut name: &str) -> &str {
-    // Suffixes stack up: `foo.isra.0.constprop.1.cold`.
+    // Suffixes accumulate: `foo.isra.0.constprop.1.cold`.
     while let Some(shorter) = without_clone_suffix(name).or_else(|| without_suffix(name, &UNIT_SUFFIXES)) {
         name = shorter;
     }
     name
 }
 
-/// A name without what glibc puts before those by which it calls its own functions: `__GI___libc_write` is `__libc_write`.
+/// Removes glibc's prefix for internal aliases: `__libc_write` for `__GI___libc_write`.
 pub(crate) fn without_internal_prefix(name: &str) -> &str {
     name.strip_prefix("__GI_").filter(|rest| !rest.is_empty()).unwrap_or(name)
 }
 
-/// Whether a symbol's name says that other functions of that name may be in other compilation units.
+/// Whether a symbol's name says that other compilation units may have functions of that name.
 pub(crate) fn is_of_unit(symbol: &str) -> bool {
     without_suffix(without_clone_suffixes(symbol), &UNIT_SUFFIXES).is_some()
 }
 
-/// Whether the image may have another function of this name in another compilation unit: not if C++ or Rust made the name
-/// unique in the whole program.
+/// Whether the image may have another function of this name in another compilation unit: not if C++ or Rust made the
+/// name unique in the program.
 pub(crate) fn may_be_local(name: &str) -> bool {
     if name.starts_with("_R") {
         return false;
@@ -108,12 +107,11 @@ pub(crate) fn may_be_local(name: &str) -> bool {
     !name.starts_with("_Z") || name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)
 }
 
-/// What stubs of the procedure linkage table are called: the function's name with this appended. A stub is not the
-/// function: time spent there is spent in this image.
+/// Suffix of the names of PLT stubs. A stub is not the function: its time is spent in this image.
 pub(crate) const PLT_SUFFIX: &str = "@plt";
 
-/// The linkage name of the logical function a symbol belongs to: without symbol version and clone suffixes, and with
-/// the constructor and destructor variants of C++ made one.
+/// The linkage name of a symbol's logical function: without symbol version and clone suffixes, and with the variants of
+/// C++ constructors and destructors unified.
 pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
     if symbol.ends_with(PLT_SUFFIX) {
         return Cow::Borrowed(symbol);
@@ -130,22 +128,21 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
     }
 }
 
-/// The path that identifies a C++ function only its file sees: `_ZN12_GLOBAL__N_16helperEi` is `(anonymous
-/// namespace)::helper`.
+/// The path that identifies a C++ function local to its file: `(anonymous namespace)::helper` for
+/// `_ZN12_GLOBAL__N_16helperEi`.
 ///
-/// GCC gives such a function a mangled symbol where it is out of line and no linkage name where it is inlined; the
-/// path is what both have. It tells no parameters, so overloads local to a file are one function, as functions of one
-/// name in two files are. Names with template arguments are left mangled: compilers and demanglers spell types
-/// differently.
+/// GCC gives such a function a mangled symbol out of line and no linkage name where it is inlined; both have the path.
+/// The path has no parameters, so overloads local to a file are one function, as are functions of one name in two
+/// files. Names with template arguments stay mangled: compilers and demanglers spell types differently.
 fn file_local_path(name: &str) -> Option<String> {
-    // A quick look first: an unnamed namespace, an internal name (`L`), an entity local to a function (`Z`).
+    // A quick check: an unnamed namespace, an internal name (`L`), an entity local to a function (`Z`).
     if !name.starts_with("_Z") || !(name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)) {
         return None;
     }
     plain_path(&demangle::cpp_whole(name)?)
 }
 
-/// Whether the path a mangled name begins with has a component marked as internal to its file: an `L` before its
+/// Whether the path at the start of a mangled name has a component marked as internal to its file: an `L` before its
 /// length.
 fn is_internal(name: &str) -> bool {
     let mut rest = name.strip_prefix("_Z").unwrap_or_default().as_bytes();
@@ -165,11 +162,11 @@ fn is_internal(name: &str) -> bool {
     }
 }
 
-/// Takes parameters and qualifiers out of a demangled name: `f(int)::{lambda(char)#1}::operator()(char) const`
-/// becomes `f::{lambda#1}::operator()`. `None` if it has template arguments.
+/// Removes parameters and qualifiers from a demangled name: `f(int)::{lambda(char)#1}::operator()(char) const` becomes
+/// `f::{lambda#1}::operator()`. `None` if it has template arguments.
 fn plain_path(demangled: &str) -> Option<String> {
     const UNNAMED: &str = "(anonymous namespace)";
-    // Both `<` and `(` occur in names of operators.
+    // Operators whose names contain `<` or `(`.
     const OPERATORS: [&str; 6] = ["operator<=>", "operator<<=", "operator<<", "operator<=", "operator<", "operator()"];
     let mut path = String::new();
     let mut rest = demangled;
@@ -202,7 +199,7 @@ fn plain_path(demangled: &str) -> Option<String> {
     (!path.is_empty()).then_some(path)
 }
 
-/// Whether a name is mangled by C++ or Rust, so that it tells everything that distinguishes the function.
+/// Whether a name is mangled by C++ or Rust, and so contains everything that distinguishes the function.
 pub(crate) fn is_mangled(name: &[u8]) -> bool {
     name.starts_with(b"_Z") || name.starts_with(b"_R")
 }
@@ -210,13 +207,13 @@ pub(crate) fn is_mangled(name: &[u8]) -> bool {
 /// Gives the variants of a constructor or destructor the name of the "complete object" one, `C1` or `D1`.
 ///
 /// One constructor in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1` for complete
-/// objects, `C2` for base classes, and `D0` for `delete`. GCC calls the declaration, and so every inlined copy, `C4`
-/// or `D4`; which of the others exist out of line depends on optimisation. They are one function to who wrote it.
+/// objects, `C2` for base classes, and `D0` for `delete`. GCC calls the declaration, and so every inlined copy, `C4` or
+/// `D4`; which of the others exist out of line depends on optimisation. For the programmer they are one function.
 ///
-/// Where in a mangled name the variant stands is found without a parser of our own: change a digit and see whether
-/// the demangled name is the same. It is only if the digit was a variant.
+/// The position of the variant in a mangled name is found without a parser: change a digit and compare the demangled
+/// names. They are equal only if the digit was a variant.
 fn one_structor(name: &str) -> Cow<'_, str> {
-    // A constructor's name holds more than one only if a function local to it is meant.
+    // A name has several only if it is a function local to a constructor.
     const MAX_CANDIDATES: usize = 8;
     if !name.starts_with("_Z") {
         return Cow::Borrowed(name);
@@ -296,7 +293,7 @@ mod tests {
             ("_ZN3FooD0Ev", "_ZN3FooD1Ev"),
             ("_ZN3FooD2Ev.cold", "_ZN3FooD1Ev"),
             ("_ZN3FooIiEC2Ev", "_ZN3FooIiEC1Ev"),
-            // Only one file sees these; GCC leaves out the linkage names of their inlined copies.
+            // Local to one file; GCC omits the linkage names of their inlined copies.
             ("_ZZN3FooC4EvENKUlvE_clEv", "Foo::Foo::{lambda#1}::operator()"),
             ("_ZZ4mainENKUlRKSt6vectorIiSaIiEEE0_clES3_", "main::{lambda#2}::operator()"),
             ("_ZL13local_to_filem", "local_to_file"),
@@ -304,11 +301,11 @@ mod tests {
             ("_ZN12_GLOBAL__N_16hiddenEm", "(anonymous namespace)::hidden"),
             ("_ZN12_GLOBAL__N_1lsERK3FooS2_", "(anonymous namespace)::operator<<"),
             ("_ZN6shapesL5localEv", "shapes::local"),
-            // Seen by one file because of its template argument; types are spelled in too many ways.
+            // Local to one file because of a template argument; spellings of types vary too much.
             ("_ZN3BoxIN12_GLOBAL__N_13FooEE4pushEv", "_ZN3BoxIN12_GLOBAL__N_13FooEE4pushEv"),
             ("_ZN5L3FooC1Ev", "_ZN5L3FooC1Ev"),
             ("_ZNK3Foo4Lazy3getEv", "_ZNK3Foo4Lazy3getEv"),
-            // Not variants: an identifier, and one that has the same letters as one.
+            // Not variants: an identifier, and a name with the same letters.
             ("_ZN5FooC2Ei", "_ZN5FooC2Ei"),
             ("_ZN2C24nameEv", "_ZN2C24nameEv"),
             ("_ZN2C2C2Ev", "_ZN2C2C1Ev"),

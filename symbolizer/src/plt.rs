@@ -1,8 +1,9 @@
 //! Names of the stubs that call functions of other images (the procedure linkage table).
 //!
-//! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation says which function
-//! the slot is for (System V ABI for AMD64, "Procedure Linkage Table"). Of a function whose code is chosen when the program
-//! starts (`STT_GNU_IFUNC`), it may say only where the function is that chooses (`R_X86_64_IRELATIVE`), as in static programs.
+//! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation names the slot's
+//! function (System V ABI for AMD64, "Procedure Linkage Table"). For a function whose code is chosen at program start
+//! (`STT_GNU_IFUNC`), the relocation may have only the resolver's address (`R_X86_64_IRELATIVE`), as in static
+//! programs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,21 +35,21 @@ struct Stub {
     callee: Callee,
 }
 
-/// The function that a stub leads to.
+/// The target of a stub.
 #[derive(Debug, Clone, Copy)]
 enum Callee {
-    /// Where its name is in the image's string table.
+    /// Position of its name in the image's string table.
     Named(u32),
-    /// The function that chooses it, by address.
+    /// Address of the resolver that chooses the function.
     ChosenBy(u64),
 }
 
-/// The sections stubs are in: the classic one, the one used with indirect branch tracking, the one for
-/// functions whose addresses are also taken, and LLD's for functions that are chosen when the program starts.
+/// The sections with stubs: the classic one, the one used with indirect branch tracking, the one for functions whose
+/// addresses are also taken, and LLD's for ifuncs.
 const SECTIONS: [&[u8]; 4] = [b".plt", b".plt.sec", b".plt.got", b".iplt"];
 
 impl Plt {
-    /// Only looks where the stubs are; they are read by [`Plt::read_stubs`] when the first address falls there.
+    /// Finds the sections; [`Plt::read_stubs`] reads the stubs when first needed.
     pub(crate) fn new(image: &ElfFile) -> Plt {
         let ranges = SECTIONS.iter().filter_map(|name| image.section(name)?.svma_range()).collect();
         Plt { sections: ranges, ..Plt::default() }
@@ -82,7 +83,7 @@ impl Plt {
         self.strings = slots.strings;
     }
 
-    /// The stub at `svma`: its start and name. `chosen_by` names the function that the one at an address chooses.
+    /// Start and name of the stub at `svma`. `chosen_by` names the function of the resolver at an address.
     pub(crate) fn lookup<'a>(
         &'a self,
         svma: u64,
@@ -99,11 +100,11 @@ impl Plt {
     }
 }
 
-/// The functions slots are for.
+/// Functions by slot.
 struct Slots {
     strings: Arc<[u8]>,
     by_address: HashMap<u64, Callee>,
-    /// The same in the order of `.rela.plt`.
+    /// Functions in the order of `.rela.plt`.
     by_index: Vec<Option<Callee>>,
 }
 

@@ -1,9 +1,9 @@
-//! Opening regular files in a file system that a profiled program sees.
+//! Opens regular files in a profiled program's file system.
 //!
-//! Paths come from images, so from whoever made them, and the reader may be root. Two things must not happen: that
-//! a path in another root leads out of it (a symbolic link that is absolute there), and that anything but a regular
-//! file is opened, which may wait for ever (a FIFO) or do something (a device). So a file is first opened with O_PATH,
-//! which does nothing to it, is looked at, and only then opened for reading.
+//! Paths come from images, so they are untrusted, and the reader may be root. A path must not lead out of its root
+//! (through a symbolic link that is absolute there), and only regular files may be opened: others may block for ever (a
+//! FIFO) or have effects (a device). So a file is first opened with O_PATH, which has no effect, is checked, and only
+//! then opened for reading.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -15,20 +15,20 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::sys::stat::Mode;
 
-/// A root directory, under which paths are resolved as for a program that has it as its root.
+/// A root directory for resolving paths, as for a program with that root.
 #[derive(Debug, Clone)]
 pub enum Root {
-    /// That of this process.
+    /// The root of this process.
     Own,
-    /// Another one, held open. When the last program of its mount namespace is gone, what was mounted in it is too.
+    /// Another root, held open. Its mounts disappear with the last program of its mount namespace.
     Other(Arc<OwnedFd>),
 }
 
-/// How often a path is tried again if something in it was renamed meanwhile, which the kernel says with EAGAIN.
+/// Attempts to resolve a path if a concurrent rename makes the kernel return EAGAIN.
 const TRIES: usize = 4;
 
 impl Root {
-    /// That of this process.
+    /// The root of this process.
     #[must_use]
     pub fn own() -> Root {
         Root::Own
@@ -54,13 +54,13 @@ impl Root {
         }
     }
 
-    /// What an absolute path leads to, to be looked at (O_PATH), with the rights of this process.
+    /// Resolves an absolute path to an O_PATH handle, with the rights of this process.
     pub(crate) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         match self {
             Root::Own => Ok(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?),
             Root::Other(root) => {
                 let beneath = path.strip_prefix("/").unwrap_or(path);
-                // An empty path is none.
+                // An empty path is invalid.
                 resolve_beneath(root, if beneath.as_os_str().is_empty() { Path::new(".") } else { beneath })
             }
         }
@@ -69,14 +69,14 @@ impl Root {
 
 /// Refuses paths that are relative or too long.
 pub(crate) fn check_path(path: &Path) -> io::Result<()> {
-    // A relative one, as of an image that is in no file, would start where this process happens to be.
+    // A relative path, as of an image without a file, would start in this process's directory.
     match path.is_absolute() && path.as_os_str().len() <= crate::limits::MAX_PATH {
         true => Ok(()),
         false => Err(io::ErrorKind::InvalidFilename.into()),
     }
 }
 
-/// Opens for reading what a handle (O_PATH) is for, if `admit` lets it. Nothing but a regular file is opened.
+/// Opens the regular file of an O_PATH handle for reading, if `admit` permits it.
 pub(crate) fn open_regular(
     handle: OwnedFd,
     admit: impl FnOnce(&File, &Metadata) -> io::Result<()>,
@@ -92,13 +92,13 @@ pub(crate) fn open_regular(
     Ok(File::from(open(&same, flags, Mode::empty())?))
 }
 
-/// A handle (O_PATH) of what `path` leads to from `root`, taken for `/`.
+/// Resolves `path` with `root` as `/` to an O_PATH handle.
 fn resolve_beneath(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
     for _ in 0..TRIES {
         match openat2(root, path, how) {
             Err(Errno::EAGAIN) => {}
-            // Linux before 5.6, or a filter of system calls that does not know this one.
+            // Linux before 5.6, or a system call filter that does not know openat2.
             Err(Errno::ENOSYS | Errno::EPERM) => return walk(root, path),
             result => return Ok(result?),
         }
@@ -106,7 +106,7 @@ fn resolve_beneath(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     Err(Errno::EAGAIN.into())
 }
 
-/// As [`resolve_beneath`] for kernels without openat2(2): follows no symbolic link and no `..`, so that it finds less.
+/// As [`resolve_beneath`] for kernels without openat2(2): refuses symbolic links and `..`.
 fn walk(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut at = root.try_clone()?;
@@ -155,13 +155,13 @@ mod tests {
         assert_eq!(open("/../../usr/lib/file").as_deref(), Some("inside"));
         assert_eq!(open("/out/file"), None);
         assert_eq!(open("/direct"), None);
-        // The way for old kernels finds what is there without links, and nothing outside.
+        // The fallback for old kernels finds paths without links, and nothing outside.
         let Root::Other(handle) = &root else { unreachable!() };
         assert!(walk(handle, Path::new("usr/lib/file")).is_ok());
         for path in ["lib/file", "a/b/up/file", "out/file", "../usr/lib/file"] {
             assert!(walk(handle, Path::new(path)).is_err(), "{path}");
         }
-        // A link at the end is not followed, so that what was found is a link and not a file.
+        // A link at the end is not followed: the result is the link itself.
         assert!(!File::from(walk(handle, Path::new("direct")).unwrap()).metadata().unwrap().is_file());
     }
 

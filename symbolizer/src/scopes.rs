@@ -1,9 +1,9 @@
-//! Names of C++ functions that have no linkage name.
+//! Names of C++ functions without linkage names.
 //!
 //! GCC writes no linkage name for a function that is local to its file (`static`, in an unnamed namespace, a lambda),
-//! although a copy of it out of line has a mangled symbol. Such a function is identified by its path of scopes
-//! instead, `(anonymous namespace)::helper`, which both can be brought to: the symbol by
-//! [`names::logical`](crate::names::logical), the debug entry here, from the entries around it.
+//! although its out-of-line copy has a mangled symbol. Such a function is identified by its path of scopes, `(anonymous
+//! namespace)::helper`: [`names::logical`](crate::names::logical) derives it from the symbol, this module from the
+//! debug entries around the function.
 
 use gimli::{AttributeValue, UnitOffset, UnitRef};
 use hashbrown::HashMap;
@@ -12,34 +12,33 @@ use crate::limits;
 use crate::meter::Metered;
 use crate::units::{DebugEntry, Part, Units};
 
-/// How a path names an unnamed namespace; as C++ demanglers do.
+/// Name of an unnamed namespace, as in C++ demanglers.
 const UNNAMED_NAMESPACE: &str = "(anonymous namespace)";
 
-/// What the name of a lambda's class begins with, where it has one.
+/// Prefix of the name of a lambda's class, if it has one.
 const LAMBDA: &str = "<lambda";
 
-/// Which entries lie inside which, for the units that were needed so far.
+/// Nesting of entries, for the units needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
     units: HashMap<(Part, usize), Box<[Scope]>>,
 }
 
-/// An entry that gives a name to those inside it, in the order of the unit.
+/// An entry that names a scope, in the order of the unit.
 #[derive(Debug, Clone, Copy)]
 struct Scope {
-    /// In the unit, in bytes. Units longer than 4 GiB are above the limit for debug information.
+    /// Byte offset in the unit. Units longer than 4 GiB exceed the limit for debug information.
     offset: u32,
-    /// Index of the scope around it; its own at the top.
+    /// Index of the enclosing scope; its own index at the top.
     parent: u32,
 }
 
 impl Scopes {
-    /// The path of the function whose entry, or inlined copy, is `at`, if it is a C++ function without a
-    /// linkage name that only its file sees.
+    /// The path of the function whose entry, or inlined copy, is `at`, if it is a C++ function local to its file
+    /// without a linkage name.
     pub(crate) fn path<'a>(&mut self, units: &'a Units, at: DebugEntry<'a>) -> Option<String> {
         let mut at = units.named(at)?;
-        // A function others see too has a linkage name unless it is declared `extern "C"`; then its name is the whole
-        // name.
+        // A function visible to other files has a linkage name unless it is `extern "C"`; then its name is complete.
         if at.flag(gimli::DW_AT_external) {
             return None;
         }
@@ -53,7 +52,7 @@ impl Scopes {
                 break;
             }
             let around = DebugEntry { offset: scopes.get(parent)?.offset(), ..at };
-            // A function around it may be a copy, or defined apart from its declaration, which knows its own place.
+            // An enclosing function may be a copy, or a definition outside its declaration.
             at = units.named(around).unwrap_or(around);
         }
         parts.reverse();
@@ -72,10 +71,10 @@ impl Scope {
     }
 }
 
-/// Walks the unit once and keeps the namespaces, classes and functions.
+/// Reads the namespaces, classes and functions of a unit.
 fn read(unit: UnitRef<'_, Metered>) -> gimli::Result<Box<[Scope]>> {
     let mut scopes: Vec<Scope> = Vec::new();
-    // The scopes around the next entry: depth, and index in `scopes`.
+    // Scopes around the next entry: depth, and index in `scopes`.
     let mut open: Vec<(isize, u32)> = Vec::new();
     let mut entries = unit.entries_raw(None)?;
     while !entries.is_empty() {
@@ -113,7 +112,7 @@ fn find(scopes: &[Scope], offset: UnitOffset) -> Option<usize> {
 fn part(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     let tag = at.tag()?;
     match at.name() {
-        // Compilers differ in whether the class of a lambda has a name, and never give it one that identifies it.
+        // Compilers differ in whether the class of a lambda has a name, and the name never identifies it.
         Some(name) if is_class(tag) && name.starts_with(LAMBDA) => lambda(scopes, at, index),
         Some(name) => Some(name),
         None if tag == gimli::DW_TAG_namespace => Some(UNNAMED_NAMESPACE.to_owned()),
@@ -122,7 +121,7 @@ fn part(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     }
 }
 
-/// Lambdas of one function are numbered in order, those with the same parameters together (Itanium C++ ABI, 5.1.8).
+/// Numbers the lambdas of one function in order, those with the same parameters together (Itanium C++ ABI, 5.1.8).
 fn lambda(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     let parent = scopes.get(index)?.parent;
     let parameters = call_parameters(scopes, at, index)?;

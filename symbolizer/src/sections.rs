@@ -1,4 +1,4 @@
-//! The sections with debug information, read within limits and looked over before any parser sees them.
+//! Debug sections, read within limits and checked before any parser sees them.
 
 use std::convert::Infallible;
 
@@ -9,8 +9,7 @@ use crate::elf::{ElfFile, Section};
 use crate::limits;
 use crate::meter::Metered;
 
-/// The sections lookups need. Locations of variables, types by signature and indexes for debuggers are left in the
-/// file.
+/// Sections needed for lookups. Locations of variables, types by signature and indexes for debuggers are not read.
 const SECTIONS: [SectionId; 10] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -24,7 +23,7 @@ const SECTIONS: [SectionId; 10] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// Those of them that are in files with split DWARF, and the index of packages.
+/// The subset in files with split DWARF, and the index of packages.
 const SPLIT_SECTIONS: [SectionId; 6] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
@@ -34,12 +33,11 @@ const SPLIT_SECTIONS: [SectionId; 6] = [
     SectionId::DebugCuIndex,
 ];
 
-/// Whether a file has debug information at all.
 pub(crate) fn is_in(file: &ElfFile) -> bool {
     file.debug_section(".debug_info").is_some_and(|section| file.section_size(section) > 0)
 }
 
-/// What may still be read of one image's debug information.
+/// The remaining budget for reading one image's debug information.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: u64,
@@ -47,7 +45,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// So many bytes, but no more than [`limits::MAX_DEBUG_BYTES`].
+    /// A budget of `bytes`, at most [`limits::MAX_DEBUG_BYTES`].
     pub(crate) fn new(bytes: u64) -> Budget {
         let all = bytes.min(limits::MAX_DEBUG_BYTES);
         Budget { left: all, all }
@@ -58,7 +56,7 @@ impl Budget {
         self.all - self.left
     }
 
-    /// Takes what the sections will need, before they are read.
+    /// Takes the bytes of sections from the budget, before they are read.
     fn take<'a>(&mut self, file: &ElfFile, sections: impl Iterator<Item = &'a Section>) -> Result<(), String> {
         let size = sections.fold(0, |sum: u64, section| sum.saturating_add(file.section_size(section)));
         let (mib, limit) = (size.saturating_add(self.used()) >> 20, self.all >> 20);
@@ -68,34 +66,33 @@ impl Budget {
     }
 }
 
-/// What lookups need of a linked file.
+/// The debug sections of a linked file.
 pub(crate) struct Sections {
     sections: Vec<(SectionId, Metered)>,
 }
 
 impl Sections {
-    /// Reads them, decompressed.
+    /// Reads and decompresses the sections.
     pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<Sections, String> {
         budget.take(file, SECTIONS.iter().filter_map(|id| file.debug_section(id.name())))?;
         let section = |id: SectionId| Ok((id, reader(file, id.name(), file.debug_section(id.name()))?));
         Ok(Sections { sections: SECTIONS.into_iter().map(section).collect::<Result<_, String>>()? })
     }
 
-    /// All of it.
+    /// The whole debug information.
     pub(crate) fn dwarf(&self) -> gimli::Dwarf<Metered> {
         gimli::Dwarf::load(|id| Ok::<_, Infallible>(self.section(id))).unwrap_or_else(|never| match never {})
     }
 
-    /// The units in `info` alone, which is a part of `.debug_info`.
+    /// Only the units in `info`, which is a part of `.debug_info`.
     pub(crate) fn dwarf_of(&self, info: Metered) -> gimli::Dwarf<Metered> {
         let mut dwarf = self.dwarf();
         dwarf.debug_info = gimli::DebugInfo::from(info);
-        // It says where units are in the whole.
+        // It has positions of units in the whole section.
         dwarf.debug_aranges = gimli::DebugAranges::from(Metered::empty_section());
         dwarf
     }
 
-    /// `.debug_info`.
     pub(crate) fn info(&self) -> Metered {
         self.section(SectionId::DebugInfo)
     }
@@ -106,8 +103,8 @@ impl Sections {
     }
 }
 
-/// Reads the part of a `.dwo` file that describes the unit `id`, as `select` finds it among the sections called
-/// `.debug_info.dwo`: type units have sections of their own, of the same name.
+/// Reads the part of a `.dwo` file that describes the unit `id`, as selected by `select` among the sections called
+/// `.debug_info.dwo`: type units have their own sections with the same name.
 pub(crate) fn read_split(
     file: &ElfFile,
     budget: &mut Budget,
@@ -123,7 +120,7 @@ pub(crate) fn read_split(
         reader(file, id.dwo_name().unwrap_or_default(), section)
     })?;
     dwarf.file_type = DwarfFileType::Dwo;
-    // The compilation comes last.
+    // The compilation unit comes last.
     for section in units().collect::<Vec<_>>().into_iter().rev() {
         dwarf.debug_info = gimli::DebugInfo::from(reader(file, info, Some(section))?);
         if select(&mut dwarf) {
@@ -133,7 +130,7 @@ pub(crate) fn read_split(
     Ok(None)
 }
 
-/// A package of split DWARF: an index of units by their ids, and the sections that have their parts.
+/// A package of split DWARF: an index of units by id, and sections with their parts.
 pub(crate) struct Package {
     index: gimli::UnitIndex<Metered>,
     sections: Vec<(SectionId, Metered)>,
@@ -165,7 +162,7 @@ impl Package {
                     bytes.skip(part.offset as usize)?;
                     bytes.split(part.size as usize)
                 }
-                // Strings are common to all.
+                // Strings are shared by all units.
                 None if id == SectionId::DebugStr => Ok(section.clone()),
                 None => Ok(Metered::empty_section()),
             }
@@ -191,18 +188,18 @@ fn reader(file: &ElfFile, name: &str, section: Option<&Section>) -> Result<Meter
     Ok(Metered::new(bytes))
 }
 
-/// What is said of debug information with an error in it.
+/// The message for invalid debug information.
 pub(crate) fn damaged(error: gimli::Error) -> String {
     format!("damaged debug information: {error}")
 }
 
-/// Where the units begin. Refuses very many, each of which becomes an index entry.
+/// Reads the starts of the units. Refuses too many units, each of which becomes an index entry.
 pub(crate) fn unit_starts(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
     walk_units(dwarf, |_| Ok(()))
 }
 
-/// The same, and refuses what would cost out of proportion to the bytes it is written in: abbreviations with very many
-/// attributes, which a one-byte entry can refer to.
+/// As [`unit_starts`], and refuses abbreviations with very many attributes, which a one-byte entry could refer to at
+/// disproportionate cost.
 pub(crate) fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
     let mut tables = HashSet::new();
     walk_units(dwarf, |header| {
@@ -230,13 +227,13 @@ fn walk_units(
     Ok(starts)
 }
 
-/// What a table of abbreviations says of the units that use it.
+/// Properties of the units that use a table of abbreviations.
 pub(crate) struct Abbreviations {
-    /// Nothing in them refers to other units or files.
+    /// Whether no attribute refers to other units or files.
     pub(crate) stand_alone: bool,
 }
 
-/// Walks a table of abbreviations (DWARF 5, section 7.5.3) and looks at the number of attributes of each.
+/// Checks a table of abbreviations (DWARF 5, section 7.5.3), in particular their numbers of attributes.
 pub(crate) fn check_abbreviations(
     section: &gimli::DebugAbbrev<Metered>,
     offset: usize,
@@ -280,7 +277,7 @@ fn leads_elsewhere(form: u64) -> bool {
     .any(|other| u64::from(other.0) == form)
 }
 
-/// Whether a unit with an attribute of this name was split.
+/// Whether an attribute of this name marks a split unit.
 fn names_split_file(name: u64) -> bool {
     [gimli::DW_AT_dwo_name, gimli::DW_AT_GNU_dwo_name, gimli::DW_AT_GNU_dwo_id].iter().any(|at| u64::from(at.0) == name)
 }

@@ -1,8 +1,7 @@
-//! Bytes of one file, read by position.
+//! The bytes of a file, read by position.
 //!
-//! Files are read with `pread(2)` and never mapped: a file that is truncated while it is mapped kills the process
-//! that touches the lost pages with SIGBUS, and the files read here belong to the programs being profiled. With
-//! `pread` the same event is an error value.
+//! Files are read with `pread(2)` and never mapped: if a mapped file is truncated, accessing the lost pages kills the
+//! process with SIGBUS, and these files belong to the profiled programs. With `pread` the result is an error.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,12 +9,12 @@ use std::sync::Arc;
 
 use crate::error::ImageError;
 
-/// Where the bytes of an image come from.
+/// The source of an image's bytes.
 #[derive(Debug)]
 pub(crate) enum ImageSource {
-    /// A regular file and its size when it was opened.
+    /// A regular file and its size when opened.
     File(File, u64),
-    /// Bytes that were never in a file (the vdso).
+    /// Bytes without a file (the vdso).
     Bytes(Arc<[u8]>),
 }
 
@@ -29,7 +28,6 @@ impl ImageSource {
         Ok(ImageSource::File(file, len))
     }
 
-    /// The size in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             ImageSource::File(_, len) => *len,
@@ -37,8 +35,8 @@ impl ImageSource {
         }
     }
 
-    /// Reads `size` bytes at `offset`. Nothing is allocated unless they lie inside the file and under `limit`, so a
-    /// claim in a header cannot make us allocate more than the file is long.
+    /// Reads `size` bytes at `offset`. Checks that they are inside the file and under `limit` before allocating, so a
+    /// header cannot cause an allocation larger than the file.
     pub(crate) fn read(&self, what: &'static str, offset: u64, size: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
         let end = offset.checked_add(size).ok_or(ImageError::Malformed(what))?;
         if end > self.len() {
@@ -50,7 +48,7 @@ impl ImageSource {
         let len = usize::try_from(size).map_err(|_| ImageError::Malformed(what))?;
         match self {
             ImageSource::File(file, _) => {
-                // Collecting an exact-size iterator makes the Arc in one allocation; it is then filled in place.
+                // Collecting an exact-size iterator allocates the Arc once; it is then filled in place.
                 let mut bytes: Arc<[u8]> = std::iter::repeat_n(0u8, len).collect();
                 if let Some(buffer) = Arc::get_mut(&mut bytes) {
                     file.read_exact_at(buffer, offset)?;

@@ -1,9 +1,9 @@
-//! Split DWARF: most of the debug information of a unit in a file of its own (DWARF 5, section 7.3; for DWARF 4 the GNU
-//! extension it grew from).
+//! Split DWARF: most of a unit's debug information in its own file (DWARF 5, section 7.3; for DWARF 4 the GNU extension
+//! that preceded it).
 //!
-//! The image has a skeleton unit that says where that file, `.dwo`, was when it was compiled. The linker does not see it;
+//! The image has a skeleton unit with the path of that file, `.dwo`, at compile time. The linker does not read it;
 //! `dwp(1)` collects the files into one package beside the image. Either is read when an address of its unit is first
-//! asked for, and used only if it has the unit's own 64-bit id.
+//! looked up, and used only if it has the unit's 64-bit id.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,11 +18,11 @@ use crate::limits;
 use crate::meter::Metered;
 use crate::sections::{self, Budget, Package};
 
-/// Where the split debug information of one image is.
+/// Finds the split debug information of one image.
 #[derive(Debug, Default)]
 pub(crate) struct SplitFiles {
     finder: DebugFileFinder,
-    /// Of the file that has the skeleton units, if it is not the image.
+    /// Path of the file with the skeleton units, if it is not the image.
     debug_path: Option<PathBuf>,
     package: SearchState,
     missing_noted: bool,
@@ -34,7 +34,7 @@ enum SearchState {
     #[default]
     NotLooked,
     Found(PathBuf, Package),
-    /// Or unusable.
+    /// Missing or unusable.
     Missing,
 }
 
@@ -43,7 +43,7 @@ impl SplitFiles {
         SplitFiles { finder, debug_path: debug_path.map(Path::to_owned), ..SplitFiles::default() }
     }
 
-    /// The debug information that a skeleton unit refers to, if it is found.
+    /// Loads the debug information of a skeleton unit, if it is found.
     pub(crate) fn load(
         &mut self,
         wanted: &SplitDwarfLoad<Metered>,
@@ -57,7 +57,7 @@ impl SplitFiles {
         Some(Arc::new(dwarf))
     }
 
-    /// What is to be said to the user, since the last call.
+    /// Takes the notes since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -88,7 +88,7 @@ impl SplitFiles {
         None
     }
 
-    /// Where a `.dwo` file may be: where it was made, or in the same place relative to the image.
+    /// Candidate paths of a `.dwo` file: where it was compiled, and the same path relative to the image.
     fn paths(&self, wanted: &SplitDwarfLoad<Metered>) -> Option<Vec<PathBuf>> {
         let path = |reader: &Metered| {
             let bytes = reader.to_slice().ok()?;
@@ -139,11 +139,11 @@ impl SplitFiles {
     }
 }
 
-/// Finds the unit `id`, and leaves out what is before it: `addr2line` takes the first one, and type units come first.
+/// Finds the unit `id` and removes the units before it: `addr2line` uses the first one, and type units come first.
 fn select(dwarf: &mut gimli::Dwarf<Metered>, id: DwoId) -> bool {
     let mut units = dwarf.units();
     let mut found = None;
-    // A damaged header ends it.
+    // A damaged header ends the search.
     while let Ok(Some(header)) = units.next() {
         let same = match header.type_() {
             UnitType::SplitCompilation(other) => other == id,

@@ -1,8 +1,8 @@
-//! Where functions begin, from unwind information alone.
+//! Starts of functions, from unwind information alone.
 //!
-//! Every function a compiler emits has a frame description (FDE) with its first address and size, also in stripped
-//! programs. `.eh_frame_hdr` holds a table of them sorted by address, made for binary search; it is searched in
-//! place, so opening an image costs little more than reading the two sections.
+//! Compilers emit a frame description (FDE) with first address and size for every function, also in stripped programs.
+//! `.eh_frame_hdr` has a table of them sorted by address for binary search; it is searched in place, so opening an
+//! image costs little more than reading the two sections.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::unwind::{UnwindSection, UnwindSections};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The functions that have a frame description.
+/// The functions with a frame description.
 #[derive(Debug)]
 pub(crate) struct FunctionStarts {
     sections: Arc<UnwindSections>,
@@ -31,8 +31,8 @@ enum Index {
     Scanned(Vec<(u64, u64)>),
 }
 
-/// Bytes of an entry of the search table: two 32-bit offsets from the beginning of `.eh_frame_hdr`, to
-/// the function and to its FDE.
+/// Size of an entry of the search table: two 32-bit offsets from the start of `.eh_frame_hdr`, to the function and to
+/// its FDE.
 const ENTRY: usize = 8;
 
 impl FunctionStarts {
@@ -50,7 +50,7 @@ impl FunctionStarts {
         starts
     }
 
-    /// Bytes held, with those of the sections, which an unwinder may have, too.
+    /// Bytes held, including sections that an unwinder may share.
     pub(crate) fn held_bytes(&self) -> u64 {
         let scanned = match &self.index {
             Index::Table { .. } => 0,
@@ -59,10 +59,10 @@ impl FunctionStarts {
         self.sections.bytes() + (scanned + self.by_address.bytes()) as u64
     }
 
-    /// The function whose frame description covers `svma`. A lookup parses one FDE: about 0.2 us.
+    /// The address range of the function whose frame description covers `svma`. A lookup parses one FDE: about 0.2 us.
     pub(crate) fn lookup(&self, svma: u64) -> Option<Range<u64>> {
-        // As the kernel's and libgcc's readers do, trust the linker to have sorted its table; if it lies, the FDE found
-        // will not cover the address, and the answer is "unknown".
+        // As in the kernel's and libgcc's readers, the linker is trusted to have sorted its table; in an unsorted one,
+        // the FDE found does not cover the address, and the answer is "unknown".
         let found = self.by_address.up_to(svma, |index| self.beginning(index)).checked_sub(1)?;
         match &self.index {
             Index::Table { offset, .. } => {
@@ -78,7 +78,7 @@ impl FunctionStarts {
         }
     }
 
-    /// Where the function at `index` begins; none are beyond the last one.
+    /// Start of the function at `index`; none beyond the last one.
     fn beginning(&self, index: usize) -> u64 {
         let begins = match &self.index {
             Index::Table { offset, .. } => self.table_entry(*offset, index).map(|(start, _)| start),
@@ -87,7 +87,7 @@ impl FunctionStarts {
         begins.unwrap_or(u64::MAX)
     }
 
-    /// An entry of the search table: where the function begins, and where its FDE is.
+    /// An entry of the search table: addresses of the function and of its FDE.
     fn table_entry(&self, offset: usize, index: usize) -> Option<(u64, u64)> {
         let header = self.sections.eh_frame_hdr.as_ref()?;
         let bytes = header.data.get(offset.checked_add(index.checked_mul(ENTRY)?)?..)?.first_chunk::<ENTRY>()?;
@@ -101,8 +101,8 @@ fn cover(start: u64, size: u64, svma: u64) -> Option<Range<u64>> {
     (svma.checked_sub(start)? < size).then(|| start..start.saturating_add(size))
 }
 
-/// Finds the search table if it has the one encoding linkers write: version 1, a 4-byte pointer to `.eh_frame`, a
-/// 4-byte count, entries of two signed 32-bit offsets relative to the section. Anything else is scanned instead.
+/// Finds the search table if it has the encoding that linkers write: version 1, a 4-byte pointer to `.eh_frame`, a
+/// 4-byte count, entries of two signed 32-bit offsets relative to the section. With any other table the section is scanned.
 fn find_table(header: &[u8]) -> Option<(usize, usize)> {
     // DW_EH_PE_sdata4 | DW_EH_PE_datarel, and DW_EH_PE_udata4 (Linux Standard Base, "DWARF Exception Header
     // Encoding").
@@ -120,7 +120,7 @@ fn find_table(header: &[u8]) -> Option<(usize, usize)> {
     Some((offset, usize::try_from(count).ok()?.min(fits)))
 }
 
-/// The number of bytes an FDE covers, if it really is the FDE of the function at `start`.
+/// The number of bytes that an FDE covers, if it is the FDE of the function at `start`.
 fn fde_size(sections: &UnwindSections, section: &UnwindSection, fde: u64, start: u64) -> Option<u64> {
     let offset = usize::try_from(fde.checked_sub(section.svma.start)?).ok()?;
     let mut eh_frame = EhFrame::new(&section.data, LittleEndian);
@@ -157,7 +157,7 @@ where
     S::Offset: gimli::UnwindOffset<usize> + Eq,
 {
     let mut ranges = Vec::new();
-    // Functions of one object file share a CIE, one after another, so remembering the last saves most of the parsing.
+    // Consecutive functions of an object file share a CIE; caching the last one saves most of the parsing.
     let mut last_cie = None;
     let mut entries = section.entries(bases);
     // Each round consumes bytes of the section, so this ends; a damaged entry ends it early.
@@ -172,7 +172,7 @@ where
             }
         });
         let Ok(fde) = fde else { continue };
-        // Address zero: the linker dropped the function and could not drop its frame description.
+        // Address zero: the linker dropped the function but could not drop its frame description.
         if fde.initial_address() != 0 && fde.len() != 0 {
             ranges.push((fde.initial_address(), fde.len()));
         }

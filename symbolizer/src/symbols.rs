@@ -1,4 +1,4 @@
-//! From an address to the functions that contain it.
+//! Maps an address to the functions that contain it.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -28,37 +28,37 @@ use crate::symtab::{FoundSymbol, SymbolTable};
 /// It has a linkage name or a start, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// The name of the logical function: without clone suffixes and symbol versions, and the same for inlined and
-    /// out-of-line copies. `None` if only its address is known (a stripped program).
+    /// Name of the logical function: without clone suffixes and symbol versions, and equal for inlined and out-of-line
+    /// copies. `None` if only its address is known (a stripped program).
     pub linkage_name: Option<Arc<str>>,
-    /// The name as in the source; `None` if it is the same as the linkage name.
+    /// Name as in the source; `None` if it equals the linkage name.
     pub display_name: Option<Arc<str>>,
-    /// Where the function begins (SVMA): what identifies it if it has no name. For a part that was split off
-    /// (`.cold`), the beginning of the part, or of the whole if the function is local. `None` for an inlined function, but
-    /// for a local one whose declaration is not known.
+    /// Start of the function (SVMA), which identifies it if it has no name. For a split part (`.cold`), the start of
+    /// the part, or of the whole function if it is local. `None` for an inlined function, except for a local one whose
+    /// declaration is unknown.
     pub start: Option<u64>,
-    /// The source file the function is declared in, if known.
+    /// Source file of the declaration, if known.
     pub decl_file: Option<Arc<str>>,
-    /// The line it is declared at; 0 if unknown.
+    /// Line of the declaration; 0 if unknown.
     pub decl_line: u32,
-    /// Whether it can be seen in its own compilation unit only, so that the image may have other functions of its name:
-    /// file and line of its declaration, or `start` where the file is not known, tell it from them.
+    /// Whether only its compilation unit sees it, so that the image may have other functions with its name: file and
+    /// line of the declaration, or `start` if the file is unknown, distinguish them.
     pub local: bool,
-    /// The source file of the address looked up; for a function with others inlined, of the call that was replaced.
+    /// Source file of the address looked up; for an outer function, of the inlined call.
     pub file: Option<Arc<str>>,
-    /// The line there; 0 if unknown.
+    /// Line in that file; 0 if unknown.
     pub line: u32,
     /// Whether this is a copy inlined into the next function of the result.
     pub inlined: bool,
 }
 
-/// The names of one image's functions, read from it as they are needed.
+/// The names of one image's functions, read when needed.
 ///
-/// The first [`Symbols::resolve`] reads the tables (and looks for a separate debug file); each unit of debug
-/// information is parsed when an address in it is first asked for. After that a call takes microseconds. Results are
-/// not kept, so the caller memoises them by address. Names and paths are shared: equal names are the same `Arc`.
+/// The first [`Symbols::resolve`] reads the tables (and searches for a separate debug file); each unit of debug
+/// information is parsed when one of its addresses is first looked up. After that a call takes microseconds. Results
+/// are not cached, so the caller memoises them by address. Names and paths are shared: equal names are the same `Arc`.
 ///
-/// The thread that resolves needs [`limits::MAX_DWARF_STACK`] bytes of stack and some more.
+/// The resolving thread needs [`limits::MAX_DWARF_STACK`] bytes of stack and some more.
 #[derive(Debug)]
 pub struct Symbols {
     image: Arc<ElfFile>,
@@ -68,7 +68,7 @@ pub struct Symbols {
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
     short_names_noted: bool,
-    /// Bytes of debug information that may be read.
+    /// Maximum bytes of debug information to read.
     most: u64,
 }
 
@@ -77,15 +77,15 @@ struct Tables {
     symbols: SymbolTable,
     starts: FunctionStarts,
     plt: Plt,
-    /// Of a program in Go; read when a function has no symbol.
+    /// Functions of a Go program; read when a function has no symbol.
     go: OnceCell<Option<Arc<GoFunctions>>>,
     dwarf: Option<Dwarf>,
-    /// The function that the program begins with, if it is one and no symbol says what that is.
+    /// The function at the entry point, if no symbol names it.
     entry: Option<Range<u64>>,
 }
 
 impl Symbols {
-    /// Names for the addresses of `image`. Reads nothing yet.
+    /// Creates the names of `image`. Reads nothing yet.
     #[must_use]
     pub fn new(image: Arc<ElfFile>, debug: DebugFileFinder) -> Symbols {
         Symbols {
@@ -100,34 +100,34 @@ impl Symbols {
         }
     }
 
-    /// Reads at most so many bytes of debug information (sections). Where there is more, none is read: functions are then
-    /// known by the symbol table alone, and a note says so.
+    /// Limits the bytes of debug sections. If there are more, none are read: functions are then known by the symbol
+    /// table alone, and a note says so.
     #[must_use]
     pub fn within(self, bytes: u64) -> Symbols {
         Symbols { most: bytes, ..self }
     }
 
-    /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out, and
-    /// last the function that was really called. `out` is cleared first, and stays empty if no function is known to
-    /// contain the address.
+    /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out, and last
+    /// the function that was really called. `out` is cleared first, and stays empty if no function is known to contain
+    /// the address.
     ///
-    /// A return address is looked up at the address before it; that is the caller's business.
+    /// The caller looks up a return address at the address before it.
     ///
-    /// Which name a function gets, so that it is the same wherever the function appears:
+    /// Names are chosen so that a function has the same name everywhere:
     ///
-    /// - The outermost has the name in the symbol table, which is what there is without debug information too; of
-    ///   several symbols at one address the one people use (`write`, not `__write`). If debug information names
-    ///   another of these symbols, and the name is mangled, it is right: identical functions were folded, or one was
+    /// - The outermost function has its name from the symbol table, which exists without debug information, too; of
+    ///   several symbols at one address the public one (`write`, not `__write`). If debug information names another of
+    ///   these symbols, and the name is mangled, that name is used: identical functions were folded, or one was
     ///   declared as an alias.
-    /// - Inlined ones have their name in the debug information; if that is another name of a function in the symbol
-    ///   table, the one chosen there.
-    /// - Either loses symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are made one.
+    /// - Inlined functions have their name from the debug information; if that is an alias of a function in the symbol
+    ///   table, the name chosen there.
+    /// - Both lose symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are unified.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
         let most = self.most;
         let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, most, &mut self.notes));
         self.frames.clear();
-        // No unit is about the stubs that the linker makes; a look at all units, to learn that, would take long.
+        // No unit covers the linker's stubs; searching all units to learn that would take long.
         if !tables.plt.contains(svma)
             && let Some(dwarf) = &mut tables.dwarf
             && let Err(why) = dwarf.frames(svma, &mut self.frames)
@@ -144,11 +144,12 @@ impl Symbols {
             self.notes.push(SHORT_NAMES.to_owned());
         }
         let called = tables.called(&self.image, svma);
-        // The last frame is the function that was called; without a name it is just a source line.
+        // The last frame is the called function; without a name it is just a source line.
         let outermost = self.frames.pop();
         for frame in self.frames.drain(..) {
             let Some(name) = &frame.name else { continue };
-            // A local alias such as `__GI___libc_write` is not among those of the function; what it is of may be.
+            // A local alias such as `__GI___libc_write` is not among the function's symbols; the name without the
+            // prefix may be.
             let chosen = |name: &str| tables.symbols.chosen_for(name.as_bytes());
             let name = match chosen(name).or_else(|| chosen(names::without_internal_prefix(name))).map(str::from_utf8) {
                 Some(Ok(chosen)) => chosen,
@@ -156,7 +157,7 @@ impl Symbols {
             };
             let mut local = frame.local.unwrap_or(false) && names::may_be_local(name);
             let mut start = None;
-            // Without a declaration the copy out of line has to tell which function it is.
+            // Without a declaration, the out-of-line copy identifies the function.
             if frame.declaration.file.is_none()
                 && names::may_be_local(name)
                 && let Some(definition) = tables.symbols.definition_of(name)
@@ -172,16 +173,16 @@ impl Symbols {
             (symbol, known) => symbol.or(known),
         };
         if name.is_none() && called.start.is_none() {
-            // Nobody called the functions found so far: they cannot be right.
+            // Without a called function, the functions found cannot be right.
             out.clear();
             return;
         }
         let nothing = DwarfFrame::default();
         let frame = outermost.as_ref().unwrap_or(&nothing);
         let local = name.filter(|name| names::may_be_local(name)).is_some_and(|name| match frame.local {
-            // An alias that all units see stands for a function that they do not.
+            // An alias visible to all units represents a function that is not.
             Some(true) => called.local || known.is_some_and(|known| names::logical(known) == names::logical(name)),
-            // What is hidden from other images became local when it was linked.
+            // A function hidden from other images became local at link time.
             Some(false) => false,
             None => called.local,
         });
@@ -190,8 +191,8 @@ impl Symbols {
         out.push(Function { local, ..function(named, start.or(called.start), frame, false) });
     }
 
-    /// About how many bytes are held for this image's names, with the sections that it may share with an unwinder. For
-    /// whoever keeps a budget; dropping the `Symbols` frees them, and a new one starts over.
+    /// Approximate bytes held for this image's names, including sections that it may share with an unwinder. Dropping
+    /// the `Symbols` frees them, and a new one starts over.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         let tables = self.tables.as_ref().map_or(0, |tables| {
@@ -202,25 +203,25 @@ impl Symbols {
         tables + self.names.held_bytes()
     }
 
-    /// What could not be used and why, in words for the user; empty as a rule. Complete after the first resolve, but
-    /// for what turns out to be damaged later.
+    /// Notes for the user about what could not be used; usually empty. Complete after the first resolve, except for
+    /// later damage.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 }
 
-/// What is noted for images built with line tables only.
+/// The note for images with line tables only.
 const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";
 
-/// What the linker lets a program begin with, unless told otherwise; often no symbol is left to say so.
+/// Name of the function where linkers let programs start by default; often no symbol remains.
 const ENTRY_NAME: &str = "_start";
-/// Bytes taken for it at most where no unwind information covers it, as in the dynamic linker. It is smaller in every C
+/// Maximum size of that function without unwind information, as in the dynamic linker. It is smaller in every C
 /// library.
 const ENTRY_BYTES: u64 = 64;
 
-/// The function at the entry of a program: what its frame description covers, or else what comes before any other
-/// function, or the `hlt` that C libraries end it with. `None` where a symbol names it, or it does not begin there.
+/// The function at a program's entry point: the range of its frame description, or else up to the next function or the
+/// `hlt` with which C libraries end it. `None` if a symbol names it, or it does not start there.
 fn entry_function(image: &ElfFile, symbols: &SymbolTable, starts: &FunctionStarts) -> Option<Range<u64>> {
     let entry = Some(image.entry()).filter(|&entry| entry != 0 && is_program(image))?;
     if symbols.lookup(entry).is_some() {
@@ -236,11 +237,11 @@ fn entry_function(image: &ElfFile, symbols: &SymbolTable, starts: &FunctionStart
     Some(entry..arch::end_after_halt(&code).map_or(end, |bytes| end.min(entry + bytes as u64)))
 }
 
-/// Whether the file can be started: it asks for a dynamic linker, or needs no other file. In libraries the entry point
-/// means nothing; older linkers make it the beginning of their code.
+/// Whether the file can be started: it has an interpreter, or needs no other file. The entry point of a library has no
+/// meaning; older linkers set it to the start of the code.
 fn is_program(image: &ElfFile) -> bool {
     const DT_NEEDED: u64 = 1;
-    /// Bytes of an entry: tag and value.
+    /// Size of an entry: tag and value.
     const ENTRY: usize = 16;
     if image.section(b".interp").is_some() {
         return true;
@@ -251,14 +252,14 @@ fn is_program(image: &ElfFile) -> bool {
     !tags.any(|tag| tag == DT_NEEDED)
 }
 
-/// The function that was called, according to symbols and unwind information.
+/// The called function, according to symbols and unwind information.
 #[derive(Debug, Default)]
 struct Called {
     name: Option<String>,
     start: Option<u64>,
     /// Whether other compilation units may have a function of that name.
     local: bool,
-    /// Where the function begins that it is a clone or a part of.
+    /// Start of the function that it is a clone or a part of.
     definition: Option<u64>,
 }
 
@@ -271,7 +272,7 @@ impl Called {
 impl Tables {
     fn load(image: &ElfFile, finder: &DebugFileFinder, most: u64, notes: &mut Vec<String>) -> Tables {
         let has_dwarf = sections::is_in(image);
-        // With both in the image there is nothing to look for.
+        // An image with both needs no debug file.
         let has_symbols = image.section(b".symtab").is_some();
         let debug = if has_dwarf && has_symbols { None } else { finder.find(image, notes) };
         let debug_file = debug.as_ref().map(|debug| &debug.file);
@@ -299,7 +300,7 @@ impl Tables {
         if let Some(found) = symbol.filter(|found| found.sized) {
             return self.called_by_symbol(&found);
         }
-        // Stubs come before frame descriptions, as one of these covers all stubs.
+        // Stubs precede frame descriptions, one of which covers all stubs.
         if self.plt.contains(svma) {
             if !self.plt.is_read() {
                 self.plt.read_stubs(image);
@@ -308,7 +309,7 @@ impl Tables {
                 return Called::new(Some(name), Some(start));
             }
         }
-        // A stripped program in Go has this and nothing else.
+        // A stripped Go program has only this.
         if symbol.is_none()
             && let Some(functions) = self.go.get_or_init(|| image.go_functions())
             && let Some(found) = functions.find(svma)
@@ -316,7 +317,7 @@ impl Tables {
             return Called::new(text(found.name), Some(found.start));
         }
         match (symbol, self.starts.lookup(svma)) {
-            // A symbol without a size ends where another function begins.
+            // A symbol without a size ends where another function starts.
             (Some(found), Some(range)) if range.start > found.start => Called::new(None, Some(range.start)),
             (Some(found), _) => self.called_by_symbol(&found),
             (None, range) => {
@@ -335,15 +336,15 @@ impl Tables {
         Called { local: definition.local, definition: start, ..Called::new(text(found.name), Some(found.start)) }
     }
 
-    /// Whether debug information may name the function that was called: the name is mangled and one of its symbols.
+    /// Whether debug information may name the called function: the name is mangled and one of its symbols.
     fn same_function(&self, called: &Called, known: &str) -> bool {
         let start = called.start.unwrap_or(0);
         names::is_mangled(known.as_bytes()) && self.symbols.has_alias(start, known.as_bytes())
     }
 }
 
-/// The small ELF file in `.gnu_debugdata`, "MiniDebugInfo" in GDB's manual: the function symbols that `.dynsym` does not
-/// have, compressed by xz.
+/// Reads the small ELF file in `.gnu_debugdata` ("MiniDebugInfo" in GDB's manual): the function symbols missing in
+/// `.dynsym`, compressed with xz.
 fn mini_debug(image: &ElfFile, notes: &mut Vec<String>) -> Option<ElfFile> {
     let section = image.section(b".gnu_debugdata")?;
     let data = image.section_data(section, limits::MAX_MINI_DEBUG);
@@ -369,7 +370,7 @@ fn load_dwarf(
     }
 }
 
-/// Names in a symbol table have no encoding; compilers write UTF-8.
+/// Names in symbol tables have no defined encoding; compilers write UTF-8.
 fn text(name: &[u8]) -> Option<String> {
     std::str::from_utf8(name).ok().map(str::to_owned)
 }
@@ -388,7 +389,7 @@ fn function(name: Named, start: Option<u64>, frame: &DwarfFrame, inlined: bool) 
     }
 }
 
-/// Names as symbols and debug information have them, with what they become. Each is worked out once.
+/// Names of symbols and debug information with their logical and display forms, each computed once.
 #[derive(Debug, Default)]
 struct DemangledNames(HashMap<Box<str>, Named>);
 
@@ -400,7 +401,7 @@ struct Named {
 
 impl DemangledNames {
     fn held_bytes(&self) -> u64 {
-        // Names that several symbols have in common are counted more than once.
+        // Names shared by several symbols are counted more than once.
         let shared: usize = self
             .0
             .iter()

@@ -1,7 +1,6 @@
 //! Function symbols of one image, sorted by address.
 //!
-//! Tables of gABI, "Symbol Table". A symbol is kept as 16 bytes: names stay in the string table of the file, which is
-//! kept as it was read.
+//! Tables as in gABI, "Symbol Table". A symbol takes 16 bytes: names stay in the string table as read from the file.
 
 use std::cell::{OnceCell, RefCell};
 use std::hash::BuildHasher;
@@ -23,30 +22,30 @@ use crate::names;
 pub(crate) struct SymbolTable {
     strings: Vec<Arc<[u8]>>,
     symbols: Vec<Symbol>,
-    /// For each symbol the compilation unit that alone sees it, or [`GLOBAL`].
+    /// For each symbol, the compilation unit that alone sees it, or [`GLOBAL`].
     units: Vec<u32>,
-    /// Where symbols are, by a hash of their names.
+    /// Symbols by a hash of their names.
     by_name: OnceCell<HashMap<u64, Owners>>,
     hasher: DefaultHashBuilder,
-    /// What clones and parts are of, by the index of their symbols; worked out once.
+    /// Functions of clones and parts, by the index of their symbols; computed once.
     clones: RefCell<HashMap<usize, Definition>>,
     by_address: ByAddress,
-    /// Where a function may reach beyond the next one's symbol, in order. Anywhere else only the symbol before an address
-    /// can be its function's; a stripped program would else be searched far back for each address that has no name.
+    /// Ordered ranges where a function may extend beyond the next symbol. Elsewhere only the symbol before an address
+    /// can be its function; otherwise a stripped program would be searched far back for each address without a name.
     overlaps: Vec<Range<u64>>,
-    /// Where code is: sections, or segments if the image has no section headers.
+    /// Ranges of code: sections, or segments if the image has no section headers.
     code: Vec<Range<u64>>,
-    /// Names that were not chosen for their address, by address; a function with aliases has a few.
+    /// Names that were not chosen for their address; a function with aliases has a few.
     aliases: HashMap<u64, Vec<Name>>,
     /// For visible, unmangled names among those: the name that was chosen instead.
     chosen: HashMap<Box<[u8]>, Name>,
-    /// The functions whose code is chosen when the program starts, by the address of the function that chooses.
+    /// Functions whose code is chosen at program start (ifuncs), by the address of the resolver.
     chosen_at_start: HashMap<u64, Name>,
-    /// Whether a limit cut the table.
+    /// Whether a limit truncated the table.
     pub(crate) cut: bool,
 }
 
-// The table of a large image has a million of these.
+// A large image has a million symbols.
 const _: () = assert!(size_of::<Symbol>() == 16);
 
 #[derive(Debug, Clone, Copy)]
@@ -57,40 +56,40 @@ struct Symbol {
     name: Name,
 }
 
-/// In place of a compilation unit: a symbol that others see.
+/// Instead of a compilation unit: a symbol visible to other units.
 const GLOBAL: u32 = u32::MAX;
-/// Set in place of a compilation unit, with the position in the table: a symbol that is local, but of no known file. What is
-/// hidden from other images becomes such when it is linked, and `strip --strip-debug` leaves no files at all.
+/// Flag instead of a compilation unit, with the position in the table: a local symbol of unknown file. Hidden symbols
+/// become such at link time, and `strip --strip-debug` removes all file symbols.
 const OF_NO_FILE: u32 = 1 << 31;
 const _: () = assert!(limits::MAX_SYMBOLS < OF_NO_FILE as usize);
 
-/// The position in the table of a local symbol of no known file.
+/// The position in the table of a local symbol of unknown file.
 fn position_of_no_file(unit: u32) -> Option<u32> {
     (unit != GLOBAL && unit & OF_NO_FILE != 0).then_some(unit)
 }
 
-/// The symbols of one name.
+/// The symbols with one name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Owners {
-    /// One of those that are of no unit: global or hidden.
+    /// One of the symbols without a unit: global or hidden.
     shared: Option<u32>,
-    /// How many of no unit and how many of units there are.
+    /// Numbers of symbols without and with a unit.
     counts: [u32; 2],
-    /// One of those of a unit.
+    /// One of the symbols with a unit.
     local: Option<u32>,
 }
 
-/// What tells apart functions of one name.
+/// Distinguishes functions of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Definition {
     /// Whether other compilation units may have a function of that name.
     pub(crate) local: bool,
-    /// Where the function begins that a symbol is a clone or a part of.
+    /// Start of the function that a symbol is a clone or a part of.
     pub(crate) start: u64,
 }
 
-/// A name in one of the string tables: which one in the top two bits, the offset in the rest. String tables are at
-/// most [`limits::MAX_SECTION_BYTES`] long, which fits.
+/// Position of a name: the string table in the top two bits, the offset in the rest. String tables are at most
+/// [`limits::MAX_SECTION_BYTES`] long, which fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Name(u32);
 
@@ -104,10 +103,10 @@ impl Name {
     }
 }
 
-/// A symbol found for an address.
+/// The symbol found for an address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundSymbol<'a> {
-    /// The name as it is in the table.
+    /// The name as in the table.
     pub(crate) name: &'a [u8],
     pub(crate) start: u64,
     /// Whether the symbol states a size that covers the address; otherwise it is the nearest one before.
@@ -122,7 +121,7 @@ struct Candidate {
     name: Name,
     local: bool,
     weak: bool,
-    /// Its address is that of a function that chooses its code (STT_GNU_IFUNC).
+    /// Whether its address is that of an ifunc resolver (STT_GNU_IFUNC).
     chooses: bool,
     unit: u32,
 }
@@ -140,7 +139,7 @@ impl SymbolTable {
             .filter(|segment| segment.executable)
             .map(|segment| segment.svma..segment.svma.saturating_add(segment.mem_size))
             .collect();
-        // Without section headers the segments are all there is to tell code from data.
+        // Without section headers only the segments distinguish code from data.
         let code = if code.is_empty() { segments } else { code };
         let mut candidates = Vec::new();
         for file in files {
@@ -153,7 +152,7 @@ impl SymbolTable {
 
     fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<Candidate>) {
         let first = candidates.len();
-        // Units of different files are different ones.
+        // Units of different files are distinct.
         let mut unit =
             candidates.iter().map(|it: &Candidate| it.unit).filter(|&unit| unit < OF_NO_FILE).max().unwrap_or(0);
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
@@ -161,7 +160,7 @@ impl SymbolTable {
             let Some(strings) = file.sections().get(section.link as usize) else { continue };
             let Ok(bytes) = file.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
             let count = bytes.len() / size_of::<elf::Sym64<LE>>();
-            // Linkers put everything of `.dynsym` in `.symtab` too; only `strip` with special wishes leaves less
+            // Linkers repeat all of `.dynsym` in `.symtab`; only `strip` with special options leaves fewer symbols
             // there.
             if kind == elf::SHT_DYNSYM && candidates.len() - first >= count {
                 continue;
@@ -170,7 +169,8 @@ impl SymbolTable {
             let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
             let index = self.strings.len();
             let before = candidates.len();
-            // Local symbols follow the file that they are of (gABI, "Symbol Table"); those of no file have an empty one.
+            // Local symbols follow the symbol of their file (gABI, "Symbol Table"); an empty one precedes those without
+            // a file.
             let mut file = None;
             for symbol in symbols {
                 if symbol.st_type() == elf::STT_FILE {
@@ -192,17 +192,17 @@ impl SymbolTable {
         }
     }
 
-    /// Keeps one symbol for each address, by [`names::AliasRank`], with the largest size stated by any of them.
+    /// Keeps one symbol for each address, by [`names::AliasRank`], with the largest stated size.
     fn choose(&mut self, mut candidates: Vec<Candidate>) {
         let strings = std::mem::take(&mut self.strings);
         let text = |name: Name| name_in(&strings, name);
         candidates.sort_unstable_by_key(|candidate| candidate.svma);
-        // Names are only looked at where several symbols share an address: string tables are many times larger than
-        // this.
+        // Names are read only where several symbols share an address: string tables are many times larger than the
+        // symbol table.
         let mut budget = limits::MAX_ALIAS_BYTES;
         for group in candidates.chunk_by_mut(|a, b| a.svma == b.svma).filter(|group| group.len() > 1) {
             let bytes = |group: &[Candidate]| group.iter().map(|c| text(c.name).len() + 1).sum::<usize>();
-            // Measured part by part, as measuring is what costs.
+            // Measured in parts, because measuring is the expensive step.
             for part in group.chunks(1024) {
                 budget = budget.saturating_sub(bytes(part));
                 if budget == 0 {
@@ -260,8 +260,8 @@ impl SymbolTable {
         self.strings = strings;
     }
 
-    /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it
-    /// if that has no size, which then extends up to the next symbol or the end of its section.
+    /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it if
+    /// that has no size; it then extends to the next symbol or the end of its section.
     pub(crate) fn lookup(&self, svma: u64) -> Option<FoundSymbol<'_>> {
         let after = self.by_address.up_to(svma, |index| beginning(&self.symbols, index));
         let before = self.symbols.get(..after)?;
@@ -285,11 +285,11 @@ impl SymbolTable {
         None
     }
 
-    /// Which function a symbol is, or is a clone or part of.
+    /// The function that a symbol is, or is a clone or part of.
     ///
-    /// A clone or part belongs to the function of its compilation unit that has its name without the suffix, or to its
-    /// lowest clone if there is none left. A function that other units see is not listed with its unit: where the unit has
-    /// none of that name, the clone is one of that.
+    /// A clone or part belongs to the function of its compilation unit with the name without the suffix, or to its
+    /// lowest clone if there is none. Functions visible to other units are not listed with their unit: if the unit has
+    /// no function of that name, the clone belongs to the visible one.
     pub(crate) fn definition(&self, found: &FoundSymbol<'_>) -> Definition {
         let own = Definition { local: false, start: found.start };
         let unit = self.units.get(found.index).copied().unwrap_or(GLOBAL);
@@ -321,7 +321,7 @@ impl SymbolTable {
         definition
     }
 
-    /// The one function of a name that is of no unit.
+    /// The one function of a name without a unit.
     fn shared(&self, name: &str) -> Option<Definition> {
         match self.owners(name.as_bytes()) {
             Owners { shared: Some(shared), counts: [1, _], .. } => self.definition_at(shared),
@@ -329,10 +329,10 @@ impl SymbolTable {
         }
     }
 
-    /// The function of which `name` is a clone or part, where no files tell units apart: of the symbols that have the name
-    /// with the most suffixes removed the nearest in the table, as linkers keep the symbols of a unit together.
+    /// The function of which `name` is a clone or part, if no file symbols separate units: among the symbols whose name
+    /// has the most suffixes removed, the nearest in the table, because linkers keep the symbols of a unit together.
     fn nearest_whole(&self, name: &str, position: u32) -> Option<Definition> {
-        // One look at the table for all of them: a name may have thousands of suffixes.
+        // One pass over the table for all of them: a name may have thousands of suffixes.
         let wholes: HashSet<usize> =
             std::iter::successors(names::without_clone_suffix(name), |shorter| names::without_clone_suffix(shorter))
                 .map(str::len)
@@ -351,7 +351,7 @@ impl SymbolTable {
         Some(Definition { local: *unit != GLOBAL, start: symbol.svma })
     }
 
-    /// The function of a name, as far as the name alone tells: one that all units see, or the only one.
+    /// The function of a name, as far as the name determines it: one visible to all units, or the only one.
     pub(crate) fn definition_of(&self, name: &str) -> Option<Definition> {
         match self.owners(name.as_bytes()) {
             Owners { local: Some(index), counts: [0, 1], .. } | Owners { shared: Some(index), counts: [1, 0], .. } => {
@@ -375,23 +375,22 @@ impl SymbolTable {
         by_name.get(&self.hasher.hash_one(name)).copied().unwrap_or_default()
     }
 
-    /// Whether the symbol at `start` is also called `name`.
+    /// Whether the symbol at `start` has the alias `name`.
     pub(crate) fn has_alias(&self, start: u64, name: &[u8]) -> bool {
         self.aliases.get(&start).is_some_and(|names| names.iter().any(|&alias| self.text(alias) == name))
     }
 
-    /// The name chosen for the function that is also called `name`, if there is one.
+    /// The name chosen for the function with the alias `name`, if any.
     pub(crate) fn chosen_for(&self, name: &[u8]) -> Option<&[u8]> {
         self.chosen.get(name).map(|&name| self.text(name))
     }
 
-    /// The name of the function whose code the function at this address chooses when the program starts.
+    /// The name of the function whose code the ifunc resolver at this address chooses.
     pub(crate) fn chosen_by(&self, svma: u64) -> Option<&[u8]> {
         let known = self.chosen_at_start.get(&svma).map(|&name| self.text(name));
         known.or_else(|| self.lookup(svma).filter(|found| found.start == svma).map(|found| found.name))
     }
 
-    /// How many bytes the table and its strings take.
     pub(crate) fn held_bytes(&self) -> u64 {
         let strings: usize = self.strings.iter().map(|strings| strings.len()).sum();
         let overlaps = self.overlaps.capacity() * size_of::<Range<u64>>();
@@ -406,7 +405,7 @@ impl SymbolTable {
     }
 }
 
-/// The address of a symbol; none are beyond the last one.
+/// The address of a symbol; none beyond the last one.
 fn beginning(symbols: &[Symbol], index: usize) -> u64 {
     symbols.get(index).map_or(u64::MAX, |symbol| symbol.svma)
 }
@@ -415,7 +414,7 @@ fn index(symbols: &[Symbol]) -> ByAddress {
     ByAddress::new(symbols.len(), |index| beginning(symbols, index))
 }
 
-/// Where functions reach beyond the next symbol.
+/// Ranges where functions extend beyond the next symbol.
 fn overlaps(symbols: &[Symbol]) -> Vec<Range<u64>> {
     let mut overlaps: Vec<Range<u64>> = Vec::new();
     let mut reach = 0;
@@ -438,8 +437,8 @@ fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
     strings.get(table).map_or(&[], |strings| string_at(strings, offset))
 }
 
-/// A symbol is a function if it says so (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size or
-/// is global: assembly files often leave out the type, and `_start` of many C libraries leaves out both.
+/// A symbol is a function if it has that type (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size
+/// or is global: assembly files often omit the type, and `_start` of many C libraries omits both.
 fn candidate(
     symbol: &elf::Sym64<LE>,
     table: usize,
@@ -461,7 +460,7 @@ fn candidate(
         return None;
     }
     let offset = symbol.st_name.get(LE);
-    // Nameless, or the name lies outside the table.
+    // The name is empty or outside the table.
     if strings.get(offset as usize).is_none_or(|&byte| byte == 0) {
         return None;
     }
@@ -477,7 +476,7 @@ mod tests {
 
     #[test]
     fn the_nearest_symbol_that_covers_an_address_is_found() {
-        // Nested functions, labels inside of them, gaps, a label between two: all that a walk through all of them finds.
+        // Nested functions, labels inside of them, gaps, and a label between two, compared with a linear search.
         let sizes: &[&[(u64, u32)]] = &[
             &[],
             &[(0x10, 0x10)],
@@ -502,7 +501,7 @@ mod tests {
 
     #[test]
     fn a_name_of_many_suffixes_costs_one_look_at_the_table() {
-        // All local and of no known file: one whole function, its part with 3,000 suffixes, and many others.
+        // All local and of unknown file: one whole function, its part with 3,000 suffixes, and many others.
         let part = format!("walk{}", ".cold".repeat(3_000));
         let strings: Arc<[u8]> = format!("walk\0other\0{part}\0").into_bytes().into();
         let symbol = |svma: u64, at: u32| Symbol { svma, size: 1, name: Name::new(0, at).unwrap() };

@@ -1,8 +1,8 @@
-//! References from one debug entry to another, also across units and files.
+//! References between debug entries, also across units and files.
 //!
-//! Link-time optimisation puts copies of functions in one unit and what they are copies of in another; `dwz(1)` moves
-//! what several images have in common into a file of its own. `addr2line` follows such references for names; for
-//! everything else they are followed here.
+//! Link-time optimisation puts copies of functions and their originals in different units; `dwz(1)` moves entries
+//! shared by several images into a separate file. `addr2line` follows such references for names; this module follows
+//! them for everything else.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use hashbrown::HashMap;
 use crate::limits;
 use crate::meter::Metered;
 
-/// Which of the files with an image's debug information.
+/// A file with an image's debug information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
     /// The image, or its debug file.
     Main,
-    /// What is common to several images.
+    /// The file with entries shared by several images.
     Supplement,
-    /// What was split off one unit.
+    /// The split file of one unit.
     Split(u64),
 }
 
-/// A debug entry: the unit it is in, and where.
+/// A debug entry: its unit and offset.
 #[derive(Clone, Copy)]
 pub(crate) struct DebugEntry<'a> {
     pub(crate) part: Part,
@@ -36,20 +36,19 @@ pub(crate) struct DebugEntry<'a> {
 pub(crate) struct Units {
     main: FileUnits,
     supplement: Option<FileUnits>,
-    /// Where in `main` the units are whose other part was split off.
+    /// Positions in `main` of units with a split part.
     skeletons: OnceCell<HashMap<u64, usize>>,
 }
 
-/// The units of one file.
 struct FileUnits {
     dwarf: Arc<gimli::Dwarf<Metered>>,
-    /// Offsets in `.debug_info`, in order.
+    /// Ordered offsets in `.debug_info`.
     starts: Vec<usize>,
     parsed: Vec<OnceCell<Option<Box<Unit<Metered>>>>>,
 }
 
 impl Units {
-    /// The units of `dwarf`, which begin at `starts`, and of its supplement, likewise.
+    /// Creates the units of `dwarf`, which begin at `starts`, and of its supplement.
     pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>, of_supplement: Vec<usize>) -> Units {
         let supplement = dwarf.sup.clone().map(|dwarf| FileUnits::new(dwarf, of_supplement));
         Units { main: FileUnits::new(dwarf, starts), supplement, skeletons: OnceCell::new() }
@@ -61,7 +60,7 @@ impl Units {
         self.find(from, gimli::DW_AT_name)
     }
 
-    /// The first entry with the attribute `wanted`, from a copy to what it is a copy of.
+    /// The first entry with the attribute `wanted`, following copies to their originals.
     pub(crate) fn find<'a>(&'a self, mut at: DebugEntry<'a>, wanted: gimli::DwAt) -> Option<DebugEntry<'a>> {
         for _ in 0..limits::MAX_ORIGINS {
             let entry = at.unit.entry(at.offset).ok()?;
@@ -83,12 +82,12 @@ impl Units {
             (AttributeValue::DebugInfoRef(target), Part::Supplement) | (AttributeValue::DebugInfoRefSup(target), _) => {
                 self.supplement.as_ref()?.at(target, Part::Supplement)
             }
-            // In a type unit. What was split off has one unit, which refers to no other.
+            // In a type unit. A split file has one unit, which refers to no other.
             _ => None,
         }
     }
 
-    /// The unit that has the line table for an entry: what was split off uses that of its skeleton.
+    /// The unit with the line table of an entry: a split unit uses that of its skeleton.
     pub(crate) fn with_lines<'a>(&'a self, at: DebugEntry<'a>) -> Option<UnitRef<'a, Metered>> {
         let Part::Split(id) = at.part else { return Some(at.unit) };
         let skeletons = self.skeletons.get_or_init(|| {
@@ -124,7 +123,7 @@ impl FileUnits {
         self.dwarf.debug_info.header_from_offset(DebugInfoOffset(*self.starts.get(index)?)).ok()
     }
 
-    /// The id of what was split off a unit.
+    /// The id of a unit's split part.
     fn split_id(&self, index: usize) -> Option<DwoId> {
         match self.header(index)?.type_() {
             UnitType::Skeleton(id) => Some(id),
@@ -136,7 +135,7 @@ impl FileUnits {
 }
 
 impl<'a> DebugEntry<'a> {
-    /// An entry of a unit as `addr2line` has it.
+    /// Creates an entry from the unit and offset that `addr2line` gives.
     pub(crate) fn new(unit: UnitRef<'a, Metered>, offset: UnitOffset) -> DebugEntry<'a> {
         let part = match unit.unit.dwo_id {
             Some(id) if unit.dwarf.file_type == DwarfFileType::Dwo => Part::Split(id.0),
@@ -145,17 +144,16 @@ impl<'a> DebugEntry<'a> {
         DebugEntry { part, unit, offset }
     }
 
-    /// What identifies it among all entries of the image.
+    /// Identifies the entry in the image.
     pub(crate) fn key(&self) -> Option<(Part, usize)> {
         Some((self.part, self.offset.to_debug_info_offset(&self.unit.header)?.0))
     }
 
-    /// What identifies its unit.
+    /// Identifies the unit in the image.
     pub(crate) fn unit_key(&self) -> Option<(Part, usize)> {
         Some((self.part, self.unit.header.debug_info_offset()?.0))
     }
 
-    /// Its name (`DW_AT_name`).
     pub(crate) fn name(&self) -> Option<String> {
         let value = self.unit.entry(self.offset).ok()?.attr_value(gimli::DW_AT_name)?;
         let name = self.unit.attr_string(value).ok()?;
@@ -172,7 +170,7 @@ impl<'a> DebugEntry<'a> {
         Some(self.unit.entry(self.offset).ok()?.tag())
     }
 
-    /// The language its unit is written in.
+    /// Source language of its unit.
     pub(crate) fn language(&self) -> Option<gimli::DwLang> {
         let mut entries = self.unit.entries();
         entries.next_entry().ok()?;

@@ -1,4 +1,4 @@
-//! The sections an unwinder needs.
+//! The sections that an unwinder needs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use gimli::{BaseAddresses, EhFrameHdr, EndianSlice, LittleEndian};
 use crate::elf::{ElfFile, Section};
 use crate::limits;
 
-/// A section's bytes and the stated addresses they are at.
+/// A section's bytes and stated addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwindSection {
-    /// Where the section is (SVMA).
+    /// Address range of the section (SVMA).
     pub svma: Range<u64>,
     /// Its bytes, decompressed.
     pub data: Arc<[u8]>,
 }
 
-/// What `framehop::ExplicitModuleSectionInfo` asks for, field by field. Addresses are SVMAs.
+/// The fields of `framehop::ExplicitModuleSectionInfo`. Addresses are SVMAs.
 ///
 /// Formats: Linux Standard Base, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4
 /// (`.debug_frame`).
@@ -25,17 +25,17 @@ pub struct UnwindSection {
 pub struct UnwindSections {
     /// See [`ElfFile::base_svma`].
     pub base_svma: u64,
-    /// `.text`, which pointers in unwind information may be relative to.
+    /// `.text`, a possible base of pointers in unwind information.
     pub text_svma: Option<Range<u64>>,
-    /// `.got`, likewise.
+    /// `.got`, another such base.
     pub got_svma: Option<Range<u64>>,
-    /// `.eh_frame_hdr`, only if it has a search table that can be used and `eh_frame` is there; an unwinder without
-    /// it indexes `.eh_frame` itself.
+    /// `.eh_frame_hdr`, only if it has a usable search table and `eh_frame` exists; without it, an unwinder indexes
+    /// `.eh_frame` itself.
     pub eh_frame_hdr: Option<UnwindSection>,
     /// `.eh_frame`.
     pub eh_frame: Option<UnwindSection>,
-    /// `.debug_frame`. A program compiled without `.eh_frame` has some all the same, from the C library's start-up code, so
-    /// both are given, and an unwinder asks this one for what the other does not cover.
+    /// `.debug_frame`. A program compiled without `.eh_frame` still has some from the C library's start-up code, so
+    /// both are provided, and an unwinder uses this one for what the other does not cover.
     pub debug_frame: Option<Arc<[u8]>>,
 }
 
@@ -52,7 +52,7 @@ impl UnwindSections {
         };
         if sections.eh_frame.is_none() {
             sections.eh_frame = sections.eh_frame_pointer().and_then(|svma| {
-                // Its size is only in the section header; it ends with a zero word, and the segment bounds it.
+                // Only the section header has its size; it ends with a zero word, and the segment bounds it.
                 let data = file.data_at_svma(svma, limits::MAX_UNWIND_BYTES).ok()?;
                 let svma = svma..svma.checked_add(data.len() as u64)?;
                 Some(UnwindSection { svma, data })
@@ -64,9 +64,9 @@ impl UnwindSections {
         sections
     }
 
-    /// The most that [`UnwindSections::bytes`] may come to, by the headers.
+    /// Maximum of [`UnwindSections::bytes`], from the headers.
     pub(crate) fn most_bytes(file: &ElfFile) -> u64 {
-        // What is larger is left out.
+        // Larger sections are omitted.
         let fitting = |size: u64| if size <= limits::MAX_UNWIND_BYTES { size } else { 0 };
         let section = |name| file.debug_section(name).map(|section| fitting(file.section_size(section)));
         let header = match section(".eh_frame_hdr") {
@@ -75,7 +75,7 @@ impl UnwindSections {
         };
         let eh_frame = match section(".eh_frame") {
             Some(size) if size > 0 => size,
-            // Of what only the search table tells, the end of the segment bounds the size.
+            // If only the search table locates the section, the end of the segment bounds its size.
             _ if header > 0 => {
                 let segments = file.segments().iter().map(|segment| segment.file_size);
                 segments.max().unwrap_or(0).min(limits::MAX_UNWIND_BYTES)
@@ -93,7 +93,7 @@ impl UnwindSections {
         (section(&self.eh_frame_hdr) + section(&self.eh_frame) + debug_frame) as u64
     }
 
-    /// What relative pointers in `.eh_frame_hdr` and `.eh_frame` are relative to.
+    /// Bases of relative pointers in `.eh_frame_hdr` and `.eh_frame`.
     #[must_use]
     pub fn bases(&self) -> BaseAddresses {
         let mut bases = BaseAddresses::default();
@@ -112,7 +112,7 @@ impl UnwindSections {
         bases
     }
 
-    /// Where `.eh_frame_hdr` says `.eh_frame` is; `None` if it cannot be parsed or has no search table.
+    /// Address of `.eh_frame` according to `.eh_frame_hdr`; `None` if it cannot be parsed or has no search table.
     fn eh_frame_pointer(&self) -> Option<u64> {
         let header = self.eh_frame_hdr.as_ref()?;
         let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&self.bases(), 8).ok()?;

@@ -1,4 +1,4 @@
-//! Separate debug files: found by build id and by link, used only if they are the right ones.
+//! Separate debug files: found by build id and by link, used only if they match.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -9,10 +9,10 @@ use std::process::Command;
 use ccsd_symbolizer::{DebugFileFinder, Symbols};
 use common::{Workshop, have, linkage, nm, open, resolve, run};
 
-/// A program whose debug information was moved to a file beside it, both in a root of their own.
+/// A program whose debug information was moved to a separate file, in a root of its own.
 struct Split {
     workshop: Workshop,
-    /// As the program sees its own path.
+    /// The program's path as the program sees it.
     inside: PathBuf,
     main: u64,
 }
@@ -60,7 +60,7 @@ impl Split {
         Symbols::new(open(&self.image()), finder)
     }
 
-    /// What `main` is called, whether its line is known, and the notes.
+    /// Name of `main`, whether its line is known, and the notes.
     fn outcome(&self) -> (String, bool, Vec<String>) {
         let mut symbols = self.symbols();
         let found = resolve(&mut symbols, self.main);
@@ -123,7 +123,7 @@ fn files_of_another_build_are_refused_and_noted() {
     let split = Split::new("-g -O2 -Wl,--build-id=none");
     split.link();
     let place = split.install("opt/app/program.debug");
-    // One byte more: the checksum differs.
+    // One byte more changes the checksum.
     let mut bytes = std::fs::read(&place).unwrap();
     bytes.push(0);
     std::fs::write(&place, bytes).unwrap();
@@ -192,15 +192,15 @@ fn symbolic_links_are_followed_as_the_program_follows_them() {
     let link = split.workshop.path("root/usr/lib/debug");
     std::os::unix::fs::symlink("/srv/debug", &link).unwrap();
     assert_eq!(split.outcome(), ("main".to_owned(), true, vec![]));
-    // The same directory named as this process sees it is outside of the program's root.
+    // The same directory by this process's path is outside of the program's root.
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(split.workshop.path("root/srv/debug"), &link).unwrap();
     assert_eq!(split.outcome(), ("?".to_owned(), false, vec![]));
-    // Unless this machine is to be searched too, by its own paths. It has no debug file for this program.
+    // Unless this machine is searched, too, by its own paths. It has no debug file for this program.
     let finder = DebugFileFinder::in_root(split.workshop.path("root")).unwrap().or_system();
     let mut symbols = Symbols::new(open(&split.image()), finder.image_path(&split.inside));
     assert_eq!(linkage(resolve(&mut symbols, split.main).last().unwrap()), "?");
-    // And with that as the order, another root's file is found.
+    // In the other order, the other root's file is found.
     let other = tempfile::tempdir().unwrap();
     let finder = DebugFileFinder::in_root(other.path()).unwrap().or_system();
     let mut symbols = Symbols::new(open(&split.image()), finder.image_path(split.image()));
@@ -232,7 +232,7 @@ fn large_files_are_not_read_for_a_checksum() {
         let split = Split::new(args);
         split.link();
         let place = split.install("opt/app/program.debug");
-        // Sparse: it takes no room on the disk and seconds to read.
+        // Sparse: takes no disk space, and seconds to read.
         std::fs::File::options().write(true).open(&place).unwrap().set_len(1_900_000_000).unwrap();
         let (name, _, notes) = split.outcome();
         assert_eq!(name, expected);

@@ -1,4 +1,4 @@
-//! The forms that names and debug information come in: whatever the form, an address gets the same answer.
+//! Forms of names and debug information: whatever the form, an address has the same result.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 use common::{Workshop, have, linkage, nm, open, resolve, run, sections, text_addresses};
 
-/// All there is to know about an image, at every seventh address of its code.
+/// The functions at every seventh address of an image's code, and the notes.
 fn answers(path: &Path, finder: DebugFileFinder) -> (Vec<Vec<Function>>, Vec<String>) {
     some_answers(path, finder, 7)
 }
@@ -21,7 +21,7 @@ fn some_answers(path: &Path, finder: DebugFileFinder, step: usize) -> (Vec<Vec<F
     (answers, symbols.notes().to_vec())
 }
 
-/// Compiles `classes.cpp` in the workshop, so that relative names mean the same for all.
+/// Compiles `classes.cpp` in the workshop, so that relative paths are the same for all.
 fn compile(workshop: &Workshop, args: &str, name: &str) -> PathBuf {
     let source = workshop.path("classes.cpp");
     std::fs::copy(common::fixture("classes.cpp"), &source).unwrap();
@@ -91,21 +91,21 @@ fn split_off_into_files() {
         let dwo = workshop.path("split-classes.dwo");
         assert_same(&plain, &other, &split);
 
-        // Moved together, away from where they were compiled.
+        // Moved together from where they were compiled.
         let moved = Workshop::new();
         for file in [&other, &dwo] {
             std::fs::rename(file, moved.path(file.file_name().unwrap().to_str().unwrap())).unwrap();
         }
         assert_same(&plain, &moved.path("split"), &format!("{split}, moved"));
 
-        // Without the file the image's own symbols and lines remain.
+        // Without the file, the image's own symbols and lines remain.
         let dwo = moved.path("split-classes.dwo");
         std::fs::remove_file(&dwo).unwrap();
         let (found, notes) = answers(&moved.path("split"), DebugFileFinder::system());
         assert!(notes.len() == 1 && notes[0].contains("split debug information is missing"), "{notes:?}");
         assert!(found.iter().any(|functions| functions.last().is_some_and(|f| linkage(f) == "main" && f.line > 0)));
 
-        // One of another build is not used.
+        // A file of another build is not used.
         let again = compile(&workshop, &split.replace("-O2", "-O1"), "split");
         assert!(again.exists());
         std::fs::rename(workshop.path("split-classes.dwo"), &dwo).unwrap();
@@ -131,10 +131,11 @@ fn split_off_files_are_found_where_the_program_sees_them() {
     assert!(symbols.notes().is_empty(), "{:?}", symbols.notes());
 }
 
-/// A package as `dwp` makes it of one `.dwo` file of DWARF 5 (DWARF 5, section 7.3.5.3). That of binutils 2.40 crashes on them.
+/// A package as `dwp` makes it of one `.dwo` file of DWARF 5 (DWARF 5, section 7.3.5.3). `dwp` of binutils 2.40 crashes
+/// on such files.
 fn package_v5(workshop: &Workshop, dwo: &Path, id: u64, damage: impl Fn(&mut Vec<u32>)) -> Vec<u32> {
     let sizes = common::sections(dwo);
-    // Info, abbreviations, string offsets, range lists, by the numbers that DWARF gives them.
+    // Info, abbreviations, string offsets, range lists, by their DWARF numbers.
     let columns =
         [(1, ".debug_info.dwo"), (3, ".debug_abbrev.dwo"), (6, ".debug_str_offsets.dwo"), (8, ".debug_rnglists.dwo")];
     let mut index = vec![5, columns.len() as u32, 1, 2];
@@ -156,7 +157,7 @@ fn package_v5(workshop: &Workshop, dwo: &Path, id: u64, damage: impl Fn(&mut Vec
     index
 }
 
-/// The id that a unit and what was split off it have in common.
+/// The id shared by a unit and its split part.
 fn split_id(image: &Path) -> u64 {
     let dump = run(Command::new("readelf").args(["--debug-dump=info", "-wN"]).arg(image));
     let line = dump.lines().find(|line| line.contains("DWO ID:")).unwrap_or_else(|| panic!("{dump}"));
@@ -200,14 +201,14 @@ fn made_common_by_dwz() {
         let alone = copy("alone");
         run(Command::new("dwz").arg(&alone));
         assert_same(&plain, &alone, args);
-        // Common to two.
+        // Shared by two files.
         let (one, _) = (copy("one"), copy("two"));
         let mut dwz = Command::new("dwz");
         dwz.current_dir(workshop.dir.path()).args(["-m", "common", "one", "two"]);
         run(&mut dwz);
         assert!(common::sections(&one).contains_key(".gnu_debugaltlink"));
         assert_same(&plain, &one, &format!("{args}, with a common file"));
-        // Without it there is less to be known, and no harm.
+        // Without the shared file there is less information, and no error.
         std::fs::remove_file(workshop.path("common")).unwrap();
         let (found, notes) = answers(&one, DebugFileFinder::system());
         assert!(notes.len() == 1 && notes[0].contains("common"), "{notes:?}");
@@ -215,7 +216,7 @@ fn made_common_by_dwz() {
     }
 }
 
-/// Strips `plain` but for the names of its functions in `.gnu_debugdata`, as Fedora does.
+/// Strips `plain` except for the names of its functions in `.gnu_debugdata`, as Fedora does.
 fn with_mini_debug(workshop: &Workshop, plain: &Path, data: Option<Vec<u8>>) -> PathBuf {
     let only_names = workshop.objcopy(&["--only-keep-debug", "--strip-debug", "-R", ".comment"], plain, "mini");
     run(Command::new("xz").args(["-k", "-f"]).arg(&only_names));
@@ -253,8 +254,8 @@ fn mini_debug_info_that_lies() {
     run(Command::new("xz").args(["-0", "-f"]).arg(&bomb));
     let bomb = std::fs::read(workshop.path("zeros.xz")).unwrap();
     assert!(bomb.len() < 1 << 20);
-    // A dictionary of 4 GiB, in the block header behind the stream header; its checksum does not matter, being looked at later
-    // or before, both are refusals.
+    // A dictionary of 4 GiB, in the block header after the stream header; the block's checksum is checked before or
+    // after, both refuse.
     let valid = {
         with_mini_debug(&workshop, &plain, None);
         std::fs::read(workshop.path("mini.xz")).unwrap()
@@ -272,7 +273,7 @@ fn mini_debug_info_that_lies() {
         let (found, notes) = answers(&stripped, DebugFileFinder::none());
         assert!(begin.elapsed() < Duration::from_secs(60), "{what}: {:?}", begin.elapsed());
         assert!(notes.len() == 1 && notes[0].contains(".gnu_debugdata"), "{what}: {notes:?}");
-        // Where functions begin is known all the same.
+        // Starts of functions are still known.
         let (main, ..) = nm(&plain).into_iter().find(|(.., name)| name == "main").unwrap();
         let main = |f: &Function| f.start == Some(main) && f.linkage_name.is_none();
         assert!(found.iter().any(|functions| functions.last().is_some_and(main)), "{what}");
@@ -321,7 +322,7 @@ fn split_files_that_lie() {
         outcome("noise");
     }
 
-    // Packages whose index lies: where the parts are, how many there are, or which unit is where.
+    // Packages with false indexes: positions of parts, their number, or the position of a unit.
     std::fs::write(&dwo, &valid).unwrap();
     let id = split_id(&image);
     let whole = package_v5(&workshop, &dwo, id, |_| ());
@@ -334,14 +335,14 @@ fn split_files_that_lie() {
             outcome("a damaged package");
         }
     }
-    // If a package is of no use the file beside it still is.
+    // If a package is unusable, the file beside it is still used.
     package_v5(&workshop, &backup, id, |index| index[0] = 77);
     std::fs::rename(&backup, &dwo).unwrap();
     let (inlined, notes) = outcome("a package of another version");
     assert!(inlined > 10 && notes.len() == 1 && notes[0].contains("damaged index"), "{inlined}, {notes:?}");
 }
 
-/// What no unit is about (`_start`, stubs, the padding between functions) does not have all of them parsed, to learn that.
+/// Addresses outside all units (`_start`, stubs, padding) do not cause all units to be parsed.
 #[test]
 fn units_are_not_parsed_for_what_none_is_about() {
     if !have(&TOOLS) {
@@ -359,7 +360,7 @@ fn units_are_not_parsed_for_what_none_is_about() {
         "#include <stdio.h>\nextern int data[100], f7_7(int);\nint main(void) { return printf(\"%d\", f7_7(data[0])); }\n",
     )
     .unwrap();
-    // A unit without code, as the compiler makes it, and without a list that says so.
+    // A unit without code, as the compiler makes it, and without an entry in the list.
     std::fs::write(workshop.path("data.c"), "int data[100] = {1};\n").unwrap();
     cc(&["-c", "data.c"]);
     workshop.objcopy(&["-R", ".debug_aranges"], &workshop.path("data.o"), "unlisted.o");
@@ -379,7 +380,7 @@ fn units_are_not_parsed_for_what_none_is_about() {
         assert!((start..start + size).step_by(16).any(|stub| !resolve(&mut symbols, stub).is_empty()));
         let taken = symbols.held_bytes() - before;
         assert!(taken < 1000, "{data}: {taken} bytes more");
-        // All units take more than that: it could have been seen.
+        // All units take more than that, so parsing them would be noticed.
         (0..20).for_each(|unit| assert_eq!(resolve(&mut symbols, address(&format!("f{unit}_3")))[0].line, 4));
         let taken = symbols.held_bytes() - before;
         assert!(taken > 10_000, "{data}: {taken} bytes more");
@@ -404,7 +405,7 @@ fn names_of_stripped_libraries_come_from_the_dynamic_symbols() {
         let (start, size) = (hex(start), hex(size));
         for svma in [start, start + size - 1] {
             let found = resolve(&mut symbols, svma);
-            // One name for the variants of a constructor.
+            // Variants of a constructor have one name.
             let name = name.replace("C2E", "C1E").replace("D2E", "D1E").replace("D0E", "D1E");
             assert_eq!((linkage(&found[0]), found[0].start), (name.as_str(), Some(start)));
         }
@@ -426,12 +427,12 @@ fn the_entry_function_of_a_stripped_program_has_its_usual_name() {
         let image = open(&stripped);
         let entry = image.entry();
         let mut symbols = Symbols::new(image, DebugFileFinder::none());
-        // `main` is handed over within the function, so it is longer than this.
+        // `main` is passed as an argument within the function, so it is longer than this.
         for svma in [entry, entry + 16] {
             let found = resolve(&mut symbols, svma);
             assert_eq!((found.len(), linkage(&found[0]), found[0].start), (1, "_start", Some(entry)), "{args}");
         }
-        // Nothing else has, what comes right after it included, and without frame descriptions neither.
+        // Nothing else has the name, not even the code right after it, nor without frame descriptions.
         let (_, size, _) = nm(&plain).into_iter().find(|(_, _, name)| name == "_start").unwrap();
         let bare = workshop.objcopy(&["-R", ".eh_frame", "-R", ".eh_frame_hdr"], &stripped, "bare");
         for path in [&plain, &stripped, &bare] {
@@ -444,7 +445,7 @@ fn the_entry_function_of_a_stripped_program_has_its_usual_name() {
             assert!(named(&(entry + 16)), "{args} {path:?}");
         }
     }
-    // A library has no beginning, whatever its header says.
+    // A library has no entry function, whatever its header says.
     let text = sections(&compile(&workshop, "-O2 -shared -fPIC", "lib.so"))[".text"].0;
     let library = compile(&workshop, &format!("-O2 -shared -fPIC -Wl,-e,{text:#x}"), "entered.so");
     let image = open(&workshop.objcopy(&["--strip-all"], &library, "stripped.so"));

@@ -1,4 +1,4 @@
-//! Images made to harm their reader: nothing panics, hangs, overflows the stack or takes memory out of proportion.
+//! Hostile images: nothing panics, hangs, overflows the stack or takes disproportionate memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -12,11 +12,10 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, KernelSymbols, Symbols};
 use common::{Workshop, have, nm, resolve, run};
 use proptest::prelude::*;
 
-/// How long one damaged image may take with all its addresses; a debug build of this is 20 times slower than a
-/// release build.
+/// Time limit for one damaged image with all its addresses; a debug build is 20 times slower than a release build.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens whatever `bytes` are and asks for everything. Returns the notes.
+/// Opens `bytes` as an image and calls everything. Returns the notes.
 fn exercise(bytes: Vec<u8>) -> Vec<String> {
     let begin = Instant::now();
     let mut notes = Vec::new();
@@ -37,7 +36,7 @@ fn exercise(bytes: Vec<u8>) -> Vec<String> {
     notes
 }
 
-/// Small programs with everything in them; none without a compiler.
+/// Small programs with all kinds of sections; none without a compiler.
 static SEEDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     if !have(&["cc", "c++", "objcopy"]) {
         return Vec::new();
@@ -67,9 +66,9 @@ enum Damage {
     Header(prop::sample::Index, u64),
     /// A word anywhere.
     Word(prop::sample::Index, u64),
-    /// The rest of the file is gone.
+    /// Truncates the file.
     Truncate(prop::sample::Index),
-    /// A part is copied over another.
+    /// Copies a part over another.
     Copy(prop::sample::Index, prop::sample::Index, usize),
 }
 
@@ -154,7 +153,7 @@ fn every_prefix_of_a_program_does_no_harm() {
     }
 }
 
-/// A stripped program with sections of our making added to it. Returns the file and where `work` is.
+/// A stripped program with added sections. Returns the file and the address of `work`.
 fn with_sections(sections: &[(&str, Vec<u8>)]) -> Option<(Vec<u8>, u64)> {
     if !have(&["cc", "objcopy", "nm"]) {
         return None;
@@ -173,7 +172,7 @@ fn with_sections(sections: &[(&str, Vec<u8>)]) -> Option<(Vec<u8>, u64)> {
     Some((std::fs::read(out).unwrap(), work))
 }
 
-/// Resolves one address and says how long that took, what it gave and what was noted.
+/// Resolves one address. Returns the time taken, the result and the notes.
 fn time(bytes: Vec<u8>, address: u64) -> (Duration, Vec<ccsd_symbolizer::Function>, Vec<String>) {
     let begin = Instant::now();
     let mut symbols = Symbols::new(Arc::new(ElfFile::from_bytes(bytes).unwrap()), DebugFileFinder::none());
@@ -236,7 +235,7 @@ fn inlined_functions_nested_a_million_deep_do_not_overflow_the_stack() {
         entries.extend(place(3, work, 64));
     }
     let (bytes, work) = with_sections(&[(".debug_abbrev", abbrev), (".debug_info", unit(&entries))]).unwrap();
-    // As small a stack as any thread that resolves may have.
+    // The smallest stack of a resolving thread.
     let thread = std::thread::Builder::new().stack_size(1 << 20);
     let (elapsed, found, _) = thread.spawn(move || time(bytes, work)).unwrap().join().unwrap();
     assert!(elapsed < PATIENCE, "{elapsed:?}");
@@ -302,7 +301,7 @@ fn compressed(method: u32, claimed: u64, data: &[u8]) -> Vec<u8> {
     [&method.to_le_bytes()[..], &[0; 4], &claimed.to_le_bytes(), &1u64.to_le_bytes(), data].concat()
 }
 
-/// Sets SHF_COMPRESSED on a section, which objcopy does not let one claim.
+/// Sets SHF_COMPRESSED on a section, which objcopy cannot do.
 fn mark_compressed(bytes: &mut [u8], name: &str) {
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let half = |bytes: &[u8], at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap()) as usize;
@@ -318,7 +317,7 @@ fn mark_compressed(bytes: &mut [u8], name: &str) {
 
 #[test]
 fn compressed_sections_that_lie_about_their_size_are_refused() {
-    // 8 KiB that zlib makes of 8 MiB of zeros are within the ratio's spirit of a bomb: 1000 to 1.
+    // 8 KiB that zlib expands to 8 MiB of zeros: 1000 to 1.
     let zeros = [0x78, 0x9c, 0xed, 0xc1, 0x01, 0x01].repeat(1000);
     for (method, claimed) in
         [(1, 1 << 60), (1, u64::MAX), (1, 100 << 20), (1, 5000), (2, 1 << 60), (2, 5000), (77, 5000)]
@@ -375,7 +374,7 @@ fn names_made_to_blow_up_demanglers_do_no_harm() {
 
 #[test]
 fn symbols_that_share_an_address_and_one_endless_name_take_seconds_at_most() {
-    // Names that overlap: each begins one byte after the one before, and none ends.
+    // Overlapping names: each begins one byte after the previous, and none ends.
     let symbol = |index: u32, address: u64| -> Vec<u8> {
         [&(index + 1).to_le_bytes()[..], &[0x12, 0, 1, 0], &address.to_le_bytes(), &8u64.to_le_bytes()].concat()
     };

@@ -1,4 +1,4 @@
-//! One logical function has one linkage name, however it was compiled (invariant I12, as far as names go).
+//! One logical function has one linkage name, however it was compiled (invariant I12 for names).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{Workshop, have, linkage, resolve, symbols, text_addresses};
 
-/// The linkage names of all functions in a program that `belongs` picks.
+/// The linkage names of all functions in a program that `belongs` selects.
 fn names(path: &Path, belongs: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let mut symbols = symbols(path);
     let mut names = BTreeSet::new();
@@ -22,7 +22,7 @@ fn names(path: &Path, belongs: impl Fn(&str) -> bool) -> BTreeSet<String> {
     names
 }
 
-/// All of `expected` is among `found`, and nothing is found that a build without inlining does not have.
+/// Asserts that `found` has all of `expected`, and nothing that a build without inlining lacks.
 fn check(args: &str, found: &BTreeSet<String>, without: &BTreeSet<String>, expected: &[&str]) {
     for name in expected {
         assert!(found.contains(*name), "{args}: {name} is not in {found:#?}");
@@ -39,14 +39,14 @@ fn c_functions_have_the_same_names_with_and_without_inlining() {
     }
     let workshop = Workshop::new();
     let ours = ["square", "sum_of_squares", "may_fail", "scaled", "recurse", "aliased", "by_hand", "untyped", "main"];
-    // Without debug information too: nothing is inlined, so the symbols tell all.
+    // Also without debug information: nothing is inlined, so the symbols suffice.
     for without in ["-g -O2 -fno-inline -fno-ipa-cp", "-O0", "-O2 -fno-inline"] {
         let plain = workshop.build("plain.c", without, "without");
         let without = names(&plain, |_| true);
         for args in ["-g -O2", "-g -O3", "-g1 -O2", "-g -O2 -gdwarf-4", "-g -O2 -flto", "-g -O2 -fno-reorder-functions"]
         {
             let path = workshop.build("plain.c", args, "with");
-            // Link-time optimisation drops aliases nobody outside uses: what is left is the one name in the source.
+            // Link-time optimisation drops unused aliases: the one name in the source remains.
             let lto = args.contains("-flto");
             let expected: Vec<&str> = ours.into_iter().filter(|name| !(lto && *name == "aliased")).collect();
             check(args, &names(&path, |name| !(lto && name.contains("aliased"))), &without, &expected);
@@ -110,7 +110,7 @@ fn rust_functions_have_the_same_names_with_and_without_inlining() {
         let without = workshop.build("shapes.rs", &format!("{common} {never}"), "without");
         let belongs = |name: &str| name.contains("shapes") && !name.contains("4core") && !name.contains("5alloc");
         let (with, without) = (names(&with, belongs), names(&without, belongs));
-        // `mix` is inlined everywhere in one and nowhere in the other.
+        // `mix` is inlined everywhere in one build and nowhere in the other.
         for part in ["3mix", "4fold", "4main", "5inner4deep", "5inner6deeper", "4area", "5total"] {
             let of = |names: &BTreeSet<String>| -> BTreeSet<String> {
                 names.iter().filter(|name| name.contains(part)).cloned().collect()
@@ -149,7 +149,7 @@ fn line_tables_alone_are_used_with_a_note() {
     }
     let workshop = Workshop::new();
     for (args, noted) in [("-O -g", false), ("-O -Cdebuginfo=line-tables-only", true)] {
-        // Only what this program brings along; the standard library has debug information of its own.
+        // Only the program's own functions; the standard library has its own debug information.
         let path = workshop.build("shapes.rs", args, "shapes");
         let main = common::nm(&path).into_iter().find(|(.., name)| name.contains("6shapes4main")).unwrap();
         let mut symbols = symbols(&path);

@@ -1,4 +1,4 @@
-//! Headers, segments and unwind sections of real programs, and what is refused.
+//! Headers, segments and unwind sections of real programs, and refused files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -41,7 +41,7 @@ fn segments_and_build_id_are_what_readelf_says() {
             let svma = image.svma_of_file_offset(segment.file_offset + middle);
             assert_eq!(svma, Some(segment.svma + middle), "{args}: {segment:?}");
         }
-        // The beginning of the page the code begins in: what a mapping's file offset is.
+        // The start of the code's first page: the file offset of its mapping.
         let code = image.segments().iter().find(|segment| segment.executable).unwrap();
         let page = code.file_offset & !4095;
         let svma = image.svma_of_file_offset(page).unwrap();
@@ -67,7 +67,7 @@ fn unwind_sections_are_found_with_and_without_section_headers() {
         assert_eq!(found.got_svma, range(".got"), "{args}");
         assert_eq!(found.debug_frame, None);
 
-        // What `sstrip` and packers do: no section headers at all.
+        // No section headers, as after `sstrip` and packers.
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[0x28..0x30].fill(0);
         bytes[0x3c..0x40].fill(0);
@@ -79,7 +79,7 @@ fn unwind_sections_are_found_with_and_without_section_headers() {
         assert!(without_frame.data.starts_with(&with.data), "{args}");
         assert!(bare.unwind_size() >= without.bytes(), "{args}");
         assert_eq!(without.eh_frame_hdr, found.eh_frame_hdr, "{args}");
-        // Functions are still told apart.
+        // Functions are still distinguished.
         let (start, ..) = common::nm(&path).into_iter().find(|(_, _, name)| name == "main").unwrap();
         let mut symbols = Symbols::new(bare, DebugFileFinder::none());
         assert_eq!(resolve(&mut symbols, start + 1)[0].start, Some(start), "{args}");
@@ -98,11 +98,11 @@ fn debug_frame_is_used_where_there_is_no_eh_frame() {
         let found = open(&path).unwind_sections();
         assert!(found.eh_frame.is_none() && found.eh_frame_hdr.is_none());
         let frame = found.debug_frame.as_ref().expect("there is a .debug_frame");
-        // Decompressed.
+        // The decompressed size.
         assert_eq!(open(&path).unwind_size(), frame.len() as u64, "{compress}");
         assert!((40..1000).contains(&frame.len()), "{compress}: {}", frame.len());
         assert!(open(&path).has_unwind_info());
-        // And functions are found through it if nothing else is left.
+        // Functions are found through it if nothing else is left.
         let (start, size, _) = common::nm(&path).into_iter().find(|(_, _, name)| name == "work").unwrap();
         let only = ["-R", ".symtab", "-R", ".strtab", "-R", ".debug_info"];
         let path =
@@ -132,7 +132,7 @@ fn what_is_no_image_is_refused_with_a_reason() {
             other => panic!("{reason}: {other:?}"),
         }
     }
-    // Program headers beyond the end.
+    // Program headers beyond the end of the file.
     let mut bytes = own[..4096].to_vec();
     bytes[0x20..0x28].copy_from_slice(&u64::MAX.to_le_bytes());
     assert!(matches!(ElfFile::from_bytes(bytes), Err(ImageError::Malformed(_))));
@@ -146,7 +146,7 @@ fn a_file_that_shrinks_while_it_is_open_gives_errors_and_no_signal() {
     let image = open(&path);
     File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
     let mut symbols = Symbols::new(image.clone(), DebugFileFinder::none());
-    // Not at its beginning, which is the program's, as the header said when it could still be read.
+    // Not the entry function, although the readable header named it.
     assert!(resolve(&mut symbols, image.segments()[1].svma + 4096).is_empty());
     assert!(!image.has_unwind_info());
 }
@@ -172,7 +172,7 @@ fn the_vdso_has_names_and_unwind_information() {
         .filter_map(|address| resolve(&mut symbols, address).pop())
         .map(|function| linkage(&function).to_owned())
         .collect();
-    // The weak public name is chosen over `__vdso_clock_gettime`.
+    // The weak public name is preferred to `__vdso_clock_gettime`.
     assert!(names.iter().any(|name| name == "clock_gettime"), "{names:?}");
 }
 
@@ -205,7 +205,7 @@ fn the_loader_and_the_c_library_of_this_machine_are_read() {
         let image = open(Path::new(path));
         let sections = image.unwind_sections();
         assert!(sections.eh_frame_hdr.is_some() && sections.eh_frame.is_some(), "{path}");
-        // What they take is known before they are read; all have the same, and nobody keeps it.
+        // The size is known before reading; all users share the sections, and nobody keeps them.
         assert_eq!(image.unwind_size(), sections.bytes(), "{path}");
         assert!(Arc::ptr_eq(&sections, &image.unwind_sections()), "{path}");
         let kept = Arc::downgrade(&sections);

@@ -1,5 +1,5 @@
-//! Functions of one name in one image are told apart by their definition, and what is of one function stays together
-//! (invariant I12).
+//! Functions that share a name in one image are distinguished by their definition, and parts of one function stay
+//! together (invariant I12).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -11,7 +11,7 @@ use std::process::Command;
 use ccsd_symbolizer::Function;
 use common::{Workshop, fixture, have, linkage, nm, resolve, run, symbols, text_addresses};
 
-/// What identifies a function in its image: its name, and for a local one its definition.
+/// Identity of a function in its image: its name, and for a local one its definition.
 type Identity = (String, Option<String>);
 
 fn identity(function: &Function) -> Identity {
@@ -29,7 +29,7 @@ fn answers(path: &Path) -> BTreeMap<u64, Vec<Identity>> {
     known.map(|svma| (svma, resolve(&mut symbols, svma).iter().map(identity).collect())).collect()
 }
 
-/// Compiles both files, each with its arguments, and links them.
+/// Compiles both files with their arguments, and links them.
 fn build(workshop: &Workshop, of_each: [&str; 2], linking: &str) -> PathBuf {
     let mut objects = Vec::new();
     for (args, file) in of_each.into_iter().zip(["a", "b"]) {
@@ -43,7 +43,7 @@ fn build(workshop: &Workshop, of_each: [&str; 2], linking: &str) -> PathBuf {
     out
 }
 
-/// The definitions of all functions of a name.
+/// The definitions of all functions with a name.
 fn definitions(answers: &BTreeMap<u64, Vec<Identity>>, name: &str) -> BTreeSet<Option<String>> {
     let all = answers.values().flatten().filter(|it| it.0 == name);
     all.map(|it| it.1.clone()).collect()
@@ -72,8 +72,8 @@ fn local_functions_of_one_name_are_several() {
         }
         assert_eq!(definitions(&debugged, "run_b"), BTreeSet::from([None]));
 
-        // The same code without debug information, and without the names of files too: what is told apart is the same, but
-        // for a header's function.
+        // The same code without debug information, and without file symbols: the same functions are distinguished,
+        // except for a header's function.
         let stripped = workshop.objcopy(&["--strip-debug"], &program, "stripped");
         let bare = args.replace("-g ", "");
         for other in [stripped, build(&workshop, [&bare, &bare], &bare)] {
@@ -110,7 +110,7 @@ fn cold_parts_and_clones_are_of_their_own_function() {
     for path in [&program, &stripped] {
         let mut symbols = symbols(path);
         for name in ["walk", "hidden"] {
-            // By name the hot and the cold parts, in order of address: each file's both parts are one function.
+            // Hot and cold parts by name, ordered by address: both parts in a file are one function.
             let mut of = |suffix: &str| -> Vec<Identity> {
                 let parts = listed.iter().filter(|it| it.2 == format!("{name}{suffix}"));
                 parts.map(|&(start, ..)| identity(resolve(&mut symbols, start).last().unwrap())).collect()
@@ -153,7 +153,7 @@ fn what_link_time_optimisation_renames_is_told_apart_without_debug_information()
     assert_eq!(definitions(&found, "walk").len(), 2, "{:?}", definitions(&found, "walk"));
 }
 
-/// Compilers leave out of a definition what its declaration says, such as the file.
+/// Compilers omit from a definition what its declaration states, such as the file.
 #[test]
 fn definitions_outside_their_class_have_a_file() {
     if !have(&["c++", "readelf", "nm"]) {

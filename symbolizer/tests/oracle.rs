@@ -1,4 +1,4 @@
-//! Names, inlined functions and lines, compared with what binutils say about the same programs.
+//! Names, inlined functions and lines, compared with binutils on the same programs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -9,8 +9,8 @@ use std::process::Command;
 
 use common::{Workshop, addr2line, have, linkage, nm, open, resolve, run, symbols, text_addresses};
 
-/// Names that binutils print as they are in the file, brought to the form that identifies a logical function. Only
-/// what the fixtures need: the rules themselves are tested beside them.
+/// Converts a name that binutils print as in the file to the logical name. Only as far as the fixtures need: the rules
+/// have their own tests.
 fn comparable(name: &str) -> String {
     let name = name.split('@').next().unwrap();
     let mut name = name.to_owned();
@@ -25,7 +25,8 @@ fn comparable(name: &str) -> String {
     name
 }
 
-/// Compares every `step`th address of a program. Returns how many were compared and how many had inlined functions.
+/// Compares every `step`th address of a program. Returns the numbers of addresses compared and of those with inlined
+/// functions.
 fn compare(path: &Path, step: usize) -> (usize, usize) {
     let addresses = text_addresses(path, step);
     let oracle = addr2line(path, &addresses);
@@ -43,29 +44,27 @@ fn compare(path: &Path, step: usize) -> (usize, usize) {
         for (function, (name, file, line)) in found.iter().zip(expected) {
             if file != "??" && *line != 0 {
                 let same = |a: &str| Path::new(a).file_name() == Path::new(file).file_name();
-                // binutils 2.40 names the unit's file for some functions declared in a header, with the header's
-                // line.
+                // binutils 2.40 gives the unit's file with the header's line for some functions declared in a header.
                 let in_header = function.file.is_some() && function.file == function.decl_file;
-                // And `<artificial>` for the units link-time optimisation makes.
+                // And `<artificial>` for the units of link-time optimisation.
                 let made_up = file.ends_with("<artificial>");
                 assert!(in_header || made_up || function.file.as_deref().is_some_and(same), "{}", context());
                 assert_eq!(function.line, *line, "{}", context());
             }
-            // C++ functions local to a file are known by their path; binutils give the symbol instead, and for
-            // inlined copies that of the outer function. How such functions are identified has a test of its own
-            // (identity.rs).
+            // C++ functions local to a file are known by their path; binutils print the symbol instead, and for inlined
+            // copies that of the outer function. identity.rs tests such functions.
             let name = comparable(name);
             let in_cpp = path.ends_with("classes");
             if in_cpp && !linkage(function).starts_with("_Z") && linkage(function) != "main" {
                 continue;
             }
-            // So they do for code that has line tables only, as this test program's.
+            // The same applies to code with line tables only, as in this test program.
             if found.len() > 1 && path == std::env::current_exe().unwrap() {
                 continue;
             }
             let alias = |symbol: &str| starts.get(symbol).is_some_and(|start| starts.get(name.as_str()) == Some(start));
             assert!(linkage(function) == name || alias(linkage(function)), "{}", context());
-            // Link-time optimisation drops names nobody outside uses, and with them what says that they are aliases.
+            // Link-time optimisation drops unused names, and with them the evidence that they are aliases.
             if name.contains("aliased") && !path.ends_with("plain-lto") {
                 assert_eq!(linkage(function), "aliased", "{}", context());
             }
@@ -98,7 +97,7 @@ fn c_programs_agree_with_addr2line() {
         let step = if args.contains("-static") { 997 } else { 1 };
         let (compared, inlined) = compare(&path, step);
         assert!(compared > 100, "{args}: {compared}");
-        // With the C library inside, the few addresses of the program itself that are looked at may have none.
+        // With the C library linked in, the few tested addresses of the program itself may have none.
         assert!(step > 1 || inlines == (inlined > 0), "{args}: {inlined}");
     }
 }
@@ -157,7 +156,7 @@ fn every_function_symbol_is_found_at_its_start_and_its_end() {
                     assert!(table.iter().any(is_kin), "{name}: {last:?}");
                     continue;
                 }
-                // Inside a larger one only where the table says that functions overlap.
+                // Inside a larger function only where the table has overlapping functions.
                 assert!(last.start.is_some_and(|at| at <= address), "{name}: {last:?}");
                 if address == start {
                     assert_eq!(last.start, Some(start), "{name}: {last:?}");
@@ -226,7 +225,7 @@ fn stubs_are_named_after_the_functions_they_call() {
     }
 }
 
-/// A program with a function whose code is chosen when it starts.
+/// A program with an ifunc.
 const CHOSEN: &str = "static int one(int x) { return x + 1; }
 static int two(int x) { return x + 2; }
 static int (*pick(void))(int) { return __builtin_cpu_supports(\"avx2\") ? two : one; }
@@ -234,8 +233,8 @@ int work(int) __attribute__((ifunc(\"pick\")));
 int main(int argc, char **argv) { (void)argv; return work(argc) + work(argc + 1); }
 ";
 
-/// What `objdump` says of each stub is the slot that it jumps through; `readelf` knows where the function is that chooses what
-/// is put there, and `nm` what that is called.
+/// `objdump` prints the slot through which each stub jumps; `readelf` prints the resolver for that slot, and `nm` the
+/// resolver's name.
 #[test]
 fn stubs_of_functions_chosen_at_the_start_are_named_after_them() {
     if !have(&["cc", "objdump", "readelf", "nm"]) {
@@ -257,7 +256,7 @@ fn stubs_of_functions_chosen_at_the_start_are_named_after_them() {
         run(Command::new("cc").args(args.split_whitespace()).arg("-o").arg(&path).arg(&source));
         let names = nm(&path);
         let relocations = run(Command::new("readelf").arg("-rW").arg(&path));
-        // By slot, the address of the function that chooses.
+        // Address of the resolver by slot.
         let slots: BTreeMap<u64, u64> = relocations
             .lines()
             .filter(|line| line.contains("R_X86_64_IRELATIV"))
@@ -281,7 +280,7 @@ fn stubs_of_functions_chosen_at_the_start_are_named_after_them() {
                 let is_it = |(start, _, symbol): &(u64, u64, String)| start == chooser && symbol == name;
                 assert!(names.iter().any(is_it), "{args}: {line}: {name} is not at {chooser:#x}");
                 count += 1;
-                // A function of its own name is what people call; that which chooses is not.
+                // A function's own name is preferred to the resolver's.
                 let of_program = names.iter().any(|(start, _, symbol)| start == chooser && symbol == "pick");
                 assert!(!of_program || name == "work", "{args}: {line}: {name}");
             }
@@ -290,7 +289,7 @@ fn stubs_of_functions_chosen_at_the_start_are_named_after_them() {
     }
 }
 
-/// The C library calls its own functions by names of its own.
+/// The C library calls its own functions by internal names.
 #[test]
 fn internal_names_of_the_c_library_are_the_public_ones() {
     if !have(&["cc", "nm"]) {

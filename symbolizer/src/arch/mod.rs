@@ -1,4 +1,5 @@
-//! What depends on the processor architecture: a folder for each. Nothing outside names an instruction or a relocation.
+//! Code that depends on the processor architecture, a module for each. No other module names an instruction or a
+//! relocation.
 
 mod x86_64;
 

@@ -2,20 +2,20 @@
 
 use object::elf;
 
-/// The architecture in a file's header.
+/// Machine type in the ELF header.
 pub(crate) const MACHINE: elf::Machine = elf::EM_X86_64;
 /// Bytes of a page; segments are mapped in whole pages.
 pub(crate) const PAGE: u64 = 4096;
 
-/// What a stub leads to.
+/// The target of a PLT stub.
 pub(crate) enum StubTarget {
     /// The address of the slot it jumps through.
     Slot(u64),
-    /// The index into `.rela.plt` it pushes for the dynamic linker.
+    /// The index into `.rela.plt` that the stub pushes for the dynamic linker.
     Index(usize),
 }
 
-/// Reads the one or two instructions of a stub that say where it leads.
+/// Decodes the target of a stub from its first one or two instructions.
 pub(crate) fn stub_target(code: &[u8], start: u64) -> Option<StubTarget> {
     const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     const BND: &[u8] = &[0xf2];
@@ -33,23 +33,23 @@ pub(crate) fn stub_target(code: &[u8], start: u64) -> Option<StubTarget> {
     Some(StubTarget::Index(usize::try_from(word(rest)?).ok()?))
 }
 
-/// Bytes of a stub in a section of such code: 16, but 8 in `.plt.got` and, where linkers do not say so, in the `.plt` of
-/// static programs without branch tracking: there the second jump begins behind the first.
+/// Size of a stub in bytes: 16, or 8 in `.plt.got` and, where linkers do not state it, in the `.plt` of static programs
+/// without branch tracking, where a second jump directly follows the first.
 pub(crate) fn stub_size(entry_size: u64, code: &[u8]) -> u8 {
     let is_short = entry_size == 8 || code.get(8..10).is_some_and(|second| second == [0xff, 0x25]);
     if is_short { 8 } else { 16 }
 }
 
-/// What a relocation puts into a slot.
+/// What the dynamic linker stores in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Relocation {
     /// The address of its symbol.
     Function,
-    /// What the function at its addend returns.
+    /// The result of the function at its addend (an ifunc resolver).
     Chosen,
 }
 
-/// A relocation by its type.
+/// Classifies a relocation type.
 pub(crate) fn relocation_of(kind: elf::RelocationType) -> Option<Relocation> {
     match kind {
         elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => Some(Relocation::Function),
@@ -58,9 +58,9 @@ pub(crate) fn relocation_of(kind: elf::RelocationType) -> Option<Relocation> {
     }
 }
 
-/// Bytes of the code at a program's entry up to and with the `hlt` that C libraries end it with.
+/// Length of the code at a program's entry point, including the `hlt` with which C libraries end it.
 pub(crate) fn end_after_halt(code: &[u8]) -> Option<usize> {
-    // 0xf4 is `hlt`; what follows it is padding (`nop`, `int3`, several bytes long), `endbr64` or `ret`.
+    // 0xf4 is `hlt`, followed by padding (`nop`, `int3`, several bytes long), `endbr64` or `ret`.
     let halt = code.windows(2).position(|two| matches!(two, [0xf4, 0x66 | 0x0f | 0x90 | 0xcc | 0xf3 | 0xc3]));
     halt.map(|halt| halt + 1)
 }

@@ -1,15 +1,15 @@
-//! A form of C++ names that GCC mangles and `cpp_demangle` does not read.
+//! A form of C++ names that GCC writes and `cpp_demangle` does not parse.
 
-/// Occurrences that are rewritten in one name.
+/// Maximum occurrences rewritten in one name.
 const MOST: usize = 64;
 
-/// Rewrites members of types, such as `std::is_same<T>::value` in an expression, as a form that `cpp_demangle` reads;
-/// `None` if the name has none.
+/// Rewrites members of types, such as `std::is_same<T>::value` in an expression, into a form that `cpp_demangle`
+/// parses; `None` if the name has none.
 ///
-/// GCC mangles `srSt7is_sameIT_E5value`, with a whole type behind `sr`, where the ABI's grammar allows only some. Rewritten
-/// it is the same member of a value, `std::is_same<T>{}.value`: of the expressions with a type it is the one that
-/// numbers substitutions as GCC does. [`as_members`] makes it a member of the type again. Takes time linear in the length
-/// for each occurrence.
+/// GCC mangles `srSt7is_sameIT_E5value`, with a whole type after `sr`, where the ABI's grammar allows only some types.
+/// The rewritten form is the member of a value, `std::is_same<T>{}.value`: of the expressions with a type, it numbers
+/// substitutions as GCC does. [`as_members`] turns it back into a member of the type. Each occurrence takes time linear
+/// in the name's length.
 pub(super) fn rewritten(name: &str) -> Option<String> {
     const OF_TYPE: &str = "sr";
     const OF_VALUE: &str = "dttl";
@@ -50,7 +50,7 @@ pub(super) fn as_members(mut demangled: String) -> String {
     demangled
 }
 
-/// Where a type ends that begins at `at`, if a name follows: `St7is_sameIT_E` or `NS_7is_sameIT_EE` before `5value`.
+/// End of the type that starts at `at`, if a name follows: `St7is_sameIT_E` or `NS_7is_sameIT_EE` before `5value`.
 fn after_type(name: &[u8], at: usize) -> Option<usize> {
     let mut at = if name.get(at..)?.starts_with(b"St") { at + 2 } else { at };
     if name.get(at) != Some(&b'N') {
@@ -64,10 +64,10 @@ fn after_type(name: &[u8], at: usize) -> Option<usize> {
         let byte = *name.get(at)?;
         at = match (byte, name.get(at + 1).copied().unwrap_or_default()) {
             (b'0'..=b'9', _) => after_source_name(name, at)?,
-            // Well-known names, others by number, template parameters.
+            // Well-known names, numbered substitutions, template parameters.
             (b'S', b't' | b'a' | b'b' | b's' | b'i' | b'o' | b'd') => at + 2,
             (b'S' | b'T' | b'A', _) => at + name.get(at..)?.iter().position(|&byte| byte == b'_')? + 1,
-            // A literal of a built-in type: its type, its value.
+            // A literal of a built-in type: type and value.
             (b'L', b'a'..=b'z') => at + name.get(at..)?.iter().position(|&byte| byte == b'E')? + 1,
             (b'L', _) => return None,
             (b'I' | b'J' | b'N' | b'F' | b'X', _) => {
@@ -91,7 +91,7 @@ fn after_type(name: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Where a name ends that begins with its length.
+/// End of a name that starts with its length.
 fn after_source_name(name: &[u8], at: usize) -> Option<usize> {
     let digits = name.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let length: usize = str::from_utf8(name.get(at..at + digits)?).ok()?.parse().ok()?;

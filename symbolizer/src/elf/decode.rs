@@ -1,4 +1,4 @@
-//! Headers of an ELF file as the file has them: read within bounds, and decoded.
+//! Decodes the headers of an ELF file within bounds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::error::ImageError;
 use crate::limits;
 use crate::source::ImageSource;
 
-/// What can run.
+/// Executable file types.
 pub(super) const LINKED: [elf::FileType; 2] = [elf::ET_EXEC, elf::ET_DYN];
-/// What can have debug information.
+/// File types that can have debug information.
 pub(super) const WITH_OBJECTS: [elf::FileType; 3] = [elf::ET_EXEC, elf::ET_DYN, elf::ET_REL];
 
 /// A segment that is mapped into memory (PT_LOAD). All values in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Where it begins in the file.
+    /// Offset of its start in the file.
     pub file_offset: u64,
-    /// How much of it is in the file; the rest of `mem_size` is zero.
+    /// Bytes in the file; the rest of `mem_size` is zero.
     pub file_size: u64,
-    /// Its stated address (SVMA).
+    /// Stated address (SVMA).
     pub svma: u64,
-    /// Its size in memory.
+    /// Size in memory.
     pub mem_size: u64,
     /// Whether it is mapped executable.
     pub executable: bool,
@@ -42,16 +42,16 @@ pub(crate) struct Section {
     pub(crate) svma: u64,
     pub(crate) offset: u64,
     pub(crate) size: u64,
-    /// Index of the linked section, for instance a symbol table's strings (`sh_link`).
+    /// Index of the linked section, for example the strings of a symbol table (`sh_link`).
     pub(crate) link: u32,
-    /// Bytes of an entry, for sections that are tables.
+    /// Entry size, for sections that are tables.
     pub(crate) entry_size: u64,
-    /// Its bytes, where another process has decompressed them.
+    /// Its bytes, if another process has decompressed them.
     pub(crate) bytes: Option<Arc<[u8]>>,
 }
 
 impl Section {
-    /// The stated addresses the section covers.
+    /// The stated addresses that the section covers.
     pub(crate) fn svma_range(&self) -> Option<Range<u64>> {
         Some(self.svma..self.svma.checked_add(self.size)?)
     }
@@ -63,7 +63,7 @@ impl Section {
     }
 }
 
-/// What is needed of the file header.
+/// The required fields of the file header.
 pub(super) struct FileHeader {
     entry: u64,
     program_headers: u64,
@@ -74,7 +74,7 @@ pub(super) struct FileHeader {
 }
 
 impl FileHeader {
-    /// That of a file of one of these kinds, for x86_64.
+    /// Reads the header of a file of one of these types, for x86_64.
     pub(super) fn read(source: &ImageSource, kinds: &[elf::FileType]) -> Result<FileHeader, ImageError> {
         let header_size = size_of::<elf::FileHeader64<LE>>() as u64;
         if source.len() < header_size {
@@ -84,7 +84,6 @@ impl FileHeader {
         FileHeader::decode(&bytes, kinds)
     }
 
-    /// The program's entry point (SVMA).
     pub(super) fn entry(&self) -> u64 {
         self.entry
     }
@@ -134,7 +133,7 @@ impl FileHeader {
     }
 }
 
-/// The program headers, with their kinds.
+/// Reads the program headers and their types.
 pub(super) fn read_program_headers(
     source: &ImageSource,
     header: &FileHeader,
@@ -159,7 +158,7 @@ pub(super) fn read_program_headers(
         .collect())
 }
 
-/// The section headers, and the table of their names.
+/// Reads the section headers and the table of their names.
 pub(super) fn read_sections(
     source: &ImageSource,
     header: &FileHeader,

@@ -1,22 +1,22 @@
-//! What generated code is where, and when.
+//! Generated code by address and time.
 
 use hashbrown::HashMap;
 
 /// Bits of an address within a page of the index.
 const PAGE_BITS: u32 = 12;
-/// Pages that a piece of code may lie on to be indexed by each of them; the few that are larger are looked at in every
-/// search. (V8's largest functions have some hundred kilobytes, HotSpot's interpreter is one piece of 250.)
+/// Maximum pages of a piece of code that is indexed by page; larger pieces are few and examined in every search. (V8's
+/// largest functions have some hundred kilobytes, HotSpot's interpreter is one piece of 250.)
 const MAX_PAGES: u64 = 256;
-/// Larger pieces kept: a runtime has a handful.
+/// Maximum larger pieces kept: a runtime has a handful.
 const MAX_LARGE: usize = 256;
-/// Pieces looked at in one search, the latest first. Code at one address is rarely replaced a dozen times.
+/// Maximum pieces examined in one search, latest first. Code at one address is rarely replaced a dozen times.
 const MAX_SEARCH: usize = 4096;
-/// Pieces looked at when one without a time is added, to forget those that it hides. A page holds 256 of 16 bytes; one that
-/// is on many pages looks at fewer on each.
+/// Maximum pieces examined when a piece without a time is added, to forget those that it hides. A page holds 256 pieces
+/// of 16 bytes; a piece on many pages examines fewer on each.
 const MAX_HIDDEN_SEARCH: usize = 1024;
-/// Longest name kept, in bytes.
+/// Maximum length of a name in bytes.
 pub(super) const MAX_NAME_BYTES: usize = 4096;
-/// Bytes that a map may take. The map of a large Node service has 10 MiB.
+/// Maximum bytes of a map. The map of a large Node service has 10 MiB.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A piece of code.
@@ -25,9 +25,9 @@ struct Piece {
     start: u64,
     /// One past the last byte.
     end: u64,
-    /// Since when it is there, nanoseconds.
+    /// Start of validity, nanoseconds.
     from: u64,
-    /// Where its name is in the store; an empty one says that there is no code any more.
+    /// Position of the name in the store; an empty name means that the code is gone.
     name: (u32, u32),
 }
 
@@ -37,21 +37,21 @@ impl Piece {
     }
 }
 
-/// What is at an address at some time.
+/// The code at an address at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// Its name; `None` if nothing is known to be there.
+    /// Name of the code; `None` if nothing is known there.
     pub name: Option<&'a str>,
-    /// Since when that is so, nanoseconds; 0 for ever.
+    /// Start of validity, nanoseconds; 0 for ever.
     pub from: u64,
-    /// When it stops being so, as far as that is known; else `u64::MAX`.
+    /// End of validity as far as known, otherwise `u64::MAX`.
     pub until: u64,
 }
 
-/// Pieces of code by address and time. Later ones are taken to replace what they overlap.
+/// Pieces of code by address and time. Later pieces replace those that they overlap.
 ///
-/// Adding takes time by size, at most [`MAX_PAGES`] + [`MAX_HIDDEN_SEARCH`] steps, and a search at most [`MAX_SEARCH`],
-/// whatever is added. The map never takes more than about 64 MiB; what does not fit is counted and left out.
+/// Adding a piece takes at most [`MAX_PAGES`] + [`MAX_HIDDEN_SEARCH`] steps, a search at most [`MAX_SEARCH`]. The map
+/// never takes more than about 64 MiB; pieces that do not fit are counted and omitted.
 #[derive(Debug, Default)]
 pub struct CodeMap {
     pieces: Vec<Piece>,
@@ -60,13 +60,13 @@ pub struct CodeMap {
     large: Vec<u32>,
     refs: usize,
     left_out: u64,
-    /// Bytes that it may take, if that is less than [`MAX_BYTES`].
+    /// Maximum bytes, if less than [`MAX_BYTES`].
     limit: Option<usize>,
 }
 
 impl CodeMap {
-    /// Adds `size` bytes of code at `start`, there since `from` (nanoseconds; 0 if times are not known). An empty name
-    /// says that what was there is gone.
+    /// Adds `size` bytes of code at `start`, valid since `from` (nanoseconds; 0 if times are unknown). An empty name
+    /// removes the code there.
     pub fn add(&mut self, start: u64, size: u64, from: u64, name: &str) {
         let Some(end) = start.checked_add(size).filter(|&end| end > start) else { return };
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
@@ -92,7 +92,7 @@ impl CodeMap {
         for page in first..=last {
             let numbers = self.pages.entry(page).or_default();
             if from == 0 {
-                // Without times nobody will ask for what this one hides altogether.
+                // Without times, a piece that is completely covered can no longer be found.
                 let pieces = &self.pieces;
                 let hidden =
                     |old: &mut u32| pieces.get(*old as usize).is_some_and(|old| start <= old.start && old.end <= end);
@@ -104,12 +104,12 @@ impl CodeMap {
         }
     }
 
-    /// What is at an address at a time.
+    /// The code at an address at a time.
     #[must_use]
     pub fn find(&self, address: u64, time: u64) -> Found<'_> {
         let page = self.pages.get(&(address >> PAGE_BITS)).map_or(&[][..], Vec::as_slice);
         let (mut until, mut steps) = (u64::MAX, 0);
-        // Both are in order of arrival: the later of the two lasts is next.
+        // Both lists are in order of arrival: the later of their last entries is next.
         let (mut page, mut large) = (page, self.large.as_slice());
         loop {
             let from_page = match (page.last(), large.last()) {
@@ -135,35 +135,35 @@ impl CodeMap {
         Found { name: None, from: 0, until }
     }
 
-    /// Takes no more than so many bytes from now on. What is there stays.
+    /// Limits the bytes from now on. Existing pieces stay.
     pub fn limit(&mut self, bytes: usize) {
         self.limit = Some(bytes.min(MAX_BYTES));
     }
 
-    /// Forgets everything, as when a file is written anew.
+    /// Forgets everything, as when a file is rewritten.
     pub fn clear(&mut self) {
         *self = CodeMap { left_out: self.left_out, limit: self.limit, ..CodeMap::default() };
     }
 
-    /// Pieces of code that there was no room for.
+    /// Number of pieces that did not fit.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Pieces added.
+    /// Number of pieces added.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Whether nothing was added.
+    /// Whether no piece was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Bytes taken, about.
+    /// Approximate bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pieces.len() * size_of::<Piece>() + self.names.len() + self.refs * 8 + self.pages.len() * 48
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_latest_that_covers_wins_byte_by_byte() {
-        // Against the obvious model, without times and with them: the last of all pieces that cover an address.
+        // Compared with a naive model, with and without times: the last of all pieces that cover an address.
         for timed in [false, true] {
             let mut seed = 7u64;
             let mut random = |n: u64| {
@@ -219,12 +219,12 @@ mod tests {
             map.add(5, 0, 0, "empty");
         }
         assert!(map.left_out() > 0 && map.bytes() <= MAX_BYTES, "{} {}", map.left_out(), map.bytes());
-        // Pieces on many pages that hide none of many others: looking at each on every page would take hours for a file.
+        // Pieces on many pages that hide none of many others: examining all of them on every page would take hours.
         let mut map = CodeMap::default();
         (0..4095u64).for_each(|i| map.add(i, 255 << PAGE_BITS, 0, "a"));
         (0..500u64).for_each(|_| map.add(4095, 255 << PAGE_BITS, 0, "b"));
         assert_eq!((map.find(4094, 0).name, map.find(4095, 0).name), (Some("a"), Some("b")));
-        // Nor does a search of the most crowded place take long.
+        // A search of the most crowded address is also fast.
         let mut map = CodeMap::default();
         (1..400_000u64).for_each(|i| map.add(0x1000 + i % 64, 1, i, "a"));
         for i in 0..10_000 {

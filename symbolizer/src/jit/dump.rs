@@ -1,8 +1,8 @@
-//! `jit-PID.dump`: records of code as it is made and moved, with times
+//! `jit-PID.dump`: records of generated code as it is created and moved, with times
 //! (linux/tools/perf/Documentation/jitdump-specification.txt).
 //!
-//! Of the records, those that load, move and end code are used. Line numbers and unwind information in them are not: the
-//! bytes of the running code say how a frame is left.
+//! Only records that load, move and end code are used, not line numbers and unwind information: the unwinder analyses
+//! the running code.
 
 use hashbrown::HashMap;
 
@@ -15,29 +15,28 @@ const MAGIC: u32 = 0x4A69_5444;
 const HEADER_BYTES: usize = 40;
 /// Kind, size, time.
 const RECORD_BYTES: usize = 16;
-/// Bytes of a record that are looked at; what follows is the code itself.
+/// Maximum bytes of a record that are parsed; the code itself follows.
 const MAX_RECORD_BYTES: usize = 16 << 10;
-/// `JITDUMP_FLAGS_ARCH_TIMESTAMP`: times are of the processor's counter.
+/// `JITDUMP_FLAGS_ARCH_TIMESTAMP`: times are from the processor's counter.
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
-/// Pieces of code whose moves are followed.
-/// Bytes that such a name takes beside its text.
+/// Bytes of a followed name beside its text.
 const NAME_ENTRY_BYTES: usize = 48;
+/// Maximum names of code whose moves are followed.
 const MAX_FOLLOWED: usize = 1 << 18;
-/// Bytes that their names may take.
+/// Maximum bytes of the names of code that may move.
 const MAX_FOLLOWED_BYTES: usize = 16 << 20;
 
 const JIT_CODE_LOAD: u32 = 0;
 const JIT_CODE_MOVE: u32 = 1;
 const JIT_CODE_CLOSE: u32 = 3;
 
-/// A jitdump, as far as it has been read.
+/// The state of reading a jitdump.
 #[derive(Debug)]
 pub struct JitDump {
     code: CodeMap,
     parser: Parser,
-    /// Name by code index, for moves.
+    /// Names by code index, for moves.
     names: HashMap<u64, String>,
-    /// Bytes of these names.
     name_bytes: usize,
     bad_records: u64,
     latest: u64,
@@ -57,19 +56,19 @@ impl Default for JitDump {
 }
 
 impl JitDump {
-    /// Takes the next bytes of the file. Returns how many were used; those after come again with what follows them. It may
-    /// be more than there are: the code itself is passed over.
+    /// Parses the next bytes of the file. Returns the number used; the rest must be given again with what follows. The
+    /// number may exceed the given bytes, because code itself is skipped.
     pub fn feed(&mut self, bytes: &[u8]) -> u64 {
         self.apply(parse(self.parser, bytes))
     }
 
-    /// What to parse the next bytes with.
+    /// The parser's state for the next bytes.
     #[must_use]
     pub fn parser(&self) -> Parser {
         self.parser
     }
 
-    /// Takes what was made of the next bytes. Returns how many were used.
+    /// Applies parsed bytes. Returns the number used.
     pub fn apply(&mut self, parsed: Parsed) -> u64 {
         self.parser = parsed.parser;
         self.bad_records = self.bad_records.saturating_add(parsed.bad);
@@ -85,7 +84,7 @@ impl JitDump {
                 JitEntry::Moved { old, new, size, from, index } => {
                     let from_old = || self.code.find(old, from).name.map(str::to_owned);
                     let name = self.names.get(&index).cloned().or_else(from_old);
-                    // It is gone from where it was, but for what it now covers again.
+                    // The old range is removed, except where the new one covers it.
                     self.code.add(old, size, from, "");
                     self.code.add(new, size, from, name.as_deref().unwrap_or_default());
                 }
@@ -94,7 +93,7 @@ impl JitDump {
         parsed.used
     }
 
-    /// Whether nothing more is expected of it: it is no jitdump, or has ended.
+    /// Whether nothing more can follow: the file is not a jitdump, or has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.parser == Parser::DumpOver
@@ -112,31 +111,31 @@ impl JitDump {
         }
     }
 
-    /// The code that it names. Times are `CLOCK_MONOTONIC`, or 0 where they are of another clock.
+    /// The code so far. Times are `CLOCK_MONOTONIC`, or 0 if the file uses another clock.
     #[must_use]
     pub fn code(&self) -> &CodeMap {
         &self.code
     }
 
-    /// Bytes taken, about.
+    /// Approximate bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.code.bytes() + self.name_bytes + self.names.len() * NAME_ENTRY_BYTES
     }
 
-    /// Takes no more than so many bytes from now on, beside the names of code that may move. What is there stays.
+    /// Limits the bytes from now on, beside the names of code that may move. Existing pieces stay.
     pub fn limit(&mut self, bytes: usize) {
         self.code.limit(bytes);
     }
 
-    /// The latest time that a record has, nanoseconds; `u64::MAX` where times do not matter. What there was before that
-    /// has been told, but for records out of order.
+    /// The latest time in a record, nanoseconds; `u64::MAX` if times do not matter. The file is complete up to this
+    /// time, except for records out of order.
     #[must_use]
     pub fn latest(&self) -> u64 {
         self.latest
     }
 
-    /// Records that made no sense.
+    /// Number of invalid records.
     #[must_use]
     pub fn bad_records(&self) -> u64 {
         self.bad_records
@@ -154,7 +153,7 @@ pub(super) fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
     parsed
 }
 
-/// The header, or a record. Returns its bytes; `None` if it is not there as a whole.
+/// Parses the header or a record. Returns its length; `None` if it is incomplete.
 fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
     let timed = match parsed.parser {
         Parser::DumpRecords { timed } => timed,
@@ -175,7 +174,7 @@ fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
     };
     let size = u32_at(bytes, 4)? as usize;
     if size < RECORD_BYTES {
-        // Nothing tells where the next one begins.
+        // The start of the next record is unknown.
         parsed.bad += 1;
         parsed.parser = Parser::DumpOver;
         return Some(bytes.len() as u64);
@@ -192,7 +191,7 @@ fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
     Some(size as u64)
 }
 
-/// `None` is a record that is too short for its kind.
+/// `None` is a record too short for its kind.
 fn push(parsed: &mut Parsed, entry: Option<JitEntry>) {
     match entry {
         Some(entry) => parsed.entries.push(entry),
@@ -293,7 +292,7 @@ mod tests {
             assert_eq!(dump.code().find(0x2000, 15), super::super::Found { name: Some("g"), from: 12, until: 30 });
             assert!(dump.is_over() && dump.bad_records() == 0 && dump.latest() == 40);
         }
-        // By the processor's counter: no times, so the last word counts.
+        // With the processor's counter there are no times, so the last record counts.
         let dump = read(&demo(FLAG_ARCH_TIMESTAMP), 1 << 20);
         assert_eq!(dump.code().find(0x2000, 15).name, Some("h"));
     }
@@ -302,7 +301,7 @@ mod tests {
     fn names_take_no_more_than_their_room() {
         let mut dump = JitDump::default();
         dump.feed(&header(0));
-        // Bytes that are no text take thrice their room as text.
+        // Bytes that are not UTF-8 take three times their size as text.
         let name = [0xff; 2000];
         for i in 0..6000u64 {
             dump.feed(&record(JIT_CODE_LOAD, 1, &[7, i, 0x1000 * i, 16, i % 5000], &name));

@@ -1,11 +1,10 @@
-//! Names of code that a program generates at run time, as its runtime writes them to a file.
+//! Names of generated code, from the files that runtimes write.
 //!
-//! Two formats are in use: [`PerfMap`], lines of text without times, and [`JitDump`], records with times and moves. Both
-//! parsers take bytes as they come and fill a [`CodeMap`]; which file is read when is the caller's business.
-
+//! Two formats exist: [`PerfMap`], lines of text without times, and [`JitDump`], records with times and moves. Both
+//! parsers take bytes as they arrive and fill a [`CodeMap`]; the caller chooses the files.
 //!
-//! Parsing is apart from what becomes of it: [`parse`] makes [`Parsed`] of bytes and of what it knew before, and holds nothing
-//! itself, so that another process can do it. [`PerfMap::apply`] and [`JitDump::apply`] take that for what it is worth.
+//! Parsing is separate from applying: [`parse`] converts bytes and the previous state to [`Parsed`] and keeps nothing,
+//! so that another process can run it. [`PerfMap::apply`] and [`JitDump::apply`] then check and use the result.
 
 mod code_map;
 mod dump;

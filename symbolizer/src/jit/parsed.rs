@@ -1,48 +1,48 @@
-//! What a parser makes of a piece of a file.
+//! The result of parsing a piece of a file.
 
 use serde::{Deserialize, Serialize};
 
-/// What is known of a file from what came before.
+/// The parser's state between pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Parser {
     /// A perf map.
     PerfMap {
-        /// Within a line that is too long, of which the beginning has been used.
+        /// Whether the next bytes continue a line that is too long, whose start was used.
         skipping: bool,
     },
-    /// A jitdump of which nothing has been read.
+    /// A jitdump before its header.
     DumpBegins,
     /// A jitdump after its header.
     DumpRecords {
         /// Whether the times are `CLOCK_MONOTONIC`.
         timed: bool,
     },
-    /// It is no jitdump, or has ended.
+    /// Not a jitdump, or ended.
     DumpOver,
 }
 
-/// What was found.
+/// The result of parsing a piece.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parsed {
-    /// What is known for the next piece.
+    /// The state for the next piece.
     pub parser: Parser,
-    /// Bytes that were used. Those after come again with what follows them. It may be more than there were: code itself is
-    /// passed over.
+    /// Bytes used. The rest must be given again with what follows. May exceed the given bytes, because code itself is
+    /// skipped.
     pub used: u64,
-    /// In order.
+    /// In file order.
     pub(super) entries: Vec<JitEntry>,
-    /// Lines or records that made no sense.
+    /// Number of invalid lines or records.
     pub(super) bad: u64,
     /// The latest time of a record, nanoseconds; see [`super::JitDump::latest`].
     pub(super) latest: u64,
 }
 
-/// Something that a file says. Addresses and sizes in bytes, times in nanoseconds.
+/// An entry of a file. Addresses and sizes in bytes, times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum JitEntry {
-    /// Code is there. Of a perf map without index, and from time 0.
+    /// New code. In a perf map without index, and from time 0.
     Code { start: u64, size: u64, from: u64, index: Option<u64>, name: String },
-    /// Code has moved.
+    /// Moved code.
     Moved { old: u64, new: u64, size: u64, from: u64, index: u64 },
 }
 

@@ -1,36 +1,37 @@
-//! `perf-PID.map`: lines of `START SIZE NAME`, numbers in hexadecimal (linux/tools/perf/Documentation/jit-interface.txt).
+//! `perf-PID.map`: lines of `START SIZE NAME`, numbers in hexadecimal
+//! (linux/tools/perf/Documentation/jit-interface.txt).
 //!
-//! There are no times: what comes later replaces what it overlaps.
+//! Without times: later lines replace what they overlap.
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
 use super::parsed::{JitEntry, Parsed, Parser};
 
-/// Bytes of a line that are looked at: two numbers and the longest name that is kept, with room to spare.
+/// Maximum bytes of a line that are parsed: two numbers and the longest name that is kept.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// A perf map, as far as it has been read.
+/// The state of reading a perf map.
 #[derive(Debug, Default)]
 pub struct PerfMap {
     code: CodeMap,
     bad_lines: u64,
-    /// Within a line that is too long, of which the beginning has been used.
+    /// Whether the next bytes continue a line that is too long, whose start was used.
     skipping: bool,
 }
 
 impl PerfMap {
-    /// Takes the next bytes of the file. Returns how many were used; those after are the beginning of a line and come
-    /// again with what follows them.
+    /// Parses the next bytes of the file. Returns the number used; the rest is the start of a line and must be given
+    /// again with what follows.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         self.apply(parse(self.skipping, bytes)) as usize
     }
 
-    /// What to parse the next bytes with.
+    /// The parser's state for the next bytes.
     #[must_use]
     pub fn parser(&self) -> Parser {
         Parser::PerfMap { skipping: self.skipping }
     }
 
-    /// Takes what was made of the next bytes. Returns how many were used.
+    /// Applies parsed bytes. Returns the number used.
     pub fn apply(&mut self, parsed: Parsed) -> u64 {
         self.skipping = parsed.parser == Parser::PerfMap { skipping: true };
         self.bad_lines = self.bad_lines.saturating_add(parsed.bad);
@@ -42,30 +43,30 @@ impl PerfMap {
         parsed.used
     }
 
-    /// The code that it names.
+    /// The code so far.
     #[must_use]
     pub fn code(&self) -> &CodeMap {
         &self.code
     }
 
-    /// Bytes taken, about.
+    /// Approximate bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.code.bytes()
     }
 
-    /// Takes no more than so many bytes from now on. What is there stays.
+    /// Limits the bytes from now on. Existing pieces stay.
     pub fn limit(&mut self, bytes: usize) {
         self.code.limit(bytes);
     }
 
-    /// Lines that made no sense.
+    /// Number of invalid lines.
     #[must_use]
     pub fn bad_lines(&self) -> u64 {
         self.bad_lines
     }
 
-    /// Forgets what was read, as when the file is written anew.
+    /// Forgets everything, as when the file is rewritten.
     pub fn clear(&mut self) {
         self.code.clear();
         self.skipping = false;
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(map.feed(b"xx\n2000 10 next\n"), 16);
         assert!(map.code().find(0x1000, 0).name.is_some_and(|name| name.starts_with("long xx")));
         assert_eq!(map.code().find(0x2000, 0).name, Some("next"));
-        // Zeros, noise, and numbers that are too large are no lines.
+        // Zeros, noise, and numbers that are too large are not lines.
         map.feed(&[0; 50_000]);
         map.feed(b"\nffffffffffffffffff 10 a\n10 ffffffffffffffffff a\n\xff\xfe 10 \xff\nffffffffffffffff 10 wraps\n");
         assert_eq!(map.code().len(), 2);

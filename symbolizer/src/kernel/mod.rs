@@ -1,4 +1,4 @@
-//! Names of kernel functions, from `/proc/kallsyms` (proc(5)).
+//! Names of kernel functions from `/proc/kallsyms` (proc(5)).
 
 mod namesakes;
 mod proper;
@@ -15,62 +15,61 @@ pub enum KernelSymbolsError {
     /// Reading failed.
     #[error("cannot read kernel symbols: {0}")]
     Io(#[from] io::Error),
-    /// All addresses are zero: the kernel hides them from this user.
+    /// The kernel hides its addresses from this user: all are zero.
     #[error("the kernel hides its addresses (kernel.kptr_restrict; those with CAP_SYSLOG see them)")]
     Hidden,
-    /// The list has no functions at all.
+    /// The list has no functions.
     #[error("no kernel functions are listed")]
     Empty,
 }
 
-/// A function longer than this is none: what lies beyond has no name (a program of BPF's, say, between two modules).
+/// Maximum size of a function: what lies beyond has no name (for example a BPF program between two modules).
 const MAX_FUNCTION_BYTES: u64 = 1 << 20;
-/// Bytes read at once. A line is far shorter.
+/// Bytes read at once, far more than a line.
 const BUFFER: usize = 64 << 10;
-/// In place of a name: here begins what is no function.
+/// Marks the start of something that is not a function.
 const NO_FUNCTION: u32 = u32::MAX;
 
 /// The functions of the running kernel and its modules, sorted by address.
 #[derive(Debug)]
 pub struct KernelSymbols {
-    /// Address, and where the name is in `text`, or [`NO_FUNCTION`].
+    /// Address, and position of the name in `text` or [`NO_FUNCTION`].
     symbols: Vec<(u64, u32)>,
-    /// Names, as `name\0`, and modules behind each, as `module\0`, if there are any.
+    /// Names as `name\0`, followed by modules as `module\0`, if there are any.
     text: Vec<u8>,
     modules: bool,
-    /// Where the text of the kernel proper ends (`_etext`); 0 if that is not known.
+    /// End of the core kernel's text (`_etext`); 0 if unknown.
     proper_end: u64,
-    /// Functions of one name; worked out when the first function is looked up.
+    /// Functions that share a name; computed at the first lookup.
     namesakes: OnceLock<Namesakes>,
 }
 
 /// A kernel function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelFunction<'a> {
-    /// Its name, without the suffixes of clones and parts.
+    /// Name without the suffixes of clones and parts.
     pub name: &'a str,
-    /// The module it belongs to; `None` for the kernel proper.
+    /// Module of the function; `None` for the core kernel.
     pub module: Option<&'a str>,
-    /// Its address.
+    /// Address of the function.
     pub start: u64,
-    /// How far behind the first function of the kernel, or of its module, it begins: the same in every boot.
+    /// Distance from the first function of the kernel or the module: the same in every boot.
     pub offset: u64,
-    /// Where other functions have its name: the offset of the function, or of the one that it is a part or clone of.
+    /// If other functions share the name: the offset of the function, or of the one that it is a part or clone of.
     pub definition: Option<u64>,
 }
 
 impl KernelSymbols {
     /// Reads a list in the format of `/proc/kallsyms`: address, type letter, name, and the module in brackets.
     ///
-    /// Lines that are not in this format are skipped. At most [`limits::MAX_KALLSYMS`] bytes are read.
+    /// Lines in another format are skipped. At most [`limits::MAX_KALLSYMS`] bytes are read.
     ///
     /// # Errors
-    ///
-    /// [`KernelSymbolsError::Hidden`] where all addresses are zero (`kptr_restrict`, or no CAP_SYSLOG).
+    /// [`KernelSymbolsError::Hidden`] if all addresses are zero (`kptr_restrict`, or no CAP_SYSLOG).
     pub fn read(source: impl Read) -> Result<KernelSymbols, KernelSymbolsError> {
         let mut source = source.take(limits::MAX_KALLSYMS);
         let mut list = List::default();
-        // The kernel fills at most a page or so at each read; what is left of the last line comes first in the next.
+        // Each read returns at most about a page; the incomplete last line is completed by the next read.
         let mut buffer = vec![0; BUFFER];
         let mut filled = 0;
         loop {
@@ -84,7 +83,7 @@ impl KernelSymbols {
             let bytes = buffer.get(..filled).unwrap_or_default();
             let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
                 Some(end) => end + 1,
-                // The last line, or one that is none.
+                // The last line, or one without an end.
                 None if read == 0 || filled == buffer.len() => filled,
                 None => continue,
             };
@@ -104,7 +103,7 @@ impl KernelSymbols {
         // Stable, so that aliases keep the order of the list after the global one.
         found.sort_by_key(|&(address, kind, _)| (address, kind));
         found.dedup_by_key(|&mut (address, _, _)| address);
-        // As long as it is, and no longer: this is kept.
+        // Without spare capacity, because the table is kept.
         let mut symbols: Vec<(u64, u32)> = Vec::with_capacity(found.len());
         symbols.extend(found.into_iter().map(|(address, _, at)| (address, at)));
         text.shrink_to_fit();
@@ -134,7 +133,7 @@ impl KernelSymbols {
         })
     }
 
-    /// The name and the module that begin there.
+    /// The name and module at a position in `text`.
     fn name_at(&self, at: u32) -> Option<(&str, Option<&str>)> {
         if at == NO_FUNCTION {
             return None;
@@ -146,13 +145,13 @@ impl KernelSymbols {
         Some((name, (!module.is_empty()).then_some(module)))
     }
 
-    /// The function with the lowest address: that, and its name.
+    /// Address and name of the first function.
     #[must_use]
     pub fn first(&self) -> Option<(u64, &str)> {
         self.symbols.first().and_then(|&(start, at)| Some((start, self.name_at(at)?.0)))
     }
 
-    /// How many functions are listed.
+    /// Number of functions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.symbols.iter().filter(|&&(_, at)| at != NO_FUNCTION).count()
@@ -165,7 +164,7 @@ impl KernelSymbols {
     }
 }
 
-/// What a line is about; where several begin at one address, the first of these is the one to name.
+/// The kind of a symbol, ordered by preference among symbols at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Global,
@@ -181,18 +180,18 @@ struct KallsymsLine<'a> {
     module: &'a [u8],
 }
 
-/// What was read so far.
+/// The list read so far.
 #[derive(Default)]
 struct List {
     found: Vec<(u64, Kind, u32)>,
     text: Vec<u8>,
-    /// A function at address zero was seen: none has another one then.
+    /// Whether a function at address zero was seen; then all addresses are hidden.
     hidden: bool,
     proper_end: u64,
 }
 
 impl List {
-    /// Takes whole lines; false where no more are of use.
+    /// Parses whole lines; false if no further lines are useful.
     fn lines(&mut self, lines: &[u8]) -> bool {
         for line in lines.split(|&byte| byte == b'\n') {
             match parse_line(line) {
@@ -202,7 +201,7 @@ impl List {
                     if name == b"_etext" && module.is_empty() {
                         self.proper_end = address;
                     }
-                    // A marker is of use only after a function. (The list is nearly in order of address.)
+                    // A marker is useful only after a function. (The list is almost ordered by address.)
                     if self.found.last().is_some_and(|&(_, kind, _)| kind != Kind::Other) {
                         self.found.push((address, Kind::Other, NO_FUNCTION));
                     }
@@ -219,12 +218,12 @@ impl List {
                 }
             }
         }
-        // Whoever may see no addresses sees none of a hundred thousand.
+        // A list that starts with hidden addresses has no others.
         !(self.hidden && self.found.is_empty())
     }
 }
 
-/// `ffffffff81000000 T name`, then a tab and `[module]` if it is of one.
+/// `ffffffff81000000 T name`, with a tab and `[module]` for a module.
 fn parse_line(line: &[u8]) -> Option<KallsymsLine<'_>> {
     let (address, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
     let address = hexadecimal(address)?;
@@ -284,7 +283,7 @@ zz T not_an_address
         assert_eq!(lookup(0xffff_ffff_8100_0300), None);
         assert_eq!(lookup(0xffff_ffff_a000_1fff), Some(("ext4_read", Some("ext4"), 0xffff_ffff_a000_1000)));
         assert_eq!(lookup(0xffff_ffff_a000_2fff), Some(("weak_one", Some("ext4"), 0xffff_ffff_a000_2000)));
-        // No name at all rather than that of whatever comes before.
+        // Beyond the last function there is no name, rather than the last function's.
         assert_eq!(lookup(u64::MAX), None);
     }
 

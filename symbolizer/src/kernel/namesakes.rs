@@ -1,7 +1,7 @@
-//! Functions of the kernel that have one name: local functions of several files, and of one module.
+//! Kernel functions that share a name: local functions of several files, or of one module.
 //!
-//! The list does not say which file a function is of. Of two functions of one name each is told by where it begins, which is
-//! the same in every boot if it is counted from the beginning of the kernel, or of the module.
+//! The list does not name the file of a function. Functions with the same name are distinguished by their offset from
+//! the start of the kernel or module, which is the same in every boot.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -11,16 +11,17 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use super::{KernelSymbols, NO_FUNCTION};
 use crate::names;
 
-/// What the names alone do not tell.
+/// What names alone do not determine.
 #[derive(Debug, Default)]
 pub(super) struct Namesakes {
-    /// Of functions whose name others have, and of their parts and clones: where the function begins, by where they do.
+    /// For functions that share their name, and for their parts and clones: the start of the function, by the start of
+    /// the part.
     definitions: HashMap<u64, u64>,
     /// The first function of each module.
     modules: HashMap<Box<str>, u64>,
 }
 
-/// Where a function may have namesakes: in the kernel proper, in what is freed after boot, or in a module.
+/// Scope of unique names: the core kernel, code freed after boot, or a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum KernelScope<'a> {
     Proper,
@@ -42,7 +43,7 @@ impl Namesakes {
             Some((start, name, scope))
         };
         let mut found = Namesakes::default();
-        // Hashes alone: there are 150,000 names and more, few of them twice.
+        // Hashes only: there are more than 150,000 names, and few duplicates.
         let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(symbols.symbols.len());
         for index in 0..symbols.symbols.len() as u32 {
             let Some((start, name, scope)) = function(index) else { continue };
@@ -67,21 +68,21 @@ impl Namesakes {
         found
     }
 
-    /// Where the function begins that begins at `start`, or of which a part or clone does; `None` where its name tells.
+    /// Start of the function that begins at `start` or has a part or clone there; `None` if its name is unique.
     pub(super) fn definition(&self, start: u64) -> Option<u64> {
         self.definitions.get(&start).copied()
     }
 
-    /// Where a module begins.
+    /// Start of a module.
     pub(super) fn module(&self, name: &str) -> Option<u64> {
         self.modules.get(name).copied()
     }
 }
 
-/// The functions that have one name but for suffixes: where each begins, in order, by its name with suffixes.
+/// Functions with the same name except for suffixes: ordered starts by name with suffixes.
 type Family<'a> = BTreeMap<&'a str, Vec<u64>>;
 
-/// Whether they are several functions, and not the parts and clones of one.
+/// Whether a family has several functions, and not just parts and clones of one.
 fn is_several(family: &Family<'_>) -> bool {
     let twice = family.values().any(|starts| starts.len() > 1);
     let mut units: Vec<&str> = family.keys().map(|name| names::without_clone_suffixes(name)).collect();
@@ -89,19 +90,19 @@ fn is_several(family: &Family<'_>) -> bool {
     twice || units.len() > 1 && units.iter().any(|unit| names::is_of_unit(unit))
 }
 
-/// Finds of each which function it is, or is a part or clone of.
+/// Determines for each entry of a family the function that it is, or is a part or clone of.
 fn define(family: &Family<'_>, definitions: &mut HashMap<u64, u64>) {
-    // A name comes after what it is with fewer suffixes.
+    // A name is ordered after its forms with fewer suffixes.
     for (&name, starts) in family {
         let whole = std::iter::successors(names::without_clone_suffix(name), |&name| names::without_clone_suffix(name))
             .find_map(|shorter| family.get(shorter));
         for (nth, &start) in starts.iter().enumerate() {
             let of = whole.and_then(|whole| match name.rsplit_once(".cold") {
-                // Cold parts are far away from all functions, in the order of these.
+                // Cold parts are far from all functions, in the same order as the functions.
                 Some((_, number)) if number.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) => {
                     whole.get(nth).filter(|_| whole.len() == starts.len())
                 }
-                // Others are near.
+                // Other parts are near.
                 _ => whole.iter().min_by_key(|whole| whole.abs_diff(start)),
             });
             let definition = of.and_then(|of| definitions.get(of).copied()).unwrap_or(start);
@@ -141,7 +142,7 @@ ffffffffa0001200 t show\t[ext4]
 ffffffffa0002000 t show\t[xfs]
 ";
 
-    /// Name, module, and in what a function begins: the offset of it, if its name does not tell.
+    /// Name, module, offset, and definition.
     fn lookup(symbols: &KernelSymbols, address: u64) -> (&str, Option<&str>, u64, Option<u64>) {
         let found = symbols.lookup(address).unwrap();
         (found.name, found.module, found.offset, found.definition)
@@ -150,7 +151,7 @@ ffffffffa0002000 t show\t[xfs]
     #[test]
     fn functions_of_one_name_are_told_apart_by_their_start() {
         let symbols = KernelSymbols::read(LIST.as_bytes()).unwrap();
-        // The same kernel elsewhere, as with each boot.
+        // The same kernel at other addresses, as after each boot.
         let moved = LIST.replace("ffffffff810", "ffffffff9a0").replace("ffffffffa000", "ffffffffc0de");
         let moved = KernelSymbols::read(moved.as_bytes()).unwrap();
         for (offset, name, definition) in [

@@ -1,30 +1,30 @@
-//! The functions of the kernel proper in a form that is quickly read again.
+//! The core kernel's functions in a form that is read quickly.
 //!
-//! The kernel takes 40 ms and more to print its functions, and those of the kernel proper stay where they are until the
-//! next boot; those of modules, and of programs of BPF's, come and go.
+//! The kernel takes 40 ms and more to print its functions. Those of the core kernel stay in place until the next boot;
+//! those of modules and BPF programs come and go.
 //!
-//! `ccsdksym`, a version, the boot's id, then, all integers little endian: the end of the kernel proper (8 bytes), how many
-//! functions (4), their addresses (8 each), where their names begin (4 each), the names, each with a NUL behind it, and a
-//! CRC-32 of all before it (4).
+//! Format, all integers little endian: `ccsdksym`, a version, the boot id, the end of the core kernel (8 bytes), the
+//! number of functions (4), their addresses (8 each), positions of their names (4 each), the names, each with a NUL,
+//! and a CRC-32 of everything before (4).
 
 use std::sync::OnceLock;
 
 use super::{KernelSymbols, NO_FUNCTION};
 
 const MAGIC: &[u8] = b"ccsdksym\x01";
-/// Length of `/proc/sys/kernel/random/boot_id`, without the end of the line.
+/// Length of `/proc/sys/kernel/random/boot_id` without the newline.
 const BOOT_ID: usize = 36;
 
 impl KernelSymbols {
-    /// Whether a function at this address is the kernel proper's, and so is known until the next boot.
+    /// Whether a function at this address belongs to the core kernel, and is therefore known until the next boot.
     #[must_use]
     pub fn is_proper(&self, address: u64) -> bool {
         let first = self.symbols.first().map_or(u64::MAX, |&(start, _)| start);
         (first..self.proper_end).contains(&address)
     }
 
-    /// The functions of the kernel proper, for [`KernelSymbols::from_stored`] until the boot with this id ends. `None` where
-    /// it is not known what is the kernel proper's.
+    /// Serialises the core kernel's functions for [`KernelSymbols::from_stored`] in the boot with this id. `None` if
+    /// the end of the core kernel is unknown.
     #[must_use]
     pub fn to_stored(&self, boot_id: &str) -> Option<Vec<u8>> {
         if boot_id.len() != BOOT_ID || self.proper_end == 0 {
@@ -35,7 +35,7 @@ impl KernelSymbols {
         let mut addresses = Vec::new();
         for &(start, at) in self.symbols.get(..proper)? {
             let place = match self.name_at(at) {
-                // Another module's among them: then this is not the layout that is understood here.
+                // A module's function among them: the layout is not the expected one.
                 Some((_, Some(_))) => return None,
                 Some((name, None)) => {
                     let place = u32::try_from(names.len()).ok()?;
@@ -55,8 +55,8 @@ impl KernelSymbols {
         Some(stored)
     }
 
-    /// What [`KernelSymbols::to_stored`] has made of those of the boot with this id; `None` for anything else. The names stay
-    /// in the memory that they were read into.
+    /// Reads the result of [`KernelSymbols::to_stored`] of the same boot; `None` for anything else. Names stay in the
+    /// buffer.
     #[must_use]
     pub fn from_stored(mut stored: Vec<u8>, boot_id: &str) -> Option<KernelSymbols> {
         let (body, sum) = stored.split_last_chunk::<4>()?;
@@ -127,7 +127,7 @@ ffffffffa0001000 t ext4_read\t[ext4]
             assert!(KernelSymbols::from_stored(stored[..at].to_vec(), BOOT).is_none(), "{at}");
         }
         assert!(all().to_stored("").is_none());
-        // Nothing says where the kernel proper ends.
+        // The end of the core kernel is unknown.
         let without = LIST.replace("_etext", "something");
         assert!(KernelSymbols::read(without.as_bytes()).unwrap().to_stored(BOOT).is_none());
     }

@@ -1,4 +1,4 @@
-//! Small programs built when the tests run, and the binutils they are compared with.
+//! Small programs built when the tests run, and the binutils that results are compared with.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 
-/// A directory of the test and what was built in it.
+/// A test's directory with the files built in it.
 pub struct Workshop {
     pub dir: tempfile::TempDir,
 }
 
-/// Which package has a tool, for those who miss it.
+/// The package of a tool, for the message.
 fn package_of(tool: &str) -> &'static str {
     match tool {
         "cc" => "gcc",
@@ -26,7 +26,7 @@ fn package_of(tool: &str) -> &'static str {
     }
 }
 
-/// Whether all tools are there; if one is not, says so in a line that begins with SKIPPED.
+/// Whether all tools exist; otherwise prints a line that begins with SKIPPED.
 pub fn have(tools: &[&str]) -> bool {
     tools.iter().all(|tool| {
         let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
@@ -103,7 +103,7 @@ pub fn linkage(function: &Function) -> &str {
     function.linkage_name.as_deref().unwrap_or("?")
 }
 
-/// Address, size and name of sections: what `readelf` says.
+/// Address and size of sections by name, from `readelf`.
 pub fn sections(path: &Path) -> BTreeMap<String, (u64, u64)> {
     let listing = run(Command::new("readelf").arg("-SW").arg(path));
     let lines = listing.lines().filter_map(|line| {
@@ -120,7 +120,7 @@ pub fn text_addresses(path: &Path, step: usize) -> Vec<u64> {
     (start..start + size).step_by(step).collect()
 }
 
-/// Symbols of functions with a size: what `nm` says.
+/// Symbols of functions with a size, from `nm`.
 pub fn nm(path: &Path) -> Vec<(u64, u64, String)> {
     let listing = run(Command::new("nm").args(["-S", "--defined-only"]).arg(path));
     let lines = listing.lines().filter_map(|line| {
@@ -132,7 +132,7 @@ pub fn nm(path: &Path) -> Vec<(u64, u64, String)> {
     lines.collect()
 }
 
-/// The frames of each address, innermost first, as (name, file, line): what `addr2line` says.
+/// The frames of each address, innermost first, as (name, file, line), from `addr2line`.
 pub fn addr2line(path: &Path, addresses: &[u64]) -> Vec<Vec<(String, String, u32)>> {
     let list = tempfile::NamedTempFile::new().unwrap();
     let text: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();

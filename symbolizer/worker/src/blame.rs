@@ -1,8 +1,8 @@
-//! What the worker is being asked, and which files it has died of.
+//! Tracks the worker's current questions, and the files at which it died.
 //!
-//! A death tells for certain what it came of only if one question was being answered. Where there were several, none of the
-//! files is blamed; each is asked about alone once, and the guilty one is found by that. Blame ages, because a worker may also
-//! die of what no file has to do with: a lack of memory, or somebody's `kill`.
+//! A death has a certain cause only if one question was being answered. With several, no file is blamed; each is asked
+//! about alone once, which identifies the cause. Blame expires, because a worker may also die of other causes, such as
+//! lack of memory or a `kill`.
 
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,23 @@ use hashbrown::HashMap;
 
 use crate::message::FileKey;
 
-/// Deaths of the worker, while it was asked about a file alone, after which that is given up.
+/// Deaths of the worker during a question about one file alone after which the file is given up.
 const MAX_DEATHS: u8 = 2;
-/// Files remembered that the worker may have died of. Beyond that the oldest are forgotten, and may kill it again.
+/// Maximum files remembered. Older ones are forgotten, and may kill the worker again.
 const MAX_REMEMBERED: usize = 4096;
 
-/// A question that is being answered.
+/// Identifies a question that is being answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(u64);
 
 /// Whether a file may be asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum May {
-    /// Yes. One of [`Blame::answered`], [`Blame::failed`] and [`Blame::died`] is to follow.
+    /// Yes. [`Blame::answered`], [`Blame::failed`] or [`Blame::died`] must follow.
     Ask(Token),
-    /// Not beside the questions that there are.
+    /// Not beside the current questions.
     Wait,
-    /// Not any more, for some time.
+    /// Not for some time.
     Never,
 }
 
@@ -38,13 +38,13 @@ struct Record {
     last: Instant,
 }
 
-/// What is asked and what is known of deaths.
+/// Current questions and known deaths.
 #[derive(Debug)]
 pub struct Blame {
     asked: Vec<(Token, FileKey)>,
-    /// Whether the only question there is has to be that.
+    /// Whether the current question must stay the only one.
     alone: bool,
-    /// Whoever waits to be asked about alone: no others begin.
+    /// The file waiting to be asked about alone; no other question may begin.
     next_alone: Option<FileKey>,
     tokens: u64,
     records: HashMap<FileKey, Record>,
@@ -52,24 +52,24 @@ pub struct Blame {
 }
 
 impl Blame {
-    /// Nothing is known. What becomes known is forgotten after `age`.
+    /// No deaths are known. They are forgotten after `age`.
     pub fn new(age: Duration) -> Blame {
         Blame { asked: Vec::new(), alone: false, next_alone: None, tokens: 0, records: HashMap::new(), age }
     }
 
-    /// Forgets what is known of files.
+    /// Forgets all deaths.
     pub fn forget(&mut self) {
         self.records.clear();
         self.next_alone = None;
     }
 
-    /// Whether a file is not asked about any more, for some time.
+    /// Whether a file is given up for some time.
     pub fn is_given_up(&self, key: &FileKey, now: Instant) -> bool {
         let record = self.records.get(key).filter(|record| now.saturating_duration_since(record.last) < self.age);
         record.is_some_and(|record| record.deaths >= MAX_DEATHS)
     }
 
-    /// Begins a question about a file, if it may be. If not yet, and `waits`, room is made for it.
+    /// Begins a question about a file if allowed. If not yet, and `waits`, reserves the next turn for it.
     pub fn begin(&mut self, key: &FileKey, waits: bool, now: Instant) -> May {
         let old = self.records.get(key).is_some_and(|record| now.saturating_duration_since(record.last) >= self.age);
         if old {
@@ -95,24 +95,24 @@ impl Blame {
         May::Ask(Token(self.tokens))
     }
 
-    /// Whoever has waited for a turn does so no more.
+    /// Releases the reserved turn of a file.
     pub fn withdraw(&mut self, key: &FileKey) {
         self.next_alone.take_if(|next| next == key);
     }
 
-    /// Whether a question is still being answered, by all that is known.
+    /// Whether a question is still being answered.
     pub fn is_asked(&self, token: Token) -> bool {
         self.asked.iter().any(|(asked, _)| *asked == token)
     }
 
-    /// There is an answer.
+    /// Notes that a question was answered.
     pub fn answered(&mut self, token: Token) {
         let Some(at) = self.asked.iter().position(|(asked, _)| *asked == token) else { return };
         let (_, key) = self.asked.swap_remove(at);
         if std::mem::take(&mut self.alone)
             && let Some(record) = self.records.get_mut(&key)
         {
-            // It was another one. Deaths are remembered: a file may kill now and then only.
+            // Another file was the cause. Deaths are remembered: a file may kill only sometimes.
             record.suspect = false;
             if record.deaths == 0 {
                 self.records.remove(&key);
@@ -120,8 +120,8 @@ impl Blame {
         }
     }
 
-    /// This question has had no answer, or one that makes no sense, and the worker is ended for it. The others are not to
-    /// blame.
+    /// Notes that a question had no answer, or an invalid one, and the worker was killed for it. Other current
+    /// questions are not blamed.
     pub fn failed(&mut self, token: Token, now: Instant) {
         let key = self.asked.iter().find(|(asked, _)| *asked == token).map(|(_, key)| key.clone());
         self.asked.clear();
@@ -131,7 +131,7 @@ impl Blame {
         }
     }
 
-    /// The worker has died.
+    /// Notes that the worker died.
     pub fn died(&mut self, now: Instant) {
         self.alone = false;
         let asked = std::mem::take(&mut self.asked);
@@ -180,12 +180,12 @@ mod tests {
         let tokens: Vec<Token> = keys.iter().map(|key| ask(&mut blame, key, now)).collect();
         blame.died(now);
         assert!(tokens.iter().all(|token| !blame.is_asked(*token)));
-        // Each alone; the others wait for it.
+        // Each file alone; the others wait.
         let first = ask(&mut blame, &keys[0], now);
         assert_eq!(blame.begin(&keys[1], true, now), May::Wait);
         assert_eq!(blame.begin(&keys[2], true, now), May::Wait);
         blame.answered(first);
-        // The second has waited longest. It is the guilty one.
+        // The second has waited longest. It is the cause.
         assert_eq!(blame.begin(&keys[2], true, now), May::Wait);
         for _ in 0..2 {
             let second = ask(&mut blame, &keys[1], now);
@@ -194,7 +194,7 @@ mod tests {
             assert!(!blame.is_asked(second));
         }
         assert_eq!(blame.begin(&keys[1], true, now), May::Never);
-        // One by one they are cleared, and asked about beside others again.
+        // The others are cleared one by one, and may again be asked about together.
         let third = ask(&mut blame, &keys[2], now);
         blame.answered(third);
         ask(&mut blame, &keys[0], now);
@@ -226,7 +226,7 @@ mod tests {
         blame.withdraw(&keys[0]);
         ask(&mut blame, &keys[2], now);
         blame.answered(other);
-        // Who does not wait asks for no turn.
+        // A question that does not wait reserves no turn.
         assert_eq!(blame.begin(&keys[1], false, now), May::Wait);
         ask(&mut blame, &keys[2], now);
     }
@@ -238,11 +238,11 @@ mod tests {
             let token = ask(&mut blame, &keys[0], now);
             blame.failed(token, now);
         }
-        // Another one who asks about that file has got a turn meanwhile.
+        // Meanwhile another question about that file has reserved a turn.
         blame.next_alone = Some(keys[0].clone());
         assert_eq!(blame.begin(&keys[1], true, now), May::Wait);
         assert_eq!(blame.begin(&keys[0], true, now), May::Never);
-        // Nobody takes that turn: others are not held up.
+        // The turn is not taken: other questions are not blocked.
         ask(&mut blame, &keys[1], now);
     }
 

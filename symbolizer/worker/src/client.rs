@@ -1,8 +1,8 @@
-//! The daemon's side: the worker process, its connections, and what becomes of both.
+//! The daemon's side: the worker process and its connections.
 //!
-//! A connection takes one question at a time, and the worker has a thread for each. Whoever has a question takes one that is
-//! free. Where there is no answer in time, or one that makes no sense, or the worker dies, it is killed and another one is
-//! started, at the next question; see [`Answered`] for what the one who asked gets.
+//! A connection handles one question at a time, and the worker has a thread for each. A question takes a free
+//! connection. If the answer is late or invalid, or the worker dies, the worker is killed, and the next question starts
+//! another; see [`NoAnswer`] for the result.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,31 +20,31 @@ use crate::blame::{Blame, May, Token};
 use crate::message::{FileKey, Nonsense, WorkerReply, WorkerRequest};
 use crate::wire::Channel;
 
-/// Connections, and the worker's threads. More questions at once wait; a machine has rarely more sessions that begin at the
-/// same moment.
+/// Number of connections, and of the worker's threads. Further questions wait; sessions rarely start at the same
+/// moment.
 const CONNECTIONS: usize = 8;
-/// Those of them that are for questions about headers, the first ones. They take well below a millisecond each, and it is the
-/// sampling thread that waits for them, which is urgent: so are the worker's threads for these, if that is allowed. (An
-/// ordinary one waits 140 ms for its turn among 200 busy threads on two CPUs, and a process may have 300 images.)
+/// Number of connections (the first ones) reserved for questions about headers. These take well below a millisecond,
+/// but the sampling thread waits for them, so their threads get real-time priority if permitted. (Among 200 busy
+/// threads on two CPUs a normal thread waits 140 ms for its turn, and a process may have 300 images.)
 pub const QUICK: usize = 2;
-/// How long the worker may take to begin.
+/// Time limit for the start of a worker.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of what it says then.
+/// Maximum bytes of its greeting.
 const MAX_GREETING: usize = 1024;
-/// Workers started within [`Patience::starts`].
+/// Maximum workers started within [`Patience::starts`].
 const MAX_STARTS: usize = 5;
 
-/// How long one waits for what.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For an answer about headers. They take a millisecond, and whoever samples waits for them.
+    /// For an answer about headers, which takes a millisecond and blocks sampling.
     pub headers: Duration,
-    /// For another answer. The debug information of the largest programs takes some two seconds on an idle machine, and what
-    /// hostile files can ask for is limited to about as much.
+    /// For other answers. The debug information of the largest programs takes about two seconds on an idle machine, and
+    /// limits keep hostile files to about as much.
     pub answer: Duration,
-    /// The time within which no more than five workers are started.
+    /// Time within which at most five workers are started.
     pub starts: Duration,
-    /// After which it is forgotten what a worker has died of.
+    /// Time after which deaths are forgotten.
     pub blame: Duration,
 }
 
@@ -59,25 +59,25 @@ impl Default for Patience {
     }
 }
 
-/// What worker processes cost.
+/// Resources used by worker processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time, nanoseconds.
     pub cpu_ns: u64,
-    /// Memory of the one that runs, bytes.
+    /// Resident memory of the running worker, bytes.
     pub resident_bytes: u64,
 }
 
-/// Why there is no answer.
+/// Why a question has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The file is not asked about any more: the worker died of it, or did not get to an end.
+    /// The file is given up: the worker died of it, or did not finish.
     GivenUp,
     /// There is no worker at the moment.
     NoWorker,
 }
 
-/// What goes wrong with a question.
+/// The failure of a question.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("it died")]
@@ -98,18 +98,18 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A connection that is free, or in use by one question.
+/// A connection to the worker.
 #[derive(Debug)]
 struct ClientConnection {
     channel: Channel,
     buffer: Vec<u8>,
-    /// Of which worker it is.
+    /// Number of the worker that it belongs to.
     generation: u64,
-    /// Whether it is one of the [`QUICK`] ones.
+    /// Whether it is one of the [`QUICK`] connections.
     quick: bool,
 }
 
-/// A connection, for one question.
+/// A connection in use by one question.
 #[derive(Debug)]
 struct LentConnection {
     connection: ClientConnection,
@@ -119,7 +119,7 @@ struct LentConnection {
 #[derive(Debug)]
 struct RunningWorker {
     child: Child,
-    /// Closed, it tells the worker to end.
+    /// Closing it tells the worker to end.
     _control: Channel,
     free: Vec<ClientConnection>,
 }
@@ -127,17 +127,17 @@ struct RunningWorker {
 #[derive(Debug)]
 struct ClientState {
     running: Option<RunningWorker>,
-    /// How many have been started.
+    /// Number of workers started.
     generation: u64,
     starts: VecDeque<Instant>,
-    /// Killed, and not yet gone: one that hangs in a file goes when that lets it.
+    /// Killed workers that have not ended yet, for example because they hang in a read.
     dying: Vec<Child>,
     blame: Blame,
-    /// Whether it has been said that no more are started for now.
+    /// Whether it was logged that no more workers are started for now.
     said: bool,
 }
 
-/// The worker process of a daemon. It can be shared between threads.
+/// The worker process of a daemon. Can be shared between threads.
 #[derive(Debug)]
 pub struct Worker {
     program: Box<dyn Program>,
@@ -146,9 +146,9 @@ pub struct Worker {
     freed: Condvar,
 }
 
-/// How the process is started.
+/// How the worker process is started.
 pub trait Program: std::fmt::Debug + Send + Sync {
-    /// The program, with the arguments that make it call [`crate::serve`].
+    /// The program, with arguments that make it call [`crate::serve`].
     fn command(&self) -> Command;
 }
 
@@ -156,7 +156,7 @@ impl Worker {
     /// Starts the process.
     ///
     /// # Errors
-    /// If it does not begin. There will be none then.
+    /// If it does not start.
     pub fn start(program: impl Program + 'static, patience: Patience) -> io::Result<Worker> {
         let state = ClientState {
             running: None,
@@ -171,13 +171,13 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Its process id, if it runs.
+    /// Process id of the running worker.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.lock().running.as_ref().map(|running| running.child.id())
     }
 
-    /// Forgets all deaths: another process may be started at once, and asked about every file.
+    /// Forgets all deaths: another worker may be started at once, and asked about every file.
     pub fn forgive(&self) {
         let mut state = self.lock();
         state.starts.clear();
@@ -185,7 +185,7 @@ impl Worker {
         state.blame.forget();
     }
 
-    /// What the process takes, and those before it have taken, as far as it is known.
+    /// Resources used by the running worker and its predecessors, as far as known.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { cpu_ns: children_cpu_ns(), resident_bytes: 0 };
@@ -203,8 +203,8 @@ impl Worker {
         usage
     }
 
-    /// Asks about a file, which goes with the question if `attach` says so. `want` gives the files that the worker wants, and
-    /// `check` makes of the answer what it is used as. A question at which the worker dies is asked once more.
+    /// Asks about a file, and attaches it if `attach`. `want` opens the files that the worker requests, and `check`
+    /// validates the answer. A question at which the worker dies is repeated once.
     pub fn ask<T>(
         &self,
         key: &FileKey,
@@ -229,12 +229,11 @@ impl Worker {
         }
     }
 
-    /// A free connection; waits for one. Whoever asks about headers does not wait for others to be done with, as that may take
-    /// long.
+    /// Waits for a free connection. Questions about headers do not wait for others, which may take long.
     fn take(&self, key: &FileKey, quick: bool, patience: Duration) -> Result<LentConnection, NoAnswer> {
         let taken = self.wait_for_turn(key, quick, patience);
         if taken.is_err() {
-            // However it ends, others must not wait for a turn that nobody will take.
+            // In any case, others must not wait for a turn that is not taken.
             self.lock().blame.withdraw(key);
             self.freed.notify_all();
         }
@@ -248,7 +247,7 @@ impl Worker {
             let now = Instant::now();
             state.notice_death(now);
             if state.running.is_none() {
-                // What is given up is so also while there is nobody to be asked.
+                // A given-up file is refused even without a worker.
                 if state.blame.is_given_up(key, now) {
                     return Err(NoAnswer::GivenUp);
                 }
@@ -281,14 +280,14 @@ impl Worker {
         {
             running.free.push(connection);
         }
-        // Of those that wait some may wait for one of the other kind, or to be the only one.
+        // Waiting questions differ in the kind of connection they need, and some must be alone.
         self.freed.notify_all();
     }
 
-    /// A question had no answer.
+    /// Handles a question without an answer.
     fn end(&self, token: Token, fault: &Fault) {
         let mut state = self.lock();
-        // Else another question's end was that of its worker, and this one is innocent, or suspected already.
+        // Otherwise another question ended this worker, and this one is innocent, or already suspected.
         if state.blame.is_asked(token) {
             let now = Instant::now();
             match fault {
@@ -300,7 +299,7 @@ impl Worker {
         self.freed.notify_all();
     }
 
-    /// Starts another one, unless that has happened too often.
+    /// Starts another worker, unless too many were started.
     fn begin_again(&self, state: &mut ClientState) -> Result<(), NoAnswer> {
         state.dying.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let now = Instant::now();
@@ -356,8 +355,8 @@ impl Worker {
 }
 
 impl ClientState {
-    /// If the worker has ended: finds that out before it is asked. What it was asked may have been the reason; what it is to
-    /// be asked was not.
+    /// Detects the end of the worker before it is asked. Its current questions may have been the cause, the next one
+    /// was not.
     fn notice_death(&mut self, now: Instant) {
         let Some(running) = &mut self.running else { return };
         if matches!(running.child.try_wait(), Ok(Some(_)) | Err(_)) {
@@ -366,7 +365,7 @@ impl ClientState {
         }
     }
 
-    /// Ends the worker, whatever is left of it.
+    /// Kills the worker if it still runs.
     fn lose(&mut self, fault: &Fault) {
         let Some(mut running) = self.running.take() else { return };
         let how = running.child.try_wait().ok().flatten();
@@ -433,7 +432,7 @@ impl ClientConnection {
     }
 }
 
-/// CPU time of the children of this process that have ended and been waited for, nanoseconds.
+/// CPU time of this process's waited-for children, nanoseconds.
 fn children_cpu_ns() -> u64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| {
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

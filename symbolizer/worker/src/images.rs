@@ -1,4 +1,4 @@
-//! The worker's images: what is known of each is shared by all that ask.
+//! The worker's images, shared by all questions.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,27 +11,28 @@ use hashbrown::HashMap;
 
 use crate::message::ImageKey;
 
-/// Bytes of symbols and debug information kept for all images together. That of `rustc` is some 200 MiB.
+/// Maximum bytes of symbols and debug information of all images together. `rustc` takes about 200 MiB.
 const MAX_SYMBOL_BYTES: u64 = 256 << 20;
-/// The same where it is one image that takes more. Its debug sections may be as large.
+/// Maximum bytes of a single image that exceeds the limit above. Its debug sections may be as large.
 const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
-/// An image of this many bytes, debug files included, is read while no other such one is. Compressed debug information takes
-/// some five times its bytes, so that what six threads read at once, and what is kept, is within what the process may take.
+/// An image of at least this size, debug files included, is read while no other such image is. Compressed debug
+/// information expands about five times, so that six concurrent readers and the kept images stay within the process's
+/// limit.
 const LARGE: u64 = 8 << 20;
-/// Images known at once. Each has a file open, or a few.
+/// Maximum images. Each has one or more files open.
 const MAX_IMAGES: usize = 512;
-/// Images that nobody has asked for in so long are forgotten.
+/// Unused images are forgotten after this time.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// After how many addresses it is looked at again how much an image holds: adding up takes about as long as ten of them.
+/// Addresses between two measurements of an image's size: one takes as long as about ten addresses.
 const ADDRESSES_PER_LOOK: u64 = 512;
 
-/// Whoever asks, from the worker's side.
+/// The client's side of a question.
 pub trait Asker: OpenFiles {
-    /// The file of the image that the question is about.
+    /// The file of the image in question.
     fn image_file(&self) -> Option<File>;
 }
 
-/// One image at a time may be a large one that is being read: so much memory for all is not there.
+/// Lets one large image be read at a time, to bound memory.
 #[derive(Debug, Default)]
 struct Gate {
     busy: Mutex<bool>,
@@ -53,13 +54,13 @@ impl Gate {
     }
 }
 
-/// The question about an image that is being answered: opens debug files through whoever asks. It waits for the [`Gate`] where
-/// that makes the image a large one.
+/// The current question about an image: opens debug files through the client. Waits for the [`Gate`] when the image
+/// becomes large.
 #[derive(Debug)]
 struct Current {
     asker: Mutex<Option<Arc<dyn OpenFiles>>>,
     gate: Arc<Gate>,
-    /// Bytes of the image and of its debug files so far.
+    /// Bytes of the image and its debug files so far.
     bytes: AtomicU64,
     inside: AtomicBool,
 }
@@ -69,14 +70,14 @@ impl Current {
         Current { asker: Mutex::default(), gate, bytes: AtomicU64::new(0), inside: AtomicBool::new(false) }
     }
 
-    /// Begins a question. The image's state is locked, so that there is one at a time; and whoever is inside the gate waits for
-    /// no other state.
+    /// Begins a question. The image's state is locked, so there is one question at a time; the holder of the gate waits
+    /// for no other state.
     fn begin(&self, asker: Arc<dyn OpenFiles>, bytes: u64) {
         *lock(&self.asker) = Some(asker);
         self.grow(bytes.saturating_sub(self.bytes.load(Ordering::Relaxed)));
     }
 
-    /// Ends it. What is held stays, and what is known of its size.
+    /// Ends the question. Images and known sizes stay.
     fn end(&self) {
         *lock(&self.asker) = None;
         if self.inside.swap(false, Ordering::Relaxed) {
@@ -104,7 +105,7 @@ impl OpenFiles for Current {
 #[derive(Debug)]
 struct ImageEntry {
     state: Mutex<ImageState>,
-    /// Milliseconds since the table was made.
+    /// Milliseconds since the table was created.
     used: AtomicU64,
     held: AtomicU64,
 }
@@ -113,12 +114,12 @@ struct ImageEntry {
 struct ImageState {
     current: Arc<Current>,
     symbols: Option<Symbols>,
-    /// Why there are none.
+    /// Why there are no symbols.
     failed: Option<String>,
     until_look: u64,
 }
 
-/// All images that are known.
+/// All known images.
 #[derive(Debug)]
 pub struct Images {
     entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
@@ -133,8 +134,8 @@ impl Default for Images {
 }
 
 impl Images {
-    /// The functions at each of these addresses of an image, and all that there is to be said of the image. `None` if whoever
-    /// asks does not give its file.
+    /// The functions at each address of an image, and all notes about the image. `None` if the client does not provide
+    /// its file.
     pub fn functions<A: Asker + 'static>(
         &self,
         key: &ImageKey,
@@ -166,14 +167,13 @@ impl Images {
         Arc::new(ImageEntry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
 
-    /// Forgets what has not been asked for in a long time.
+    /// Forgets images that were not used for long.
     pub fn forget_old(&self) {
         let since = self.now().saturating_sub(MAX_AGE.as_millis() as u64);
         lock(&self.entries).retain(|_, entry| entry.used.load(Ordering::Relaxed) >= since);
     }
 
-    /// Keeps all within their bounds, by forgetting first what has not been asked for longest. (Whoever is being answered
-    /// from it keeps it until then.)
+    /// Enforces the limits by forgetting the least recently used images. (A question being answered keeps its image.)
     fn bound(&self, just_used: &Arc<ImageEntry>) {
         let mut entries = lock(&self.entries);
         let held = |entry: &Arc<ImageEntry>| entry.held.load(Ordering::Relaxed);
@@ -182,7 +182,7 @@ impl Images {
             let others = entries.iter().filter(|(_, entry)| !Arc::ptr_eq(entry, just_used));
             let oldest = others.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
             let Some(key) = oldest.map(|(key, _)| key.clone()) else {
-                // The only one would be read again at once.
+                // A single image would be read again at once.
                 if total > MAX_IMAGE_SYMBOL_BYTES {
                     entries.clear();
                 }
@@ -240,7 +240,7 @@ fn text(bytes: &[u8]) -> &std::ffi::OsStr {
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panics ends the process.
+    // A panic ends the process.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -283,18 +283,18 @@ mod tests {
             assert_eq!(all, [expected.clone(), vec![]]);
         }
         assert_eq!((one.0.load(Ordering::Relaxed), other.0.load(Ordering::Relaxed)), (2, 0));
-        // In another view its debug files may be others.
+        // Another view may have other debug files.
         images.functions(&key(1), &[1], &other).unwrap();
         assert_eq!(other.0.load(Ordering::Relaxed), 1);
         assert!(lock(&images.entries).values().all(|entry| entry.held.load(Ordering::Relaxed) > 0));
     }
 
-    /// Where something of this program is.
+    /// An address in this program.
     fn address() -> u64 {
         ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap().entry()
     }
 
-    /// Gives files of a size, and tells how many questions were answered at once.
+    /// Provides files of a size, and counts concurrent questions.
     #[derive(Debug, Default)]
     struct Large {
         now: Arc<AtomicU64>,
@@ -322,13 +322,13 @@ mod tests {
                     let (now, most) = (Arc::clone(&asker.now), Arc::clone(&asker.most));
                     current.begin(Arc::new(asker), 1 << 20);
                     all_there.wait();
-                    // It is a debug file that makes it large.
+                    // The debug file makes the image large.
                     assert_eq!(current.open(Path::new("/a")).len(), 1);
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(20));
                     now.fetch_sub(1, Ordering::SeqCst);
                     current.end();
-                    // Once known as large, it is from the beginning.
+                    // Once known as large, the image is large from the start.
                     current.begin(Arc::new(Large::default()), 1 << 20);
                     assert_eq!(current.inside.load(Ordering::Relaxed), bytes >= LARGE);
                     current.end();
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn of_large_images_one_is_read_at_a_time() {
         assert_eq!(at_once(LARGE), 1);
-        // All have begun before one ends, but where there is no CPU for them.
+        // All begin before one ends, unless they get no CPU.
         assert!((0..20).any(|_| at_once(1) > 1));
     }
 
@@ -355,7 +355,7 @@ mod tests {
         }
         lock(&images.entries).get(&key(1)).unwrap().held.store(MAX_SYMBOL_BYTES + 1, Ordering::Relaxed);
         images.functions(&key(2), &[], &asker).unwrap();
-        // The first two: one is the oldest, the other the one that held too much.
+        // Two were removed: the oldest, and the one that held too much.
         assert_eq!(count(), 1);
         let only = lock(&images.entries).get(&key(2)).cloned().unwrap();
         only.held.store(MAX_IMAGE_SYMBOL_BYTES, Ordering::Relaxed);

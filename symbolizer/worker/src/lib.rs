@@ -1,25 +1,26 @@
-//! Reading other people's programs in a process that may do nothing else.
+//! Reads other users' programs in a process without rights.
 //!
-//! The ELF files, debug information and names of generated code that a profiler reads belong to the programs that it looks
-//! at, and the daemon has the right to look into all of them. A mistake in a parser must not give these rights to whoever
-//! wrote such a file. So the daemon starts a *worker*, its own executable, which gives up all capabilities, lets its system
-//! calls be filtered ([`sandbox`]) and then answers questions: what a file's headers say ([`open`]), and which functions are
-//! at an address ([`Names`]). It opens nothing: the daemon opens the files, regular ones only, and passes them on. What it
-//! holds of an image is there for all who ask; so sessions share it.
+//! The ELF files, debug information and names of generated code that a profiler reads belong to the profiled programs,
+//! and the daemon may read all of them. A bug in a parser must not give these rights to the author of such a file. So
+//! the daemon starts a *worker*, its own executable, which gives up all capabilities, installs a system call filter
+//! ([`sandbox`]) and then answers questions: a file's headers ([`open`]), and the functions at addresses ([`Names`]).
+//! The worker opens nothing: the daemon opens the files, regular ones only, and passes them on. The worker's images
+//! serve all questions, so sessions share them.
 //!
-//! Of a worker that has been taken over the daemon takes names that lie, and nothing else: messages are bounded and checked,
-//! and the files that it asks for are given to it only where debug information of that image may be, and if they are ELF
-//! files. One that dies, hangs or talks nonsense is killed and replaced; what cannot be had then goes without names.
+//! A compromised worker can give the daemon false names, and nothing else: messages are bounded and checked, and the
+//! daemon passes on only ELF files at places where debug information of that image may be. A worker that dies, hangs or
+//! sends invalid answers is killed and replaced; its answers are then missing as names.
 //!
-//! What the worker does *not* do: unwinding. Where unwind information is comes from it, but the daemon reads those bytes
-//! (`.eh_frame`, `.eh_frame_hdr`, `.debug_frame` and Go's table of functions) and evaluates them for every sample, in Rust
-//! without `unsafe` and within limits. A round trip for each frame of each sample would cost more than all the rest.
+//! The worker does *not* unwind. It reports the position of unwind information, but the daemon reads those bytes
+//! (`.eh_frame`, `.eh_frame_hdr`, `.debug_frame` and Go's table of functions) and evaluates them for every sample, in
+//! Rust without `unsafe` and within limits. A round trip for each frame of each sample would cost more than everything
+//! else.
 //!
-//! A process that starts no worker reads images by itself, with its own user's rights: `ccsd record` and `ccsd attach`
-//! without a daemon do.
+//! A process that starts no worker reads images itself, with its user's rights: `ccsd record` and `ccsd attach` without
+//! a daemon do.
 //!
-//! `unsafe` stands in five places, each a system call: closing inherited files, ignoring signals, being favoured and being
-//! urgent, and taking files over from a message.
+//! `unsafe` stands in five places, each a system call: closing inherited files, ignoring signals, raising the priority
+//! (two), and receiving files with a message.
 
 mod blame;
 mod client;

@@ -1,8 +1,8 @@
-//! What the two processes say to each other.
+//! Messages between the daemon and the worker.
 //!
-//! The daemon asks one question at a time on a connection. Before the worker answers it may want files, which it cannot open;
-//! the daemon sends what there is of them. What comes from the worker is not trusted: it may have been taken over by a file
-//! that it read.
+//! The daemon asks one question at a time on a connection. Before answering, the worker may request files, which it
+//! cannot open; the daemon sends those that it finds. Messages from the worker are untrusted: a file may have
+//! compromised it.
 
 use std::fs::File;
 use std::io;
@@ -14,28 +14,27 @@ use ccsd_symbolizer::{ForUser, Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-/// Addresses that are asked for at once.
+/// Maximum addresses in one question.
 pub const MAX_ADDRESSES: usize = 256;
-/// Functions at one address: those inlined and the one that contains them.
+/// Maximum functions at one address: inlined ones and the one that contains them.
 const MAX_FUNCTIONS: usize = limits::MAX_INLINE_DEPTH + 1;
-/// Notes about one image: those of its file, and of several files with its debug information.
+/// Maximum notes about one image: those of its file, and of several debug files.
 const MAX_NOTES: usize = 4 * limits::MAX_NOTES;
-/// Bytes of a note: a path and some words.
+/// Maximum bytes of a note: a path and some words.
 const MAX_NOTE_BYTES: usize = 2 * limits::MAX_PATH;
-/// Bytes of functions at each address, on average, and in any case. Those of C++ with forty functions inlined into each other
-/// reach 100 KiB at one address; the next one has mostly the same names.
+/// Maximum bytes of functions, per address on average, and as a minimum. Forty C++ functions inlined into each other
+/// reach 100 KiB at one address; neighbouring addresses mostly have the same names.
 const NAMES_BYTES_PER_ADDRESS: usize = 32 << 10;
 const MIN_NAMES_BYTES: usize = 1 << 20;
-/// Bytes of an answer about headers, beside a section of unwind information that is compressed in the file: segments, a few
+/// Maximum bytes of an answer about headers, beside a compressed section of unwind information: segments, a few
 /// sections, paths.
 const HEADERS_BYTES: usize = 256 << 10;
-/// Bytes of what is parsed for each byte of a perf map or jitdump: no record is written more densely than it is told.
+/// Maximum bytes of parsed entries per byte of a perf map or jitdump.
 const CODE_FACTOR: usize = 16;
-/// Bytes that every answer may have.
+/// Bytes allowed for any answer.
 const SMALL: usize = 16 << 10;
 
-/// Which file it is, for as long as it stays as it is. Inode numbers are used again after deletion; size and times tell the
-/// files apart.
+/// Identifies the version of a file. Inode numbers are reused after deletion; size and times distinguish such files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileKey {
     device: u64,
@@ -46,7 +45,7 @@ pub struct FileKey {
 }
 
 impl FileKey {
-    /// That of an open file.
+    /// The key of an open file.
     ///
     /// # Errors
     /// Those of `fstat(2)`.
@@ -61,70 +60,69 @@ impl FileKey {
         })
     }
 
-    /// That of another file.
+    /// The key of another file.
     #[cfg(test)]
     pub fn numbered_for_test(&self, inode: u64) -> FileKey {
         FileKey { inode, ..self.clone() }
     }
 
-    /// The file's size when it was looked at, bytes.
+    /// Size of the file, bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// That of a file that is written to while it is read: it stays the same.
+    /// The key of a file that grows while it is read: independent of size and times.
     ///
     /// # Errors
-    /// The same.
+    /// As [`FileKey::of`].
     pub fn of_growing(file: &File) -> io::Result<FileKey> {
         Ok(FileKey { size: 0, modified: (0, 0), changed: (0, 0), ..FileKey::of(file)? })
     }
 }
 
-/// An image and where its debug files are looked for, which is what its names depend on.
+/// An image and the places of its debug files, which determine its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageKey {
     /// The file.
     pub file: FileKey,
-    /// Its path.
+    /// Path of the file.
     pub path: Option<Vec<u8>>,
-    /// The file system that the path is in.
+    /// The file system of the path.
     pub view: u64,
-    /// Who has to be allowed to read its debug files. What has been read for others is not for him.
+    /// The user who must be allowed to read its debug files. Data read for other users is not shared.
     pub user: Option<ForUser>,
 }
 
-/// From the daemon.
+/// A message of the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerRequest {
-    /// The headers of the file that comes with it; object files count as such, too, if it is to be a file with debug
-    /// information.
+    /// The headers of the attached file. Object files are accepted as debug files only.
     Headers {
-        /// Whether it is.
+        /// Whether the file is a debug file.
         debug: bool,
     },
-    /// The functions at these addresses (SVMAs) of an image.
+    /// The functions at addresses (SVMAs) of an image.
     Names {
         /// The image.
         image: ImageKey,
         /// At most [`MAX_ADDRESSES`].
         addresses: Vec<u64>,
     },
-    /// What the next bytes of a file say of generated code.
+    /// Parse the next bytes of a file about generated code.
     Code {
-        /// What is known of the file.
+        /// The parser's state.
         parser: Parser,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// What was wanted: the files that come with it.
+    /// The requested files, attached.
     Files,
-    /// Connections come with it; it is the first of all.
+    /// The first message, with the connections attached.
     Begin,
 }
 
 impl WorkerRequest {
-    /// Bytes that an answer to it may have, or what is wanted for it, about the file `key`.
+    /// Maximum bytes of the answer, or of a request for files, about the file `key`.
     #[must_use]
     pub fn max_answer(&self, key: &FileKey) -> usize {
         match self {
@@ -141,34 +139,34 @@ impl WorkerRequest {
     }
 }
 
-/// From the worker.
+/// A message of the worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerReply {
-    /// It has given up its rights.
+    /// The worker has given up its rights.
     Ready,
-    /// The image's file is wanted.
+    /// Requests the image's file.
     WantImage,
-    /// The files that a path leads to are wanted.
+    /// Requests the files at a path.
     WantFiles(Vec<u8>),
-    /// To [`WorkerRequest::Headers`], or why not.
+    /// Answer to [`WorkerRequest::Headers`].
     Headers(Result<Headers, String>),
-    /// To [`WorkerRequest::Names`].
+    /// Answer to [`WorkerRequest::Names`].
     Names(NameList),
-    /// To [`WorkerRequest::Code`].
+    /// Answer to [`WorkerRequest::Code`].
     Code(Parsed),
 }
 
-/// Functions at several addresses. Each text is there once.
+/// Functions at several addresses. Each text is stored once.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct NameList {
     texts: Vec<String>,
     functions: Vec<Vec<WireFunction>>,
     notes: Vec<String>,
-    /// CPU time that it took, nanoseconds.
+    /// CPU time used, nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// A [`Function`] with positions of texts.
+/// A [`Function`] with indexes of texts.
 #[derive(Debug, Serialize, Deserialize)]
 struct WireFunction {
     linkage_name: Option<u32>,
@@ -182,18 +180,18 @@ struct WireFunction {
     inlined: bool,
 }
 
-/// An answer that no honest worker gives.
+/// An answer that only a faulty worker gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it talks nonsense: {0}")]
 pub struct Nonsense(pub &'static str);
 
 impl NameList {
-    /// Bytes that the functions at so many addresses may take together.
+    /// Maximum bytes of the functions at `addresses` addresses.
     fn max_bytes(addresses: usize) -> usize {
         MIN_NAMES_BYTES.max(addresses.saturating_mul(NAMES_BYTES_PER_ADDRESS))
     }
 
-    /// Of functions, address by address. Those that there is no room for are left out, all of an address.
+    /// Encodes functions by address. An address whose functions do not fit has none.
     #[must_use]
     pub fn of(all: &[Vec<Function>], notes: &[String], cpu_ns: u64) -> NameList {
         let mut texts = Texts { list: Vec::new(), positions: HashMap::new(), left: NameList::max_bytes(all.len()) };
@@ -205,10 +203,10 @@ impl NameList {
         NameList { texts: texts.list, functions, notes: notes.collect(), cpu_ns }
     }
 
-    /// The functions at each of `asked` addresses, and the notes about the image so far.
+    /// Decodes the functions at each of `asked` addresses, and the notes about the image so far.
     ///
     /// # Errors
-    /// If they cannot be such.
+    /// If the message is invalid.
     pub fn check(self, asked: usize) -> Result<(Vec<Vec<Function>>, Vec<String>), Nonsense> {
         if self.functions.len() != asked {
             return Err(Nonsense("another number of answers"));
@@ -250,19 +248,19 @@ impl NameList {
     }
 }
 
-/// Bytes of a [`WireFunction`] at most, and what a list or a text takes beside what is in it.
+/// Maximum bytes of a [`WireFunction`], and overhead of a list or text.
 const FUNCTION_BYTES: usize = 48;
 
-/// Texts, each once, within a limit.
+/// Distinct texts within a limit.
 struct Texts<'a> {
     list: Vec<String>,
     positions: HashMap<&'a str, u32>,
-    /// Bytes that there is room for.
+    /// Remaining bytes.
     left: usize,
 }
 
 impl<'a> Texts<'a> {
-    /// The functions at one address; `None` if there is no room for them.
+    /// Encodes the functions at one address; `None` if they do not fit.
     fn functions(&mut self, functions: &'a [Function]) -> Option<Vec<WireFunction>> {
         self.take(FUNCTION_BYTES)?;
         let mut wire = Vec::with_capacity(functions.len());
@@ -356,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_left_out() {
-        // Names as long as they may be, and as many functions, each with names of its own.
+        // Names of the maximum length, and the maximum number of functions, each with its own names.
         let hostile = |address: usize| -> Vec<Function> {
             let long = |number| format!("{address} {number:0>width$}", width = limits::MAX_LINKAGE_NAME - 10);
             (0..MAX_FUNCTIONS).map(|number| function(&long(number), true)).collect()

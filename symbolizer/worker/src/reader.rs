@@ -1,8 +1,7 @@
-//! Reading images, wherever that is done.
+//! Reads images in this process or in a worker.
 //!
-//! A process reads images itself, with the rights that it has, unless it has said at its beginning that a worker does it for
-//! it ([`read_in`]). That is a matter of the process, not of what it reads: one with the rights of a daemon must not parse
-//! files of others anywhere.
+//! A process reads images itself, with its own rights, unless it starts a worker at its beginning ([`read_in`]). This
+//! applies to the whole process: one with the daemon's rights must not parse other users' files anywhere.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +15,10 @@ use hashbrown::HashMap;
 use crate::client::{NoAnswer, Usage, Worker};
 use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, WorkerRequest};
 
-/// Files remembered that are open somewhere in this process. What is not open any more is forgotten at each doubling.
+/// Initial number of open files remembered; closed ones are removed when it is reached, and at each doubling.
 const SWEEP_AT: usize = 256;
 
-/// What reads for this process.
+/// The worker of this process.
 static READER: OnceLock<Reader> = OnceLock::new();
 
 #[derive(Debug)]
@@ -28,14 +27,14 @@ struct Reader {
     files: Mutex<Files>,
 }
 
-/// Images that are open, so that all sessions share what is held of each.
+/// Open images, shared by all sessions.
 #[derive(Debug)]
 struct Files {
     open: HashMap<FileKey, Weak<ElfFile>>,
     sweep_at: usize,
 }
 
-/// From now on a worker reads all images for this process. Of two, the first stays.
+/// Makes a worker read all images for this process. The first worker stays.
 pub fn read_in(worker: Worker) {
     let files = Mutex::new(Files { open: HashMap::new(), sweep_at: SWEEP_AT });
     let _ = READER.set(Reader { worker, files });
@@ -46,31 +45,31 @@ pub fn is_elsewhere() -> bool {
     READER.get().is_some()
 }
 
-/// Forgets what the worker, if there is one, has died of, and how often.
+/// Forgets the worker's deaths.
 pub fn forgive() {
     if let Some(reader) = READER.get() {
         reader.worker.forgive();
     }
 }
 
-/// The process id of the worker, if there is one and it runs.
+/// Process id of the running worker, if any.
 pub fn worker_pid() -> Option<u32> {
     READER.get()?.worker.pid()
 }
 
-/// What the worker costs; nothing, if there is none.
+/// Resources used by the worker; zero without one.
 pub fn worker_usage() -> Usage {
     READER.get().map(|reader| reader.worker.usage()).unwrap_or_default()
 }
 
-/// What a file turned out to be.
+/// The result of opening a file.
 #[derive(Debug)]
 pub enum Opened {
     /// An image.
     Image(Arc<ElfFile>),
-    /// None that can be read; what it is is not told.
+    /// Not a readable image.
     NoImage,
-    /// Nobody could be asked. Later somebody may; this is the file.
+    /// There was no worker to ask; a later attempt may succeed. Returns the file.
     NotNow(File),
 }
 
@@ -82,7 +81,7 @@ pub fn open(file: File) -> Opened {
     }
 }
 
-/// Opens a file with debug information, for its headers.
+/// Opens a debug file for its headers.
 pub fn open_debug(file: File) -> Option<ElfFile> {
     match READER.get() {
         None => ElfFile::open_debug(file).ok(),
@@ -93,7 +92,7 @@ pub fn open_debug(file: File) -> Option<ElfFile> {
     }
 }
 
-/// Parses the next bytes of a perf map or jitdump. `None` if it cannot be had, now or ever: `key` tells the file.
+/// Parses the next bytes of a perf map or jitdump with this `key`. `None` without an answer, now or ever.
 pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed> {
     let Some(reader) = READER.get() else { return Some(jit::parse(parser, bytes)) };
     let question = WorkerRequest::Code { parser, bytes: bytes.to_vec() };
@@ -114,12 +113,12 @@ impl Reader {
         let headers = match self.headers(&key, &file, false) {
             Ok(Some(headers)) => headers,
             Ok(None) => return Opened::NoImage,
-            // What the worker has died of is asked about again when that is long ago.
+            // A given-up file may be tried again much later.
             Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => return Opened::NotNow(file),
         };
         let Ok(new) = headers.apply(file).map(Arc::new) else { return Opened::NoImage };
         let mut files = lock();
-        // Another one may have been as quick.
+        // Another thread may have opened it meanwhile.
         if let Some(known) = files.open.get(&key).and_then(Weak::upgrade) {
             return Opened::Image(known);
         }
@@ -131,7 +130,7 @@ impl Reader {
         Opened::Image(new)
     }
 
-    /// `None` if it is no image.
+    /// Reads the headers; `None` if the file is not an image.
     fn headers(&self, key: &FileKey, file: &File, debug: bool) -> Result<Option<Headers>, NoAnswer> {
         if !file.metadata().is_ok_and(|meta| meta.is_file()) {
             return Ok(None);
@@ -155,7 +154,7 @@ enum NamesSource {
     Worker(Box<RemoteNames>),
 }
 
-/// An image whose names a worker has.
+/// An image whose names are in the worker.
 #[derive(Debug)]
 struct RemoteNames {
     reader: &'static Reader,
@@ -163,24 +162,24 @@ struct RemoteNames {
     key: ImageKey,
     finder: DebugFileFinder,
     notes: Vec<String>,
-    /// Whether it is noted that nobody reads it any more.
+    /// Whether the note about giving up was added.
     given_up: bool,
     cpu_ns: u64,
 }
 
-/// Whether names could be had.
+/// Whether names were available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// This is what there is.
+    /// The answer is complete.
     Known,
-    /// Nobody could be asked. A later question may have an answer.
+    /// There was no worker to ask. A later question may succeed.
     NotNow,
-    /// The worker has died of this image, and nobody is asked about it for some time. It is noted.
+    /// The worker died of this image, which is given up for some time. A note says so.
     GivenUp,
 }
 
 impl Names {
-    /// For the addresses of `image`, whose debug files `finder` finds. Reads nothing yet.
+    /// Creates the names of `image`, whose debug files `finder` finds. Reads nothing yet.
     #[must_use]
     pub fn new(image: Arc<ElfFile>, finder: DebugFileFinder) -> Names {
         let asked = || {
@@ -194,13 +193,12 @@ impl Names {
                 let asked = RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up: false, cpu_ns: 0 };
                 NamesSource::Worker(Box::new(asked))
             }
-            // In no file (the vdso, which is the kernel's), or nobody else is to read it.
+            // An image without a file (the kernel's vdso), or a process without a worker.
             None => NamesSource::Here(Box::new(Symbols::new(image, finder))),
         })
     }
 
-    /// Reads at most so many bytes of debug information in this process; see [`Symbols::within`]. A worker has its own
-    /// bounds.
+    /// Limits the bytes of debug information in this process; see [`Symbols::within`]. A worker has its own limits.
     #[must_use]
     pub fn within(self, bytes: u64) -> Names {
         Names(match self.0 {
@@ -209,7 +207,7 @@ impl Names {
         })
     }
 
-    /// How many addresses are best asked for at once; 1 if it makes no difference.
+    /// Recommended number of addresses per call; 1 if it makes no difference.
     #[must_use]
     pub fn batch(&self) -> usize {
         match &self.0 {
@@ -218,7 +216,7 @@ impl Names {
         }
     }
 
-    /// The functions at each of these addresses, at most [`Names::batch`]; see [`Symbols::resolve`].
+    /// The functions at each address, at most [`Names::batch`]; see [`Symbols::resolve`].
     pub fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
         match &mut self.0 {
             NamesSource::Here(symbols) => {
@@ -233,7 +231,7 @@ impl Names {
         }
     }
 
-    /// Bytes held in this process for the names; see [`Symbols::held_bytes`].
+    /// Bytes held in this process; see [`Symbols::held_bytes`].
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         match &self.0 {
@@ -242,7 +240,7 @@ impl Names {
         }
     }
 
-    /// What could not be used and why; see [`Symbols::notes`].
+    /// What could not be used; see [`Symbols::notes`].
     #[must_use]
     pub fn notes(&self) -> &[String] {
         match &self.0 {
@@ -251,7 +249,7 @@ impl Names {
         }
     }
 
-    /// CPU time that another process has spent on them, nanoseconds, by its own account.
+    /// CPU time that the worker reports for the names, nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         match &self.0 {
@@ -261,7 +259,7 @@ impl Names {
     }
 }
 
-/// What is noted of an image that nobody reads any more.
+/// The note about a given-up image.
 const GIVEN_UP: &str =
     "its functions had no names for some time: the process that reads images did not survive it, or found no end";
 

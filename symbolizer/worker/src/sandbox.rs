@@ -1,9 +1,9 @@
-//! Giving up all rights.
+//! Gives up all rights of the process.
 //!
-//! After this the process can read and write what it has open, take memory and give it back, and wait: nothing else. It
-//! cannot open files, make sockets, processes or threads, look at other processes or send them signals, or make memory
-//! executable. A system call that is not allowed ends it (SIGSYS). Only opening a file is refused (EACCES) instead: the C
-//! library's allocator does it now and then, for a setting of the kernel, and goes on without.
+//! Afterwards it can only read and write open files, allocate and free memory, and wait. It cannot open files, create
+//! sockets, processes or threads, look at or signal other processes, or make memory executable. A forbidden system call
+//! kills it (SIGSYS). Only opening a file fails (EACCES) instead: the C library's allocator occasionally reads a kernel
+//! setting, and continues without it.
 
 use std::io;
 
@@ -15,18 +15,18 @@ use seccompiler::{
     TargetArch, apply_filter_all_threads,
 };
 
-/// Bytes of memory: symbols of several large images, or of one very large one while it is read (see
+/// Maximum bytes of memory: symbols of several large images, or of one very large image being read (see
 /// [`crate::images`]), and the threads' stacks. Beyond it an allocation fails, and with it the process.
 const MAX_DATA_BYTES: u64 = 1536 << 20;
-/// CPU time that an urgent thread may take at once, in microseconds: reading headers takes less than a millisecond. Beyond
-/// it the process ends (SIGXCPU).
+/// Maximum CPU time of a real-time thread in a row, microseconds: reading headers takes less than a millisecond. Beyond
+/// it the process is killed (SIGXCPU).
 const MAX_URGENT_US: u64 = 2_000_000;
-/// Files open at once: each image has one, and some have a few with debug information.
+/// Maximum open files: each image has one, and some have debug files.
 pub const MAX_FILES: u64 = 4096;
-/// What makes the kernel choose this process first where memory runs out.
+/// Makes the kernel kill this process first when memory runs out.
 const OOM_SCORE: &str = "1000";
 
-/// Why rights cannot be given up. Nothing may be read then.
+/// Why rights cannot be given up. Nothing may then be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SandboxError {
@@ -37,10 +37,10 @@ pub enum SandboxError {
         what: &'static str,
         source: io::Error,
     },
-    /// Capabilities are left.
+    /// Some capabilities remain.
     #[error("cannot give up capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
-    /// The filter is refused.
+    /// The kernel refuses the filter.
     #[error("cannot filter system calls: {0}")]
     Filter(String),
 }
@@ -49,24 +49,24 @@ fn doing(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> SandboxError {
     move |error| SandboxError::System { what, source: error.into() }
 }
 
-/// Closes all files but the first three. To be called first of all: what is open then came from the parent by mistake.
+/// Closes all files but the first three. To be called first: other files were inherited by mistake.
 ///
 /// # Errors
 /// If the kernel is older than 5.9.
 pub fn close_inherited() -> Result<(), SandboxError> {
-    // SAFETY: close_range(2) takes numbers. The process has just begun: nothing in it owns a descriptor above 2 yet.
+    // SAFETY: close_range(2) takes numbers. The process has just started: nothing in it owns a descriptor above 2 yet.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let failed = || SandboxError::System { what: "close files", source: io::Error::last_os_error() };
     if done == 0 { Ok(()) } else { Err(failed()) }
 }
 
-/// Gives up all capabilities, and the ways to get new ones, and limits what the process may take. For all threads that are
+/// Gives up all capabilities and the ways to regain them, and limits the process's resources. Applies to threads
 /// started afterwards, too.
 ///
 /// # Errors
-/// If something of it is refused.
+/// If a step is refused.
 pub fn give_up_rights() -> Result<(), SandboxError> {
-    // Where memory runs out it is this process that can be spared. As its own, while that is still so.
+    // When memory runs out, the worker can be replaced. Set while the file is still writable.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     let limits = [
         (Resource::RLIMIT_CORE, 0, "forbid core files"),
@@ -81,23 +81,23 @@ pub fn give_up_rights() -> Result<(), SandboxError> {
         setrlimit(resource, hard, hard).map_err(doing(what))?;
     }
     prctl::set_no_new_privs().map_err(doing("forbid new privileges"))?;
-    // Takes a capability (CAP_SETPCAP) that not all have. Without new privileges what is left of it is of no use.
+    // Needs CAP_SETPCAP, which not all users have. Without new privileges the bounding set has no effect.
     let _ = caps::clear(None, CapSet::Bounding);
     caps::clear(None, CapSet::Ambient)?;
     for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
         caps::clear(None, set)?;
     }
-    // Nobody but root may look into it.
+    // Only root may inspect the process.
     prctl::set_dumpable(false).map_err(doing("forbid dumps"))
 }
 
-/// Filters the system calls of all threads that there are.
+/// Filters the system calls of all existing threads.
 ///
 /// # Errors
 /// If the filter is refused.
 pub fn filter_system_calls() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Filter(error.to_string());
-    // Of what two filters say the sterner counts. The other one allows no further filter.
+    // The stricter of two filters applies. The last filter prevents installing another.
     for filter in [refusal(), filter()] {
         let filter = filter.map_err(|error| failed(&error))?;
         apply_filter_all_threads(&filter).map_err(|error| failed(&error))?;
@@ -105,16 +105,16 @@ pub fn filter_system_calls() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Refuses to open files.
+/// Makes opening files fail.
 fn refusal() -> Result<BpfProgram, seccompiler::BackendError> {
     let rules = [(libc::SYS_openat, Vec::new())].into_iter().collect();
     let refused = SeccompAction::Errno(libc::EACCES.unsigned_abs());
     SeccompFilter::new(rules, SeccompAction::Allow, refused, TargetArch::x86_64)?.try_into()
 }
 
-/// Those that need no look at their arguments.
+/// System calls allowed with any arguments.
 const ALLOWED: [libc::c_long; 29] = [
-    // What is open: files and connections.
+    // Open files and connections.
     libc::SYS_read,
     libc::SYS_pread64,
     libc::SYS_write,
@@ -126,14 +126,14 @@ const ALLOWED: [libc::c_long; 29] = [
     libc::SYS_ppoll,
     libc::SYS_fstat,
     libc::SYS_close,
-    // Refused, not deadly; see `refusal`.
+    // Fails instead of killing; see `refusal`.
     libc::SYS_openat,
     // Memory.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Threads, which are there already, and their end.
+    // Existing threads, and their end.
     libc::SYS_futex,
     libc::SYS_sched_yield,
     libc::SYS_rt_sigprocmask,
@@ -143,7 +143,7 @@ const ALLOWED: [libc::c_long; 29] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_gettid,
-    // Where there is no vdso.
+    // Without a vdso.
     libc::SYS_clock_gettime,
     libc::SYS_getrandom,
     libc::SYS_nanosleep,
@@ -151,7 +151,7 @@ const ALLOWED: [libc::c_long; 29] = [
 ];
 
 fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
-    // Argument `index` has all bits of `mask` as in `value`.
+    // Requires the bits `mask` of argument `index` to equal `value`.
     let bits = |index: u8, mask: u64, value: u64| {
         let operator = SeccompCmpOp::MaskedEq(mask);
         SeccompRule::new(vec![SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)?])
@@ -161,9 +161,9 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
         ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
     rules.insert(libc::SYS_mmap, vec![bits(2, executable, 0)?]);
     rules.insert(libc::SYS_mprotect, vec![bits(2, executable, 0)?]);
-    // Of what is open: the standard library asks so for a file's size.
+    // Only on open files: the standard library's way to get a file's size.
     rules.insert(libc::SYS_statx, vec![bits(2, empty_path, empty_path)?]);
-    // To have a file twice; and the standard library, built with its assertions, looks whether what it closes is open.
+    // To duplicate a file; and the standard library with assertions checks whether a file that it closes is open.
     let command = |command: libc::c_int| {
         let is =
             SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(command.unsigned_abs()))?;

@@ -1,4 +1,4 @@
-//! The worker: answers questions about files until the daemon has gone.
+//! The worker: answers questions about files until the daemon ends.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -20,36 +20,36 @@ use crate::message::{ImageKey, MAX_ADDRESSES, NameList, WorkerReply, WorkerReque
 use crate::sandbox::{self, SandboxError};
 use crate::wire::Channel;
 
-/// Bytes of a question.
+/// Maximum bytes of a question.
 const MAX_QUESTION: usize = 1 << 20;
-/// How often it is looked at whether there is something to forget.
+/// Interval of forgetting unused images.
 const IDLE: Duration = Duration::from_secs(60);
-/// Stack of a thread: reading debug information and demangling are recursive, up to a depth that they limit.
+/// Stack size of a thread: parsing debug information and demangling recurse to a limited depth.
 const STACK_BYTES: usize = 8 << 20;
-/// Exit status where a thread has panicked.
+/// Exit status after a panic.
 const PANICKED: i32 = 70;
-/// The nice value, if it is allowed: those who sample wait for the answers.
+/// Nice value, if permitted: the sampling thread waits for answers.
 const FAVOURED: i32 = -10;
 
-/// Why the worker does not begin.
+/// Why the worker cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// It was not started by a daemon.
     #[error("this is a part of `ccsd daemon`, which starts it by itself")]
     NotByDaemon,
-    /// It keeps rights that it must not have.
+    /// Some rights could not be given up.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// Something else is missing.
+    /// Another system call failed.
     #[error("cannot begin: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Serves the daemon that has started this process with a connection for its standard input, after giving up all rights. Ends
-/// the process when the daemon is gone. To be called first of all.
+/// Serves the daemon that started this process with a connection as standard input, after giving up all rights. Ends
+/// the process when the daemon ends. To be called first.
 ///
 /// # Errors
-/// If it cannot begin. It has read nothing then.
+/// If it cannot start. Nothing was read then.
 pub fn serve() -> Result<Infallible, ServeError> {
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     if !is_socket(&control) {
@@ -59,17 +59,17 @@ pub fn serve() -> Result<Infallible, ServeError> {
     sandbox::close_inherited()?;
     let control = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let _ = prctl::set_name(c"ccsd-worker");
-    // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread, which the others will be started by. Refused,
-    // it is as before.
+    // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread, whose nice value later threads inherit.
+    // Failure has no effect.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, FAVOURED) };
     ignore_signals();
     let mut buffer = Vec::new();
     let connections = control.receive_files(&mut buffer, MAX_QUESTION, None)?.unwrap_or_default();
-    // Threads have the policy of the one that starts them. What follows takes it back.
+    // Threads inherit the scheduling policy of their creator, which is reset below.
     set_policy(libc::SCHED_RR, 1);
     sandbox::give_up_rights()?;
-    // They need not be started later, which would be one more right. They meet twice: when all have begun, and when the
-    // filter is there.
+    // All threads start before the filter, which forbids starting them. They meet twice: when all have started, and
+    // when the filter is installed.
     let ready = Arc::new(Barrier::new(connections.len() + 1));
     let images = Arc::new(Images::default());
     for (number, connection) in connections.into_iter().enumerate() {
@@ -82,7 +82,7 @@ pub fn serve() -> Result<Infallible, ServeError> {
             ready.wait();
             ready.wait();
             let served = catch_unwind(AssertUnwindSafe(|| ServedConnection { channel, images }.serve()));
-            // Whatever it was: the daemon starts another one, if it is there.
+            // After any panic: the daemon starts another worker.
             std::process::exit(if served.is_ok() { 0 } else { PANICKED });
         };
         std::thread::Builder::new().name("ccsd-read".to_owned()).stack_size(STACK_BYTES).spawn(body)?;
@@ -97,17 +97,18 @@ pub fn serve() -> Result<Infallible, ServeError> {
     std::process::exit(0);
 }
 
-/// Changes how the calling thread is scheduled, if that is allowed.
+/// Sets the calling thread's scheduling policy, if permitted.
 fn set_policy(policy: i32, priority: i32) {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: sched_setscheduler(2) reads one sched_param, which is live; 0 is the calling thread.
     unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
 }
 
-/// A terminal, or a service manager, tells all processes to end. The daemon does so in order, and this one after it.
+/// Ignores signals sent to all processes of a terminal or service: the daemon shuts down in order, and then this
+/// process ends.
 fn ignore_signals() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
-        // SAFETY: to ignore a signal runs no handler.
+        // SAFETY: ignoring a signal runs no handler.
         let _ = unsafe { signal::signal(signal, SigHandler::SigIgn) };
     }
 }
@@ -117,7 +118,7 @@ fn is_socket(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK)
 }
 
-/// One connection. Its questions are answered one after the other.
+/// A connection, whose questions are answered one after the other.
 struct ServedConnection {
     channel: Arc<Channel>,
     images: Arc<Images>,
@@ -128,7 +129,8 @@ struct ServedConnection {
 struct Daemon(Arc<Channel>);
 
 impl Daemon {
-    /// What the daemon gives of what is wanted. Where it does not, it has lost its patience, and the process is about to end.
+    /// Requests files from the daemon. Without an answer, the daemon's time limit has passed, and this process is about
+    /// to end.
     fn want(&self, want: &WorkerReply) -> Vec<File> {
         let mut buffer = Vec::new();
         let files = self.0.send(want, &[]).and_then(|()| self.0.receive_files(&mut buffer, MAX_QUESTION, None));
@@ -149,7 +151,7 @@ impl Asker for Daemon {
 }
 
 impl ServedConnection {
-    /// Until the daemon has gone.
+    /// Answers questions until the daemon closes the connection.
     fn serve(self) {
         let mut buffer = Vec::new();
         loop {
@@ -187,7 +189,7 @@ impl ServedConnection {
         let began = thread_cpu_ns();
         let addresses = addresses.get(..addresses.len().min(MAX_ADDRESSES)).unwrap_or_default();
         let daemon = Arc::new(Daemon(Arc::clone(&self.channel)));
-        // Without its file it has no names. That is the daemon's to know.
+        // Without the image's file there are no names; the daemon knows that.
         let (functions, notes) = self
             .images
             .functions(image, addresses, &daemon)

@@ -1,4 +1,4 @@
-//! Messages on a socket: a length, a body, and perhaps open files.
+//! Messages on a socket: a length, a body, and possibly open files.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
@@ -11,13 +11,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use serde::Serialize;
 
-/// Files with one message.
+/// Maximum files with one message.
 pub const MAX_FILES: usize = 16;
-/// Bytes of the length before a message.
+/// Bytes of the length prefix.
 const LENGTH: usize = 4;
-/// Bytes read at once, if that many are there.
+/// Maximum bytes of one read.
 const PIECE: usize = 64 << 10;
-/// Bytes that an empty buffer keeps.
+/// Capacity that an empty buffer keeps.
 const KEPT: usize = 1 << 20;
 
 /// One end of a connection.
@@ -27,7 +27,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Two that are connected.
+    /// Creates a connected pair.
     ///
     /// # Errors
     /// Those of `socketpair(2)`.
@@ -36,10 +36,10 @@ impl Channel {
         Ok((Channel { stream: one }, Channel { stream: other }))
     }
 
-    /// Sends a message. Some buffers hold it whole; else it waits until the other side takes it.
+    /// Sends a message. Blocks if the socket's buffers are full.
     ///
     /// # Errors
-    /// Those of `sendmsg(2)`; `TimedOut` if nobody takes it for as long as [`Channel::set_patience`] says.
+    /// Those of `sendmsg(2)`; `TimedOut` after the time set by [`Channel::set_patience`].
     pub fn send(&self, message: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let body = postcard::to_extend(message, vec![0; LENGTH]).map_err(io::Error::other)?;
         self.send_bytes(body, files)
@@ -57,7 +57,7 @@ impl Channel {
             match sendmsg::<()>(self.stream.as_raw_fd(), &[IoSlice::new(rest)], control, flags, None) {
                 Ok(sent) => {
                     rest = rest.get(sent..).unwrap_or_default();
-                    // They went with the first byte.
+                    // The files were sent with the first byte.
                     control = &[];
                 }
                 Err(nix::errno::Errno::EINTR) => {}
@@ -68,7 +68,7 @@ impl Channel {
         Ok(())
     }
 
-    /// How long sending may wait.
+    /// Sets the time limit of sending.
     ///
     /// # Errors
     /// None is expected.
@@ -76,18 +76,18 @@ impl Channel {
         self.stream.set_write_timeout(Some(patience))
     }
 
-    /// Waits for a message of at most `limit` bytes, until `deadline`; its body is then in `buffer`. Files that come with it
-    /// are not taken.
+    /// Receives a message of at most `limit` bytes into `buffer`, until `deadline`. Attached files are ignored.
     ///
     /// # Errors
-    /// Those of `read(2)`; `UnexpectedEof` if the other side has gone, `TimedOut`, `InvalidData` if it is longer.
+    /// Those of `read(2)`; `UnexpectedEof` if the other side has closed, `TimedOut`, `InvalidData` if the message is
+    /// longer.
     pub fn receive(&self, buffer: &mut Vec<u8>, limit: usize, deadline: Instant) -> io::Result<()> {
         buffer.clear();
         buffer.shrink_to(KEPT);
         let mut wanted = None;
         loop {
             wait(self.stream.as_fd(), Some(deadline))?;
-            // No more than the message: one is answered before the next is sent, but the other side may not keep to that.
+            // Reads only this message: the other side should wait for the answer, but is not trusted to.
             let most = wanted.map_or(LENGTH, |wanted: usize| wanted - buffer.len()).min(PIECE);
             if read_some(&self.stream, buffer, most)? == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
@@ -110,10 +110,10 @@ impl Channel {
         }
     }
 
-    /// The same with the files that come with it, and without a deadline. `None` when `idle` has passed without a word.
+    /// As [`Channel::receive`], with attached files and without a deadline. `None` after `idle` without a message.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Channel::receive`].
     pub fn receive_files(
         &self,
         buffer: &mut Vec<u8>,
@@ -137,7 +137,7 @@ impl Channel {
         if buffer.len() < length { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(Some(files)) }
     }
 
-    /// The length of a message, and the files, which come with its first byte.
+    /// Reads the length, and the files attached to its first byte.
     fn receive_head(&self, head: &mut [u8; LENGTH]) -> io::Result<Vec<File>> {
         let mut space = cmsg_space!([RawFd; MAX_FILES]);
         let mut files = Vec::new();
@@ -151,7 +151,7 @@ impl Channel {
             for control in message.cmsgs()? {
                 let ControlMessageOwned::ScmRights(numbers) = control else { continue };
                 // SAFETY: the kernel has just installed these descriptors in this process for this message (unix(7),
-                // SCM_RIGHTS); nobody else knows them, so each is owned here and by nobody else.
+                // SCM_RIGHTS); nothing else knows them, so this is their only owner.
                 files.extend(numbers.into_iter().map(|number| File::from(unsafe { OwnedFd::from_raw_fd(number) })));
             }
             break message.bytes;
@@ -189,7 +189,7 @@ fn length(head: &[u8]) -> io::Result<usize> {
     Ok(u32::from_le_bytes(*head) as usize)
 }
 
-/// Appends what there is, up to `most` bytes.
+/// Appends available bytes, at most `most`.
 fn read_some(mut stream: &UnixStream, buffer: &mut Vec<u8>, most: usize) -> io::Result<usize> {
     let before = buffer.len();
     buffer.resize(before + most, 0);
@@ -203,7 +203,7 @@ fn read_some(mut stream: &UnixStream, buffer: &mut Vec<u8>, most: usize) -> io::
     got
 }
 
-/// Waits until there is something to read, or the other side has gone.
+/// Waits until there is something to read, or the other side has closed.
 fn wait(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<()> {
     loop {
         let timeout = match deadline {
@@ -213,7 +213,7 @@ fn wait(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<()> {
                 if left.is_zero() {
                     return Err(ErrorKind::TimedOut.into());
                 }
-                // Rounded up, so that the last look is not before the end.
+                // Rounded up, so that the last attempt is not before the deadline.
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
             }
         };
@@ -255,7 +255,7 @@ mod tests {
             one.receive(&mut buffer, 4 << 20, soon()).unwrap();
         });
         assert_eq!(postcard::from_bytes::<Vec<u8>>(&buffer).unwrap(), long);
-        // A message without files, and nothing at all.
+        // A message without files, and no message.
         one.send(&5u8, &[]).unwrap();
         assert!(other.receive_files(&mut buffer, 100, None).unwrap().unwrap().is_empty());
         assert!(other.receive_files(&mut buffer, 100, Some(Duration::from_millis(1))).unwrap().is_none());

@@ -1,4 +1,4 @@
-//! A worker with its daemon: this program is both.
+//! A worker with its daemon, both in this program.
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,9 +17,9 @@ use nix::unistd::Pid;
 
 /// Argument that makes this program a worker.
 const SERVE: &str = "--serve-as-worker";
-/// Argument that makes it do, behind the sandbox, what is named next.
+/// Argument that makes it try the action named next in the sandbox.
 const TRY: &str = "--try-in-sandbox";
-/// Argument that makes it run one test, named next, with a worker of its own.
+/// Argument that makes it run the test named next with its own worker.
 const ALONE: &str = "--alone";
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(ALONE) => {
-            // Short, and long enough for a machine that has much else to do.
+            // A short time, which suffices on a busy machine, and a long one.
             let (brief, long) = (Duration::from_secs(4), Duration::from_secs(600));
             let patience = match words[2].as_str() {
                 "forgiven" => Patience { blame: brief, ..Patience::default() },
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
                     Ok::<(), Failed>(())
                 })
             };
-            // One after the other: one of them kills the worker, and another one looks which it is.
+            // One after the other: one test kills the worker, and another checks which worker it is.
             let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
             let tests = vec![
                 test("names_are_those_of_this_process", names_are_the_same),
@@ -100,7 +100,7 @@ fn own() -> File {
     File::open(std::env::current_exe().unwrap()).unwrap()
 }
 
-/// Addresses all over its code.
+/// Addresses spread over its code.
 fn addresses(elf: &ElfFile) -> Vec<u64> {
     let code = elf.segments().iter().find(|segment| segment.executable).unwrap();
     (0..200).map(|i| code.svma + code.mem_size / 200 * i).collect()
@@ -161,7 +161,7 @@ fn no_rights() {
     assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
 }
 
-/// What a parser that has been taken over might do.
+/// Actions of a compromised parser.
 const FORBIDDEN: [&str; 9] = ["open2", "socket", "thread", "fork", "execute", "execve", "kill", "trace", "stat"];
 
 fn forbidden() {
@@ -169,7 +169,7 @@ fn forbidden() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([TRY, what]).stderr(Stdio::null()).stdin(Stdio::null()).output().unwrap()
     };
-    // The sandbox itself is no reason to end.
+    // The sandbox itself does not end the process.
     let allowed = run("nothing");
     assert_eq!((allowed.status.code(), allowed.stdout.as_slice()), (Some(0), &b"ready"[..]), "{allowed:?}");
     for what in FORBIDDEN {
@@ -179,7 +179,7 @@ fn forbidden() {
     }
 }
 
-/// Does something behind the sandbox.
+/// Performs an action in the sandbox.
 fn attempt(what: &str) {
     let own = std::process::id().cast_signed();
     sandbox::close_inherited().unwrap();
@@ -191,7 +191,7 @@ fn attempt(what: &str) {
     out.flush().unwrap();
     match what {
         "nothing" => {
-            // What parsing needs: memory, small and large, and the file.
+            // Needed for parsing: memory, small and large, and the file.
             let size = file.metadata().unwrap().len() as usize;
             let mut bytes = vec![0; size];
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
@@ -213,7 +213,7 @@ fn attempt(what: &str) {
             let size = std::num::NonZeroUsize::new(4096).unwrap();
             use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
             let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-            // SAFETY: new memory, which nobody uses.
+            // SAFETY: new memory, which nothing uses.
             let _ = unsafe { mmap_anonymous(None, size, protection, MapFlags::MAP_PRIVATE) };
         }
         "execve" => drop(nix::unistd::execv(c"/bin/true", &[c"true"])),
@@ -236,7 +236,7 @@ fn killed() {
     let _ = names.resolve(&addresses[..1]);
     let before = worker_pid().unwrap();
     kill(Pid::from_raw(before.cast_signed()), Signal::SIGKILL).unwrap();
-    // The next question finds it gone, and another one answers.
+    // The next question finds the worker gone, and another one answers.
     assert_eq!(names.resolve(&addresses), (expected, Told::Known));
     assert_ne!(worker_pid().unwrap(), before);
 }
@@ -253,14 +253,14 @@ fn no_image() {
     assert_eq!(worker_pid().unwrap(), before, "none of them does any harm");
 }
 
-/// Runs a test in a process of its own: what it does to its worker is remembered.
+/// Runs a test in its own process, because its worker's deaths are remembered.
 fn alone(name: &str) {
     let output = Command::new(std::env::current_exe().unwrap()).args([ALONE, name]).stdin(Stdio::null()).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The same worker as before is not there any more.
+/// Kills the current worker.
 fn kill_now() {
     kill(Pid::from_raw(worker_pid().unwrap().cast_signed()), Signal::SIGKILL).unwrap();
 }
@@ -272,7 +272,7 @@ fn given_up() {
     let functions = kill_while(|| names.resolve(&addresses));
     assert_eq!(functions, (vec![Vec::new(); addresses.len()], Told::GivenUp));
     assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
-    // Nobody asks about it again, and another file is no worse for it.
+    // The file is not asked about again, and other files are not affected.
     let before = worker_pid();
     let mut again = Names::new(open(own()).unwrap(), finder());
     assert_eq!((again.resolve(&addresses[..1]), worker_pid()), ((vec![vec![]], Told::GivenUp), before));
@@ -284,7 +284,7 @@ fn given_up() {
     assert!(!Names::new(copy, finder()).resolve(&addresses[..1]).0[0].is_empty());
 }
 
-/// Kills every worker that there is, until there is an answer; reading this program takes far longer than finding one.
+/// Kills every new worker until there is an answer; reading this program takes far longer than finding a worker.
 fn kill_while<T>(ask: impl FnOnce() -> T) -> T {
     let (done, asked) = std::sync::mpsc::channel::<()>();
     let killer = std::thread::spawn(move || {
@@ -301,7 +301,7 @@ fn kill_while<T>(ask: impl FnOnce() -> T) -> T {
     });
     let answer = ask();
     drop(done);
-    // The first may have been killed before it was asked anything, which is nobody's fault.
+    // The first may have been killed before it was asked anything, which counts against no file.
     assert!((2..=3).contains(&killer.join().unwrap()));
     answer
 }
@@ -311,7 +311,7 @@ fn forgiven() {
     let addresses = addresses(&image);
     let mut names = Names::new(image, finder());
     assert_eq!(kill_while(|| names.resolve(&addresses)).1, Told::GivenUp);
-    // It takes a second.
+    // Takes a second.
     let functions = loop {
         match names.resolve(&addresses) {
             (functions, Told::Known) => break functions,
@@ -323,22 +323,22 @@ fn forgiven() {
     assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
 }
 
-/// A worker that hangs, which is what one that is stopped does.
+/// A hanging worker, simulated by a stopped one.
 fn stopped() {
     let pid = worker_pid().unwrap();
     stop(pid);
-    // Another one answers.
+    // Another worker answers.
     let file = fresh();
     assert!(open(file.try_clone().unwrap()).is_some());
     let next = worker_pid().unwrap();
     assert_ne!(next, pid);
     stop(next);
-    // For the second time: it may be the file that takes so long. Others are read.
+    // The second time the file may be the cause. Other files are read.
     assert!(matches!(ccsd_worker::open(file), Opened::NotNow(_)));
     assert!(worker_pid().is_none() && open(fresh()).is_some());
 }
 
-/// Stops a worker, and waits until all its threads have: until one of them has seen the signal, the others go on.
+/// Stops a worker, and waits until all its threads are stopped: they continue until one has seen the signal.
 fn stop(pid: u32) {
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP).unwrap();
     while threads_in(pid, 'T') < fs::read_dir(format!("/proc/{pid}/task")).unwrap().count() {
@@ -346,13 +346,13 @@ fn stop(pid: u32) {
     }
 }
 
-/// Several files that are asked about when the worker dies.
+/// Several files are asked about when the worker dies.
 fn innocent() {
-    // Where there is no CPU for who kills it, all may have been answered before.
+    // Without CPU for the killer, all questions may be answered before.
     assert!((0..10).any(|_| killed_amid_several()));
 }
 
-/// Whether it was killed while they were asked about.
+/// Whether the worker was killed while several files were asked about.
 fn killed_amid_several() -> bool {
     let dir = tempfile::tempdir().unwrap();
     let images: Vec<_> = (0..4)
@@ -363,7 +363,7 @@ fn killed_amid_several() -> bool {
         })
         .collect();
     let addresses = addresses(&images[0]);
-    // They begin at the same moment, and reading them takes far longer than finding a worker to be killed.
+    // All begin at the same moment, and reading takes far longer than finding a worker to kill.
     let together = std::sync::Barrier::new(images.len() + 1);
     let (told, amid) = std::thread::scope(|scope| {
         let asking: Vec<_> = images
@@ -396,12 +396,12 @@ fn killed_amid_several() -> bool {
     amid
 }
 
-/// Whether more than one thread of a worker has something to do.
+/// Whether several threads of a worker are running.
 fn is_busy(pid: u32) -> bool {
     threads_in(pid, 'R') > 1
 }
 
-/// How many threads of a process are in a state, as /proc says it.
+/// Number of threads of a process in a state from /proc.
 fn threads_in(pid: u32, state: char) -> usize {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let is_in = |path: std::path::PathBuf| {
@@ -411,7 +411,7 @@ fn threads_in(pid: u32, state: char) -> usize {
     threads.filter(|thread| is_in(thread.path())).count()
 }
 
-/// An image that no one has asked about, and whose file stays open.
+/// An image that was not asked about before, and whose file stays open.
 fn fresh() -> File {
     let file = tempfile::tempfile().unwrap();
     std::io::copy(&mut own(), &mut &file).unwrap();
@@ -427,7 +427,7 @@ fn open(file: File) -> Option<Arc<ElfFile>> {
 
 fn too_often() {
     let dir = tempfile::tempdir().unwrap();
-    // Each time another file, so that none is given up.
+    // A different file each time, so that none is given up.
     let ask = |name: &str| {
         let path = dir.path().join(name);
         fs::copy("/bin/true", &path).unwrap();
@@ -443,9 +443,9 @@ fn too_often() {
     let mut names = Names::new(image, finder());
     kill_now();
     assert!(!ask("5") && worker_pid().is_none());
-    // That is no image that cannot be read.
+    // The image is not reported as unreadable.
     assert!(matches!(ccsd_worker::open(fresh()), Opened::NotNow(_)));
-    // Later there may be an answer, so that this is none.
+    // A later question may be answered, so this one has no answer.
     assert_eq!(names.resolve(&[address]), (vec![vec![]], Told::NotNow));
 }
 
