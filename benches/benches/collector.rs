@@ -15,7 +15,7 @@ use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::ProcessTable;
 use ccsd_collector::process::images::{ImageIndex, Images};
 use ccsd_collector::resolve::Resolver;
-use ccsd_collector::unwind::goroutines::Goroutines;
+use ccsd_collector::unwind::go::goroutines::Goroutines;
 use ccsd_collector::unwind::shadow::ShadowStack;
 use ccsd_collector::unwind::{Frame, Root, StackUnwinder, Target};
 use ccsd_profile::{Limits, Profile, Session};

@@ -23,7 +23,7 @@ use ccsd_collector::perf::rings::ring_pages;
 use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::process::images::{ImageIndex, Images};
 use ccsd_collector::process::{ProcessKey, ProcessTable, ThreadKey};
-use ccsd_collector::unwind::goroutines::Goroutines;
+use ccsd_collector::unwind::go::goroutines::Goroutines;
 use ccsd_collector::unwind::shadow::ShadowStack;
 use ccsd_collector::unwind::{Frame, StackUnwinder, Target};
 use ccsd_collector::usage::thread_cpu_ns;

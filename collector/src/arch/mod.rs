@@ -7,6 +7,6 @@
 mod x86_64;
 
 pub use x86_64::{
-    FramehopCache, FramehopRegs, FramehopUnwinder, PAGE, UNREADABLE, code, is_foreign_call, pointer_rule, prologue,
+    FramehopCache, FramehopRegs, FramehopUnwinder, PAGE, UNREADABLE, code, go, is_foreign_call, pointer_rule, prologue,
     registers, signal, step, user_regs,
 };

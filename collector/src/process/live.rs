@@ -6,7 +6,7 @@ use super::jit_code::JitCode;
 use super::mappings::Mappings;
 use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
-use crate::unwind::goroutines::Goroutines;
+use crate::unwind::go::goroutines::Goroutines;
 use crate::unwind::shadow::ShadowStack;
 
 /// One identity of a process (pid, start, exec generation) in this session.

@@ -23,7 +23,7 @@ use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
 use crate::perf::record::Fork;
 use crate::procfs;
-use crate::unwind::goroutines::Goroutines;
+use crate::unwind::go::goroutines::Goroutines;
 use images::Images;
 use mappings::{Mapping, Mappings};
 use untracked_threads::{UntrackedThread, UntrackedThreads};

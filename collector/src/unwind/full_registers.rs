@@ -15,8 +15,7 @@ use super::StackUnwinder;
 use super::carried::Carried;
 use super::cfi;
 use super::frame::Frame;
-use super::go::GoFrame;
-use super::goroutine::Switch;
+use super::go::{GoFrame, Moved};
 use super::image_unwind::ImageUnwind;
 use super::outcome::Stop;
 use super::walk::{Position, Walk};
@@ -112,113 +111,125 @@ impl StackUnwinder {
             return Err(Stop::Because(TruncationReason::NoUnwindInfo));
         };
         carried.callee = Some((next, *registers));
-        let table = match switched {
-            _ if restores => Err(Stuck::NotCovered),
-            false if doubtful => {
-                let known = &mut self.return_addresses;
-                let mut believed = |address| known.contains(address, walk.mappings, images);
-                // What is below the stack pointer is not copied.
-                let copied = |address| stack.copied(address);
-                leave_believed(image, frame.address, registers, &copied, &mut believed)
-            }
-            false => cfi::leave(image.tables(), frame.address, registers, &read),
-            true => {
-                let at = registers.get(RA).unwrap_or(0).wrapping_sub(u64::from(called));
-                let to_svma = frame.address.wrapping_sub(at);
-                let known = &mut self.return_addresses;
-                let returns_to = |address| known.contains(address, walk.mappings, images);
-                match image.leave_switch(frame.address, to_svma, registers, &read, returns_to) {
-                    Err(Stuck::NotCovered) => {
-                        let sp = registers.get(SP).unwrap_or(0);
-                        let switch = Switch { frame, to_svma, sp, chain: walk.chain };
-                        let Some(caller) = self.leave_thread(&switch, registers, walk)? else { return Ok(None) };
-                        carried.move_to(caller);
-                        return Ok(Some(carried.position()));
-                    }
-                    left => left,
+        let left = if restores {
+            Err(Stuck::NotCovered)
+        } else if switched {
+            match self.leave_switch(frame, carried, walk)? {
+                Moved::Root => return Ok(None),
+                Moved::Back(caller) => {
+                    carried.move_to(caller);
+                    return Ok(Some(carried.position()));
                 }
+                Moved::ByRegister(left) => left,
             }
+        } else if doubtful {
+            let believed = &mut |address| self.return_addresses.contains(address, walk.mappings, images);
+            // What is below the stack pointer is not copied.
+            leave_believed(image, frame.address, registers, &|address| stack.copied(address), believed)
+        } else {
+            cfi::leave(image.tables(), frame.address, registers, &read)
         };
-        let caller = match table {
-            Err(Stuck::NotCovered) if called && image.restores_signal(frame.address.wrapping_add(1)) => {
+        let Some(image) = self.images.get(frame.image, images) else {
+            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+        };
+        let registers = &mut carried.registers;
+        let after_call = frame.address.wrapping_add(1);
+        let left = match left {
+            Err(Stuck::NotCovered) if called && image.restores_signal(after_call) => {
                 if let Some(frame) = walk.frames.last_mut() {
-                    frame.address = frame.address.wrapping_add(1);
+                    frame.address = after_call;
                 }
                 signal::interrupted(registers, &read).map(|interrupted| {
                     *registers = interrupted;
                     Caller::Interrupted
                 })
             }
-            Err(Stuck::NotCovered) if called && image.begins(frame.address.wrapping_add(1)) => {
-                frame.address = frame.address.wrapping_add(1);
+            Err(Stuck::NotCovered) if called && image.begins(after_call) => {
+                frame.address = after_call;
                 walk.frames.pop();
                 walk.frames.push(frame);
-                let known = &mut self.return_addresses;
-                let returns_to = |address| known.contains(address, walk.mappings, images);
+                let returns_to = |address| self.return_addresses.contains(address, walk.mappings, images);
                 image.leave_beginning(frame.address, registers, &read, returns_to)
             }
-            Err(Stuck::NotCovered) if called && image.begins_thread(next.address) => {
-                return Ok(None);
-            }
+            Err(Stuck::NotCovered) if called && image.begins_thread(after_call) => return Ok(None),
             // Of Go's functions it is known what they do.
             Err(stuck)
                 if stuck == Stuck::NotCovered
                     || !switched && (doubtful || stuck == Stuck::Bad) && !image.is_go(frame.address) =>
             {
-                let known = &mut self.return_addresses;
-                let mut believed = |address, start: Option<u64>| match start {
-                    None => known.contains(address, walk.mappings, images),
-                    Some(start) => known.follows_call_of(address, (frame.image, start), walk.mappings, images),
-                };
-                let generated = image.generated.then(|| {
-                    self.generated.rows((frame.image, next.address), &|address, len| stack.code(address, len))
-                });
-                let rows = generated.as_deref().unwrap_or_else(|| image.rows(next.address));
-                let bare = rows.is_empty();
-                let mut left = code::leave(rows, registers, &read, |address| believed(address, None));
-                if left.is_err()
-                    && let Some(entered) = image.entered(next.address, called)
-                {
-                    for row in entered.rows() {
-                        let Ok(after) = row.apply_upwards(registers, &read) else { continue };
-                        if let [Some(ip), Some(sp)] = [RA, SP].map(|register| after.get(register))
-                            && entered.allows(sp)
-                            && believed(ip, Some(entered.start))
-                        {
-                            *registers = after;
-                            left = Ok(Caller::Called);
-                            break;
-                        }
-                    }
-                }
-                if left.is_err() && doubtful {
-                    let believed = &mut |address| believed(address, None);
-                    left = leave_believed(image, frame.address, registers, &read, believed);
-                }
-                match left {
-                    Err(left) if stuck == Stuck::NotCovered => {
-                        let by_pointer =
-                            code::leave_by_frame_pointer(registers, &read, |address| believed(address, None));
-                        by_pointer.map_err(|by_pointer| if bare { by_pointer } else { left })
-                    }
-                    Err(_) if !doubtful => Err(stuck),
-                    left => left,
-                }
+                self.leave_by_instructions((frame, next), (stuck, doubtful), called, registers, walk)
             }
-            result => result,
+            left => left,
         };
-        (carried.called, carried.switched) = (caller == Ok(Caller::Called), switched);
-        match caller {
-            Ok(Caller::Called | Caller::Interrupted) => {}
-            Ok(Caller::None) => return image.judge(frame.address).map(|()| None),
-            Err(Stuck::Unreadable(address)) => return Err(Stop::Unreadable(address)),
-            Err(_) => return Err(image.no_way(frame.address)),
+        (carried.called, carried.switched) = (left == Ok(Caller::Called), switched);
+        match (left, self.images.get(frame.image, images)) {
+            (Ok(Caller::Called | Caller::Interrupted), _) => {}
+            (Err(Stuck::Unreadable(address)), _) => return Err(Stop::Unreadable(address)),
+            (Ok(Caller::None), Some(image)) => return image.judge(frame.address).map(|()| None),
+            (_, Some(image)) => return Err(image.no_way(frame.address)),
+            (_, None) => return Err(Stop::Because(TruncationReason::NoUnwindInfo)),
         }
         if self.late_from.is_none() && stack.first_late().is_some() {
             // What comes now may be of another call.
             self.late_from = Some(walk.frames.len());
         }
         Ok(Some(carried.position()))
+    }
+
+    /// Leaves a frame as its instructions say: those from here (`next`) to the return, or from the function's beginning to
+    /// here; else by a row that may be wrong; else, where no table covers it, by its frame pointer.
+    ///
+    /// # Errors
+    /// `stuck`, by which no row leaves it, where the instructions do not say more. `doubtful` says that there is a row.
+    fn leave_by_instructions(
+        &mut self,
+        (frame, next): (Frame, Frame),
+        (stuck, doubtful): (Stuck, bool),
+        called: bool,
+        registers: &mut Registers,
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Caller, Stuck> {
+        let (stack, images) = (walk.stack, walk.images);
+        let read = |address: u64| stack.read(address);
+        let image = self.images.get(frame.image, images).ok_or(stuck)?;
+        let known = &mut self.return_addresses;
+        let mut believed = |address, start: Option<u64>| match start {
+            None => known.contains(address, walk.mappings, images),
+            Some(start) => known.follows_call_of(address, (frame.image, start), walk.mappings, images),
+        };
+        let generated = image
+            .generated
+            .then(|| self.generated.rows((frame.image, next.address), &|address, len| stack.code(address, len)));
+        let rows = generated.as_deref().unwrap_or_else(|| image.rows(next.address));
+        let bare = rows.is_empty();
+        let mut left = code::leave(rows, registers, &read, |address| believed(address, None));
+        if left.is_err()
+            && let Some(entered) = image.entered(next.address, called)
+        {
+            for row in entered.rows() {
+                let Ok(after) = row.apply_upwards(registers, &read) else { continue };
+                if let [Some(ip), Some(sp)] = [RA, SP].map(|register| after.get(register))
+                    && entered.allows(sp)
+                    && believed(ip, Some(entered.start))
+                {
+                    *registers = after;
+                    left = Ok(Caller::Called);
+                    break;
+                }
+            }
+        }
+        if left.is_err() && doubtful {
+            let believed = &mut |address| believed(address, None);
+            left = leave_believed(image, frame.address, registers, &read, believed);
+        }
+        match left {
+            Err(left) if stuck == Stuck::NotCovered => {
+                let by_pointer = code::leave_by_frame_pointer(registers, &read, |address| believed(address, None));
+                by_pointer.map_err(|by_pointer| if bare { by_pointer } else { left })
+            }
+            Err(_) if !doubtful => Err(stuck),
+            left => left,
+        }
     }
 }
 

@@ -25,12 +25,11 @@ use super::known_rules::KnownRules;
 use super::outcome::Stop;
 use super::realigned::Realigned;
 use super::rule::FrameRule;
-use super::switch;
 use super::tables::{self, RowContext, Table, Tables, Way};
 use crate::arch::code::{self, Row};
 use crate::arch::pointer_rule::Plain;
 use crate::arch::prologue::{self, Entered};
-use crate::arch::registers::{RA, Registers, SP};
+use crate::arch::registers::{RA, Registers};
 use crate::arch::signal;
 use crate::arch::step::CallerPointers;
 use crate::arch::step::{Caller, Stuck};
@@ -228,6 +227,15 @@ impl ImageUnwind {
         self.go.as_mut()
     }
 
+    /// The same, and the image beside it.
+    pub fn with_go<T>(&mut self, ask: impl FnOnce(&mut GoCode, &mut ImageUnwind) -> T) -> Option<T> {
+        // For as long as both are asked.
+        let mut go = self.go.take()?;
+        let answer = ask(&mut go, self);
+        self.go = Some(go);
+        Some(answer)
+    }
+
     /// Whether a frame is in a function of Go, whose stack ends in others than those that nothing calls only by mistake.
     pub fn is_go(&self, address: u64) -> bool {
         self.go.as_ref().is_some_and(|go| go.function(address).is_some())
@@ -376,68 +384,6 @@ impl ImageUnwind {
     pub fn restores_signal(&self, address: u64) -> bool {
         let code = self.elf.as_ref().and_then(|elf| elf.code(address, signal::RESTORER_BYTES));
         code.is_some_and(|code| signal::is_restorer(&code))
-    }
-
-    /// Leaves a frame of Go's runtime that has moved to this stack from another, and has kept in a register where it was;
-    /// or one that was called by the kernel for a signal. `to_own` is added to an address of the process to get one of the
-    /// image, and `returns_to` knows what calls return to.
-    ///
-    /// # Errors
-    /// [`Stuck::Unreadable`] where the other stack is not to be read, [`Stuck::NotCovered`] where it cannot be found.
-    pub fn leave_switch(
-        &mut self,
-        address: u64,
-        to_own: u64,
-        registers: &mut Registers,
-        read: &impl Fn(u64) -> Option<u64>,
-        mut returns_to: impl FnMut(u64) -> bool,
-    ) -> Result<Caller, Stuck> {
-        let handles_signals = self.go.as_ref().is_some_and(|go| go.handles_signals(address));
-        let rows = self.rows(address.wrapping_add(1)).to_vec();
-        // Where the stack pointer is now is the other stack, whatever comes behind a call that does not return.
-        let rows = rows.iter().filter(|row| handles_signals || row.is_kept_elsewhere());
-        let mut stuck = Stuck::NotCovered;
-        for row in rows {
-            match row.apply(registers, read) {
-                Ok(caller) => {
-                    let address = caller.get(RA).unwrap_or(0);
-                    // A handler of signals is called by the kernel.
-                    if returns_to(address) || self.restores_signal(address.wrapping_add(to_own)) {
-                        *registers = caller;
-                        return Ok(Caller::Called);
-                    }
-                }
-                Err(Stuck::Unreadable(address)) if stuck == Stuck::NotCovered => stuck = Stuck::Unreadable(address),
-                Err(_) => {}
-            }
-        }
-        Err(stuck)
-    }
-
-    /// The registers of what called the function at `start`, which has moved to another stack; `saved_bp` is the caller's
-    /// frame pointer. See [`switch::caller_of_systemstack`].
-    pub fn caller_of_switch(
-        &mut self,
-        start: u64,
-        to_own: u64,
-        saved_bp: u64,
-        read: &impl Fn(u64) -> Option<u64>,
-    ) -> Option<Registers> {
-        // For as long as both are asked.
-        let mut go = self.go.take()?;
-        let calls = |address: u64| go.is_call_of(start, address.wrapping_add(to_own));
-        let frame_end = |caller: &Registers| {
-            let own = caller.get(RA)?.wrapping_add(to_own);
-            let mut after = *caller;
-            match cfi::leave(&self.tables, own.wrapping_sub(1), &mut after, read) {
-                Err(Stuck::NotCovered) => self.rows(own).first()?.apply(caller, read).ok()?.get(SP),
-                Ok(_) => after.get(SP),
-                Err(_) => None,
-            }
-        };
-        let caller = switch::caller_of_systemstack(saved_bp, read, calls, frame_end);
-        self.go = Some(go);
-        caller
     }
 
     /// What unwind information says of an address.

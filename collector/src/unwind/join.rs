@@ -2,12 +2,11 @@
 
 use ccsd_profile::TruncationReason;
 
-use super::chain::FrameChain;
 use super::frame::{Frame, Gap, Root, Unwound};
 use super::memory::UserStack;
 use super::outcome::{Stop, late_reason};
 use super::shadow::{Join, ShadowStack};
-use super::{StackUnwinder, Target, goroutine};
+use super::{StackUnwinder, Target};
 use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::Images;
@@ -69,58 +68,13 @@ impl StackUnwinder {
             }
             None => {
                 shadow.interrupt();
-                let outside =
-                    wanted.filter(|_| !one_stack).map(|address| goroutines.outside(address, generation, stack));
-                let whole = outside.is_some_and(|outside| self.enter_outside(outside, sure, mappings, frames));
+                let target = Target { mappings, goroutines, images };
+                let whole = wanted.is_some_and(|slot| in_go && self.end_goroutine(slot, sure, stack, target, frames));
                 let root = if whole { Root::Complete } else { Root::Truncated(reason) };
                 let gap = self.gap(frames).map(|gap| Gap { reason, ..gap });
                 Unwound { root, common: Common::default(), gap }
             }
         }
-    }
-
-    /// Goes on where the frame pointers lead that the kernel has followed, from the return address at `slot` of the last of
-    /// the first `sure` frames. Whether that is to a root.
-    fn follow_chain(
-        &mut self,
-        slot: u64,
-        sure: usize,
-        sample: &Sample<'_>,
-        stack: &UserStack<'_>,
-        (mappings, images): (&Mappings, &Images),
-        frames: &mut Vec<Frame>,
-    ) -> bool {
-        let Some(&Frame { image, address }) = sure.checked_sub(1).and_then(|last| frames.get(last)) else {
-            return false;
-        };
-        let Some(to_svma) = mappings.to_svma(image) else { return false };
-        let Some(loaded) = self.images.get(image, images) else { return false };
-        let Some(go) = loaded.go().filter(|go| go.function(address).is_some()) else { return false };
-        let chain = FrameChain::new(sample.user_chain, sample.regs.map_or(0, |regs| regs.bp));
-        let addresses = chain.from(slot.wrapping_sub(8), stack);
-        goroutine::follow_from((image, to_svma), go, addresses, sure, frames, &mut self.gap)
-    }
-
-    /// Enters frames that are further out than the first `sure` of a stack, after a gap. Whether there are any.
-    fn enter_outside(
-        &mut self,
-        outside: impl Iterator<Item = u64>,
-        sure: usize,
-        mappings: &mut Mappings,
-        frames: &mut Vec<Frame>,
-    ) -> bool {
-        let mut gap = None;
-        for address in outside.map(|address| address.wrapping_sub(1)) {
-            let Some(mapping) = mappings.find(address) else { break };
-            if gap.is_none() {
-                // Of two gaps all that is between them is left out.
-                frames.truncate(self.gap.unwrap_or(sure));
-                gap = Some(frames.len());
-            }
-            frames.push(Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) });
-        }
-        self.gap = gap.or(self.gap);
-        gap.is_some()
     }
 
     /// Of a thread that dies with its stack pointer beyond its stack nothing is copied, and nothing can be read later. What the

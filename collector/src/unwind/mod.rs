@@ -11,7 +11,7 @@
 //! | [`generated`], [`arch::code`](crate::arch::code) | the instructions where no table is | two |
 //! | [`cfi`] | any row, as gimli evaluates it | all |
 //! | [`arch::signal`](crate::arch::signal) | the frame that the kernel has made for a signal | all |
-//! | [`goroutine`], [`switch`] | where Go has come from to this stack | all |
+//! | [`go`] | where Go has come from to this stack | all |
 //! | [`arch::code`](crate::arch::code), [`arch::prologue`](crate::arch::prologue) | the instructions, where no table is or the table lies | all |
 //!
 //! [`image_unwind`] knows which source is for an address, and all else that is known of one image. The registers beside the
@@ -30,15 +30,12 @@
 mod allowance;
 mod carried;
 mod cfi;
-mod chain;
 mod fde_index;
 mod frame;
 mod framehop_rows;
 mod full_registers;
 mod generated;
-mod go;
-mod goroutine;
-pub mod goroutines;
+pub mod go;
 mod image_unwind;
 mod join;
 mod known_rules;
@@ -53,13 +50,11 @@ mod return_addresses;
 mod rule;
 pub mod shadow;
 mod step;
-mod switch;
 mod tables;
 mod walk;
 
 use ccsd_profile::TruncationReason;
 
-use crate::arch::user_regs::GOROUTINE;
 use crate::budget::Budget;
 use crate::layers::Common;
 use crate::perf::record::Sample;
@@ -68,9 +63,9 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use allowance::Allowance;
 use carried::Carried;
-use chain::FrameChain;
 use generated::GeneratedRules;
-use goroutines::Goroutines;
+use go::FrameChain;
+use go::goroutines::Goroutines;
 use known_rules::KnownRules;
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
@@ -215,13 +210,8 @@ impl StackUnwinder {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
-                if self.is_in_go(frames, images) {
-                    let by_register = || sample.regs.map(|regs| (regs.others[GOROUTINE], regs.sp));
-                    if let Some(goroutine) = self.goroutine.or_else(by_register) {
-                        let generation = mappings.generation();
-                        goroutines.remember(shadow.outermost(), goroutine, sample.time, generation, &stack);
-                    }
-                }
+                let target = Target { mappings, goroutines, images };
+                self.remember_goroutine(sample, &stack, target, shadow, frames);
                 Unwound { root: Root::Complete, common, gap: None }
             }
             Ok(_) => {
@@ -286,13 +276,6 @@ impl StackUnwinder {
             cut_stacks: self.allowance.refusals(),
             memory: self.memory.refusals(),
         }
-    }
-
-    /// Whether the outermost frame that was found is of a Go program.
-    #[inline]
-    fn is_in_go(&mut self, frames: &[Frame], images: &Images) -> bool {
-        let image = frames.last().and_then(|frame| self.images.get(frame.image, images));
-        image.is_some_and(|image| image.go().is_some())
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! A stack on its way from registers to frames.
 
-use super::chain::FrameChain;
 use super::frame::Frame;
+use super::go::FrameChain;
 use super::memory::UserStack;
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;

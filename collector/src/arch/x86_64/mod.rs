@@ -1,6 +1,7 @@
 //! x86_64.
 
 pub mod code;
+pub mod go;
 mod path;
 pub mod pointer_rule;
 pub mod prologue;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use ccsd_symbolizer::{ElfFile, GoFunction, GoFunctions};
 use hashbrown::HashMap;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 use rustc_hash::FxBuildHasher;
 
 use crate::arch::code;
+use crate::arch::go::{Calls, Noted, find_calls, find_note, sets_frame_pointer};
 
 /// Functions that stacks begin with, though they are not marked so: the one that puts a goroutine aside and goes on on the
 /// thread's own stack, never to return (Go's own tracebacks end in it, too), and what the program's entry jumps to.
@@ -26,9 +26,7 @@ const SCHEDULE: &[u8] = b"runtime.schedule";
 /// Functions that the kernel calls for a signal. They are marked as the beginning of a stack, and are on that of signals.
 const SIGNAL_HANDLERS: [&[u8]; 3] = [b"runtime.sigtramp", b"runtime.cgoSigtramp", b"runtime.sigprofNonGoWrapper"];
 
-/// Instructions within which a function sets its frame pointer: the check for more stack is before it.
-const PROLOGUE: usize = 16;
-/// Bytes of code that those take at most.
+/// Bytes of code in which a function sets its frame pointer: the check for more stack is before it.
 const PROLOGUE_BYTES: u64 = 128;
 /// Bytes of code in which a function goes back to the stack that it has left.
 const RETURN_BYTES: u64 = 64;
@@ -44,34 +42,6 @@ pub enum GoFrame {
     Top,
     /// What called it may be on another stack, whatever the tables say.
     Switch,
-}
-
-/// Where a function calls another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calls {
-    /// Nowhere.
-    None,
-    /// At one place, which returns to this address.
-    One(u64),
-    /// At several.
-    Many,
-}
-
-/// What a function that calls others on the thread's stack has noted there, to find back to where it came from. Distances
-/// are from the stack pointer as what it called has left it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noted {
-    /// Where the stack pointer is.
-    StackPointer(i64),
-    /// How far the stack pointer was from the end of the goroutine's stack: that may be moved, should C call Go.
-    Depth {
-        /// Where the address of the goroutine's record is.
-        record: i64,
-        /// Where in this the end of its stack is.
-        end: i64,
-        /// Where the depth is.
-        depth: i64,
-    },
 }
 
 /// How a stack was followed by its frame pointers.
@@ -290,149 +260,5 @@ impl GoCode {
             frameless = (!self.keeps_frame_pointer(start)).then_some(start);
         }
         followed
-    }
-}
-
-/// Whether code begins by setting the frame pointer, before it calls anything.
-fn sets_frame_pointer(code: &[u8], address: u64) -> bool {
-    let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
-    for instruction in decoder.into_iter().take(PROLOGUE) {
-        if !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::ConditionalBranch) {
-            return false;
-        }
-        if instruction.op_count() == 2
-            && instruction.op0_kind() == OpKind::Register
-            && instruction.op0_register() == Register::RBP
-        {
-            return match instruction.mnemonic() {
-                Mnemonic::Mov => {
-                    instruction.op1_kind() == OpKind::Register && instruction.op1_register() == Register::RSP
-                }
-                Mnemonic::Lea => {
-                    instruction.memory_base() == Register::RSP && instruction.memory_index() == Register::None
-                }
-                _ => false,
-            };
-        }
-    }
-    false
-}
-
-/// What the code behind a call finds back by to the stack that it returns on: `mov rdi, [rsp + 48]; mov rsi, [rdi + 8];
-/// sub rsi, [rsp + 40]; mov rsp, rsi; ret`, as `asmcgocall` does, or `mov rsi, [rsp + 40]; mov rsp, rsi; ret`.
-fn find_note(code: &[u8], address: u64) -> Option<Noted> {
-    #[derive(Clone, Copy)]
-    enum Value {
-        Unknown,
-        Slot(i64),
-        Field(i64, i64),
-        Note(Noted),
-    }
-    let mut values = [Value::Unknown; 16];
-    let mut found = None;
-    for instruction in Decoder::with_ip(64, code, address, DecoderOptions::NONE) {
-        match instruction.flow_control() {
-            FlowControl::Next => {}
-            FlowControl::Return => return found,
-            _ => return None,
-        }
-        let (to, from) = (instruction.op0_register(), instruction.memory_base());
-        if instruction.op0_kind() != OpKind::Register {
-            // A store.
-            continue;
-        }
-        let loads = instruction.op1_kind() == OpKind::Memory
-            && instruction.memory_index() == Register::None
-            && instruction.segment_prefix() == Register::None;
-        let distance = instruction.memory_displacement64().cast_signed();
-        let base = values.get(from.number()).copied().filter(|_| from.is_gpr64()).unwrap_or(Value::Unknown);
-        let old = values.get(to.number()).copied().filter(|_| to.is_gpr64()).unwrap_or(Value::Unknown);
-        let new = match (instruction.mnemonic(), base, old) {
-            (Mnemonic::Mov, ..) if loads && from == Register::RSP => Value::Slot(distance),
-            (Mnemonic::Mov, Value::Slot(record), _) if loads => Value::Field(record, distance),
-            (Mnemonic::Sub, _, Value::Field(record, end)) if loads && from == Register::RSP => {
-                Value::Note(Noted::Depth { record, end, depth: distance })
-            }
-            _ => Value::Unknown,
-        };
-        if to == Register::RSP {
-            let source = instruction.op1_register();
-            let moved = instruction.mnemonic() == Mnemonic::Mov && source.is_gpr64() && found.is_none();
-            found = match values.get(source.number()).filter(|_| moved)? {
-                Value::Slot(slot) => Some(Noted::StackPointer(*slot)),
-                Value::Note(noted) => Some(*noted),
-                Value::Unknown | Value::Field(..) => return None,
-            };
-        } else if let Some(value) = values.get_mut(to.full_register().number()).filter(|_| to.is_gpr()) {
-            *value = new;
-        }
-    }
-    None
-}
-
-/// The direct calls of `callee` in a function's code. (Any five bytes that would be one are taken for one: others than
-/// real ones will hardly name the address.)
-fn find_calls(code: &[u8], start: u64, callee: u64) -> Calls {
-    let mut calls = Calls::None;
-    for (at, bytes) in code.windows(5).enumerate() {
-        let &[0xe8, a, b, c, d] = bytes else { continue };
-        let next = start.wrapping_add(at as u64 + 5);
-        if next.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()) == callee {
-            calls = if calls == Calls::None { Calls::One(next) } else { Calls::Many };
-        }
-    }
-    calls
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prologues() {
-        // cmp rsp, [r14 + 16]; jbe; push rbp; mov rbp, rsp; sub rsp, 8
-        let now: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x08];
-        // ...; sub rsp, 24; mov [rsp + 16], rbp; lea rbp, [rsp + 16]: up to Go 1.20
-        let then: &[u8] = &[
-            0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x48, 0x83, 0xec, 24, 0x48, 0x89, 0x6c, 0x24, 16, 0x48, 0x8d, 0x6c,
-            0x24, 16,
-        ];
-        assert!(sets_frame_pointer(now, 0x1000) && sets_frame_pointer(then, 0x1000));
-        // It is cut off; something else is put there; or first there is a call, or a return.
-        assert!(!sets_frame_pointer(&then[..15], 0x1000));
-        assert!(!sets_frame_pointer(&[0x48, 0x89, 0xc5, 0x48, 0x89, 0xe5], 0x1000));
-        assert!(!sets_frame_pointer(&[&[0xe8, 0, 0, 0, 0], now].concat(), 0x1000));
-        assert!(!sets_frame_pointer(&[&[0xc3], now].concat(), 0x1000));
-        assert!(!sets_frame_pointer(&[0x90; 128], 0x1000));
-    }
-
-    #[test]
-    fn notes_of_the_stack_that_was_left() {
-        // mov rdi, [rsp + 48]; mov rsi, [rdi + 8]; sub rsi, [rsp + 40]; mov fs:[-8], rdi; mov rsp, rsi; mov [rsp + 24],
-        // eax; ret: asmcgocall of Go 1.19, for a goroutine
-        let depth: &[u8] = &[
-            0x48, 0x8b, 0x7c, 0x24, 0x30, 0x48, 0x8b, 0x77, 0x08, 0x48, 0x2b, 0x74, 0x24, 0x28, 0x64, 0x48, 0x89, 0x3c,
-            0x25, 0xf8, 0xff, 0xff, 0xff, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3,
-        ];
-        assert_eq!(find_note(depth, 0x1000), Some(Noted::Depth { record: 48, end: 8, depth: 40 }));
-        // mov rsi, [rsp + 40]; mov rsp, rsi; mov [rsp + 24], eax; ret: on the thread's stack already
-        let plain: &[u8] = &[0x48, 0x8b, 0x74, 0x24, 0x28, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3];
-        assert_eq!(find_note(plain, 0x1000), Some(Noted::StackPointer(40)));
-        // Cut off before it returns; a call on the way; rsp from somewhere else; pop rsp.
-        assert!((0..depth.len()).all(|end| find_note(&depth[..end], 0x1000).is_none()));
-        assert_eq!(find_note(&[&[0xe8, 0, 0, 0, 0], depth].concat(), 0x1000), None);
-        assert_eq!(find_note(&depth[5..], 0x1000), None);
-        assert_eq!(find_note(&[0x5c, 0xc3], 0x1000), None);
-        assert_eq!(find_note(&[0xc3], 0x1000), None);
-    }
-
-    #[test]
-    fn calls_of_a_function() {
-        let call = |at: u64| [&[0xe8][..], &(0x2000u64.wrapping_sub(at + 5) as i32).to_le_bytes()].concat();
-        let one = [&[0x90][..], &call(0x1001), &[0xc3]].concat();
-        assert_eq!(find_calls(&one, 0x1000, 0x2000), Calls::One(0x1006));
-        assert_eq!(find_calls(&one, 0x1000, 0x2001), Calls::None);
-        assert_eq!(find_calls(&[one, call(0x1007)].concat(), 0x1000, 0x2000), Calls::Many);
-        assert_eq!(find_calls(&[0xe8, 0, 0], 0x1000, 0x2000), Calls::None);
     }
 }

@@ -8,7 +8,7 @@
 //! - The place in the chain is sure: the frame pointers up to the saved one are in the copy, each return address above them
 //!   is the chain's, and the last of them is the one that unwinding has come to.
 //! - From there on each return address is in code of Go behind a call, in a function that keeps its frame pointer, so that
-//!   the next is its own ([`GoCode::follow`](super::go::GoCode::follow)); up to one that nothing calls.
+//!   the next is its own ([`GoCode::follow`]); up to one that nothing calls.
 //! - A function without a frame is known by the direct call of it; if it is not, there is a gap.
 //!
 //! C code that a Go program calls runs on the thread's stack, too, and keeps no frame pointers. If it does not use the
@@ -22,32 +22,41 @@
 
 use ccsd_profile::TruncationReason;
 
-use super::StackUnwinder;
+use super::super::carried::Carried;
+use super::super::cfi;
+use super::super::frame::Frame;
+use super::super::image_unwind::ImageUnwind;
+use super::super::memory::UserStack;
+use super::super::outcome::Stop;
+use super::super::shadow::ShadowStack;
+use super::super::walk::Walk;
+use super::super::{StackUnwinder, Target};
+use super::Moved;
 use super::chain::FrameChain;
-use super::frame::Frame;
-use super::go::{Calls, GoCode, Noted};
-use super::image_unwind::ImageUnwind;
-use super::memory::UserStack;
-use super::outcome::Stop;
-use super::walk::Walk;
-use crate::arch::registers::{FP, RA, Registers};
-use crate::arch::step::CallerPointers;
-use crate::process::images::ImageIndex;
+use super::code::GoCode;
+use super::systemstack;
+use crate::arch::go::{Calls, Noted};
+use crate::arch::registers::{FP, RA, Registers, SP};
+use crate::arch::step::{Caller, CallerPointers, Stuck};
+use crate::arch::user_regs::GOROUTINE;
+use crate::perf::record::Sample;
+use crate::process::images::{ImageIndex, Images};
+use crate::process::mappings::Mappings;
 
 /// A function that was called on a goroutine's stack and goes on on another.
-pub struct Switch<'a> {
+struct Switch<'a> {
     /// Its frame.
-    pub frame: Frame,
+    frame: Frame,
     /// What is added to an address of the process to get one of the image.
-    pub to_svma: u64,
+    to_svma: u64,
     /// The stack pointer there, as what it called has left it.
-    pub sp: u64,
+    sp: u64,
     /// The sample's chain.
-    pub chain: FrameChain<'a>,
+    chain: FrameChain<'a>,
 }
 
 /// Where a goroutine's stack was followed to.
-pub enum Way {
+enum Way {
     /// To its root.
     Root,
     /// To a caller with these registers, which has yet to be entered.
@@ -78,7 +87,7 @@ impl Switch<'_> {
 
     /// Follows the goroutine's stack outwards and enters its frames. `gap` becomes the number of those before the place where
     /// some are missing. `None` if the chain says nothing. `bp` is as for the function before.
-    pub fn follow(
+    fn follow(
         &self,
         bp: Option<u64>,
         image: &mut ImageUnwind,
@@ -166,8 +175,8 @@ impl Switch<'_> {
             return Some(true);
         }
         let read = |address: u64| stack.read(address);
-        let late = image.caller_of_switch(callee, self.to_svma, saved_bp, &read);
-        let late = late.and_then(|registers| registers.get(RA)).map(|address| address.wrapping_add(self.to_svma));
+        let late = caller_of_systemstack(image, callee, self.to_svma, saved_bp, &read);
+        let late = late.map(|caller| caller.ip.wrapping_add(self.to_svma));
         match (between, late) {
             (None, Some(address)) => enter(address.wrapping_sub(1)),
             (Some((start, _)), Some(address)) if image.go()?.function(address)?.start == start => {
@@ -184,7 +193,7 @@ impl Switch<'_> {
 /// Follows the stack of a goroutine by `addresses`, those of a chain from the frame of a function in `image` on, which is
 /// the last of the first `sure` frames, and enters the frames outside of it instead of those that come after it. Whether
 /// that led to a root; if not, nothing is changed.
-pub fn follow_from(
+fn follow_from(
     (image, to_svma): (ImageIndex, u64),
     go: &mut GoCode,
     addresses: impl Iterator<Item = u64> + Clone,
@@ -218,13 +227,172 @@ fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserSt
     last.filter(|caller| caller.ip != 0)
 }
 
+/// Leaves a frame that has kept the other stack in a register; or one that was called by the kernel for a signal. `to_svma`
+/// is added to an address of the process to get one of the image, and `returns_to` knows what calls return to.
+///
+/// # Errors
+/// [`Stuck::Unreadable`] where the other stack is not to be read, [`Stuck::NotCovered`] where it cannot be found.
+fn leave_by_register(
+    image: &mut ImageUnwind,
+    address: u64,
+    to_svma: u64,
+    registers: &mut Registers,
+    read: &impl Fn(u64) -> Option<u64>,
+    mut returns_to: impl FnMut(u64) -> bool,
+) -> Result<Caller, Stuck> {
+    let handles_signals = image.go().is_some_and(|go| go.handles_signals(address));
+    let rows = image.rows(address.wrapping_add(1)).to_vec();
+    // Where the stack pointer is now is the other stack, whatever comes behind a call that does not return.
+    let rows = rows.iter().filter(|row| handles_signals || row.is_kept_elsewhere());
+    let mut stuck = Stuck::NotCovered;
+    for row in rows {
+        match row.apply(registers, read) {
+            Ok(caller) => {
+                let address = caller.get(RA).unwrap_or(0);
+                // A handler of signals is called by the kernel.
+                if returns_to(address) || image.restores_signal(address.wrapping_add(to_svma)) {
+                    *registers = caller;
+                    return Ok(Caller::Called);
+                }
+            }
+            Err(Stuck::Unreadable(address)) if stuck == Stuck::NotCovered => stuck = Stuck::Unreadable(address),
+            Err(_) => {}
+        }
+    }
+    Err(stuck)
+}
+
+/// What called the function at `start`, which has moved to another stack; `saved_bp` is the caller's frame pointer. See
+/// [`systemstack`].
+fn caller_of_systemstack(
+    image: &mut ImageUnwind,
+    start: u64,
+    to_svma: u64,
+    saved_bp: u64,
+    read: &impl Fn(u64) -> Option<u64>,
+) -> Option<CallerPointers> {
+    let caller = image.with_go(|go, image| {
+        let calls = |address: u64| go.is_call_of(start, address.wrapping_add(to_svma));
+        let frame_end = |caller: &Registers| {
+            let own = caller.get(RA)?.wrapping_add(to_svma);
+            let mut after = *caller;
+            match cfi::leave(image.tables(), own.wrapping_sub(1), &mut after, read) {
+                Err(Stuck::NotCovered) => image.rows(own).first()?.apply(caller, read).ok()?.get(SP),
+                Ok(_) => after.get(SP),
+                Err(_) => None,
+            }
+        };
+        systemstack::caller(saved_bp, read, calls, frame_end)
+    });
+    CallerPointers::of(&caller??)
+}
+
 impl StackUnwinder {
+    /// Whether the outermost frame that was found is of a Go program.
+    #[inline]
+    pub(in super::super) fn is_in_go(&mut self, frames: &[Frame], images: &Images) -> bool {
+        let image = frames.last().and_then(|frame| self.images.get(frame.image, images));
+        image.is_some_and(|image| image.go().is_some())
+    }
+
+    /// Remembers the goroutine whose whole stack has been found, which is now the thread's last, if it is of one.
+    #[inline]
+    pub(in super::super) fn remember_goroutine(
+        &mut self,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        target: Target<'_>,
+        shadow: &ShadowStack,
+        frames: &[Frame],
+    ) {
+        if !self.is_in_go(frames, target.images) {
+            return;
+        }
+        let by_register = || sample.regs.map(|regs| (regs.others[GOROUTINE], regs.sp));
+        if let Some(goroutine) = self.goroutine.or_else(by_register) {
+            let generation = target.mappings.generation();
+            target.goroutines.remember(shadow.outermost(), goroutine, sample.time, generation, stack);
+        }
+    }
+
+    /// Leaves a frame that has moved to this stack from another.
+    pub(in super::super) fn leave_switch(
+        &mut self,
+        frame: Frame,
+        carried: &mut Carried,
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Moved, Stop> {
+        let registers = &mut carried.registers;
+        let at = registers.get(RA).unwrap_or(0).wrapping_sub(u64::from(carried.called));
+        let to_svma = frame.address.wrapping_sub(at);
+        let unreadable = || Stop::Because(TruncationReason::StackUnreadable);
+        let image = self.images.get(frame.image, walk.images).ok_or_else(unreadable)?;
+        let read = |address: u64| walk.stack.read(address);
+        let returns_to = |address| self.return_addresses.contains(address, walk.mappings, walk.images);
+        match leave_by_register(image, frame.address, to_svma, registers, &read, returns_to) {
+            Err(Stuck::NotCovered) => {
+                let switch = Switch { frame, to_svma, sp: registers.get(SP).unwrap_or(0), chain: walk.chain };
+                let caller = self.leave_thread(&switch, registers.get(FP), walk)?;
+                Ok(caller.map_or(Moved::Root, Moved::Back))
+            }
+            left => Ok(Moved::ByRegister(left)),
+        }
+    }
+
+    /// Goes on where the frame pointers lead that the kernel has followed, from the return address at `slot` of the last of
+    /// the first `sure` frames. Whether that is to a root.
+    pub(in super::super) fn follow_chain(
+        &mut self,
+        slot: u64,
+        sure: usize,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        (mappings, images): (&Mappings, &Images),
+        frames: &mut Vec<Frame>,
+    ) -> bool {
+        let Some(&Frame { image, address }) = sure.checked_sub(1).and_then(|last| frames.get(last)) else {
+            return false;
+        };
+        let Some(to_svma) = mappings.to_svma(image) else { return false };
+        let Some(loaded) = self.images.get(image, images) else { return false };
+        let Some(go) = loaded.go().filter(|go| go.function(address).is_some()) else { return false };
+        let chain = FrameChain::new(sample.user_chain, sample.regs.map_or(0, |regs| regs.bp));
+        let addresses = chain.from(slot.wrapping_sub(8), stack);
+        follow_from((image, to_svma), go, addresses, sure, frames, &mut self.gap)
+    }
+
+    /// Enters the outermost frames of the goroutine on whose stack `slot` is, if these are known, after the first `sure` and
+    /// a gap. Whether there are any.
+    pub(in super::super) fn end_goroutine(
+        &mut self,
+        slot: u64,
+        sure: usize,
+        stack: &UserStack<'_>,
+        target: Target<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> bool {
+        let Target { mappings, goroutines, .. } = target;
+        let outside = goroutines.outside(slot, mappings.generation(), stack);
+        let mut gap = None;
+        for address in outside.map(|address| address.wrapping_sub(1)) {
+            let Some(mapping) = mappings.find(address) else { break };
+            if gap.is_none() {
+                // Of two gaps all that is between them is left out.
+                frames.truncate(self.gap.unwrap_or(sure));
+                gap = Some(frames.len());
+            }
+            frames.push(Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) });
+        }
+        self.gap = gap.or(self.gap);
+        gap.is_some()
+    }
+
     /// Leaves the thread's own stack for that of the goroutine which runs there. Returns the registers of the first caller
-    /// that has yet to be entered; `None` where the stack is whole.
-    pub(super) fn leave_thread(
+    /// that has yet to be entered; `None` where the stack is whole. `bp` is the frame pointer there.
+    fn leave_thread(
         &mut self,
         switch: &Switch<'_>,
-        registers: &Registers,
+        bp: Option<u64>,
         walk: &mut Walk<'_, '_>,
     ) -> Result<Option<CallerPointers>, Stop> {
         let (stack, frames) = (walk.stack, &mut *walk.frames);
@@ -244,7 +412,6 @@ impl StackUnwinder {
         }
         let start = go.function(address).map_or(0, |function| function.start);
         let noted = go.noted(address.wrapping_add(1));
-        let bp = registers.get(FP);
         let inner_gap = self.gap.take();
         let followed = switch.follow(bp, image, stack, frames, &mut self.gap);
         if let Some(inner) = inner_gap {
@@ -282,8 +449,7 @@ impl StackUnwinder {
                     [saved, bp]
                         .into_iter()
                         .flatten()
-                        .find_map(|saved_bp| image.caller_of_switch(start, switch.to_svma, saved_bp, &read))
-                        .and_then(|registers| CallerPointers::of(&registers))
+                        .find_map(|saved_bp| caller_of_systemstack(image, start, switch.to_svma, saved_bp, &read))
                 }
             },
         };

@@ -14,7 +14,7 @@ const LARGEST_CALLER: u64 = 4096;
 
 /// The registers of what called Go's `systemstack`, by its frame pointer. `calls` says whether an address is behind a call
 /// of this function, and `frame_end` where the frame of a caller with such registers ends, just above its return address.
-pub fn caller_of_systemstack(
+pub fn caller(
     saved_bp: u64,
     read: &impl Fn(u64) -> Option<u64>,
     mut calls: impl FnMut(u64) -> bool,
@@ -56,16 +56,16 @@ mod tests {
         };
         let calls = |address| address == 0x1005;
         let end = |size: u64| move |caller: &Registers| Some(caller.get(R::RSP)? + size);
-        let caller = caller_of_systemstack(BP, &read, calls, end(64)).unwrap();
+        let caller = super::caller(BP, &read, calls, end(64)).unwrap();
         assert_eq!([R::RA, R::RSP, R::RBP].map(|r| caller.get(r)), [0x1005, BP - 48, BP].map(Some));
         // Of another size, nowhere called, or not to be read: not found.
-        assert!(caller_of_systemstack(BP, &read, calls, end(80)).is_none());
-        assert!(caller_of_systemstack(BP, &read, |_| false, end(64)).is_none());
-        assert!(caller_of_systemstack(BP, &|_| None, calls, end(64)).is_none());
+        assert!(super::caller(BP, &read, calls, end(80)).is_none());
+        assert!(super::caller(BP, &read, |_| false, end(64)).is_none());
+        assert!(super::caller(BP, &|_| None, calls, end(64)).is_none());
         // More than one that fits: nobody knows.
-        assert!(caller_of_systemstack(BP, &read, calls, |_| Some(BP + 16)).is_none());
+        assert!(super::caller(BP, &read, calls, |_| Some(BP + 16)).is_none());
         for odd in [0, 8, BP + 4, u64::MAX - 7] {
-            assert!(caller_of_systemstack(odd, &|_| Some(u64::MAX), |_| true, end(64)).is_none());
+            assert!(super::caller(odd, &|_| Some(u64::MAX), |_| true, end(64)).is_none());
         }
     }
 }

@@ -18,7 +18,7 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
+use super::super::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
 
 /// Frames kept of each: all can be compared at once, with the two words of the record.
 const FRAMES: usize = MAX_PROBES - 2;
@@ -176,7 +176,7 @@ impl Goroutines {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::Memory;
+    use super::super::super::memory::Memory;
     use super::*;
     use crate::perf::ring_buffer::Bytes;
 

@@ -5,7 +5,7 @@
 //! nonsense; so it says something only from a frame pointer on that is known to be one, at a place in the chain that
 //! follows from what is copied.
 
-use super::memory::UserStack;
+use super::super::memory::UserStack;
 use crate::perf::ring_buffer::Bytes;
 
 /// The chain of one sample.
