@@ -1,6 +1,6 @@
-//! What one sample costs after the kernel has written it: parsing, unwinding, resolving.
+//! Cost of one sample after the kernel has written it: parsing, unwinding, resolving.
 //!
-//! The sample is a real one, of this very process inside a recursion of 24 frames (the depth of a compiler's stacks).
+//! The sample is a real one of this process inside a recursion of 24 frames (the depth of a compiler's stacks).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot be set up says so and ends")]
 
@@ -31,7 +31,7 @@ fn recurse(depth: u32, work: &mut dyn FnMut()) {
     black_box(depth);
 }
 
-/// Samples this thread until a sample inside the recursion has come, and returns its record's bytes and layout.
+/// Samples this thread until a sample is inside the recursion. Returns its record's bytes and layout.
 fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
     let (mut events, mut sorter) =
@@ -69,7 +69,7 @@ fn bench(c: &mut Criterion) {
             Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images }
         };
     }
-    // One in some hundred samples finds a page of the stack that is not there at the moment, and ends early.
+    // One in some hundred samples ends early because a stack page is not resident.
     let whole = (0..10).map(|_| one_sample()).find(|(bytes, layout)| match parse(Bytes::new(bytes), *layout) {
         Record::Sample(sample) => {
             let mut new = ShadowStack::default();

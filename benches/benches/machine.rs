@@ -1,9 +1,9 @@
-//! What the design costs on a large machine, by simulation: samples of this very process, recorded now, are fed through
-//! unwinding and aggregation as if they came from 128 CPUs, 10,000 threads and 5,000 processes.
+//! Simulates a large machine: samples of this process are recorded now and fed through unwinding and aggregation as if
+//! they came from 128 CPUs, 10,000 threads and 5,000 processes.
 //!
-//!     cargo bench -p ccsd-benches --bench machine [-- CPUS THREADS PROCESSES]
+//!   cargo bench -p ccsd-benches --bench machine [-- CPUS THREADS PROCESSES]
 //!
-//! Descriptors, layout, rings and wake-ups follow from the machine's size by the collector's own rules; table sizes and CPU
+//! Descriptors, layout, rings and wake-ups follow from the machine's size by the collector's rules; table sizes and CPU
 //! time are measured.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot be set up says so and ends")]
@@ -33,9 +33,8 @@ use ccsd_profile::{Metric, Profile, Session, Unit};
 const RECORDED: usize = 64;
 /// Samples fed for each rate.
 const FED: usize = 60_000;
-/// Bytes of a page.
 const PAGE: usize = 4096;
-/// Looks at the rings each second where nothing wakes the sampling thread.
+/// Polls of the rings per second without wake-ups.
 const LOOKS: f64 = 10.0;
 
 #[inline(never)]
@@ -87,7 +86,7 @@ fn record() -> (Vec<Vec<u8>>, SampleLayout, EventSpec) {
     (found, layout, choice.spec)
 }
 
-/// A machine and what runs there.
+/// A simulated machine and its load.
 #[derive(Clone, Copy)]
 struct Machine {
     cpus: usize,
@@ -137,7 +136,7 @@ fn rings(machine: Machine, spec: &EventSpec, bytes: usize) {
     let (sample_pages, tracking_pages) = ring_pages(budget.rings, machine.cpus, spec.rate_hz);
     let all = (sample_pages + tracking_pages) * PAGE * machine.cpus;
     let ring = sample_pages * PAGE;
-    // A ring wakes the thread when a quarter of it is full, but with all others it is emptied at each look.
+    // A ring wakes the thread when a quarter of it is full, but each poll empties all rings.
     let full = f64::from(spec.rate_hz) * bytes as f64 / (ring as f64 / 4.0);
     let wake_ups = full.max(LOOKS);
     println!(
@@ -180,14 +179,14 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
         Item::Thread { key: ThreadKey(tid), process, tid, name: format!("thread {tid}") }
     }));
     aggregator.absorb(&mut batch);
-    // Names are read once, as they would be at the beginning.
+    // Symbols are read once, as at the start of a session.
     let mut frames: Vec<Frame> = Vec::new();
     let mut remembered = 0;
     let (mut first, mut seed, mut sampling, mut aggregating, mut largest) = (true, 1u64, 0, 0, 0);
     let mut counted = 0;
     for fed in 0..FED + recorded.len() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Which thread runs on a CPU is another one every time: the worst case for all that is remembered of threads.
+        // The thread on a CPU changes every time: the worst case for per-thread caches.
         let thread = (seed >> 33) as usize % machine.threads;
         let bytes = &recorded[if first { fed } else { (seed >> 20) as usize % recorded.len() }];
         let before = thread_cpu_ns();
@@ -217,7 +216,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
             aggregating += thread_cpu_ns() - before;
         }
         if fed + 1 == recorded.len() {
-            // That was the beginning.
+            // End of the warm-up.
             (first, sampling, aggregating) = (false, 0, 0);
         } else if !first {
             counted += 1;
@@ -241,7 +240,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     assert_eq!(charged, total, "a sample was lost");
     let stats = profile.contexts().stats();
     let shadows_bytes: usize = shadows.iter().map(ShadowStack::bytes).sum();
-    // Two words for each ring of samples that a thread has been seen on.
+    // Two words for each ring on which a thread was seen.
     let counters = machine.threads * machine.cpus * 2 * size_of::<Option<u64>>();
     println!(
         "  tables after {total} samples: {:.1} MiB, of these profile {:.1} ({} contexts of {:.1} bytes, {} charges); last stacks \

@@ -1,8 +1,7 @@
-//! What the heart of ccsd costs: `cargo bench -p ccsd-benches --bench profile`.
+//! Cost of the profile's core: `cargo bench -p ccsd-benches --bench profile`.
 //!
-//! The profile measured here is made up, in the proportions of a program rich in contexts: `cc1 -O2`, sampled at 999 Hz,
-//! has stacks of 24 frames on average and about 1.3 contexts a sample. It is printed before the measurements how large
-//! it is.
+//! The profile is synthetic, in the proportions of a program with many contexts: `cc1 -O2`, sampled at 999 Hz, has
+//! stacks of 24 frames on average and about 1.3 contexts per sample. Its size is printed first.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -18,7 +17,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 const FUNCTIONS: u32 = 2_000;
 const CONTEXTS: usize = 50_000;
 
-/// Numbers without pattern, the same on every run.
+/// Deterministic random numbers.
 struct Random(u64);
 
 impl Random {
@@ -28,8 +27,7 @@ impl Random {
     }
 }
 
-/// A stack of 24 frames on average. A function mostly calls its first callee, and one call in 150 is back to a function
-/// that is active.
+/// A stack of 24 frames on average. A function mostly calls its first callee, and one call in 150 is recursive.
 fn stack(random: &mut Random, stack: &mut Vec<u32>) {
     stack.clear();
     stack.push(0);
@@ -111,7 +109,7 @@ fn push_all(table: &mut ContextTable, stacks: &[Vec<u32>]) {
 }
 
 fn contexts(c: &mut Criterion) {
-    // Throughput is pushes a second: one push takes its inverse.
+    // Throughput is in pushes per second.
     let few = stacks(100);
     let pushes: usize = few.iter().map(Vec::len).sum();
     let mut table = ContextTable::new(64 << 20);
@@ -136,8 +134,8 @@ fn contexts(c: &mut Criterion) {
     group.bench_function("miss", |b| {
         b.iter_batched(|| ContextTable::new(64 << 20), |mut table| push_all(&mut table, &deep), BatchSize::LargeInput);
     });
-    // One stack of 20,000 frames that calls any of 100 functions: every push makes a context with a history of about 130
-    // entries, below the last one.
+    // One stack of 20,000 frames that calls any of 100 functions: every push creates a context with a history of about
+    // 130 entries.
     let mut random = Random(3);
     let recursion: Vec<Vec<u32>> = vec![(0..20_000).map(|_| random.below(100)).collect()];
     group.throughput(criterion::Throughput::Elements(20_000));
@@ -153,7 +151,7 @@ fn contexts(c: &mut Criterion) {
     println!("recursion: {:?}", table.stats());
     group.finish();
 
-    // The same hits where the table is large: 50,000 contexts, far more than the first-level cache holds.
+    // The same hits in a large table: 50,000 contexts, far more than the first-level cache holds.
     let mut profile = profile();
     let stats = profile.contexts().stats();
     println!("{stats:?}: {} bytes a context", stats.bytes / stats.contexts);
@@ -229,7 +227,7 @@ fn codec(c: &mut Criterion) {
 }
 
 fn views(c: &mut Criterion) {
-    // Every context is charged, though in practice half of them are only on the way to others.
+    // All contexts are charged, although in practice half of them are only prefixes of others.
     let mut profile = profile();
     let contexts: Vec<_> = (2..profile.contexts().len()).map(|i| ContextId::new(i as u32)).collect();
     for context in contexts {

@@ -1,1 +1,1 @@
-//! The benchmarks stand in `benches/`; what they measured, in `README.md`.
+//! The benchmarks are in `benches/`, their results in `README.md`.

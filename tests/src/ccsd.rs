@@ -1,4 +1,4 @@
-//! Running the binary.
+//! Runs the binary.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use tempfile::TempDir;
 use crate::fixture::{copy_program, once, scratch};
 use crate::recorded::Recorded;
 
-/// The ordinary user of these tests: nobody, whom every machine has.
+/// The ordinary user of these tests: nobody, who exists on every machine.
 pub const NOBODY: u32 = 65_534;
 
 /// The binary, built from the same sources and with the same profile as these tests. `CCSD_UNDER_TEST` names another.
 ///
-/// Cargo builds the binary of a package for the tests of that package alone, so this asks for it; where it is fresh, that
-/// is all.
+/// Cargo builds a package's binary only for tests of that package, so this runs cargo, which does nothing if the binary
+/// is fresh.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     if let Some(path) = std::env::var_os("CCSD_UNDER_TEST") {
         return path.into();
@@ -45,20 +45,20 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     profile_dir.join("ccsd")
 });
 
-/// The binary, where every user may run it.
+/// A copy of the binary that every user may run.
 #[must_use]
 pub fn binary() -> PathBuf {
     once("ccsd".to_owned(), |path| copy_program(&*BUILT, path))
 }
 
-/// How a program ended that was waited for.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// As its parent sees it.
+    /// Exit status as its parent sees it.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
@@ -67,8 +67,8 @@ impl Ended {
     #[must_use]
     pub fn of(command: &mut Command) -> Ended {
         command.stdin(Stdio::null());
-        // A program that was written a moment ago is busy while a process that another thread has forked has yet to execute
-        // something: it has our files until then.
+        // ETXTBSY: a program that was just written is busy while another thread's forked child holds the file open,
+        // until it calls exec.
         let output = loop {
             match command.output() {
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
@@ -81,18 +81,12 @@ impl Ended {
         ended
     }
 
-    /// Asserts that no thread of it has panicked.
-    ///
-    /// # Panics
-    /// If one has.
+    /// Asserts that no thread panicked.
     pub fn assert_no_panic(&self) {
         assert!(!self.stderr.contains("panicked at"), "{}", self.stderr);
     }
 
-    /// Asserts that it failed with this exit status and with a message of one line that holds these parts.
-    ///
-    /// # Panics
-    /// If it did not.
+    /// Asserts that it failed with this exit status and a one-line message with these parts.
     pub fn assert_refused(&self, status: i32, parts: &[&str]) {
         assert_eq!((self.status.code(), self.status.signal()), (Some(status), None), "{}", self.stderr);
         let message = self.stderr.lines().find(|line| line.starts_with("ccsd: ") || line.starts_with("error: "));
@@ -103,20 +97,20 @@ impl Ended {
     }
 }
 
-/// `ccsd` with arguments, to which no daemon of this machine exists.
+/// `ccsd` with arguments, without access to a daemon of this machine.
 pub fn ccsd(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(binary());
     command.args(args).env("CCSD_SOCKET", "");
     command
 }
 
-/// Runs a command as another user, with no rights beyond that user's.
+/// Runs a command as another user, with only that user's rights.
 pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
-    // The standard library drops supplementary groups when a uid is set by root.
+    // The standard library drops supplementary groups when root sets a uid.
     command.uid(user).gid(user)
 }
 
-/// `ccsd record` of a program, into a file of its own.
+/// `ccsd record` of a program.
 #[must_use]
 pub struct Record {
     options: Vec<OsString>,
@@ -125,28 +119,25 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of this program with these arguments.
     pub fn new(program: impl AsRef<OsStr>, args: &[&str]) -> Record {
         let program = std::iter::once(program.as_ref().to_owned()).chain(args.iter().map(OsString::from)).collect();
         Record { options: Vec::new(), program, user: None }
     }
 
-    /// With these options.
     pub fn options(mut self, options: &[&str]) -> Record {
         self.options.extend(options.iter().map(OsString::from));
         self
     }
 
-    /// As this user.
     pub fn user(mut self, user: u32) -> Record {
         self.user = Some(user);
         self
     }
 
-    /// The command, its output `file`.
+    /// The command with output `file`.
     #[must_use]
     pub fn command(&self, file: &Path) -> Command {
-        // At one rate, which the numbers of samples are compared with: the machine may be busy.
+        // Without adaptation, because the numbers of samples are compared with the rate: the machine may be busy.
         let mut command = ccsd(["record", "--no-adapt", "-o"]);
         command.arg(file).args(&self.options).arg("--").args(&self.program);
         if let Some(user) = self.user {
@@ -155,7 +146,7 @@ impl Record {
         command
     }
 
-    /// Runs it to its end, and reads what it has written. The program must do well.
+    /// Runs the program, which must succeed, and reads the profile.
     #[must_use]
     pub fn run(&self) -> Recorded {
         let dir = scratch();
@@ -166,7 +157,7 @@ impl Record {
     }
 }
 
-/// `ccsd` while it collects into a file of its own.
+/// A running `ccsd` that collects into a file.
 pub struct Collecting {
     /// The process.
     pub child: Child,
@@ -177,13 +168,13 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// `ccsd attach` with these options to these processes, at one rate. Returns when it samples.
+    /// Starts `ccsd attach` with a constant rate. Returns when it samples.
     #[must_use]
     pub fn attach(options: &[&str], pids: &[u32]) -> Collecting {
         Collecting::attach_as(None, options, pids)
     }
 
-    /// The same as another user.
+    /// As [`Collecting::attach`], as another user.
     #[must_use]
     pub fn attach_as(user: Option<u32>, options: &[&str], pids: &[u32]) -> Collecting {
         let mut collecting = Collecting::start(|file| {
@@ -212,21 +203,21 @@ impl Collecting {
         Collecting { child, file, dir, inotify }
     }
 
-    /// Waits until it has written so often to its profile, from now on: the header first, then updates, of which the
-    /// first ones may be of notes alone. See [`Collecting::wait_for_samples`].
+    /// Waits for this number of writes to the profile from now on: the header first, then updates, of which the first
+    /// ones may have only notes. See [`Collecting::wait_for_samples`].
     ///
     /// # Panics
-    /// If it ends before.
+    /// If ccsd ends before.
     pub fn wait_for_writes(&mut self, mut writes: usize) {
         while writes > 0 {
             writes = writes.saturating_sub(self.writes());
         }
     }
 
-    /// Waits until its profile holds so many samples more than now.
+    /// Waits until the profile has `samples` more samples than now.
     ///
     /// # Panics
-    /// If it ends before.
+    /// If ccsd ends before.
     pub fn wait_for_samples(&mut self, samples: u64) {
         let wanted = self.samples() + samples;
         while self.samples() < wanted {
@@ -234,31 +225,31 @@ impl Collecting {
         }
     }
 
-    /// Waits until its profile is as it should be.
+    /// Waits until the profile satisfies `wanted`.
     ///
     /// # Panics
-    /// If it ends before.
+    /// If ccsd ends before.
     pub fn wait_until(&mut self, wanted: impl Fn(&Profile) -> bool) {
         while !self.profile().is_some_and(|profile| wanted(&profile)) {
             let _ = self.writes();
         }
     }
 
-    /// How many samples its profile holds now.
+    /// Current samples in the profile.
     fn samples(&self) -> u64 {
         self.profile().map_or(0, |profile| profile.accounting().received)
     }
 
-    /// Its profile as it is now, if there is one yet.
+    /// The current profile, if any.
     fn profile(&self) -> Option<Profile> {
         let file = File::open(&self.file).ok()?;
         read_profile(file).ok().map(|loaded| loaded.profile)
     }
 
-    /// Waits for writes to its profile, and counts them. Now and then there are none.
+    /// Waits for writes to the profile and counts them; 0 at a timeout.
     pub fn writes(&mut self) -> usize {
         let mut fds = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
-        // The limit is there to notice that ccsd has ended, nothing else.
+        // The timeout only serves to notice that ccsd has ended.
         poll(&mut fds, PollTimeout::from(100u8)).unwrap();
         let name = self.file.file_name();
         let events = self.inotify.read_events().unwrap_or_default();
@@ -270,12 +261,11 @@ impl Collecting {
         writes
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// Waits for its end, and reads what it has written.
+    /// Waits for the end, and reads the profile.
     #[must_use]
     pub fn wait(mut self) -> Recorded {
         let status = self.child.wait().unwrap();
@@ -284,12 +274,12 @@ impl Collecting {
         };
         let ended = Ended { status, stdout: text("stdout"), stderr: text("stderr") };
         ended.assert_no_panic();
-        // The guard of the directory goes on; there is nothing left to end.
+        // Nothing is left for the guard to end.
         let dir = std::mem::replace(&mut self.dir, scratch());
         Recorded::read(dir, &self.file, ended)
     }
 
-    /// Ends it as Ctrl-C would, and reads what it has written.
+    /// Ends it as Ctrl-C would, and reads the profile.
     #[must_use]
     pub fn stop(self) -> Recorded {
         self.signal(Signal::SIGINT);

@@ -24,14 +24,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon with these options, and waits until it listens.
+    /// Starts a daemon and waits until it listens.
     #[must_use]
     pub fn start(options: &[&str]) -> Daemon {
         let dir = scratch();
         Daemon::start_in(dir, options)
     }
 
-    /// The same in a directory that another has used.
+    /// As [`Daemon::start`], in a directory that another daemon has used.
     #[must_use]
     pub fn start_in(dir: TempDir, options: &[&str]) -> Daemon {
         let socket = dir.path().join("ccsd.sock");
@@ -45,10 +45,10 @@ impl Daemon {
         daemon
     }
 
-    /// Waits until it says something with these words in it. Returns that line.
+    /// Waits for a line with these words. Returns the line.
     ///
     /// # Panics
-    /// If it ends before, or has panicked.
+    /// If the daemon ends before, or has panicked.
     pub fn wait_until_it_says(&mut self, words: &str) -> String {
         loop {
             let mut line = String::new();
@@ -60,10 +60,10 @@ impl Daemon {
         }
     }
 
-    /// What it says until it says something with these words in it.
+    /// The lines up to one with these words.
     ///
     /// # Panics
-    /// If it ends before.
+    /// If the daemon ends before.
     pub fn lines_until(&mut self, words: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
@@ -76,13 +76,12 @@ impl Daemon {
         }
     }
 
-    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The process that reads images for it, if there is one.
+    /// Process id of the daemon's worker, if any.
     #[must_use]
     pub fn worker(&self) -> Option<u32> {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -95,14 +94,14 @@ impl Daemon {
         })
     }
 
-    /// `ccsd` with arguments, for which this is the daemon.
+    /// `ccsd` with arguments, connected to this daemon.
     pub fn ccsd(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = ccsd(args);
         command.env("CCSD_SOCKET", &self.socket);
         command
     }
 
-    /// `ccsd attach` to a process, by this daemon, into a file of its own.
+    /// Starts `ccsd attach` to a process, by this daemon, into a file.
     #[must_use]
     pub fn attach(&self, pid: u32) -> Collecting {
         Collecting::start(|file| {
@@ -112,13 +111,12 @@ impl Daemon {
         })
     }
 
-    /// Runs `ccsd` with arguments to its end.
     #[must_use]
     pub fn run(&self, args: &[&str]) -> Ended {
         Ended::of(&mut self.ccsd(args))
     }
 
-    /// Makes a session that needs no client. Returns its number.
+    /// Creates a session without a client. Returns its number.
     ///
     /// # Panics
     /// If it is refused.
@@ -130,10 +128,10 @@ impl Daemon {
         ended.stdout.trim().parse().unwrap()
     }
 
-    /// The sessions, as `ccsd daemon status --json` lists them.
+    /// The sessions, as listed by `ccsd daemon status --json`.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the command fails.
     #[must_use]
     pub fn sessions(&self) -> Vec<Value> {
         let ended = self.run(&["daemon", "status", "--json"]);
@@ -142,28 +140,27 @@ impl Daemon {
         document["sessions"].as_array().unwrap().clone()
     }
 
-    /// One of them.
+    /// The session with this number.
     ///
     /// # Panics
-    /// If there is none of this number.
+    /// If it does not exist.
     #[must_use]
     pub fn session(&self, id: u32) -> Value {
         let sessions = self.sessions();
         sessions.iter().find(|session| session["id"] == id).unwrap_or_else(|| panic!("{id}: {sessions:?}")).clone()
     }
 
-    /// A connection without a word on it.
+    /// A connection that has sent nothing.
     #[must_use]
     pub fn connect(&self) -> UnixStream {
         UnixStream::connect(&self.socket).unwrap()
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// Stops it, to go on with SIGCONT. Until one of its threads has seen the signal the others go on, so this waits for all.
+    /// Stops the daemon until SIGCONT. Waits for all threads, which continue until one has seen the signal.
     pub fn halt(&self) {
         self.signal(Signal::SIGSTOP);
         let goes_on = |path: PathBuf| {
@@ -176,10 +173,10 @@ impl Daemon {
         }
     }
 
-    /// Ends it as a service manager would.
+    /// Ends the daemon as a service manager would.
     ///
     /// # Panics
-    /// If it does not end well.
+    /// If it does not end normally.
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         self.wait_until_it_says("ending");
@@ -188,7 +185,7 @@ impl Daemon {
         assert!(!self.socket.exists());
     }
 
-    /// Kills it. What it leaves is in the directory that is returned.
+    /// Kills the daemon. Returns its directory.
     #[must_use]
     pub fn kill(mut self) -> (TempDir, ExitStatus) {
         self.child.kill().unwrap();

@@ -12,12 +12,11 @@ use std::sync::{LazyLock, Mutex};
 
 use tempfile::TempDir;
 
-/// The sources.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 
-/// A directory of this process's own, readable by every user.
+/// A directory of this process, readable by every user.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
-    // Not removed by a destructor, which statics do not have, but by the next run, if its process has gone.
+    // Statics have no destructor: the next run removes it if its process has gone.
     let all = std::env::temp_dir().join("ccsd-tests");
     fs::create_dir_all(&all).unwrap();
     for entry in fs::read_dir(&all).unwrap().flatten() {
@@ -27,7 +26,7 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
         }
     }
     let own = all.join(std::process::id().to_string());
-    // Of one that had the same id before.
+    // Left by a process that had the same id.
     let _ = fs::remove_dir_all(&own);
     fs::create_dir_all(&own).unwrap();
     for path in [&all, &own] {
@@ -44,10 +43,10 @@ pub fn scratch() -> TempDir {
     dir
 }
 
-/// A file of this process's directory that is made once.
+/// A file in this process's directory that is created once.
 pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
     static MADE: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
-    // A maker that panicked has made nothing: the next may try again.
+    // After a panic the next call may try again.
     let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let number = made.len();
     made.entry(key)
@@ -60,9 +59,8 @@ pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
         .clone()
 }
 
-/// Copies a program that is to be executed soon, by a process of its own: had this one the copy open for writing, a process
-/// that another test forks meanwhile would have it, too, and it could not be executed ("text file busy") until that one has
-/// executed something itself.
+/// Copies a program that will be executed, in a separate process: if this process had the copy open for writing, a
+/// child forked meanwhile by another test would hold it open, too, and executing it would fail with ETXTBSY.
 ///
 /// # Panics
 /// If that fails.
@@ -72,19 +70,19 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(status.success(), "cp {} {}: {status}", from.display(), to.display());
 }
 
-/// Builds `fixtures/SOURCE` with the compiler for its ending and these flags, once for each.
+/// Builds `fixtures/SOURCE` with the compiler for its extension and these flags, once for each combination.
 ///
 /// # Panics
-/// With the compiler's message, if it refuses.
+/// With the compiler's message, if it fails.
 #[must_use]
 pub fn build(source: &str, flags: &[&str]) -> PathBuf {
     build_with("cc", source, flags)
 }
 
-/// The same with another C compiler.
+/// As [`build`], with another C compiler.
 ///
 /// # Panics
-/// With the compiler's message, if it refuses.
+/// With the compiler's message, if it fails.
 #[must_use]
 pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
     once(format!("{source} {cc} {}", flags.join(" ")), |program| {
@@ -94,7 +92,7 @@ pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
             Some("cpp") => Command::new("c++"),
             Some("f90") => {
                 let mut fortran = Command::new("gfortran");
-                // Its description of the module is written where this says.
+                // Directory for its module description.
                 fortran.arg("-J").arg(&*DIRECTORY);
                 fortran
             }
@@ -107,7 +105,7 @@ pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
             Some("rs") => {
                 let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
                 rustc.args(["--edition=2024", "-Cdebug-assertions=off"]);
-                // For tests of what only unstable flags make: the mangling that was the default for long.
+                // For tests of unstable flags, such as the former default mangling.
                 if flags.contains(&"-Zunstable-options") {
                     rustc.env("RUSTC_BOOTSTRAP", "1");
                 }
@@ -124,20 +122,20 @@ pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
     })
 }
 
-/// A fixture that runs, and the pipes to talk with it. It ends when these are closed.
+/// A running fixture, and pipes to it. It ends when they are closed.
 pub struct Running {
     /// The process.
     pub child: Child,
 }
 
 impl Running {
-    /// Starts a fixture and waits until it says that it is ready.
+    /// Starts a fixture and waits until it is ready.
     #[must_use]
     pub fn start(program: &Path, args: &[&str]) -> Running {
         Running::start_command(Command::new(program).args(args))
     }
 
-    /// The same with a command that may say more.
+    /// As [`Running::start`], with a command.
     #[must_use]
     pub fn start_command(command: &mut Command) -> Running {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -146,31 +144,29 @@ impl Running {
         running
     }
 
-    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it says that it has got to the next point.
+    /// Waits until the fixture reports its next point.
     pub fn wait_until_told(&mut self) {
         let mut byte = [0];
         self.child.stdout.as_mut().unwrap().read_exact(&mut byte).expect("the fixture has ended early");
         assert_eq!(byte, *b"r");
     }
 
-    /// Lets it go on.
+    /// Lets the fixture continue.
     pub fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     }
 
-    /// Whether it has not ended.
     #[must_use]
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// What it prints from now on until it ends or closes its output.
+    /// The output from now on, until the fixture ends or closes it.
     #[must_use]
     pub fn rest_of_output(&mut self) -> String {
         let mut text = String::new();
@@ -178,13 +174,13 @@ impl Running {
         text
     }
 
-    /// Waits for its end. Returns the rest of what it printed.
+    /// Waits for the end. Returns the rest of the output.
     #[must_use]
     pub fn end(&mut self) -> (String, ExitStatus) {
         (self.rest_of_output(), self.child.wait().unwrap())
     }
 
-    /// The same, where it should have done well.
+    /// As [`Running::end`], and asserts success.
     #[must_use]
     pub fn finish(&mut self) -> String {
         let (text, status) = self.end();

@@ -1,15 +1,15 @@
-//! What the end-to-end tests of `ccsd` share: building fixtures, running the binary, reading what it wrote, and judging
-//! it with stated bounds.
+//! Shared code of the end-to-end tests of `ccsd`: building fixtures, running the binary, reading its output, and
+//! judging it with stated bounds.
 //!
 //! Rules for these tests:
 //!
-//! - They speak with their fixtures through pipes and learn from the file system when ccsd has begun to write. None waits
-//!   for a time to pass, and none asserts how long something took.
+//! - They synchronise with their fixtures through pipes, and with ccsd's writes through the file system. None waits for
+//!   a time to pass, and none asserts how long something took.
 //! - Counts and shares are compared with bounds of [`statistics::SIGMAS`] standard deviations, and a stated allowance
 //!   where there is a systematic error.
-//! - Profiles are judged by their data; text only where the text is what is tested.
-// A test fails by panicking.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! - Profiles are judged by their data; text only where the text is tested.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(missing_docs, reason = "internal to the tests")]
 
 pub mod ccsd;
 pub mod daemon;

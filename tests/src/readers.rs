@@ -1,4 +1,4 @@
-//! Readers that others wrote of what `ccsd export` writes, and what each makes of a file.
+//! Third-party readers of `ccsd export`'s formats, and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,25 +16,25 @@ use crate::suite::{Need, find_program};
 
 /// callgrind's own reader.
 pub const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
-/// What draws graphs.
+/// Draws graphs.
 pub const DOT: Need = Need::Program("dot", "graphviz");
-/// What opens pages.
+/// Opens pages.
 pub const BROWSER: Need = Need::Program("chromium", "chromium");
 /// speedscope's page.
 pub const SPEEDSCOPE: Need = Need::Program("speedscope", "npm; npm install -g speedscope");
 /// The Firefox Profiler's own code, without its page.
 pub const FIREFOX_PROFILER: Need =
     Need::Program("profiler-cli", "npm; npm install -g @firefox-devtools/profiler-cli@0.10.0");
-/// A reader of many formats.
+/// Reads many formats.
 pub const GPROF2DOT: Need = Need::Program("gprof2dot", "pipx; pipx install gprof2dot");
 
 /// Self and inherited weight by name.
 pub type Weights = BTreeMap<String, (u64, u64)>;
 
-/// What stands between two functions of which the one may not have called the other.
+/// The name between two functions that may not have called each other.
 pub const GAP: &str = "[...]";
 
-/// Self and inherited weight in nanoseconds by name, as `go tool pprof -top` adds them up.
+/// Self and inherited weight in nanoseconds by name, from `go tool pprof -top`.
 ///
 /// # Panics
 /// If it cannot read the file.
@@ -52,7 +52,7 @@ pub fn pprof_top(file: &Path) -> Weights {
     .collect()
 }
 
-/// Cost by name, as `callgrind_annotate` adds it up: of the function, or with that of its calls.
+/// Cost by name from `callgrind_annotate`: of the function alone, or with its calls.
 ///
 /// # Panics
 /// If it cannot read the file.
@@ -67,15 +67,14 @@ pub fn callgrind_costs(file: &Path, inclusive: bool) -> BTreeMap<String, u64> {
     let mut costs = BTreeMap::new();
     for line in rows.take_while(|line| !line.is_empty()) {
         let (cost, name) = callgrind_row(line.trim_start());
-        // A function with lines of several files has a row for each, with what was spent there, or the whole with all
-        // that it called.
+        // A function with lines in several files has a row for each file, with the cost there, or the inclusive total.
         let sum: &mut u64 = costs.entry(name).or_default();
         *sum = if inclusive { cost.max(*sum) } else { *sum + cost };
     }
     costs
 }
 
-/// Cost and count of calls by caller and callee, as `callgrind_annotate` lists them below each caller.
+/// Cost and count of calls by caller and callee, from `callgrind_annotate`.
 ///
 /// # Panics
 /// If it cannot read the file.
@@ -103,12 +102,12 @@ fn callgrind_row(line: &str) -> (u64, String) {
     let (cost, place) = line.split_once("  ").unwrap();
     let place = place.trim().rsplit_once(" [").map_or(place.trim(), |it| it.0);
     let name = place.rsplit_once(':').unwrap().1;
-    // A dot stands for nothing.
+    // A dot means zero.
     (cost.replace(',', "").replace('.', "0").parse().expect(line), name.to_owned())
 }
 
-/// Self and inherited weight in nanoseconds by name, over all threads, as the Firefox Profiler adds them up: of the
-/// functions that have a name of their own.
+/// Self and inherited weight in nanoseconds by name, over all threads, from the Firefox Profiler, for functions with
+/// unique names.
 ///
 /// # Panics
 /// If it cannot read the file.
@@ -120,8 +119,8 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
         command.env("PROFILER_CLI_SESSION_DIR", dir.path());
         command
     };
-    // A process of it reads the file and answers the others. It is started here, and not by `load`, which gives it half a
-    // second to begin; and it is ended whatever becomes of the test.
+    // One process reads the file and answers the others. It is started here, because `load` gives it only half a second
+    // to start; and it is ended in any case.
     struct Server(Child);
     impl Drop for Server {
         fn drop(&mut self) {
@@ -133,7 +132,7 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
     server.arg("--daemon").arg(file).args(["--session", "test"]);
     let mut server = Server(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let end = Instant::now() + Duration::from_secs(120);
-    // Not asked before it listens: whoever finds its files without it behind them takes them away, and it is never found.
+    // Only asked once it listens: a client that finds its files without a listener removes them.
     let listens = || {
         let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         files.into_iter().any(|file| UnixStream::connect(file).is_ok())
@@ -172,22 +171,22 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
     weights
 }
 
-/// A weight as speedscope shows it: a number, and of how many nanoseconds.
+/// A weight as speedscope shows it: a number, and its unit in nanoseconds.
 pub type Rounded = (f64, f64);
 
-/// Self and inherited weight by name in speedscope's table of functions, which it calls sandwich.
+/// Self and inherited weight by name in speedscope's table of functions ("sandwich").
 ///
 /// # Panics
-/// If it shows what is no table.
+/// If it shows no table.
 #[must_use]
 pub fn sandwich(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
-    // The browser may be done before the page has drawn its table: then it is asked again.
+    // The browser may finish before the page has drawn its table: try again.
     let found = (0..20).map(|_| sandwich_once(file)).find(|found| !found.is_empty());
     found.expect("speedscope shows functions")
 }
 
 fn sandwich_once(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
-    // Its command line writes such a script, and opens its page with it.
+    // speedscope's command line writes such a script and opens its page with it.
     let page = find_program("speedscope").unwrap().canonicalize().unwrap();
     let page = page.parent().unwrap().join("../dist/release/index.html").canonicalize().unwrap();
     let dir = scratch();
@@ -196,7 +195,7 @@ fn sandwich_once(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
     fs::write(&script, format!("speedscope.loadFileFromBase64(\"profile\", \"{encoded}\")")).unwrap();
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--allow-file-access-from-files"]);
-    // It draws by WebGL, and only the rows that are in the window.
+    // It draws with WebGL, and only the visible rows.
     browser.args([
         "--enable-unsafe-swiftshader",
         "--window-size=1200,8000",
@@ -217,7 +216,7 @@ fn sandwich_once(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
         let shown = shown.replace(',', "");
         let at = shown.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(shown.len());
         let unit = match &shown[at..] {
-            // Of folded stacks the unit is not known.
+            // Folded stacks have no unit.
             "" | "ns" => 1.0,
             "\u{b5}s" | "\u{3bc}s" => 1e3,
             "ms" => 1e6,

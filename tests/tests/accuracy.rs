@@ -1,5 +1,4 @@
-//! Shares and totals are those of a program that has measured itself, and those that perf finds.
-// A test fails by panicking.
+//! Shares and totals equal those that a program has measured itself, and those of perf.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -59,7 +58,8 @@ fn main() -> ExitCode {
             assert!(missed.len() <= 2, "{missed:#?}");
         })
         .test("weights_are_in_proportion", &[CC], || {
-            // As calibrated, not as measured: 1 to 12 within a tenth, which is what others on the machine do to single turns.
+            // As calibrated, not as measured: 1 to 12 within a tenth, which other programs on the machine may change in
+            // single turns.
             let parts: Vec<(&str, u64)> = NAMES.iter().copied().zip(1..).collect();
             record().assert_proportions(&parts, 0.1);
         })
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             let recorded = record();
             let session = recorded.profile.session();
             if !session.metrics.iter().any(|metric| metric.name == "tsc") {
-                // Only root and only some machines have it, and then say so.
+                // Only root on some machines has the TSC; the session says so.
                 assert!(
                     session.notes.iter().any(|note| note.contains("TSC")) || session.event == "cycles",
                     "{session:?}"
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
             for name in NAMES {
                 let function = recorded.function(name).unwrap();
                 let (a, b) = (clock.row(function).unwrap().self_share, cycles.row(function).unwrap().self_share);
-                // A sample's cycles vary a little, and may hold those of time in which another machine had the CPU.
+                // A sample's cycles vary a little, and may include time in which another machine had the CPU.
                 assert!(a.low <= b.high * 1.1 && b.low <= a.high * 1.1, "{name}: {a:?}, {b:?}");
             }
         })
@@ -134,7 +134,7 @@ fn record() -> Recorded {
     recorded
 }
 
-/// What the fixture printed: nanoseconds by function.
+/// The fixture's output: nanoseconds by function.
 fn measured(stdout: &str) -> BTreeMap<String, u64> {
     let rows = stdout.lines().map(|line| line.split_once(' ').unwrap());
     rows.map(|(name, ns)| (name.to_owned(), ns.parse().unwrap())).collect()

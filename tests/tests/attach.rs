@@ -1,5 +1,4 @@
-//! `ccsd attach` misses nothing of what runs, starts, is loaded or is forked.
-// A test fails by panicking.
+//! `ccsd attach` misses no running, new, loaded or forked code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
@@ -15,10 +14,10 @@ use ccsd_tests::suite::{CC, Need, Suite};
 
 const CPU_CLOCK: [&str; 2] = ["-F", "1999"];
 const FLAGS: [&str; 3] = ["-O1", "-pthread", "-ldl"];
-/// Samples that a virtual machine's timer may fail to take while another machine has the CPU, as a share of all, and the
-/// CPU time between a fixture's looks at the clock that is not the function's.
+/// Share of samples that a virtual machine's timer may miss while another machine has the CPU, and of CPU time between
+/// a fixture's clock readings outside the function.
 const ALLOWANCE: f64 = 0.03;
-/// Equal work in different processes at the same time, on a machine with others.
+/// Allowance for equal work in different processes at the same time on a busy machine.
 const UNEQUAL: f64 = 0.25;
 
 fn main() -> ExitCode {
@@ -42,7 +41,7 @@ fn main() -> ExitCode {
                 let thread = processes[0].threads.iter().find(|thread| thread.tid == *tid);
                 let thread = thread.unwrap_or_else(|| panic!("{name} ({tid}) is missing: {processes:#?}"));
                 assert_eq!(&thread.name, name);
-                // A new thread's start and end are beside what it has measured.
+                // A new thread's start and end are not in its own measurement.
                 assert_samples(name, thread.samples, *ns, recorded.rate_hz(), 2, ALLOWANCE);
             }
             recorded.assert_proportions(&[("early_work", 2), ("late_work", 1), ("renamed_work", 1)], UNEQUAL);
@@ -62,14 +61,14 @@ fn main() -> ExitCode {
             assert_eq!(recorded.function("late_work"), None);
         })
         .test("while_threads_start_and_stop", &[CC], || {
-            // Whichever thread were missed, all its successors would be: of eight chains of eight threads, one. A new
-            // thread's timers begin a new period, one on each processor that it runs on, and its end cuts them short.
+            // If a thread were missed, so would be its successors: one of eight chains of eight threads. A new thread's
+            // timers begin a new period on each processor that it runs on, and its end cuts them short.
             let (recorded, used) = threads("churn", &CPU_CLOCK);
             let samples = recorded.samples("work_after_go").inherited;
             let expected = used["after_go"].1 as f64 / 1e9 * recorded.rate_hz();
             let bound = 64.0 * 2.0 + expected * ALLOWANCE;
             assert!(bound < expected / 8.0, "the bound must be less than what a chain does");
-            // (Nor may one be sampled twice, because it was found in /proc and had inherited its parent's events, too.)
+            // A thread found in /proc that also inherited its parent's events must not be sampled twice.
             assert!((samples as f64 - expected).abs() <= bound, "{samples} of {expected:.0} +- {bound:.0} samples");
             let accounting = recorded.profile.accounting();
             let (all, counted) = (accounting.received as f64, accounting.expected.unwrap() as f64);
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
         })
         .test("by_name", &[CC], || {
             let dir = scratch();
-            // The kernel keeps 15 bytes of a name: the whole one is the file's.
+            // The kernel keeps 15 bytes of a name; the file has the whole name.
             let name = "called-like-nothing-else-here";
             let program = dir.path().join(name);
             copy_program(build("forever.c", &["-O1"]), &program);
@@ -121,7 +120,7 @@ fn main() -> ExitCode {
             let ended = attach(NOBODY);
             ended.assert_refused(2, &["no process that you may look at is called", name]);
             assert!(ended.stderr.contains(&roots.pid().to_string()) && ended.stderr.contains("root"), "{ended:?}");
-            // One's own is meant, and the other is mentioned.
+            // The user's own process is meant, and the other is mentioned.
             let own = Running::start_command(as_user(&mut Command::new(&program), NOBODY));
             let ended = attach(NOBODY);
             assert!(ended.status.success() && ended.stderr.contains(&format!("({})", own.pid())), "{ended:?}");
@@ -179,12 +178,12 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Attaches to the fixture with threads. Returns what it says of its threads: name, and id and CPU time.
+/// Attaches to the threads fixture. Returns the recording, and the id and CPU time of its threads by name.
 fn threads(mode: &str, options: &[&str]) -> (Recorded, HashMap<String, (u32, u64)>) {
     let mut fixture = Running::start(&build("threads.c", &FLAGS), &[mode]);
     let collecting = Collecting::attach(options, &[fixture.pid()]);
     fixture.go();
-    // It closes its output, and waits, so that all is over before it ends.
+    // The fixture closes its output and waits, so that its work is done before it ends.
     let text = fixture.rest_of_output();
     fixture.go();
     assert!(fixture.finish().is_empty());
@@ -198,7 +197,7 @@ fn threads(mode: &str, options: &[&str]) -> (Recorded, HashMap<String, (u32, u64
     (recorded, used.collect())
 }
 
-/// Attaches to the fixture with a child and a grandchild that forks another.
+/// Attaches to the fixture with a child and a grandchild that forks another child.
 fn family(options: &[&str]) -> Recorded {
     let mut fixture = Running::start(&build("processes.c", &FLAGS), &["family"]);
     let collecting = Collecting::attach(options, &[fixture.pid()]);

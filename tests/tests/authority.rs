@@ -1,5 +1,4 @@
-//! A daemon with all rights shows a user what he could see without it.
-// A test fails by panicking.
+//! A daemon with all rights shows a user only what the user could see without it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -27,7 +26,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A daemon that an ordinary user runs, where `XDG_RUNTIME_DIR` leads to it.
+/// A daemon run by an ordinary user, found through `XDG_RUNTIME_DIR`.
 struct Impostor {
     child: Child,
     _messages: Lines<BufReader<ChildStderr>>,
@@ -44,7 +43,7 @@ impl Impostor {
         assert!(messages.by_ref().map_while(Result::ok).any(|line| line.contains("listens at")));
         let impostor = Impostor { child, _messages: messages, runtime_dir };
         let socket = impostor.socket();
-        // Its directory is its user's alone; that keeps nobody out who is root.
+        // Its directory is private to its user, which does not keep root out.
         fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
         impostor
     }
@@ -61,7 +60,7 @@ impl Drop for Impostor {
     }
 }
 
-/// Whoever owns a directory in which a client looks for a daemon must not answer for it, and learns nothing.
+/// A stranger who owns a directory where a client looks for a daemon must not answer for it, and learns nothing.
 fn daemon_of_a_stranger() {
     let impostor = Impostor::start();
     let found = |args: &[&str], user: u32| {
@@ -89,15 +88,15 @@ fn daemon_of_a_stranger() {
         }
     }
     at(&["daemon", "status", "--socket", named[1]], Path::new(""), 0).assert_refused(2, &named);
-    // By way of a link of root.
+    // Through a link of root.
     let dir = scratch();
     let link = dir.path().join("link");
     symlink(&socket, &link).unwrap();
     at(&["daemon", "status"], &link, 0).assert_refused(2, &["user nobody", link.to_str().unwrap()]);
-    // Where a daemon is not needed, ccsd does it itself.
+    // If a daemon is optional, ccsd works without it.
     let ended = found(&["record", "--no-output", "--", "true"], 0);
     assert!(ended.status.success(), "{ended:?}");
-    // A daemon of root is believed by all, even by way of a link of somebody else.
+    // A daemon of root is trusted by all, even through a link of another user.
     let daemon = Daemon::start(&["--socket-mode", "666"]);
     let link = impostor.runtime_dir.path().join("to-root");
     symlink(&daemon.socket, &link).unwrap();
@@ -110,9 +109,9 @@ fn daemon_of_a_stranger() {
     }
 }
 
-/// The fixture with this mode, root's.
+/// Root's fixture with this mode.
 fn relatives(mode: u32) -> PathBuf {
-    // A program of its own for each, not a copy: what one test has open for writing others could not execute.
+    // Built separately, not copied: a file open for writing in one test could not be executed by others.
     let program = build("relatives.c", &["-O1", &format!("-DMODE={mode}")]);
     fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
     program
@@ -122,7 +121,7 @@ fn as_nobody(daemon: &Daemon, args: &[&str]) -> Ended {
     Ended::of(as_user(&mut daemon.ccsd(args), NOBODY))
 }
 
-/// Saves a session's profile as it is for this user.
+/// Saves a session's profile as seen by this user.
 fn saved(daemon: &Daemon, id: &str) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -132,13 +131,13 @@ fn saved(daemon: &Daemon, id: &str) -> Recorded {
 }
 
 fn a_child_with_more_rights() {
-    // Whoever is sampled in the moment before it executes the program ends the session, if it is seen to be root's while it
-    // lives. That is as it should be, and rare; nothing of the program is shown then either.
+    // If a process is sampled just before it executes the program, and then seen as root's while alive, the session
+    // ends. That is correct and rare; nothing of the program is shown then either.
     let through = (0..5).any(|_| family_is_followed());
     assert!(through, "every session ended early");
 }
 
-/// Whether the session on a family went on to its end. Either way nothing of what runs as root is in it.
+/// Whether the session on a family continued to its end. In both cases it has nothing that runs as root.
 fn family_is_followed() -> bool {
     let (plain, privileged) = (relatives(0o755), relatives(0o4755));
     let daemon = Daemon::start(&["--socket-mode", "666"]);
@@ -147,7 +146,7 @@ fn family_is_followed() -> bool {
     let ended = as_nobody(&daemon, &["attach", "--detach", "-F", "499", &family.pid().to_string()]);
     assert!(ended.status.success(), "{ended:?}");
     let id = ended.stdout.trim();
-    // After the first update, which comes soon, they live and end within one interval: nobody can look at them by the next.
+    // After the first update, they start and end within one interval, so the next check cannot see them.
     let number: u32 = id.parse().unwrap();
     while daemon.session(number)["duration_ns"] == 0 {}
     family.go();
@@ -175,7 +174,7 @@ fn a_recorded_program() {
     let privileged = relatives(0o4755);
     let privileged = privileged.to_str().unwrap();
     let daemon = Daemon::start(&["--socket-mode", "666"]);
-    // Its part is played without an audience, whoever waits for it.
+    // The program runs without a reader of its output.
     for (program, role, seen) in
         [(privileged, "late_secret", false), (relatives(0o755).to_str().unwrap(), "late_plain", true)]
     {
@@ -184,7 +183,7 @@ fn a_recorded_program() {
         let file_name = file.to_str().unwrap();
         let ended =
             as_nobody(&daemon, &["record", "--daemon", "-F", "499", "-o", file_name, "--", program, role, "0", "0"]);
-        // If it is found to have become root's while it lives, the session ends, and `record` fails.
+        // If it is seen as root's while alive, the session ends, and `record` fails.
         assert!(ended.status.success() || !seen, "{ended:?}");
         let recorded = Recorded::open(dir, &file, ended);
         let names = recorded.names();
@@ -192,7 +191,7 @@ fn a_recorded_program() {
     }
 }
 
-/// A stripped program whose names are in a file beside it, of this mode.
+/// A stripped program with its symbols in a separate file of this mode.
 fn linked(dir: &Path, mode: u32) -> PathBuf {
     let whole = build("images.c", &["-O1", "-g"]);
     let (program, debug) = (dir.join(format!("program-{mode:o}")), dir.join(format!("{mode:o}.debug")));
@@ -208,7 +207,7 @@ fn linked(dir: &Path, mode: u32) -> PathBuf {
 fn private_debug_files() {
     let (daemon, dir) = (Daemon::start(&["--socket-mode", "666"]), scratch());
     let (private, public) = (linked(dir.path(), 0o600), linked(dir.path(), 0o644));
-    // First for root: what the daemon knows then is not for everybody.
+    // First for root: the daemon's cached symbols are not for everyone.
     for (program, user, named) in [(&private, 0, true), (&private, NOBODY, false), (&public, NOBODY, true)] {
         let profile = scratch();
         let file = profile.path().join("profile.ccsd");
@@ -218,14 +217,14 @@ fn private_debug_files() {
         let recorded = Recorded::open(profile, &file, ended);
         let names = recorded.names();
         assert_eq!(names.iter().any(|name| *name == "image_loop"), named, "{user}: {names:?}");
-        // It is there all the same.
+        // The function still has its time.
         assert!(recorded.total() > 100, "{}", recorded.total());
     }
 }
 
 fn not_dumpable() {
     let daemon = Daemon::start(&["--socket-mode", "666"]);
-    // One that may be executed and not read, and one that has been root: both are his by all their ids.
+    // One that may be executed but not read, and one that has been root: both have all ids of the user.
     for (mode, what) in [(0o711, "wait"), (0o4755, "drop")] {
         let mut command = Command::new(relatives(mode));
         let running = Running::start_command(as_user(command.arg(what), NOBODY));

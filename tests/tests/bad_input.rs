@@ -1,6 +1,5 @@
-//! Whatever is asked wrongly, or fails on the way, is answered by a message that names it and by the right exit status;
-//! what was collected is not lost.
-// A test fails by panicking.
+//! Wrong requests and failures are reported by a message that names the cause and by the right exit status; collected
+//! data is not lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -16,7 +15,7 @@ use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::{Recorded, with_commas};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
 
-/// Users of this test alone: the kernel counts locked memory by user.
+/// A user only of this test: the kernel counts locked memory by user.
 const WITHOUT_MEMORY: u32 = 64_101;
 const HOGGED: u32 = 64_102;
 
@@ -29,7 +28,7 @@ fn main() -> ExitCode {
     machines(suite).run()
 }
 
-/// What cannot be attached to.
+/// Targets that cannot be attached to.
 fn targets(suite: Suite) -> Suite {
     suite
         .test("no_such_process", &[], || {
@@ -44,7 +43,7 @@ fn targets(suite: Suite) -> Suite {
             }
         })
         .test("kernel_thread", &[Need::Root], || {
-            // 2 is kthreadd, in the first PID namespace; in others there are no kernel threads to be named.
+            // 2 is kthreadd in the first PID namespace; in others there are no kernel threads.
             match fs::read_to_string("/proc/2/stat") {
                 Ok(stat) if stat.contains("(kthreadd)") => attach("2").assert_refused(2, &["PID 2", "kernel thread"]),
                 _ => attach("2").assert_refused(2, &["2"]),
@@ -53,7 +52,7 @@ fn targets(suite: Suite) -> Suite {
         .test("zombie", &[CC], || {
             let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
             fixture.go();
-            // Its output ends when it does; until it is waited for, it is a zombie.
+            // The output ends with the process, which stays a zombie until it is waited for.
             let _ = fixture.rest_of_output();
             let stat = || fs::read_to_string(format!("/proc/{}/stat", fixture.pid())).unwrap();
             while !stat().contains(") Z ") {
@@ -77,15 +76,15 @@ fn targets(suite: Suite) -> Suite {
             Ended::of(as_user(&mut command, NOBODY)).assert_refused(2, &[&pid, "root", "CAP_PERFMON"]);
         })
         .test("target_dies_during_attach", &[CC], || {
-            // It is told to end when ccsd has been started: sometimes it has gone before it is looked at, sometimes while
-            // its events are opened, sometimes later. Each is fine if it is said.
+            // The target is told to end when ccsd starts: it ends before ccsd finds it, while its events are opened, or
+            // later. Each is correct if reported.
             let mut ends = BTreeSet::new();
             for _ in 0..30 {
                 let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
                 let pid = fixture.pid().to_string();
                 let child = spawn(ccsd(["attach", "--no-output", "--quiet", &pid]));
                 fixture.go();
-                // It stays a zombie in half of the cases.
+                // In half of the cases it stays a zombie.
                 if ends.len() % 2 == 0 {
                     let _ = fixture.end();
                 }
@@ -103,7 +102,7 @@ fn targets(suite: Suite) -> Suite {
         })
 }
 
-/// What cannot be started.
+/// Programs that cannot be started.
 fn programs(suite: Suite) -> Suite {
     suite
         .test("program_not_found", &[], || {
@@ -148,7 +147,8 @@ fn programs(suite: Suite) -> Suite {
             fs::write(&plain, "no program").unwrap();
             record(&plain.to_string_lossy()).assert_refused(126, &["plain", "cannot be executed"]);
             record(&dir.path().to_string_lossy()).assert_refused(126, &["cannot be executed"]);
-            // The kernel says of a script whose interpreter is missing that it is not found; it is there, as a shell says.
+            // For a script with a missing interpreter the kernel reports "not found", but the script exists; a shell
+            // reports the same.
             let script = dir.path().join("script");
             fs::write(&script, "#!/nowhere/at/all\n").unwrap();
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -163,7 +163,7 @@ fn programs(suite: Suite) -> Suite {
         })
 }
 
-/// What cannot be reported.
+/// Files that cannot be reported.
 fn files(suite: Suite) -> Suite {
     suite
         .test("file_missing", &[], || report(Path::new("/nowhere/p.ccsd")).assert_refused(2, &["/nowhere/p.ccsd"]))
@@ -201,7 +201,7 @@ fn files(suite: Suite) -> Suite {
         })
         .test("file_cut_short", &[CC], || {
             let bytes = good().bytes();
-            // At every place near the ends, and at many between.
+            // At every position near the ends, and at many between.
             let points =
                 (0..40).chain((40..bytes.len()).step_by(bytes.len() / 60 + 1)).chain(bytes.len() - 20..bytes.len());
             let mut shown = 0;
@@ -271,7 +271,7 @@ fn files(suite: Suite) -> Suite {
             }
             let recorded = Record::new(build("weights.c", &["-O1", "-g"]), &["300"]).run();
             let file = recorded.file.to_str().unwrap();
-            // Patterns are patterns everywhere, and one with a typo is answered with what it may have meant.
+            // Patterns work in every option, and a typo is answered with suggestions.
             for option in ["--function", "--hide", "--focus"] {
                 for (pattern, parts) in [
                     ("wieght_12", &["did you mean", "weight_12"][..]),
@@ -296,9 +296,9 @@ fn files(suite: Suite) -> Suite {
         })
 }
 
-/// Where a profile cannot be written. What must not or cannot be a profile is refused before the program runs; where it only
-/// turns out that writing fails, or no file was named, the profile is shown all the same, and the exit status says that it
-/// was not saved.
+/// Destinations that cannot be written. A file that must not or cannot become a profile is refused before the program
+/// runs; if writing fails later, or no file was named, the report is shown anyway, and the exit status says that the
+/// profile was not saved.
 fn outputs(suite: Suite) -> Suite {
     suite
         .test("output_is_a_directory", &[CC], || {
@@ -326,7 +326,7 @@ fn outputs(suite: Suite) -> Suite {
             not_permitted(&file);
             fs::write(&file, "").unwrap();
             not_permitted(&file);
-            // Where no file is named it would be profile.ccsd, here.
+            // The default file, profile.ccsd, is in this directory.
             let mut record = ccsd(["record", "--"]);
             record.arg(build("weights.c", &["-O1"])).arg("300").current_dir(dir.path());
             as_user(&mut record, NOBODY);
@@ -336,7 +336,7 @@ fn outputs(suite: Suite) -> Suite {
             let dir = scratch();
             let file = dir.path().join("thesis.txt");
             fs::write(&file, "years of work").unwrap();
-            // It would have to be overwritten: that is refused before the program runs.
+            // Overwriting it is refused before the program runs.
             let ended = record_to(&file, None);
             ended.assert_refused(2, &["thesis.txt", "not a ccsd profile"]);
             assert_eq!(ended.stdout, "");
@@ -355,7 +355,7 @@ fn outputs(suite: Suite) -> Suite {
             assert_shown_but_not_saved(&record_to(Path::new("/dev/full"), None), "/dev/full");
         })
         .test("disk_full", &[CC, Need::Root, UNSHARE], || {
-            // One page is enough for the first record and not for the first update.
+            // One page is enough for the first record but not for the first update.
             let dir = scratch();
             let (disk, kept) = (dir.path().join("disk"), dir.path().join("kept"));
             fs::create_dir(&disk).unwrap();
@@ -373,7 +373,7 @@ fn outputs(suite: Suite) -> Suite {
         })
 }
 
-/// Rates that no kernel takes.
+/// Rates that the kernel refuses.
 fn rates(suite: Suite) -> Suite {
     suite.test("rates", &[], || {
         let max = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").unwrap();
@@ -387,7 +387,7 @@ fn rates(suite: Suite) -> Suite {
     })
 }
 
-/// Machines that do not let ccsd sample.
+/// Machines where ccsd may not sample.
 fn machines(suite: Suite) -> Suite {
     suite
         .test("no_perf_events", &[CC], || {
@@ -409,7 +409,7 @@ fn machines(suite: Suite) -> Suite {
             assert!(!trace.exists());
         })
         .test("proc_of_another_namespace", &[Need::Root, UNSHARE], || {
-            // Process 2 there is another one in /proc, which was mounted outside.
+            // Process 2 is another one in /proc, which was mounted outside.
             for what in ["record --no-output -- true", "attach --no-output 2", "dump 2"] {
                 let mut command = Command::new("unshare");
                 command.args(["--pid", "--fork"]).arg(binary()).args(what.split(' '));
@@ -417,7 +417,7 @@ fn machines(suite: Suite) -> Suite {
             }
         })
         .test("paranoid", &[CC, Need::Root, UNSHARE], || {
-            // Few kernels know more than 2. This is what one that does looks like: a file that says so, and a refusal.
+            // Few kernels know levels above 2; simulated by a file with the level and a refusal.
             let dir = scratch();
             let three = dir.path().join("three");
             fs::write(&three, "3\n").unwrap();
@@ -429,7 +429,7 @@ fn machines(suite: Suite) -> Suite {
                 .assert_refused(2, &["perf_event_paranoid is 3", "sysctl kernel.perf_event_paranoid=2"]);
         })
         .test("no_locked_memory_of_ones_own", &[CC, Need::Root], || {
-            // The kernel gives every user something beside the limit (perf_event_mlock_kb).
+            // The kernel grants every user some memory beside the limit (perf_event_mlock_kb).
             let dir = scratch();
             let file = dir.path().join("p.ccsd");
             let mut shell = Command::new("sh");
@@ -460,8 +460,8 @@ fn machines(suite: Suite) -> Suite {
         })
         .test("too_few_descriptors", &[CC], || {
             let fixture = Running::start(&build("threads.c", &["-O1", "-pthread"]), &["late"]);
-            // Four that are open anyway, four for each CPU's rings, two events on each: one less than that. Whatever is
-            // refused first (another file may have been inherited), the answer names the limit and the remedy.
+            // Four files that are open anyway, four for each CPU's rings, two events on each: one less than that.
+            // Whatever is refused first (another file may be inherited), the message names the limit and the remedy.
             let limit = 3 + 6 * std::thread::available_parallelism().unwrap().get();
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]).arg(binary());
@@ -489,7 +489,7 @@ fn report_bytes(bytes: &[u8]) -> Ended {
     report(&file)
 }
 
-/// A profile that is whole, with several updates.
+/// A complete profile with several updates.
 fn good() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
@@ -515,14 +515,14 @@ fn assert_shown_but_not_saved(ended: &Ended, name: &str) {
     assert!(!ended.stderr.contains("saved in"), "{}", ended.stderr);
 }
 
-/// A command that runs what follows where perf_event_open fails.
+/// Runs a command with a failing perf_event_open.
 fn refuse(errno: i32) -> Command {
     let mut command = Command::new(build("refuse.c", &[]));
     command.arg(errno.to_string());
     command
 }
 
-/// A number that no process has: that of a process that has just ended, which is not given again soon.
+/// The id of a process that has just ended, which is not reused soon.
 fn free_pid() -> String {
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();

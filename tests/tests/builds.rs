@@ -1,5 +1,4 @@
-//! However a program was built: its stacks are complete, its functions are named, and its shares are right.
-// A test fails by panicking.
+//! Programs built in different ways: stacks are complete, functions are named, and shares are right.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::ExitCode;
@@ -8,7 +7,7 @@ use ccsd_tests::ccsd::Record;
 use ccsd_tests::fixture::build;
 use ccsd_tests::suite::{CC, CXX, Need, Suite};
 
-/// Turns of forty each, on a machine that others use, too.
+/// For forty turns each, on a busy machine.
 const ALLOWANCE: f64 = 0.15;
 
 struct Language {

@@ -1,5 +1,4 @@
-//! Lines of callers: a line costs what it calls, and every reader of a profile says the same of it.
-// A test fails by panicking.
+//! Call sites: a line's cost includes its calls, and all readers of a profile agree about it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use serde_json::Value;
 
 const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
 
-/// Lines of the fixture by the words of their comments, and how many of 100 units they cost with all that they call.
+/// Lines of the fixture by their comments, and their cost including calls, of 100 units.
 const LINES: [(&str, &str, u32); 14] = [
     ("main", "main directly", 40),
     ("main", "main through", 20),
@@ -42,7 +41,7 @@ fn source() -> Vec<String> {
     fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The number of the line with this comment.
+/// Number of the line with this comment.
 fn line_of(comment: &str) -> u32 {
     let comment = format!("/* {comment} */");
     source().iter().position(|line| line.contains(&comment)).unwrap() as u32 + 1
@@ -55,7 +54,7 @@ fn record(name: &str) -> Recorded {
     recorded
 }
 
-/// What `annotate` says of a function: the total of each line.
+/// Total of each line of a function from `annotate`.
 fn annotated(recorded: &Recorded, function: &str, options: &[&str]) -> Lines {
     let ended = Ended::of(ccsd(["annotate", function, "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");
@@ -70,7 +69,7 @@ fn lines_of<'a>(rows: impl Iterator<Item = &'a Value>) -> Lines {
     rows.filter(|&(line, weight)| line > 0 && weight > 0).collect()
 }
 
-/// The same in `report --view lines`.
+/// The same from `report --view lines`.
 fn reported(recorded: &Recorded, function: &str) -> Lines {
     let ended = Ended::of(ccsd(["report", "--view", "lines", "--json", "-n", "0", "--min", "0"]).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");
@@ -87,7 +86,7 @@ fn export(recorded: &Recorded, format: &str) -> PathBuf {
     file
 }
 
-/// What callgrind_annotate shows of lines of the fixture: what ran there, and each call.
+/// Costs of the fixture's lines from callgrind_annotate: self, and each call.
 fn callgrind(recorded: &Recorded) -> Lines {
     let mut command = Command::new("callgrind_annotate");
     command
@@ -108,7 +107,7 @@ fn callgrind(recorded: &Recorded) -> Lines {
     lines
 }
 
-/// What pprof says that the lines of a function cost.
+/// Costs of a function's lines from pprof.
 fn pprof(recorded: &Recorded, function: &str) -> Lines {
     let args = ["tool", "pprof", "-top", "-lines", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
     let ended = Ended::of(Command::new("go").args(args).arg(export(recorded, "pprof")));
@@ -134,7 +133,7 @@ fn main() -> ExitCode {
                 let line = line_of(comment);
                 let expected = annotated(&recorded, function, &[])[&line];
                 assert_eq!(reported(&recorded, function)[&line], expected, "{comment}");
-                // Recursion is folded in both: only the latest activation of a function has its line.
+                // Both fold recursion: only the latest activation of a function has its line.
                 if !["recursion", "even calls"].contains(&comment) {
                     assert_eq!(pprof(&recorded, function).get(&line), Some(&expected), "{comment}");
                     assert_eq!(lines.get(&line), Some(&expected), "{comment}");
@@ -143,20 +142,20 @@ fn main() -> ExitCode {
         })
         .test("what_is_selected", &[CC], || {
             let recorded = record("callsites.c");
-            // What a hidden function spent counts in the line that called it.
+            // A hidden function's self cost counts for the line that called it.
             let ended = Ended::of(ccsd(["annotate", "directly", "--json", "--hide", "work"]).arg(&recorded.file));
             let document: Value = serde_json::from_str(&ended.stdout).unwrap();
             let rows = document["functions"][0]["files"][0]["lines"].as_array().unwrap();
             let second = rows.iter().find(|row| row["line"] == line_of("direct, second")).unwrap();
             let own = second["weight"].as_u64().unwrap();
             assert!(own > 0 && own <= second["inherited_weight"].as_u64().unwrap(), "{second}");
-            // Only what is below a function, only a part of the time.
+            // Only below a function; only a part of the time.
             let main = line_of("main directly");
             let all = annotated(&recorded, "main", &[]);
             assert_eq!(annotated(&recorded, "main", &["--focus", "directly"]), Lines::from([(main, all[&main])]));
             assert!(!annotated(&recorded, "main", &["--ignore", "directly"]).contains_key(&main));
             let half = format!("+{}ms", recorded.profile.accounting().duration_ns / 2_000_000);
-            // There may be nothing of it in one of the parts.
+            // One of the parts may have no samples of it.
             let parts = ["--since", "--until"].map(|option| {
                 let there = Ended::of(ccsd(["annotate", "main", option, &half]).arg(&recorded.file)).status.success();
                 if there { annotated(&recorded, "main", &[option, &half]) } else { Lines::new() }
@@ -167,7 +166,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Asserts that every line costs what it calls.
+/// Asserts that every line's cost includes its calls.
 fn costs(recorded: &Recorded) {
     let samples = recorded.sampled().total.samples;
     let weight = recorded.sampled().total.weight;

@@ -1,5 +1,4 @@
-//! Whatever kind of code is running: its stack is complete.
-// A test fails by panicking.
+//! Stacks are complete for any kind of running code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::ExitCode;
@@ -11,7 +10,7 @@ use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, MUSL, Need, OPENSSL, Suite};
 
 const ASSEMBLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/code.S");
-/// As a system without unwind tables is built.
+/// As on a system built without unwind tables.
 const NO_TABLES: [&str; 2] = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
 const RATE: [&str; 3] = ["-F", "3999", "--user"];
 const KEEP_CALLS: [&str; 2] = ["-O1", "-fno-optimize-sibling-calls"];
@@ -64,8 +63,8 @@ fn main() -> ExitCode {
             let recorded = Record::new(program, &["sigaltstack"]).options(&RATE).run();
             recorded.assert_whole();
             recorded.assert_only_caller("on_signal", "handler_loop");
-            // What was interrupted is always known. What had called that is on a stack that is not in the sample; where
-            // the target's memory could be read, it is the program's, and else the stack says that it could not.
+            // The interrupted code is always known. Its callers are on a stack that is not in the sample; if the
+            // target's memory could be read, they are the program's, otherwise the stack is marked.
             let handler = recorded.callers("on_signal");
             assert_eq!(handler.len(), 1, "{handler:?}");
             let interrupted = recorded.samples("on_signal").inherited;
@@ -77,11 +76,11 @@ fn main() -> ExitCode {
             assert_eq!(accounting.truncated_total(), unreadable, "{:?}", accounting.stacks.truncated);
             let rooted = recorded.samples("signalled").inherited;
             assert!(rooted + unreadable >= interrupted, "{rooted} + {unreadable} of {interrupted}");
-            // The handler runs for half a millisecond, and is mostly still there when its stack is read.
+            // The handler runs for half a millisecond, and mostly still runs when its stack is read.
             assert!(rooted * 2 > interrupted, "{rooted} of {interrupted}");
         })
         .test("parents_in_vfork", &[CC, Need::Root], || {
-            // Most of their time is the kernel's, so nobody else sees them there.
+            // Most of the time is in the kernel, so only root sees them there.
             let recorded = Record::new(build("vfork.c", &["-O1"]), &["1500"]).options(&["-F", "9999"]).run();
             recorded.assert_whole().assert_complete();
             let samples = recorded.samples("vfork").inherited;
@@ -97,7 +96,7 @@ fn main() -> ExitCode {
         .test("coroutines", &[CC], || {
             let recorded = record("coroutines", &[]);
             recorded.assert_only_caller("coroutine_main", "coroutine_loop");
-            // Where the C library starts a coroutine, and nothing before. (Its name is among the debug information.)
+            // Where the C library starts a coroutine, without callers. (Its name is in the debug information.)
             let callers = recorded.callers("coroutine_main");
             assert_eq!(callers.len(), 1, "{callers:?}");
             let start = &callers[0].0;
@@ -147,7 +146,7 @@ fn main() -> ExitCode {
             assert_complete(&record_musl(&["-s", "-static"]));
         })
         .test("openssl", &[OPENSSL], || {
-            // What AES-GCM and SHA-512 do depends on the processor: with vectors of 256 bits, and without.
+            // AES-GCM and SHA-512 depend on the processor: with 256-bit vectors, and without.
             let mut recordings = Vec::new();
             for capabilities in ["", "OPENSSL_ia32cap=~0x1000000000000000:~0x20"] {
                 for algorithm in ["aes-128-gcm", "sha512", "sha256", "chacha20-poly1305"] {
@@ -156,17 +155,17 @@ fn main() -> ExitCode {
                     recordings.push(Record::new("env", &arguments.collect::<Vec<_>>()).options(&RATE).run());
                 }
             }
-            // Each is a second of real time, which has few samples on a busy machine.
+            // Each runs for a second of real time, which has few samples on a busy machine.
             assert_all_complete(&recordings);
         })
         .test("exceptions_in_flight", &[CXX], || {
             let recorded = Record::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
             assert_complete(&recorded);
-            // It is raised once, and goes on after each of the destructors.
+            // The exception is raised once, and resumed after each destructor.
             let (raised, resumed) = (recorded.samples("_Unwind_RaiseException"), recorded.samples("_Unwind_Resume"));
             let unwinding = raised.inherited + resumed.inherited;
             assert!(unwinding * 2 > recorded.total(), "{raised:?} {resumed:?} of {}", recorded.total());
-            // What the unwinder and the library of C++ do is done on behalf of the program.
+            // The unwinder and the C++ library work on behalf of the program.
             let (inside, all) = (recorded.samples("catcher").inherited, recorded.samples("main").inherited);
             assert!(inside * 100 >= all * 95, "{inside} of {all}");
             assert!(recorded.samples("thrower").inherited * 2 > all);
@@ -174,16 +173,16 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Records the fixture doing one thing, with stacks that are complete.
+/// Records the fixture in this mode, and asserts complete stacks.
 fn record(kind: &str, flags: &[&str]) -> Recorded {
-    // The file's own flags come last, to have the last word.
+    // The file's own flags come last and take precedence.
     let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"], flags].concat());
     let recorded = Record::new(program, &[kind]).options(&RATE).run();
     assert_complete(&recorded);
     recorded
 }
 
-/// Records a program of musl.
+/// Records a program linked with musl.
 fn record_musl(flags: &[&str]) -> Recorded {
     let program = build_with("musl-gcc", "musl.c", &[&KEEP_CALLS[..], flags].concat());
     Record::new(program, &[]).options(&RATE).run()
@@ -201,7 +200,7 @@ fn assert_complete(recorded: &Recorded) {
     assert_all_complete(std::slice::from_ref(recorded));
 }
 
-/// Asserts that of all stacks of some recordings together one in 200 is truncated at most.
+/// Asserts that at most one in 200 of all stacks of these recordings is truncated.
 fn assert_all_complete(recordings: &[Recorded]) {
     let (mut truncated, mut all, mut cut) = (0, 0, Vec::new());
     for recorded in recordings {

@@ -1,5 +1,4 @@
-//! Completion: what `ccsd __complete` answers, and what a bash on a terminal makes of it.
-// A test fails by panicking.
+//! Completion: answers of `ccsd __complete`, and completion in a bash on a terminal.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsString;
@@ -21,7 +20,7 @@ use nix::unistd::mkfifo;
 
 const BASH: Need = Need::Program("bash", "bash");
 const TAB: &str = "\t";
-/// The name of a file that anybody may have made.
+/// A file name that any user may have created.
 const HOSTILE: &str = "evil$(touch ran)`touch ran`'touch ran'";
 
 fn main() -> ExitCode {
@@ -70,7 +69,7 @@ fn main() -> ExitCode {
             let dir = scratch();
             let fifo = dir.path().join("fifo");
             mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-            // Nobody accepts here.
+            // A socket that accepts no connections.
             let socket = dir.path().join("socket");
             let _listener = UnixListener::bind(&socket).unwrap();
             let garbage = dir.path().join("garbage");
@@ -144,7 +143,7 @@ fn main() -> ExitCode {
             ] {
                 shell.assert_completes(keys, words);
             }
-            // What a name says is never run: within quotes such names are not offered.
+            // Names are never executed: within quotes, unsafe names are not offered.
             let program = shell.dir.path().join("zq$(touch ran)");
             copy_program(build("forever.c", &["-O1"]), &program);
             let _hostile = Running::start(&program, &[]);
@@ -208,7 +207,7 @@ impl Shell {
         Shell { terminal, _daemon: daemon, _fixture: fixture, dir }
     }
 
-    /// Types a line and TAB, and then has bash print its words instead of running it.
+    /// Types a line and TAB, and lets bash print its words instead of running it.
     fn assert_completes(&mut self, keys: &str, words: &str) {
         assert!(keys.contains(TAB));
         // Ctrl-E and Ctrl-A are read once the completion is done.

@@ -1,5 +1,4 @@
-//! Programs that die of signals: their stacks at that moment, at once and in the profile.
-// A test fails by panicking.
+//! Programs killed by signals: their stacks are printed at once and stored in the profile.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -117,7 +116,7 @@ fn program(how: &str) -> Record {
     Record::new(crash_program(), &[how])
 }
 
-/// Records a program that dies, and ccsd as it.
+/// Records a program that dies, and ccsd, which dies of the same signal.
 fn record(how: &str, signal: Option<Signal>) -> Recorded {
     let record = program(how);
     let recorded = Collecting::start(|file| record.command(file)).wait();
@@ -179,7 +178,7 @@ fn exhausted() {
     let crash = only(&recorded);
     let names = functions(crash);
     assert_eq!(names[0], "down");
-    // With its stack pointer beyond the stack there is what its frame pointers lead to, which are 127 at most.
+    // The stack pointer is beyond the stack, so only frame pointers remain, at most 127.
     let downs = names.iter().filter(|name| *name == "down").count();
     assert!(downs > 100, "{downs} of {}", names.len());
     let stderr = &recorded.ended.stderr;
@@ -240,7 +239,7 @@ fn attached() {
     let crash = only(&recorded);
     assert_eq!(crash.pid, fixture.pid());
     assert_eq!(functions(crash)[..4], ["third", "second", "first", "main"]);
-    // It was told when it happened: before the report.
+    // Printed at the crash, before the report.
     let stderr = &recorded.ended.stderr;
     assert!(stderr.find("Died: ").unwrap() < stderr.find("# samples").unwrap(), "{stderr}");
 }
@@ -265,7 +264,7 @@ fn through_a_daemon() {
     let report = daemon.run(&["report", "--json", &session.to_string()]);
     let json: Value = serde_json::from_str(&report.stdout).unwrap_or_else(|error| panic!("{error}: {report:?}"));
     assert_eq!(json["crashes"][0]["frames"][2]["function"], "first", "{json}");
-    // And for who records.
+    // The same for `record`.
     let record = program("fault");
     let recorded = Collecting::start(|file| {
         let mut command = record.command(file);

@@ -1,5 +1,4 @@
-//! A daemon serves many, keeps what it is told to keep, and shows nobody what is not for him.
-// A test fails by panicking.
+//! A daemon serves many clients, keeps finished sessions, and hides each user's sessions from others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -17,7 +16,7 @@ use ccsd_tests::suite::{CC, Need, Suite};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Twelve functions in 51 turns, on a machine that others use, too.
+/// For twelve functions in 51 turns, on a busy machine.
 const ALLOWANCE: f64 = 0.15;
 
 fn main() -> ExitCode {
@@ -39,7 +38,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// `ccsd` of this daemon into a file of its own, read when it has ended.
+/// Runs `ccsd` with this daemon into a file. Reads the profile afterwards.
 fn collect(daemon: &Daemon, args: &[&str], rest: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -59,11 +58,11 @@ fn record_through_the_daemon() {
     let names: Vec<String> = (1..=12).map(|i| format!("weight_{i:02}")).collect();
     let parts: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(1..).collect();
     recorded.assert_proportions(&parts, ALLOWANCE);
-    // From its first instruction on: the dynamic linker's work is there, and what was sampled is what it used.
+    // Sampled from the first instruction on: the dynamic linker is included, and samples match the CPU time.
     let accounting = recorded.profile.accounting();
     let expected = accounting.expected.unwrap();
     assert!(accounting.received * 100 >= expected * 95, "{accounting:?}");
-    // Who has taken the profile leaves nothing behind.
+    // A client that has fetched the profile leaves no session.
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
     daemon.stop();
 }
@@ -78,7 +77,7 @@ fn record_keeps_status_and_streams() {
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "got it\n");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "oops\n");
-    // It is a child of the command line, not of the daemon.
+    // The program is a child of the command line, not of the daemon.
     let ended = daemon.run(&["record", "--no-output", "--daemon", "-q", "--", "sh", "-c", "ps -o comm= -p $PPID"]);
     assert_eq!(ended.stdout.trim().chars().take(4).collect::<String>(), "ccsd", "{ended:?}");
     for (program, status) in [("no-such-program", 127), ("/etc/passwd", 126)] {
@@ -101,12 +100,12 @@ fn attach_through_the_daemon() {
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
     recorded.assert_whole().assert_complete();
     let forever = recorded.samples("forever").inherited;
-    // Beside it there is the end of the program, of which a busy machine may make much.
+    // The rest is the end of the program, which may take long on a busy machine.
     assert!(forever > 0 && forever * 2 > recorded.total(), "{:?}", recorded.names());
     assert!(recorded.ended.stderr.contains("session 1"), "{:?}", recorded.ended);
 }
 
-/// A daemon keeps no arguments, unless it is told to; a file of the client has them, unless the client is told not to.
+/// A daemon stores no arguments by default; a client's file has them by default.
 fn arguments() {
     const SECRET: &str = "--password=hunter2";
     let dir = scratch();
@@ -142,7 +141,7 @@ fn arguments() {
             let ended = Ended::of(record.arg(&file).args(options).args(["--", "sh", "-c", "exit 0", SECRET]));
             assert!(ended.status.success(), "{ended:?}");
             assert_eq!(has(&file), kept, "record {options:?}");
-            // The daemon that recorded it was not told.
+            // The recording daemon did not store them.
             assert!(!daemon.run(&["daemon", "status", "--json"]).stdout.contains(SECRET));
         }
     }
@@ -164,7 +163,7 @@ fn a_detached_session() {
     let daemon = Daemon::start(&[]);
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&[], fixture.pid());
-    // By its number and by the process's.
+    // By session number and by process id.
     let report = report_with_samples(&daemon, &id.to_string());
     assert_eq!(report["daemon_session"], id);
     assert_eq!(report["file"], Value::Null);
@@ -174,7 +173,7 @@ fn a_detached_session() {
     let session = daemon.session(id);
     assert_eq!((&session["ended"], &session["detached"]), (&Value::Null, &Value::Bool(true)), "{session}");
     assert_eq!(session["pids"][0], fixture.pid());
-    // Saved while it runs: by the client, with its rights and in its directory.
+    // The client saves a running session, with its rights and in its directory.
     let dir = scratch();
     let file = dir.path().join("now.ccsd");
     let piped = daemon.ccsd(["daemon", "save", &id.to_string(), "-o", "-"]).output().unwrap();
@@ -185,7 +184,7 @@ fn a_detached_session() {
     let saved = Recorded::open(dir, &file, save);
     saved.assert_whole();
     assert!(saved.samples("forever").inherited > 20);
-    // It ends with its target, and what it has collected stays.
+    // The session ends with its target, and its profile stays.
     fixture.go();
     let _ = fixture.end();
     while daemon.session(id)["ended"] != "target" {}
@@ -195,13 +194,13 @@ fn a_detached_session() {
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&["-F", "49"], fixture.pid());
     assert_eq!(daemon.session(id)["rate_hz"], 49);
-    // One unknown number, and none of them ends.
+    // With one unknown number, no session is stopped.
     daemon.run(&["daemon", "stop", &id.to_string(), "4999"]).assert_refused(2, &["no session 4999"]);
     assert!(daemon.session(id)["ended"].is_null());
     assert!(daemon.run(&["daemon", "stop", &format!("pid:{}", fixture.pid())]).status.success());
     while daemon.session(id)["ended"] != "stopped" {}
     assert!(fixture.is_alive());
-    // A number that is a session's and, in one folder, a file's.
+    // A number that is both a session and a file in the directory.
     let both = scratch();
     fs::write(both.path().join(id.to_string()), "").unwrap();
     let in_folder = |args: &[&str]| Ended::of(daemon.ccsd(args).current_dir(both.path()));
@@ -212,7 +211,7 @@ fn a_detached_session() {
     assert!(diff.stdout.contains(&format!("\"daemon_session\":{id}")), "{diff:?}");
     in_folder(&["report", "pid:999999999"]).assert_refused(2, &["no session is on process 999999999"]);
     in_folder(&["daemon", "stop", "profile.ccsd"]).assert_refused(2, &["is no session"]);
-    // As earlier versions spelled it.
+    // Former spellings.
     let earlier = daemon.run(&["sessions", "--json"]);
     assert!(earlier.status.success() && earlier.stderr.contains("is now `ccsd daemon status`"), "{earlier:?}");
     for (command, parts) in [
@@ -241,7 +240,7 @@ fn a_client_that_vanishes() {
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);
     collecting.wait_for_writes(1);
-    // What there is of it when the client goes is all that there will be.
+    // When the client dies, nothing more is collected.
     report_with_samples(&daemon, "1");
     collecting.signal(Signal::SIGKILL);
     daemon.wait_until_it_says("session 1 has ended: its client went away");
@@ -256,7 +255,7 @@ fn json_lines(ended: &Ended) -> Vec<Value> {
 }
 
 fn live_rows() {
-    // A file that is complete is shown once, and again with its end.
+    // A complete file is shown once, and again with its end.
     let weights = build("weights.c", &["-O1"]);
     let recorded = ccsd_tests::ccsd::Record::new(&weights, &["200"]).run();
     let file = recorded.file.to_str().unwrap();
@@ -266,7 +265,7 @@ fn live_rows() {
     assert!(last["ended"].as_str().unwrap().contains("is complete"), "{last}");
     assert_eq!(last["rows"].as_array().unwrap().len(), 3);
     assert_eq!(last["rows"][0]["name"], recorded.names()[0]);
-    // A process, with the daemon and without. It lives as long as is asked for.
+    // A process, with and without the daemon, for the requested time.
     let daemon = Daemon::start(&[]);
     let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid().to_string();
@@ -298,11 +297,11 @@ fn without_a_daemon() {
     let dir = scratch();
     let nowhere = dir.path().join("nowhere.sock");
     let nowhere = nowhere.to_str().unwrap();
-    // Nothing is said and nothing differs.
+    // No message and no difference.
     let mut command = ccsd(["record", "--no-output", "-q", "--", "true"]);
     let ended = Ended::of(command.env("CCSD_SOCKET", nowhere));
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
-    // Who insists is told.
+    // An explicit request for the daemon fails.
     for args in [
         vec!["daemon", "status", "--socket", nowhere],
         vec!["daemon", "stop", "1", "--socket", nowhere],
@@ -314,7 +313,7 @@ fn without_a_daemon() {
     }
     let ended = Ended::of(&mut ccsd(["report", "77", "--socket", nowhere]));
     ended.assert_refused(2, &["no file 77", "no daemon at"]);
-    // One that does not answer holds nobody up for long, and is named.
+    // A daemon that does not answer delays only briefly, and is named.
     let daemon = Daemon::start(&[]);
     daemon.halt();
     let ended = daemon.run(&["record", "--no-output", "--", "true"]);
@@ -329,7 +328,7 @@ fn one_daemon_to_a_socket() {
     let ended = daemon.run(&["daemon", "--socket", &socket]);
     ended.assert_refused(2, &["another ccsd daemon serves", &socket]);
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
-    // One that was killed leaves its socket; the next replaces it.
+    // A killed daemon leaves its socket; the next replaces it.
     let (dir, _) = daemon.kill();
     assert!(dir.path().join("ccsd.sock").exists());
     let daemon = Daemon::start_in(dir, &["--socket-mode", "600"]);
@@ -383,14 +382,14 @@ fn users_see_their_own() {
     let nobodys = Running::start_command(as_user(&mut command, NOBODY));
     let as_nobody = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
     let of_root = daemon.detached(&[], roots.pid()).to_string();
-    // Root's sessions do not exist for him, and root's processes are not his to profile.
+    // Root's sessions are invisible to nobody, and root's processes may not be profiled.
     let ended = as_nobody(&["daemon", "status", "--json"]);
     assert!(ended.stdout.contains("\"sessions\":[]"), "{ended:?}");
     as_nobody(&["daemon", "stop", &of_root]).assert_refused(2, &["no session"]);
     as_nobody(&["report", &of_root]).assert_refused(2, &["neither a file nor a session"]);
     let ended = as_nobody(&["attach", "--detach", &roots.pid().to_string()]);
     ended.assert_refused(2, &["may not profile", "another user"]);
-    // His own are, without the kernel where the machine keeps that from him.
+    // The user's own processes may be, without the kernel if the machine forbids that.
     let ended = as_nobody(&["attach", "--detach", &nobodys.pid().to_string()]);
     assert!(ended.status.success(), "{ended:?}");
     let own = ended.stdout.trim().to_owned();
@@ -410,7 +409,7 @@ fn users_see_their_own() {
     assert!(as_nobody(&["daemon", "stop", &own]).status.success());
     // Root sees both.
     assert_eq!(daemon.sessions().len(), 2);
-    // Where the socket is not for him, he is told, and does it himself.
+    // A user without access to the socket is told so, and ccsd works without the daemon.
     let closed = Daemon::start(&["--socket-mode", "600"]);
     let ended = Ended::of(as_user(&mut closed.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["not permitted to use the daemon", "group ccsd"]);
@@ -421,7 +420,7 @@ fn users_see_their_own() {
 
 fn privileged_exec() {
     let mut daemon = Daemon::start(&["--socket-mode", "666"]);
-    // `forever`, for whoever runs it as root.
+    // A setuid copy of `forever`, which runs as root.
     let dir = scratch();
     let privileged = dir.path().join("privileged");
     copy_program(build("forever.c", &["-O1"]), &privileged);
@@ -452,12 +451,12 @@ fn privileged_exec() {
     let report = Ended::of(as_user(&mut daemon.ccsd(["report", "--json", &id]), NOBODY));
     assert!(report.status.success(), "{report:?}");
     assert!(!report.stdout.contains("forever"), "{report:?}");
-    // To begin with it now is refused; root may.
+    // Starting a session now is refused; root may.
     let ended = Ended::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
     ended.assert_refused(2, &["may not profile", &pid]);
     let _ = daemon.detached(&[], fixture.pid());
     fixture.go();
-    // Recorded, such a program runs to its end, which is told as ever.
+    // Such a program runs to its end when recorded, with its exit status.
     let file = dir.path().join("recorded.ccsd");
     let mut command = daemon.ccsd(["record", "--daemon", "-o"]);
     let ended = Ended::of(as_user(command.arg(&file).arg("--").arg(&privileged).arg("1500"), NOBODY));
@@ -471,7 +470,7 @@ fn targets_that_end() {
     let daemon = Daemon::start(&[]);
     let mut outcomes = [0, 0];
     for i in 0..20u32 {
-        // Some are gone before, some while, some after they are attached to.
+        // Some targets end before, some during, some after attaching.
         let script = format!("i=0; while [ $i -lt {} ]; do i=$((i+1)); done", i * 3000);
         let mut target = Command::new("sh").args(["-c", &script]).spawn().unwrap();
         let ended = daemon.run(&["attach", "--detach", &target.id().to_string()]);
@@ -485,7 +484,7 @@ fn targets_that_end() {
         }
         target.wait().unwrap();
     }
-    // Those that could be attached to have ended with their targets, and nothing else is there.
+    // Sessions have ended with their targets, and no others exist.
     loop {
         let sessions = daemon.sessions();
         assert_eq!(sessions.len(), outcomes[0], "{outcomes:?}");
@@ -493,7 +492,7 @@ fn targets_that_end() {
             break;
         }
     }
-    // A process that executes another program stays its session's.
+    // A process that executes another program stays in its session.
     let mut command = Command::new("sh");
     let mut fixture = Running::start_command(
         command.args(["-c", "printf r; head -c1 >/dev/null; exec sh -c 'printf r; head -c1 >/dev/null'"]),

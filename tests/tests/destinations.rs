@@ -1,5 +1,4 @@
-//! Output goes into the file that was meant, whoever owns the directory and whatever he does meanwhile.
-// A test fails by panicking.
+//! Output goes only to the intended file, whoever owns the directory and changes it meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::cell::OnceCell;
@@ -23,12 +22,12 @@ const SECRET: &str = "for root alone\n";
 /// Another ordinary user.
 const OTHER: u32 = 65_533;
 const TRIES: usize = 300;
-/// Runs of `ccsd record`, which are slower.
+/// Runs of `ccsd record`, which are slow.
 const RECORDINGS: usize = 40;
-/// Starts of a daemon: of four, one made a file of root's everybody's.
+/// Starts of a daemon: before the fix, one in four made a file of root's accessible to everyone.
 const SOCKETS: usize = 20;
 
-/// The ways of writing to a file, by what they write.
+/// Ways of writing a file, by command.
 const WAYS: [&str; 4] = ["record", "import", "export", "save"];
 
 fn main() -> ExitCode {
@@ -64,14 +63,14 @@ fn main() -> ExitCode {
             let (name, link) = (place.theirs("s.sock"), place.theirs("other"));
             for _ in 0..SOCKETS {
                 let _ = (fs::remove_file(&name), fs::remove_file(&link));
-                // As a daemon leaves it that was killed.
+                // As a killed daemon leaves it.
                 drop(UnixListener::bind(&name).unwrap());
                 lchown(&name, Some(NOBODY), Some(NOBODY)).unwrap();
                 place.link(&place.secret(), &link, NOBODY);
                 let attacker = Exchange::start(&name, &link);
                 let mut daemon = ccsd(["daemon", "--socket-mode", "666", "--socket"]);
                 let mut daemon = daemon.arg(&name).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-                // It listens, or says why it does not.
+                // The daemon listens, or reports why not.
                 let mut said = String::new();
                 BufReader::new(daemon.stderr.take().unwrap()).read_line(&mut said).unwrap();
                 attacker.end();
@@ -98,7 +97,7 @@ fn main() -> ExitCode {
         .test("links_of_others_are_not_followed", &[CC, Need::Root], || {
             for way in WAYS {
                 let place = Place::new();
-                // To what is there, to what is not, and through a directory.
+                // To an existing file, to a missing one, and through a directory.
                 place.link(&place.secret(), &place.theirs("there"), NOBODY);
                 place.link(&place.own("new"), &place.theirs("dangling"), NOBODY);
                 place.link(&place.own(""), &place.theirs("directory"), NOBODY);
@@ -155,7 +154,7 @@ fn main() -> ExitCode {
                     fs::set_permissions(&name, Permissions::from_mode(0o666)).unwrap();
                     place.run(way, &name, user).assert_refused(2, &["belongs to", named]);
                     assert_eq!(fs::read(&name).unwrap(), b"");
-                    // A new one is the caller's own, and he may write it again.
+                    // A new file belongs to the caller, who may overwrite it.
                     let new = sticky.join(format!("for-{owner}"));
                     for _ in 0..2 {
                         assert!(place.run(way, &new, user).status.success());
@@ -221,7 +220,7 @@ fn main() -> ExitCode {
                     let mut command = place.command(way, Path::new("/dev/stdout"), None);
                     assert!(command.stdin(Stdio::null()).stdout(file).status().unwrap().success());
                 };
-                // A file, and one that has something in it already.
+                // A new file, and one with contents.
                 let (new, old) = (place.own("redirected"), place.own("appended"));
                 stdout(&new, false);
                 place.assert_written(way, &new);
@@ -241,7 +240,7 @@ fn main() -> ExitCode {
         })
         .test("what_a_file_that_is_replaced_permits_is_no_matter", &[CC, Need::Root], || {
             let place = Place::new();
-            // A file that may not be written, in a directory that may.
+            // A read-only file in a writable directory.
             let name = place.theirs("read-only");
             place.file(&name, "", NOBODY);
             fs::set_permissions(&name, Permissions::from_mode(0o400)).unwrap();
@@ -249,7 +248,7 @@ fn main() -> ExitCode {
             assert!(imported.status.success(), "{imported:?}");
             place.assert_written("import", &name);
             place.run("record", &name, Some(NOBODY)).assert_refused(2, &["Permission denied"]);
-            // And the other way round.
+            // A writable file in a read-only directory.
             let directory = place.theirs("directory");
             fs::create_dir(&directory).unwrap();
             let name = directory.join("file");
@@ -260,7 +259,7 @@ fn main() -> ExitCode {
             place.assert_untouched();
         })
         .test("a_device_that_is_not_there", &[CC], || {
-            // The terminal of a session that has none.
+            // The terminal of a session without one.
             let place = Place::new();
             for way in ["record", "export"] {
                 let plain = place.command(way, Path::new("/dev/tty"), None);
@@ -307,7 +306,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A directory of root, with a file for root alone, and one of somebody else.
+/// A directory of root, with a private file of root, and a directory of another user.
 struct Place {
     dir: TempDir,
     /// A session to save, and its target.
@@ -317,7 +316,7 @@ struct Place {
 impl Place {
     fn new() -> Place {
         let dir = scratch();
-        // As the directories of root are: nobody else can make names here.
+        // Like root's directories: nobody else can create names here.
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         for (name, owner) in [("own", 0), ("theirs", NOBODY)] {
             fs::create_dir(dir.path().join(name)).unwrap();
@@ -385,7 +384,7 @@ impl Place {
         Ended::of(&mut self.command(way, output, user))
     }
 
-    /// Nothing of root's was written, and nothing made.
+    /// Asserts that root's files are unchanged, and none was created.
     fn assert_untouched(&self) {
         assert_eq!(fs::read_to_string(self.secret()).unwrap(), SECRET);
         let names: Vec<_> = fs::read_dir(self.own("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -409,7 +408,7 @@ impl Place {
 const SCRIPT: &str = "prog 7/7 1.000000: 1000000 cpu-clock:\n\t1000 inner (/prog)\n\t2000 outer (/prog)\n\n\
                       prog 7/7 1.100000: 1000000 cpu-clock:\n\t1000 inner (/prog)\n\t2000 outer (/prog)\n\n";
 
-/// A daemon with a session of the ordinary user, which root may see, too.
+/// A daemon with a session of the ordinary user, which root may also see.
 fn session() -> (Daemon, Running) {
     let mut command = Command::new(build("forever.c", &["-O1"]));
     let target = Running::start_command(as_user(&mut command, NOBODY));
@@ -420,7 +419,7 @@ fn session() -> (Daemon, Running) {
     (daemon, target)
 }
 
-/// Another user who swaps two names all the time.
+/// Another user who swaps two names continuously.
 struct Exchange(Child);
 
 impl Exchange {
@@ -432,7 +431,7 @@ impl Exchange {
         Exchange(child)
     }
 
-    /// Ends it, which has to have gone on until now.
+    /// Ends the process, which must still be running.
     fn end(mut self) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().unwrap().success());

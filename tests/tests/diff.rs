@@ -1,5 +1,4 @@
-//! `ccsd diff`: what grew ends it with a status of its own, of one run a side and of several.
-// A test fails by panicking.
+//! `ccsd diff`: growth has its own exit status, with one run or several runs per side.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -18,7 +17,7 @@ fn main() -> ExitCode {
     Suite::new().test("growth_ends_with_a_status_of_its_own", &[], growth).run()
 }
 
-/// Writes a profile of so many samples of functions below main.
+/// Writes a profile with these samples of functions below main.
 fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
     let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
     let session = Session { target: name.to_owned(), event: "cpu-clock".to_owned(), metrics, ..Session::default() };
@@ -75,7 +74,7 @@ fn growth() {
     assert_eq!(status(&["--fail-above", "5", "--function", "g"], &[&old], &[&new]), Some(0));
     assert_eq!(status(&["--fail-above", "0"], &[&old], &[&old]), Some(0));
     assert_eq!(status(&[], &[&old], &[&new]), Some(0));
-    // As far as chance goes.
+    // Within chance.
     assert_eq!(status(&["--fail-above", "5"], &[&of("few", 5, 5)], &[&of("few more", 7, 3)]), Some(0));
     let two = Ended::of(ccsd(["diff", "--fail-above", "5", "--json"]).arg(&old).arg(&new));
     assert!(
@@ -84,7 +83,7 @@ fn growth() {
     let document: Value = serde_json::from_str(&two.stdout).unwrap();
     assert_eq!(document["fail_above"]["grew"][0]["name"], "f");
     assert_eq!(document["significance"]["level"], 0.05);
-    // Several runs: what differs between runs of one side is no growth.
+    // Several runs: variation between runs of one side is not growth.
     let runs = |name: &str, counts: [u64; 3]| counts.map(|f| of(&format!("{name} {f}"), f, 1_000 - f));
     let (steady, grown) = (runs("steady", [490, 500, 510]), runs("grown", [690, 700, 712]));
     let (restless, more) = (runs("restless", [400, 600, 500]), runs("more", [450, 720, 540]));

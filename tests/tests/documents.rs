@@ -1,5 +1,4 @@
-//! The documents: every `ccsd` command that stands in them does what it should, and every link leads somewhere.
-// A test fails by panicking.
+//! The documents: every `ccsd` command in them works, and every link resolves.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -15,7 +14,7 @@ use ccsd_tests::suite::{CC, Need, PERF, Suite};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The documents, from the top folder.
+/// Paths from the repository's root.
 const DOCUMENTS: [&str; 11] = [
     "README.md",
     "cli/docs/guide.md",
@@ -30,7 +29,7 @@ const DOCUMENTS: [&str; 11] = [
     "benches/README.md",
 ];
 
-/// Beginnings of commands that are not run here, with the reason.
+/// Prefixes of commands that are not run here, with the reason.
 const NOT_RUN: [(&str, &str); 6] = [
     ("ccsd top ", "needs a terminal: tests/top.rs"),
     ("ccsd record -- python", "tests/generated.rs runs interpreters with names"),
@@ -58,7 +57,7 @@ fn text_of(document: &str) -> String {
     fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
 }
 
-/// The command of a line of an indented block, without the explanation that stands two or more spaces behind it.
+/// The command in a line of an indented block, without an explanation after two or more spaces.
 fn command_of(line: &str) -> Option<String> {
     let code = line.strip_prefix("    ")?;
     let code = code.split("  ").next()?.trim();
@@ -67,11 +66,11 @@ fn command_of(line: &str) -> Option<String> {
     is_command.then_some(code)
 }
 
-/// What the commands of the documents speak of.
+/// The files, processes and daemons that the documents' commands refer to.
 struct World {
     dir: TempDir,
     _server: Running,
-    /// The daemon of those who attach.
+    /// The daemon used by `attach`.
     sessions: Daemon,
     /// The daemon with the watch of the service's guide.
     watching: Daemon,
@@ -119,7 +118,7 @@ impl World {
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap()))
             .collect::<Vec<_>>();
         let mut shell = Command::new("sh");
-        // The README's example runs long enough to look at; here it need not.
+        // The README's example runs long; a shorter run is enough here.
         shell.arg("-c").arg(command.replace("60000000", "600000")).current_dir(self.dir.path());
         shell.env("PATH", std::env::join_paths(programs).unwrap()).env("CCSD_SOCKET", socket);
         Ended::of(&mut shell)
@@ -149,10 +148,10 @@ fn every_command_works() {
             let ended = world.run(document, &command);
             let status = ended.status.code();
             let is_good = if command.contains("--fail-above") {
-                // What the two sides differ by is chance.
+                // The sides differ by chance.
                 matches!(status, Some(0 | 3))
             } else if command.contains("--against") || command.contains("--since 03:10") {
-                // There was no watch so long ago.
+                // The watch did not exist that long ago.
                 status == Some(0) || ended.stderr.contains("has nothing of that time")
             } else {
                 status == Some(0)
@@ -203,7 +202,7 @@ fn every_link_leads_somewhere() {
     assert!(count > 20, "only {count} links");
 }
 
-/// How a heading is named in a link.
+/// The anchor of a heading in links.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()

@@ -1,5 +1,4 @@
-//! `ccsd dump`: the stack of every thread, and a program that notices nothing of it.
-// A test fails by panicking.
+//! `ccsd dump`: the stack of every thread, without disturbing the program.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -16,9 +15,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 const FLAGS: [&str; 4] = ["-O1", "-g", "-fno-optimize-sibling-calls", "-pthread"];
-/// Frames of the deep recursion. At 48 bytes and less each they fit the usual 8 MiB of stack.
+/// Frames of the deep recursion. At 48 bytes or less each they fit the usual 8 MiB of stack.
 const DEEP: usize = 100_000;
-/// Dumps of one program that must not notice any.
+/// Dumps of one program that must not be disturbed.
 const MANY: usize = 20;
 /// strace, as another tracer.
 const STRACE: Need = Need::Program("strace", "strace");
@@ -66,7 +65,7 @@ fn main() -> ExitCode {
             assert!(stack <= 16, "{text}");
             assert!(text.contains("[99,9") && text.contains("frames of recursion:"), "{text}");
             for function in ["p", "q", "r"] {
-                // How often, within the few that are shown for themselves.
+                // The count, among the few that are shown separately.
                 let line = text.lines().find(|line| line.contains(&format!(" x {function} at "))).expect("a count");
                 let count: usize = line.split(" x ").next().unwrap().trim().replace(',', "").parse().unwrap();
                 assert!(count.abs_diff(DEEP / 3) <= 3, "{line}");
@@ -80,7 +79,7 @@ fn main() -> ExitCode {
             let functions = functions(&threads[0]);
             let recursive = functions.iter().filter(|name| ["p", "q", "r"].contains(name)).count();
             assert_eq!(recursive, DEEP + 1);
-            // The real order, which nothing but their depth tells.
+            // The real order, known only from the depth.
             let inner = functions.iter().position(|name| ["p", "q", "r"].contains(name)).unwrap();
             let expected = ["p", "q", "r"];
             for (i, name) in functions[inner..inner + recursive].iter().rev().enumerate() {
@@ -114,7 +113,7 @@ fn main() -> ExitCode {
                 let threads = threads(&fixture);
                 assert_eq!(threads.len(), 10);
                 stopped += threads.iter().filter(|thread| thread["stopped_ns"].as_u64().is_some()).count();
-                // The one that would notice is not stopped, and seen all the same.
+                // A thread that would be disturbed is not stopped, but is still shown.
                 let writing = threads.iter().find(|thread| thread["name"] == "writing").unwrap();
                 assert!(!functions(writing).is_empty(), "{writing:#}");
             }
@@ -125,7 +124,7 @@ fn main() -> ExitCode {
         .test("stopped_processes_stay_stopped", &[CC], || {
             let mut fixture = waiting("threads", Some(3));
             let pid = Pid::from_raw(fixture.pid().cast_signed());
-            // One that has not run yet has no stack to speak of.
+            // A thread that has not run yet has no stack.
             until("all have begun to wait", || tasks(fixture.pid()).iter().all(|&(_, state, _)| state == 'S'));
             kill(pid, Signal::SIGSTOP).unwrap();
             assert_eq!(waitpid(pid, Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(pid, Signal::SIGSTOP)));
@@ -137,7 +136,7 @@ fn main() -> ExitCode {
                     assert!(functions(thread).len() >= 3, "{thread:#}");
                 }
             }
-            // Nobody else is told of anything.
+            // No other process is notified.
             let flags = WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED | WaitPidFlag::WNOHANG;
             assert_eq!(waitpid(pid, Some(flags)), Ok(WaitStatus::StillAlive));
             let states: Vec<char> = tasks(fixture.pid()).into_iter().map(|(_, state, _)| state).collect();
@@ -156,7 +155,7 @@ fn main() -> ExitCode {
                 let ended = dump(&fixture, &[]);
                 let text = &ended.stdout;
                 assert!(text.contains(&format!("traced by strace ({}) already", strace.id())), "{ended:?}");
-                // What was not saved on the stack is not known, and not made up.
+                // What was not saved on the stack is unknown, and not guessed.
                 assert!(text.contains("_start") || text.contains("[truncated: "), "{text}");
                 text.contains(" read ") && text.contains("wait_here")
             });
@@ -172,7 +171,7 @@ fn main() -> ExitCode {
                     .stderr(Stdio::null())
                     .spawn()
                     .unwrap();
-                // When one is seen to be traced, it is in the middle, or a moment later.
+                // Once a thread is seen traced, the dump is in progress, or just done.
                 until("it traces or is done", || {
                     dumping.try_wait().unwrap().is_some()
                         || tasks(fixture.pid()).iter().any(|&(_, _, tracer)| tracer == dumping.id())
@@ -201,14 +200,14 @@ fn main() -> ExitCode {
             let thread = &threads[0];
             assert_eq!(thread["state"], "uninterruptible");
             assert_eq!(thread["not_stopped"], "it is in uninterruptible sleep");
-            // Its return address is in a register, which only a stop would give: said, and not made up.
+            // Its return address is in a register, which only a stop would reveal: marked, not guessed.
             assert!(functions(thread)[0].contains("vfork"), "{thread:#}");
             assert!(thread["complete"].as_bool() == Some(true) || thread["truncated"].is_string(), "{thread:#}");
             fixture.go();
             let _ = fixture.finish();
         })
         .test("another_program_during_the_dump", &[CC], || {
-            // Whichever of the two it is found to be, frames are of that one.
+            // Frames belong to whichever of the two programs it is found to run.
             let script = "while :; do exec sh -c \"$1\" sh \"$1\"; done";
             let mut child = Command::new("sh").args(["-c", script, "sh", script]).spawn().unwrap();
             for _ in 0..5 {
@@ -233,14 +232,14 @@ fn main() -> ExitCode {
             });
             Ended::of(&mut ccsd(["dump", &child.id().to_string()])).assert_refused(2, &["zombie"]);
             child.wait().unwrap();
-            // One of several: the others are shown.
+            // One of several fails: the others are shown.
             let fixture = waiting("inlined", None);
             let ended = Ended::of(&mut ccsd(["dump", "2147483647", &fixture.pid().to_string()]));
             ended.assert_refused(1, &["no process with PID 2147483647"]);
             assert!(ended.stdout.contains("wait_here"), "{ended:?}");
         })
         .test("kernel_threads", &[Need::Root], || {
-            // The kernel's own, unless this is a container.
+            // Kernel threads, unless this is a container.
             if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
                 Ended::of(&mut ccsd(["dump", "2"])).assert_refused(2, &["kernel thread"]);
             }
@@ -267,7 +266,7 @@ fn by_a_daemon() {
         let mut command = daemon.ccsd(["dump"]);
         Ended::of(as_user(command.args(args).arg(pid.to_string()), user))
     };
-    // What it says is what one would see oneself.
+    // The daemon's dump equals the user's own.
     let own = threads(&of_root);
     for (user, pid) in [(0, of_root.pid()), (NOBODY, of_nobody.pid())] {
         let ended = dump(user, &["--daemon", "--json"], pid);
@@ -281,7 +280,7 @@ fn by_a_daemon() {
             assert_eq!(thread["kernel_stack"], Value::Array(Vec::new()));
         }
     }
-    // It lends its rights to nobody.
+    // The daemon does not lend its rights.
     for (args, parts) in [(&[][..], &["nor by a daemon", "may not profile"][..]), (&["--daemon"], &["may not profile"])]
     {
         let ended = dump(NOBODY, args, of_root.pid());
@@ -291,7 +290,7 @@ fn by_a_daemon() {
     let ended = dump(NOBODY, &["--no-daemon"], of_root.pid());
     ended.assert_refused(2, &["root"]);
     assert!(!ended.stderr.contains("daemon"), "{ended:?}");
-    // Who can see for himself does not ask.
+    // A user who may dump the process does not ask the daemon.
     let ended = dump(0, &[], of_root.pid());
     assert!(ended.status.success() && !ended.stdout.contains("taken by"), "{ended:?}");
     dump(0, &["--daemon"], u32::MAX / 2).assert_refused(2, &["no process"]);
@@ -329,7 +328,7 @@ fn source_line(number: usize) -> String {
     source.lines().nth(number - 1).unwrap_or_default().trim().to_owned()
 }
 
-/// Number, state and tracer of each thread, from /proc.
+/// Id, state and tracer of each thread, from /proc.
 fn tasks(pid: u32) -> Vec<(u32, char, u32)> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
@@ -341,7 +340,7 @@ fn tasks(pid: u32) -> Vec<(u32, char, u32)> {
     .collect()
 }
 
-/// Looks until it is so: of what the kernel does by itself nothing else tells.
+/// Polls until a condition holds: the kernel reports such changes in no other way.
 fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !so() {

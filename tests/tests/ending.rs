@@ -1,5 +1,4 @@
-//! A target that ends has gone, and is nothing else: its session ends with all that was sampled.
-// A test fails by panicking.
+//! The end of a target is recognised as such: its session ends with all samples.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use ccsd_tests::suite::{CC, Need, Suite};
 use serde_json::Value;
 
 const NEEDS: &[Need] = &[CC, Need::Root];
-/// Of ten such sessions eight ended as forbidden before.
+/// Before the fix, eight of ten such sessions ended as forbidden.
 const ROUNDS: usize = 10;
 
 fn main() -> ExitCode {
@@ -23,7 +22,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A session of nobody's on a program of nobody's.
+/// A session of user nobody on a program of nobody.
 fn as_nobody(daemon: &Daemon, args: &[&str]) -> Ended {
     let ended = Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
@@ -44,7 +43,7 @@ fn killed(rounds: usize, leader: &str) {
         while session()["received"].as_u64() < Some(100) {
             assert_eq!(session()["ended"], Value::Null, "it is still profiled");
         }
-        // Nobody waits for it yet: it stays as what is left of a process, to be looked at.
+        // Not waited for yet: it stays visible as a zombie.
         crowd.child.kill().unwrap();
         while session()["ended"].is_null() {}
         assert_eq!(session()["ended"], "target", "round {round}");
@@ -53,7 +52,7 @@ fn killed(rounds: usize, leader: &str) {
         let file = dir.path().join("profile.ccsd");
         let ended = as_nobody(&daemon, &["daemon", "save", &id.to_string(), "-o", file.to_str().unwrap()]);
         let recorded = Recorded::open(dir, &file, ended);
-        // The last update is the one that ends the profile.
+        // The last update ends the profile.
         assert!(recorded.finished);
         recorded.assert_whole();
         assert!(recorded.samples("crowd_work").own >= 100, "{:?}", recorded.names());

@@ -1,6 +1,5 @@
-//! `ccsd export`: real readers of each format see the numbers that `ccsd report` shows, function by function; and what is
-//! asked for with `--hide` and the like is the same in both.
-// A test fails by panicking.
+//! `ccsd export`: third-party readers of each format find the numbers of `ccsd report`, function by function, including
+//! with `--hide` and similar options.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
                 let build_id: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
                 assert!(!build_id.is_empty() && lib["codeId"] == build_id.as_str(), "{lib}");
                 let mut functions = firefox_functions(&file, threads.len());
-                // A gap is no function.
+                // A gap is not a function.
                 functions.remove(GAP);
                 assert_eq!(functions, reported(recorded, &[]), "{}", file.display());
                 assert!(document["meta"]["extra"].to_string().contains("recursion is folded"));
@@ -90,7 +89,7 @@ fn main() -> ExitCode {
                 let (own, inclusive) = (callgrind_costs(&file, false), callgrind_costs(&file, true));
                 for (name, (self_weight, inherited)) in reported(recorded, &[]) {
                     assert_eq!(own.get(&name).copied().unwrap_or(0), self_weight, "{name}");
-                    // It adds up the calls into a function, which mutual recursion makes too many of.
+                    // It adds up the calls into a function, which counts mutual recursion repeatedly.
                     if !matches!(name.as_str(), "p" | "q" | "r") {
                         assert_eq!(inclusive.get(&name).copied(), Some(inherited), "{name}");
                     }
@@ -113,7 +112,7 @@ fn main() -> ExitCode {
                 };
                 let functions = reported(recorded, &[]).len();
                 for (name, (own, inherited)) in reported(recorded, &[]) {
-                    // Behind the image or at the beginning: `dl_main` is another function than `main`.
+                    // After the image or at the start: `dl_main` is another function than `main`.
                     let starts = [format!("\\n{name}\\n"), format!("\"{name}\\n")];
                     let label = |line: &&str| {
                         line.contains("label=") && starts.iter().any(|start| line.contains(start.as_str()))
@@ -130,7 +129,7 @@ fn main() -> ExitCode {
                     }
                 }
             }
-            // Circles of calls are what gprof's text must declare.
+            // gprof's text must declare cycles.
             let file = export(recursive(), "gprof", &[]);
             let graph = Ended::of(Command::new("gprof2dot").args(["-f", "prof"]).arg(&file));
             assert!(graph.status.success() && graph.stderr.is_empty(), "{graph:?}");
@@ -179,7 +178,7 @@ fn main() -> ExitCode {
                 assert!(total > 0, "{question:?}");
                 let csv = std::fs::read_to_string(export(recorded, "csv", question)).unwrap();
                 for (name, (own, inherited)) in &reported {
-                    // The image has a column of its own, and need not stand behind the name.
+                    // The image has its own column, so the name may be without it.
                     let names = [format!("{name},"), format!("{},", name.split(" (").next().unwrap())];
                     let is_row = |row: &str| {
                         names.iter().any(|name| row.starts_with(name)) && row.contains(&format!(",{own},{inherited},"))
@@ -227,7 +226,7 @@ fn main() -> ExitCode {
             assert!(text.contains(" weight_12\n") && text.contains("less than 0.5% in both"), "{text}");
             let absolute = diff(&["--absolute"]);
             let main = absolute.lines().find(|line| line.ends_with(" weight_12")).unwrap();
-            // All of it is gone, in whatever unit the table has.
+            // All of it is gone, in the unit of the table.
             let weight = reported(old, &[])["weight_12"].0 as f64;
             let forms = [format!("-{:.3} ", weight / 1e9), format!("-{:.2} ", weight / 1e6)];
             assert!(forms.iter().any(|form| main.trim_start().starts_with(form)), "{forms:?}: {main}");
@@ -259,7 +258,7 @@ fn main() -> ExitCode {
                     "{svg}"
                 );
             }
-            // Two times of one file: nothing is in both.
+            // Two time ranges of one file: no sample is in both.
             let half = format!("+{}ms", old.profile.accounting().duration_ns / 2_000_000);
             let ended = Ended::of(
                 ccsd(["diff", "--json", "--against", &format!("+0..{half}"), "--since", &half]).arg(&old.file),
@@ -296,7 +295,7 @@ fn main() -> ExitCode {
                     "{imported:?}"
                 );
                 let profile = ccsd_profile::read_profile(std::fs::File::open(&file).unwrap()).unwrap().profile;
-                // The same samples, counted by hand from what perf prints of them in other words.
+                // The same samples, counted from perf's text output.
                 let mut script = Command::new("perf");
                 script.args(["script", "--no-inline", "--max-stack", "10000", "-F", "period,ip,sym", "-i"]).arg(&data);
                 let script = Ended::of(&mut script);
@@ -317,7 +316,7 @@ fn main() -> ExitCode {
                 assert!(samples > 20, "{}", script.stdout);
                 let mut found = Weights::new();
                 for row in ccsd_profile::view::FlatView::new(&profile, &ccsd_profile::view::Selection::all()).rows {
-                    // What has one name in several images is several functions here, and one there.
+                    // Functions that share a name in several images are distinct here, and one there.
                     let is_counted_by_hand = !["[unknown]", "_start"].contains(&&*row.name);
                     if is_counted_by_hand && !row.name.starts_with("[truncated") {
                         found.insert(row.name, (row.self_weight, row.inherited_weight));
@@ -362,7 +361,7 @@ fn main() -> ExitCode {
             to(recorded.file.to_str().unwrap()).assert_refused(2, &["the profile itself"]);
             to("/dev/full").assert_refused(1, &["/dev/full"]);
             assert!(recorded.file.metadata().unwrap().len() > 100);
-            // Something else is not lost to a mistyped name; an older export is replaced.
+            // Other files are not overwritten by a mistyped name; an older export is.
             let precious = recorded.dir.path().join("precious.c");
             std::fs::write(&precious, "int main(void) { return 0; }\n").unwrap();
             to(precious.to_str().unwrap()).assert_refused(2, &["precious.c", "--force"]);
@@ -425,7 +424,7 @@ fn ask(recorded: &Recorded, options: &[&str]) -> Ended {
     Ended::of(ccsd(["export", "folded"]).arg(&recorded.file).args(options))
 }
 
-/// What `ccsd report --json` says, by function.
+/// Weights by function from `ccsd report --json`.
 fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{options:?}: {ended:?}");
@@ -433,8 +432,8 @@ fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     let mut weights = Weights::new();
     for row in document["flat"]["rows"].as_array().unwrap() {
         let number = |field: &str| row[field].as_u64().unwrap();
-        // Every program has a `_start`, and so has the dynamic linker: readers that know functions by their names take them
-        // for one unless something behind the name tells them apart.
+        // Every program has a `_start`, and so has the dynamic linker: readers that identify functions by name need a
+        // suffix to distinguish them.
         let name = row["name"].as_str().unwrap();
         let label = row["apart"].as_str().map_or_else(|| name.to_owned(), |apart| format!("{name} ({apart})"));
         let known = weights.insert(label, (number("self_weight"), number("inherited_weight")));

@@ -1,5 +1,4 @@
-//! The first screen answers the question that somebody came with: which function to change, on programs of six kinds.
-// A test fails by panicking.
+//! The first screen answers the user's question, which function to change, for six kinds of programs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;
@@ -10,7 +9,7 @@ use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::suite::{CC, CXX, Need, PYTHON, Suite, find_program, new_python};
 
 const NODE: Need = Need::Program("node", "nodejs");
-/// Lines of a usual terminal.
+/// Lines of a common terminal.
 const SCREEN: usize = 24;
 
 fn main() -> ExitCode {
@@ -68,13 +67,13 @@ fn source(name: &str) -> String {
     format!("{}/fixtures/answers/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What `ccsd record` prints.
+/// The output of `ccsd record`.
 struct Screen(String);
 
 fn record(program: &Path, args: &[&str]) -> Screen {
     let dir = scratch();
     let mut command = ccsd(["record", "-o"]);
-    // Node leaves a log in its directory.
+    // Node writes a log to its directory.
     command.arg("profile.ccsd").arg("--").arg(program).args(args).current_dir(dir.path());
     let ended = Ended::of(&mut command);
     ended.assert_no_panic();
@@ -86,7 +85,7 @@ fn record(program: &Path, args: &[&str]) -> Screen {
 }
 
 impl Screen {
-    /// The sentences before the first empty line have all of this, in this order.
+    /// Asserts that the sentences before the first empty line contain these parts in order.
     fn says(&self, parts: &[&str]) {
         let mut rest = self.0.split("\n\n").next().unwrap();
         for part in parts {
@@ -95,14 +94,14 @@ impl Screen {
         }
     }
 
-    /// The functions have rows.
+    /// Asserts that the functions have rows.
     fn lists(&self, functions: &[&str]) {
         for function in functions {
             assert!(self.rows().any(|row| row.contains(function)), "{function} is not listed:\n{}", self.0);
         }
     }
 
-    /// They have none.
+    /// Asserts that the functions have no rows.
     fn hides(&self, functions: &[&str]) {
         for function in functions {
             let is_row = |row: &str| row.split_whitespace().next_back() == Some(function) && !row.contains("ld-linux");
@@ -115,7 +114,7 @@ impl Screen {
     }
 }
 
-/// The whole accounting is printed with `-v`, and one line of it without, where nothing is wrong.
+/// `-v` prints the full accounting; without it one line, unless something is wrong.
 fn accounting() {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -130,7 +129,7 @@ fn accounting() {
     assert!(report(&["--flat"]).contains("95% interval"));
     let short = report(&[]);
     assert!(!short.contains("95% interval") && report(&["--intervals"]).contains("95% interval  where"), "{short}");
-    // A share of 1% lost would be told in full; that much is lost on a busy machine only.
+    // A loss of 1% would be reported in full, but occurs only on a busy machine.
     assert!(short.contains("-v shows all\n") || short.contains("\n# samples "), "{short}");
     assert!(short.find("of the time is in") < short.find("samples at 999 Hz").or(short.find("# samples")), "{short}");
 }

@@ -1,6 +1,5 @@
-//! The file format is what its document says: a reader in Python, written from `collector/profile/docs/file-format.md`
-//! alone, finds in every file what `ccsd report` finds.
-// A test fails by panicking.
+//! The file format matches its document: a reader in Python, written only from `collector/profile/docs/file-format.md`,
+//! finds in every file what `ccsd report` finds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Asserts that the reader finds the same flat profile, the same stacks and the same accounting.
+/// Asserts that the reader finds the same flat profile, stacks and accounting.
 fn assert_alike(file: &Path) {
     let reader: PathBuf = [env!("CARGO_MANIFEST_DIR"), "reader", "ccsd_reader.py"].iter().collect();
     let ended = Ended::of(Command::new("python3").arg(reader).arg("--json").arg(file));
@@ -64,7 +63,7 @@ fn assert_alike(file: &Path) {
 
     assert_eq!(found["finished"], flat["file"]["finished"]);
     assert_eq!(found["notes"], flat["session"]["notes"]);
-    // What the file holds; the report computes some numbers from these.
+    // Fields of the file; the report computes some numbers from them.
     for (name, value) in flat["accounting"].as_object().unwrap() {
         if !["undelivered", "truncated"].contains(&name.as_str()) {
             assert_eq!(&found["accounting"][name], value, "{name} of {}", file.display());
@@ -78,7 +77,7 @@ fn report(file: &Path, view: &str) -> Value {
     serde_json::from_str(&ended.stdout).unwrap()
 }
 
-/// The order of equal weights is nothing that the format says.
+/// The format does not define the order of equal weights.
 fn sorted(rows: &Value) -> Vec<String> {
     let mut rows: Vec<String> = rows.as_array().unwrap().iter().map(Value::to_string).collect();
     rows.sort_unstable();

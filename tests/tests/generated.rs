@@ -1,5 +1,4 @@
-//! Code that programs generate: its functions stand by name between the native ones, in stacks that reach their root.
-// A test fails by panicking.
+//! Generated code: its functions are named between the native ones, in complete stacks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -67,7 +66,7 @@ fn generated(how: &str) -> Recorded {
     finished(Record::new(program(), &[how]).options(&RATE).run())
 }
 
-/// Removes what the program has left in `/tmp`.
+/// Removes the program's files in `/tmp`.
 fn finished(recorded: Recorded) -> Recorded {
     for process in recorded.processes() {
         for path in [format!("/tmp/perf-{}.map", process.pid), format!("/tmp/jit-{}.dump", process.pid)] {
@@ -77,7 +76,7 @@ fn finished(recorded: Recorded) -> Recorded {
     recorded
 }
 
-/// Asserts that these functions stand in this order, one calling the next, in all stacks of the last.
+/// Asserts that these functions call each other in this order in all stacks of the last.
 fn assert_chain(recorded: &Recorded, chain: &[&str]) {
     for pair in chain.windows(2) {
         recorded.assert_only_caller(pair[0], pair[1]);
@@ -93,7 +92,7 @@ fn assert_named(recorded: &Recorded) {
     assert!(recorded.profile.accounting().unsymbolised * 100 <= total, "{:?}", recorded.profile.accounting());
 }
 
-/// The code has no names, and is one cost centre; the stacks are complete all the same.
+/// The code has no names and is one cost centre; stacks are still complete.
 fn assert_nameless(recorded: &Recorded) {
     recorded.assert_whole().assert_complete();
     assert!(recorded.function("leaf").is_none() && recorded.function("caller").is_none());
@@ -104,18 +103,18 @@ fn assert_nameless(recorded: &Recorded) {
     assert!(!recorded.names().iter().any(|name| name.starts_with("[anon]+0x")), "{:?}", recorded.names());
 }
 
-/// Each sample has the name of what was there at its time.
+/// Each sample has the name of the code at its time.
 fn assert_moved(recorded: &Recorded) {
     recorded.assert_whole().assert_complete();
     assert_chain(recorded, &["main", "run", "caller", "middle"]);
     recorded.assert_only_caller("middle", "first");
     recorded.assert_only_caller("middle", "second");
-    // The half of `first` that ran before the move ran where `second` is now.
+    // The half of `first` before the move ran where `second` is now.
     recorded.assert_proportions(&[("first", 2), ("second", 2)], 0.05);
 }
 
-/// The same where all is told at the end. What ran in the place that two functions had after each other may have been charged
-/// before it was known that there were two: it has no name then, and never that of the other.
+/// The same if the map is written only at the end. Samples at the shared address may be charged before both functions
+/// are known: they then have no name, but never the other's.
 fn assert_moved_unseen(recorded: &Recorded) {
     recorded.assert_whole().assert_complete();
     assert_chain(recorded, &["main", "run", "caller", "middle", "first"]);
@@ -125,7 +124,7 @@ fn assert_moved_unseen(recorded: &Recorded) {
     assert!((first + second + nameless) * 100 >= total * 98, "{first}, {second}, {nameless} of {total}");
     let least = |samples| wilson(samples, total, SIGMAS).0 / 1.05;
     let most = |samples| wilson(samples, total, SIGMAS).1 * 1.05;
-    // After its move `first` had a place of its own.
+    // After its move, `first` had an address of its own.
     assert!(most(first) >= 0.25 && least(first) <= 0.5, "{first} of {total}");
     assert!(least(second) <= 0.5, "{second} of {total}");
 }
@@ -157,7 +156,7 @@ fn run_node(options: &[&str]) -> (Recorded, String) {
         function outer() { let s = 0; for (let i = 0; i < 60; i++) s += [3e5, 3e5].map(inner)[1]; return s; }\n\
         outer();\n";
     fs::write(&script, source).unwrap();
-    // Would be written to where the tests run.
+    // Otherwise it is written to the current directory.
     let log = format!("--logfile={}", dir.path().join("v8.log").display());
     let args = [options, &[&log, script.to_str().unwrap()]].concat();
     let recorded = finished(Record::new("node", &args).options(&RATE).run());
@@ -166,10 +165,10 @@ fn run_node(options: &[&str]) -> (Recorded, String) {
 }
 
 fn node() {
-    // V8 keeps a megabyte of names before it writes them: they come after the samples.
+    // V8 buffers a megabyte of names before writing: they arrive after the samples.
     let (recorded, _) = run_node(&["--perf-basic-prof", "--interpreted-frames-native-stack"]);
     recorded.assert_complete();
-    // `JS:*inner /path:1:15`: before the name stands how it was compiled.
+    // `JS:*inner /path:1:15`: a mark before the name tells how it was compiled.
     let on_stack = |name: &str| {
         let is = |text: &str| {
             text.starts_with("JS:") && text[3..].trim_start_matches(['~', '^', '+', '*']).starts_with(name)
@@ -183,7 +182,7 @@ fn node() {
             text.starts_with("JS:") && text[3..].trim_start_matches(['~', '^', '+', '*']).starts_with(name)
         }
     };
-    // Between them stands the builtin of V8, below all the program's start.
+    // V8's builtin is between them, and the program's start below all.
     let builtin = |text: &str| text.contains("ArrayMap");
     let root = |text: &str| text == "_start";
     let whole = samples_in_order(&recorded, &[&root, &is("outer "), &builtin, &is("inner ")]);
@@ -192,7 +191,7 @@ fn node() {
     assert!(whole > 0, "{:?}", recorded.names());
 }
 
-/// Samples of stacks on which functions stand in this order, root first.
+/// Samples whose stacks contain functions in this order, root first.
 fn samples_in_order(recorded: &Recorded, wanted: &[&dyn Fn(&str) -> bool]) -> u64 {
     let view = StacksView::new(&recorded.profile, &Selection::all());
     let mut samples = 0;
@@ -210,7 +209,7 @@ fn samples_in_order(recorded: &Recorded, wanted: &[&dyn Fn(&str) -> bool]) -> u6
     samples
 }
 
-/// Runs Java: `outer` sorts, which calls back to `compare`.
+/// Runs Java: `outer` sorts, which calls `compare`.
 fn run_java(options: &[&str]) -> Recorded {
     let dir = scratch();
     let source = "import java.util.*;\npublic class Demo {\n\
@@ -222,7 +221,7 @@ fn run_java(options: &[&str]) -> Recorded {
     fs::write(&file, source).unwrap();
     let compiled = std::process::Command::new("javac").arg("-d").arg(dir.path()).arg(&file).status().unwrap();
     assert!(compiled.success());
-    // Few threads for the compiler and the collector: the program is what is looked at.
+    // Few threads for the compiler and the collector: the program is of interest.
     let more = ["-XX:+UseSerialGC", "-cp", dir.path().to_str().unwrap(), "Demo"];
     let recorded = finished(Record::new("java", &[options, &more].concat()).options(&RATE).run());
     recorded.assert_whole();
@@ -235,7 +234,7 @@ fn java() {
     recorded.assert_complete();
     let has = |part: &'static str| move |text: &str| text.contains(part);
     let sort = samples_in_order(&recorded, &[&has("TimSort")]);
-    // Started by native code, through the stub that enters Java, and sorted in Java.
+    // Started by native code through the stub that enters Java, and sorted in Java.
     let whole = samples_in_order(&recorded, &[&has("JavaMain"), &has("StubRoutines"), &has("TimSort")]);
     assert!(sort >= 50 && whole * 100 >= sort * 99, "{whole} of {sort}: {:?}", recorded.names());
 }

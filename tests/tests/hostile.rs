@@ -1,6 +1,5 @@
-//! Programs that want to fill every table of a profiler: each stays within its budget, what has no room is counted and has
-//! a row with a name, and no weight is lost (I1, I10).
-// A test fails by panicking.
+//! Programs that try to fill every table of a profiler: each table stays within its budget, what does not fit is
+//! counted and has a named row, and no weight is lost (I1, I10).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ use serde_json::Value;
 
 const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
 
-/// The least that a session may have.
+/// Minimum memory of a session.
 const MEMORY: u64 = 16 << 20;
 
 fn main() -> ExitCode {
@@ -26,8 +25,8 @@ fn main() -> ExitCode {
         .test("contexts_without_end", &[CC], || {
             let recorded = record("4999", "recurse", "2500", &[]);
             let accounting = recorded.profile.accounting();
-            // A sixteenth of a half, 512 KiB, and what others lend: some tens of thousands of contexts, and each sample makes
-            // dozens. The file has them all, in generations.
+            // A sixteenth of a half, 512 KiB, and budgets lent by other tables: some tens of thousands of contexts, and
+            // each sample creates dozens. The file has all of them, in generations.
             assert!(accounting.contexts.bytes <= MEMORY / 8, "{accounting:?}");
             assert!(accounting.contexts.new_contexts > 2 * accounting.contexts.contexts, "{accounting:?}");
             assert!(recorded.profile.has_generations());
@@ -38,7 +37,7 @@ fn main() -> ExitCode {
             assert!(recorded.samples("bottom").own * 10 >= accounting.received * 8, "{:?}", recorded.names());
         })
         .test("contexts_without_end_in_a_daemon", &[CC], || {
-            // Those who follow a session go on from one generation to the next, and those who come late.
+            // Readers follow a session from one generation to the next, including late ones.
             let daemon = Daemon::start(&[]);
             let dir = scratch();
             let file = dir.path().join("profile.ccsd");
@@ -70,20 +69,20 @@ fn main() -> ExitCode {
             assert!(main(&last["rows"]) * 100 >= accounting.received * 98, "{accounting:?} {last}");
         })
         .test("contexts_without_end_in_a_pipe", &[CC], || {
-            // What cannot be read again has one generation.
+            // Output that cannot be read again has one generation.
             let recorded = piped("2500");
             let accounting = recorded.profile.accounting();
             assert!(!recorded.profile.has_generations());
             assert!(accounting.contexts.bytes <= MEMORY / 8, "{accounting:?}");
             assert!(accounting.shed.get(Shed::Contexts) > 0 && accounting.elided > 0, "{accounting:?}");
-            // Whoever called keeps the time, and the leaf is known all the same.
+            // Callers keep their time, and the leaf is known.
             let inherited = recorded.samples("main").inherited;
             assert!(inherited * 100 >= accounting.received * 99, "{inherited} {accounting:?}");
             assert!(recorded.samples("bottom").own * 10 >= accounting.received * 8, "{:?}", recorded.names());
         })
         .test("threads_one_after_the_other", &[CC], || {
             let recorded = record("4999", "threads", "2500", &[]);
-            // 256 KiB hold 2,048; all others are one. There are some 5,000.
+            // 256 KiB hold 2,048 threads; the others share one entry. There are about 5,000.
             let threads = recorded.profile.threads();
             assert!(threads.len() <= 2_048, "{}", threads.len());
             let shed = recorded.profile.accounting().shed.get(Shed::Threads);
@@ -116,19 +115,19 @@ fn main() -> ExitCode {
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
         })
         .test("more_live_threads_than_are_followed", &[CC], || {
-            // A MiB has room for at most 1,024: those that work come last, and share one row.
+            // A MiB holds at most 1,024: the working threads come last, and share one row.
             let recorded = record("999", "alive", "1500", &["1100"]);
             let accounting = recorded.profile.accounting();
             assert!(accounting.shed.get(Shed::LiveThreads) >= 80, "{accounting:?}");
             let threads = ThreadsView::new(&recorded.profile, &Selection::all()).processes.remove(0).threads;
             let others = threads.iter().find(|thread| thread.name == "[other]").map_or(0, |thread| thread.samples);
             assert!(others * 10 >= accounting.received * 7, "{others} of {accounting:?}");
-            // Their stacks are as good as those of others.
+            // Their stacks are as complete as those of others.
             assert!(recorded.samples("awake").inherited * 10 >= others * 9, "{:?}", recorded.names());
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
         })
         .test("threads_that_are_not_followed_without_inheritance", &[CC, Need::Root], || {
-            // Those that work are known by number alone. Each is sampled, and none is counted twice.
+            // Working threads are known by number only. Each is sampled, and none is counted twice.
             let mut fixture = hold("alive", &["1500", "1100", "held"]);
             let options = ["--no-daemon", "--memory", "16M", "--per-cpu", "--no-inherit", "--user"];
             let collecting = Collecting::attach(&options, &[fixture.pid()]);
@@ -138,11 +137,11 @@ fn main() -> ExitCode {
             let accounting = recorded.assert_whole().profile.accounting();
             let shed = accounting.shed.get(Shed::LiveThreads);
             assert!((80..=1_105).contains(&shed), "{accounting:?}");
-            // Of 1.5 s some may be lost.
+            // Part of the 1.5 s may be lost.
             assert!(recorded.samples("awake").inherited >= 300, "{accounting:?} {:?}", recorded.names());
         })
         .test("more_mappings_than_there_is_room_for", &[CC], || {
-            // A MiB has room for at most 16,384. The libraries are among them: stacks are complete.
+            // A MiB holds at most 16,384. The libraries are among them: stacks are complete.
             let library = library();
             let library = library.to_str().unwrap();
             let recorded = record("999", "mappings", "1500", &[library, "20000"]);
@@ -152,7 +151,7 @@ fn main() -> ExitCode {
                 assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
             };
             assert_known(&recorded);
-            // The same when they are there already.
+            // The same if they exist at attach.
             let mut fixture = hold("mappings", &["700", library, "20000", "held"]);
             let options = ["--no-daemon", "--memory", "16M", "--user"];
             let collecting = Collecting::attach(&options, &[fixture.pid()]);
@@ -164,7 +163,7 @@ fn main() -> ExitCode {
             assert!(recorded.samples("bottom").own >= 50, "{:?}", recorded.names());
         })
         .test("more_libraries_than_files_may_be_open", &[CC, PRLIMIT], || {
-            // More libraries than files may be open: the program and the C library are read. (A ring takes files on each CPU.)
+            // More libraries than open files: the program and the C library are read. (A ring takes files on each CPU.)
             let files = 128 + 16 * std::thread::available_parallelism().unwrap().get();
             let libraries = 300 + 2 * files;
             let dir = scratch();
@@ -242,14 +241,14 @@ fn program() -> PathBuf {
     build("hostile.c", &["-O1", "-pthread", "-ldl"])
 }
 
-/// Starts the program, which waits when it has set up.
+/// Starts the program, which waits after its setup.
 fn hold(what: &str, args: &[&str]) -> Running {
     let args: Vec<&str> = [what].iter().chain(args).copied().collect();
     Running::start(&program(), &args)
 }
 
-/// Records the program with as little memory as there may be, and checks what is true of all: every sample that was received
-/// is charged, with its weight; the row `[elided]` is there if and only if something was elided.
+/// Records the program with minimum memory, and checks common properties: every received sample is charged with its
+/// weight; the row `[elided]` exists if and only if something was elided.
 fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded {
     let args: Vec<&str> = [what, milliseconds].iter().chain(more).copied().collect();
     let recorded =
@@ -260,11 +259,11 @@ fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded
     let accounting = recorded.profile.accounting();
     let total = recorded.sampled().total;
     let period = 1_000_000_000 / rate.parse::<u64>().unwrap();
-    // Of deep stacks that are unwound anew each time most are lost: with so little memory the queue is soon full.
+    // Most samples of deep stacks are lost: with so little memory the queue is soon full.
     assert!(accounting.received > 50, "{accounting:?}");
     assert_eq!((total.samples, total.weight), (accounting.received, accounting.received * period), "{accounting:?}");
     assert_eq!(accounting.own.memory_bytes, MEMORY);
-    // Tables alone: the libraries' debug information is counted, too, and that of one image may be twice its part.
+    // Tables alone: the libraries' debug information is counted, too, and one image may exceed its part twice.
     assert!(accounting.own.held_bytes <= MEMORY, "{accounting:?}");
     let elided = recorded.flat().row(CostCentreId::ELIDED).is_some();
     assert_eq!(elided, accounting.elided > 0, "{accounting:?}");

@@ -1,6 +1,5 @@
-//! Wherever a program's files are, and whatever becomes of them while it runs: its functions have names, and its stacks
+//! Wherever a program's files are, and whatever happens to them while it runs, its functions are named and its stacks
 //! are complete.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsStr;
@@ -35,7 +34,7 @@ fn main() -> ExitCode {
         .test("program_in_memory", &[CC, Need::Root], || in_memory(None))
         .test("program_in_memory_of_an_ordinary_user", &[CC, Need::Root], || in_memory(Some(NOBODY)))
         .test("mount_namespace", &[CC, UNSHARE, Need::Root], || {
-            // The same path leads to another file outside.
+            // Outside, the same path leads to another file.
             let dir = scratch();
             let path = dir.path().join("program");
             copy_program(build("forever.c", &["-O1"]), &path);
@@ -81,7 +80,7 @@ fn main() -> ExitCode {
             }
         })
         .test("hostile_directory", &[CC, Need::Root], || {
-            // Whatever opened one of these would wait for a writer that never comes.
+            // Opening one of these would block until a writer comes.
             for user in [None, Some(NOBODY)] {
                 let (dir, path) = copy(OsStr::new("program"));
                 let mut command = Command::new(&path);
@@ -106,7 +105,7 @@ fn program() -> PathBuf {
     build("images.c", &["-O1"])
 }
 
-/// A copy of the program under a name, in a directory of its own.
+/// A copy of the program under a name, in its own directory.
 fn copy(name: &OsStr) -> (tempfile::TempDir, PathBuf) {
     let dir = scratch();
     let path = dir.path().join(name);
@@ -114,7 +113,7 @@ fn copy(name: &OsStr) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// As a package manager does it: the new file takes the old one's name.
+/// Like a package manager: the new file takes the old one's name.
 fn replace(path: &Path, by: &Path) {
     let new = path.with_extension("new");
     copy_program(by, &new);
@@ -139,7 +138,7 @@ fn assert_work(recorded: &Recorded, image: &str, [work, inner]: [&str; 2]) {
     let flat = recorded.flat();
     let row = flat.row(recorded.function(inner).unwrap()).unwrap();
     assert_eq!(row.image, image);
-    // 300 ms of burning beside the calibration of 1 to 3 ms a try, and the start.
+    // 300 ms of work beside the calibration of 1 to 3 ms per attempt, and the start.
     assert!(row.samples_self > 300, "{row:?}");
 }
 
@@ -184,6 +183,6 @@ fn in_memory(user: Option<u32>) {
     if let Some(user) = user {
         record = record.user(user);
     }
-    // (There may be two called main, as the one that copies it is recorded, too.)
+    // There may be two called main, because the copying program is recorded, too.
     assert_work(&record.run(), "memfd:in_memory", ["image_work", "image_loop"]);
 }

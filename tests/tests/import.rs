@@ -1,5 +1,4 @@
-//! `ccsd import`: what perf has recorded is what perf says it is.
-// A test fails by panicking.
+//! `ccsd import`: imported recordings match perf's own output.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +14,7 @@ use serde_json::Value;
 /// Samples in which a function runs, and in which it is on the stack.
 type Counts = BTreeMap<String, (u64, u64)>;
 
-/// How the program that takes pages is built.
+/// Flags of the program that takes pages.
 const PAGES: [&str; 5] = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"];
 const FLAGS: [&str; 4] = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
 
@@ -70,7 +69,7 @@ fn main() -> ExitCode {
             for options in [&["-g"][..], &["--call-graph", "dwarf,32768"]] {
                 let data = record_to_pipe(dir.path(), options);
                 agree(&data, &import(&data));
-                // And at once.
+                // And in one step.
                 let profile = dir.path().join("at-once.ccsd");
                 let mut command = ccsd(["import", "-", "-o"]);
                 let output = command.arg(&profile).stdin(fs::File::open(&data).unwrap()).output().unwrap();
@@ -84,7 +83,7 @@ fn main() -> ExitCode {
         })
         .test("compressed", &[CC, PERF], || {
             let dir = scratch();
-            // perf may be built without.
+            // perf may be built without compression.
             if !perf_compresses() {
                 return;
             }
@@ -114,7 +113,7 @@ fn main() -> ExitCode {
                 let document = report(&profile);
                 assert_eq!(document["accounting"]["received"].as_u64(), Some(*samples), "{event}");
             }
-            // Without, it is said which there are.
+            // Otherwise the message lists the events.
             let ended = Ended::of(ccsd(["import"]).arg(&data).arg("-o").arg(&profile));
             assert!(ended.stdout.contains("--event chooses one of cpu-clock, page-faults"), "{ended:?}");
             let ended = Ended::of(ccsd(["import", "-e", "other"]).arg(&data).arg("-o").arg(&profile));
@@ -122,13 +121,13 @@ fn main() -> ExitCode {
         })
         .test("events_of_a_group_are_metrics", &[CC, PERF], || {
             let dir = scratch();
-            // The leader samples for all; each samples for itself; with stack bytes between and behind the counters.
+            // The leader samples for all; each event samples itself; with stack bytes between and after the counters.
             for (group, options) in [
                 ("{cpu-clock,page-faults}:S", &["-g"][..]),
                 ("{task-clock,page-faults,context-switches}:S", &["--call-graph", "dwarf,4096"]),
                 ("{page-faults,cpu-clock}:S", &["-c", "10"]),
                 ("{cpu-clock,page-faults}", &["-g"]),
-                // perf before 6.12 takes the counters of threads that inherit an event for one.
+                // perf before 6.12 merges the counters of threads that inherit an event.
                 ("cpu-clock:S", &["-g", "--no-inherit"]),
                 ("{cpu-clock,page-faults}:S", &["-a", "-g"]),
             ] {
@@ -137,7 +136,7 @@ fn main() -> ExitCode {
                 let profile = import(&data);
                 let events: Vec<&str> = group.trim_end_matches(":S").trim_matches(['{', '}']).split(',').collect();
                 for event in &events {
-                    // perf makes no sample of an event that has counted nothing.
+                    // perf emits no sample for an event that has counted nothing.
                     let (samples, sum) = counts.get(*event).copied().unwrap_or_default();
                     assert_eq!(weight(&profile, event), sum, "{event} of {group}: {counts:?}");
                     let alone = dir.path().join("alone.ccsd");
@@ -152,7 +151,7 @@ fn main() -> ExitCode {
                     assert_eq!(weight(&alone, event), sum, "{event} of {group}, alone");
                 }
                 assert!(counts.values().all(|&(samples, sum)| samples > 0 && sum > 0), "{counts:?}");
-                // The first has most of the samples.
+                // The first event has most of the samples.
                 assert!(counts[events[0]].0 > 20, "{counts:?}");
             }
         })
@@ -253,7 +252,7 @@ fn main() -> ExitCode {
             for recording in [&data, &text, &record_to_pipe(dir.path(), &["-g"])] {
                 let profile = import(recording);
                 let same = |words: &[&str]| {
-                    // The size of the file that was named is the only difference.
+                    // Only the size of the named file differs.
                     let output = |file: &Path| {
                         let words: Vec<&str> = words
                             .iter()
@@ -279,7 +278,7 @@ fn main() -> ExitCode {
                 let json = |file: &Path| report(file)["file"]["bytes"].as_u64();
                 assert_eq!(json(recording), Some(recording.metadata().unwrap().len()));
             }
-            // A recording is left as it is, also by an export of that name.
+            // A recording is never overwritten, not even by an export of that name.
             let ended = Ended::of(ccsd(["export", "folded"]).arg(&data).arg("-o").arg(&data));
             ended.assert_refused(2, &["is the profile itself"]);
         })
@@ -314,7 +313,7 @@ fn record(dir: &Path, options: &[&str]) -> PathBuf {
     record_of(&build("recursion.c", &FLAGS), dir, options)
 }
 
-/// What perf writes to a pipe, in a file.
+/// perf's output to a pipe, in a file.
 fn record_to_pipe(dir: &Path, options: &[&str]) -> PathBuf {
     events_to_pipe(dir, "cpu-clock", options)
 }
@@ -337,7 +336,7 @@ fn events_to_pipe(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     data
 }
 
-/// Imports what may be damaged: it is read, or refused with one line.
+/// Imports a damaged file: it is read, or refused with one line.
 fn import_damaged(dir: &Path, bytes: &[u8]) {
     let damaged = dir.join("damaged.data");
     fs::write(&damaged, bytes).unwrap();
@@ -354,7 +353,7 @@ fn perf_compresses() -> bool {
     ended.stdout.lines().any(|line| line.contains("zstd") && line.contains("on"))
 }
 
-/// Records these events of a program that takes time and pages.
+/// Records these events of a program that uses time and pages.
 fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     let data = dir.join("events.data");
     let mut perf = Command::new("perf");
@@ -367,7 +366,7 @@ fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     data
 }
 
-/// How many stacks begin with a function that begins a process or thread, by what perf prints, and how many do not.
+/// Numbers of stacks in perf's output that begin with the first function of a process or thread, and that do not.
 fn outermost(data: &Path) -> (u64, u64) {
     let mut perf = Command::new("perf");
     let ended = Ended::of(perf.args(["script", "-G", "-F", "event", "-i"]).arg(data));
@@ -377,7 +376,7 @@ fn outermost(data: &Path) -> (u64, u64) {
     let entries = ["main", "_start", "__libc_start_call_main", "__libc_start_main", "start_thread", "clone3"];
     let others = ["_dl_start_user", "ret_from_fork_asm", "ret_from_fork"];
     let text = Ended::of(&mut perf).stdout;
-    // A C library may have functions without names between its entry and what it calls.
+    // A C library may have nameless functions between its entry and what it calls.
     let is_nameless = |line: &&str| line.contains("[unknown]") && line.contains("libc.");
     let last = |stack: &str| {
         let line = stack.lines().rev().find(|line| !is_nameless(line))?;
@@ -398,7 +397,7 @@ fn weight(profile: &Path, metric: &str) -> u64 {
     document["flat"]["rows"].as_array().unwrap().iter().map(|row| row["self_weight"].as_u64().unwrap()).sum()
 }
 
-/// The events of a recording, how many samples perf makes of each, and what they weigh.
+/// Number and weight of the samples of each event, from perf.
 fn weights(data: &Path) -> BTreeMap<String, (u64, u64)> {
     let ended = Ended::of(Command::new("perf").args(["script", "-G", "-F", "event,period", "-i"]).arg(data));
     let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
@@ -412,7 +411,7 @@ fn weights(data: &Path) -> BTreeMap<String, (u64, u64)> {
     counts
 }
 
-/// The events of a recording, and how many samples each has.
+/// Number of samples of each event.
 fn events(data: &Path) -> BTreeMap<String, u64> {
     let ended = Ended::of(Command::new("perf").args(["script", "-G", "-F", "event", "-i"]).arg(data));
     let mut counts = BTreeMap::new();
@@ -444,7 +443,7 @@ fn report(profile: &Path) -> Value {
     serde_json::from_str(&ended.stdout).unwrap()
 }
 
-/// The functions of the program, as both have them.
+/// Compares the program's functions in both.
 fn agree(data: &Path, profile: &Path) {
     let document = report(profile);
     let mut ours = Counts::new();
@@ -458,20 +457,20 @@ fn agree(data: &Path, profile: &Path) {
     let theirs = perf_script(data);
     assert_eq!(document["accounting"]["received"].as_u64().unwrap(), theirs.1);
     assert!(ours.len() > 3, "{ours:?}");
-    // perf leaves the outermost function out of some stacks, as nothing called it. These never are.
+    // perf omits the outermost function of some stacks; these functions are never outermost.
     for name in ["p", "q", "r"] {
         assert_eq!(ours.get(name), theirs.0.get(name), "{name}: {ours:?} {:?}", theirs.0);
     }
 }
 
-/// What `perf script` says: functions of the program by name, and how many samples there are.
+/// From `perf script`: functions of the program by name, and the number of samples.
 fn perf_script(data: &Path) -> (Counts, u64) {
     let mut perf = Command::new("perf");
     perf.args(["script", "--no-inline", "-F", "ip,sym,dso", "--max-stack", "1000", "-i"]).arg(data);
     let ended = Ended::of(&mut perf);
     assert!(ended.status.success(), "{ended:?}");
     let (mut counts, mut samples) = (Counts::new(), 0);
-    // Each sample is a paragraph; without call chains a line.
+    // Each sample is a paragraph; without call chains, a line.
     let is_chain = ended.stdout.contains("\n\n");
     let separator = if is_chain { "\n\n" } else { "\n" };
     for sample in ended.stdout.split(separator).filter(|sample| !sample.trim().is_empty()) {

@@ -1,6 +1,5 @@
-//! `ccsd import` of files of `perf record` in which numbers were altered: it says what is wrong, or imports what is right, in
-//! bounded memory and time.
-// A test fails by panicking.
+//! `ccsd import` of `perf record` files with altered numbers: an error, or an import of the valid part, in bounded
+//! memory and time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -15,9 +14,9 @@ use ccsd_tests::suite::{CC, Need, PERF, Suite};
 use tempfile::TempDir;
 
 const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
-/// What one import may map, and how long it may compute.
+/// Limits of one import: address space and CPU time.
 const LIMITS: [&str; 2] = ["--as=1073741824", "--cpu=20"];
-/// Altered numbers of one test.
+/// Altered numbers per test.
 const MOST: usize = 50;
 const HEADER: usize = 104;
 
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
         })
         .test("numbers_of_features", &[CC, PERF, PRLIMIT], || {
             let file = Recording::new(&["-g", "-e", "cpu-clock:u,task-clock:u"]);
-            // The first ones of each section, where counts and lengths are, and some of the rest.
+            // The first numbers of each section, with counts and lengths, and some of the rest.
             let features = file.features();
             assert!(features.len() > 5, "{features:?}");
             let first = features.iter().flat_map(|at| at.clone().take(32));
@@ -60,7 +59,7 @@ fn main() -> ExitCode {
             let mut bytes = file.bytes.clone();
             bytes[section.start..section.start + 4].fill(0xff);
             let ended = file.import(&bytes);
-            // What was recorded is all there.
+            // Everything recorded is there.
             assert!(ended.status.success(), "{ended:?}");
             assert!(ended.stdout.contains("recursion"), "{}", ended.stdout);
         })
@@ -82,7 +81,7 @@ fn main() -> ExitCode {
             }
         })
         .test("a_long_name_that_many_children_have", &[CC, PERF, PRLIMIT], || {
-            // A name of 60 kB, and 200,000 forks: 12 GB, if each had a copy.
+            // A name of 60 kB, and 200,000 forks: 12 GB if each had a copy.
             let mut records = record(3, &[&words32(&[7, 7]), &vec![b'x'; 60_000][..], &[0; 8]].concat());
             for pid in 8..200_008 {
                 records.extend(record(7, &words32(&[pid, 7, pid, 7, 0, 0])));
@@ -128,14 +127,13 @@ fn words32(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A record of the kernel.
 fn record(kind: u32, body: &[u8]) -> Vec<u8> {
     let misc = 2u16;
     let size = u16::try_from(8 + body.len()).unwrap();
     [&kind.to_le_bytes()[..], &misc.to_le_bytes(), &size.to_le_bytes(), body].concat()
 }
 
-/// Imports a recording with these records, whose last is a sample.
+/// Imports a recording with these records, the last of which is a sample.
 fn made(records: Vec<u8>) -> Ended {
     // TID and IP, no more.
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
@@ -154,7 +152,6 @@ fn made(records: Vec<u8>) -> Ended {
     ended
 }
 
-/// A file of `perf record`.
 struct Recording {
     bytes: Vec<u8>,
     dir: TempDir,
@@ -195,7 +192,7 @@ impl Recording {
         self.place(40)
     }
 
-    /// The places of the features.
+    /// Positions of the features.
     fn table(&self) -> Range<usize> {
         let count: u32 = self.bytes[72..HEADER].iter().map(|byte| byte.count_ones()).sum();
         self.data().end..self.data().end + 16 * count as usize
@@ -210,7 +207,7 @@ impl Recording {
         present(&number).then(|| self.place(self.data().end + 16 * (0..number).filter(present).count()))
     }
 
-    /// Where the records are.
+    /// Positions of the records.
     fn records(&self) -> Vec<usize> {
         let mut at = self.data().start;
         let mut all = Vec::new();
@@ -225,11 +222,11 @@ impl Recording {
         import(&self.dir, bytes)
     }
 
-    /// Imports it with each number at these places as it should not be.
+    /// Imports it with each number at these positions altered in several ways.
     fn alter_all(&self, places: &[usize], width: usize) {
         let all = places.len() * 8;
         for number in 0..all.min(MOST) {
-            // Of many not all, but everywhere some.
+            // If there are too many, a selection from everywhere.
             let (at, value) = match all > MOST {
                 true => (places[number * places.len() / MOST], (number + number / 8) % 8),
                 false => (places[number / 8], number % 8),
@@ -248,7 +245,7 @@ impl Recording {
     }
 }
 
-/// Imports a file within the limits. It does so, or says in one line why not.
+/// Imports a file within the limits; asserts success or a one-line error.
 fn import(dir: &TempDir, bytes: &[u8]) -> Ended {
     let (data, profile): (PathBuf, PathBuf) = (dir.path().join("altered.data"), dir.path().join("altered.ccsd"));
     fs::write(&data, bytes).unwrap();

@@ -1,5 +1,4 @@
 //! A program built with inlining and debug information gives the cost centres of the program built without (I12).
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +11,9 @@ use ccsd_tests::recorded::{Recorded, short_name};
 use ccsd_tests::statistics::{SIGMAS, wilson};
 use ccsd_tests::suite::{CC, CXX, NM, Suite};
 
-/// Functions are compared if they are on more stacks than this.
+/// Functions are compared if they are on more than this share of stacks.
 const THRESHOLD: f64 = 0.02;
-/// Two runs, one after the other, of loops that the compiler may have laid out differently.
+/// Allowance for two consecutive runs of loops that the compiler may lay out differently.
 const ALLOWANCE: f64 = 0.15;
 
 fn main() -> ExitCode {
@@ -45,7 +44,7 @@ fn compare(source: &str, inlined_flags: &[&str], plain_flags: &[&str], names: &[
     };
     let (inlined, plain) = (record(&inlined), record(&plain));
     let (inlined_shares, plain_shares) = (shares(&inlined), shares(&plain));
-    // What both sides of the threshold may hold by chance is left out of the comparison of sets.
+    // Functions that may be on either side of the threshold by chance are not compared.
     let clearly = |shares: &BTreeMap<String, [u64; 2]>, total| -> BTreeSet<String> {
         let clear = shares.iter().filter(|(_, samples)| wilson(samples[1], total, SIGMAS).0 > THRESHOLD);
         clear.map(|(name, _)| name.clone()).collect()
@@ -79,7 +78,7 @@ fn compare(source: &str, inlined_flags: &[&str], plain_flags: &[&str], names: &[
     }
 }
 
-/// Self and inherited samples by name and image's kind, so that two programs can be compared.
+/// Self and inherited samples by name and kind of image, to compare two programs.
 fn shares(recorded: &Recorded) -> BTreeMap<String, [u64; 2]> {
     let mut shares = BTreeMap::new();
     for row in recorded.flat().rows {
@@ -90,7 +89,7 @@ fn shares(recorded: &Recorded) -> BTreeMap<String, [u64; 2]> {
     shares
 }
 
-/// Whether the program has a function of this name by itself.
+/// Whether the program has a symbol of this name.
 fn has_symbol(program: &Path, name: &str) -> bool {
     let output = Command::new("nm").arg("-C").arg(program).output().unwrap();
     assert!(output.status.success());
@@ -101,7 +100,8 @@ fn has_symbol(program: &Path, name: &str) -> bool {
     })
 }
 
-/// Whether a function with this name, in full, is called so. Lambdas have no name; they are called `{lambda#1}`, by compilers with parameters.
+/// Whether a full name is a function's name. Lambdas have no name; compilers call them `{lambda#1}`, some with
+/// parameters.
 fn is_called(full: &str, name: &str) -> bool {
     short_name(full) == name || (name == "lambda" && full.contains("{lambda"))
 }

@@ -1,5 +1,4 @@
-//! The kernel's part of a stack: above that of the program, with its names, or refused in so many words.
-// A test fails by panicking.
+//! The kernel's part of a stack: above the program's part, with names, or refused with a reason.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashSet;
@@ -42,11 +41,11 @@ fn main() -> ExitCode {
             let recorded = Recorded::open(dir, &file, ended);
             recorded.assert_whole().assert_complete();
             if number("perf_event_paranoid") <= 1 && number("kptr_restrict") == 0 {
-                // Then they are hidden from nobody.
+                // The addresses are not hidden from anyone.
                 return;
             }
             let rows = kernel_rows(&recorded);
-            // Each by its own address, and never by the name of another.
+            // Each by its own address, never by another's name.
             let names: HashSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
             assert!(names.iter().all(|name| name.starts_with("[kernel]+0xffff")), "{names:?}");
             assert!(names.len() > 5, "{names:?}");
@@ -57,7 +56,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Half a second in the kernel, but for the way there.
+/// Half a second in the kernel, including entering it.
 const READ: [&str; 3] = ["kernel", "0", "500000"];
 
 fn motion() -> PathBuf {
@@ -78,7 +77,7 @@ fn above_the_program(options: &[&str]) {
         assert!(!row.name.contains("+0x"), "{row:?}");
         assert!(!row.name.contains("_etext"), "{row:?}");
     }
-    // The program calls the kernel, never the other way round: no signal handler is run here.
+    // The program calls the kernel, never the reverse: no signal handler runs here.
     let graph = recorded.graph();
     let kernel: HashSet<_> = rows.iter().map(|row| row.function).collect();
     let below = recorded.samples("read_zeroes").inherited;

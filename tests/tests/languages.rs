@@ -1,5 +1,4 @@
-//! Whatever language a program is written in: its stacks are complete, and its functions have the names of their source.
-// A test fails by panicking.
+//! Programs in several languages: stacks are complete, and functions have the names of their source.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::ExitCode;
@@ -9,7 +8,7 @@ use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, FORTRAN, GO, Suite};
 
-/// Turns of forty and more each, on a machine that others use, too.
+/// Allowance for forty or more turns each, on a busy machine.
 const ALLOWANCE: f64 = 0.2;
 
 fn main() -> ExitCode {
@@ -17,7 +16,7 @@ fn main() -> ExitCode {
         .test("cpp", &[CXX], || {
             for flags in [&["-O1"][..], &["-O1", "-g"], &["-O2", "-fomit-frame-pointer", "-static"]] {
                 let recorded = record("languages.cpp", flags, COMPLETE);
-                // Functions that only one file sees have no parameters in their names, as inlined copies have none.
+                // Functions local to one file have no parameters in their names, as their inlined copies have none.
                 let names = [
                     concat!(
                         "Box<std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >, 3>",
@@ -49,7 +48,8 @@ fn main() -> ExitCode {
                         let found = names.iter().any(|name| name.contains(part));
                         assert!(found, "{mangling}: no {part:?} in {names:#?}");
                     };
-                    // The legacy mangling has no types of generic functions, and calls all implementations alike.
+                    // The legacy mangling has no types of generic functions, and gives all implementations the same
+                    // name.
                     match mangling {
                         "v0" => {
                             named("as languages::Shape>::area");
@@ -96,13 +96,13 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// The share of stacks that may be incomplete.
+/// Maximum share of incomplete stacks.
 const COMPLETE: f64 = 0.005;
-/// The same for Go, whose goroutines leave their stacks for the thread's.
+/// The same for Go, whose goroutines switch to the thread's stack.
 const SWITCHES: f64 = 0.01;
-/// The same for a program that does little else than to make stacks grow and have them moved: what is not in the copy may
-/// be gone before it is read. That is one in 250 for a release build on a quiet machine (the benchmarks measure it); in a
-/// build without optimisation, which is slower than the program, it was up to one in four.
+/// The same for a program that mainly makes stacks grow and move: what is not in the copy may be gone before it is
+/// read. That is one in 250 for a release build on a quiet machine (the benchmarks measure it); in a debug build, which
+/// is slower than the program, up to one in four.
 const MOVED: f64 = 0.5;
 
 fn record(source: &str, flags: &[&str], incomplete: f64) -> Recorded {
@@ -129,7 +129,7 @@ fn record_at(rate: &str, source: &str, flags: &[&str], incomplete: f64) -> Recor
 
 fn go(flags: &[&str]) {
     let recorded = record("languages.go", flags, SWITCHES);
-    // The symbol table has a name for each shape of type; the runtime's own table has one for all.
+    // The symbol table has a name for each shape of type; the runtime's table has one for all.
     let generic = recorded.names().into_iter().find(|name| name.starts_with("main.generic["));
     recorded.assert_proportions(
         &[
@@ -142,10 +142,10 @@ fn go(flags: &[&str]) {
         ],
         ALLOWANCE,
     );
-    // A closure that a library's function calls.
+    // A closure called by a library function.
     assert!(recorded.through("main.sorted.func1", "main.burn") > 20, "{:?}", recorded.callers("main.burn"));
-    // Every goroutine begins in the same function, and nothing called that. (What `go` calls with arguments is called by a
-    // function that the compiler makes.)
+    // Every goroutine begins in the same function, without a caller. (What `go` calls with arguments is called by a
+    // compiler-generated function.)
     let begins = |function: &str| {
         let callers = recorded.callers(function);
         assert!(callers.iter().all(|(caller, _)| caller.starts_with("runtime.goexit")), "{function}: {callers:?}");
@@ -157,11 +157,12 @@ fn go(flags: &[&str]) {
     callers.iter().for_each(|(caller, _)| begins(caller));
 }
 
-/// Deep goroutines that collect garbage: what the runtime does for them on a thread's own stack is theirs.
+/// Deep goroutines that collect garbage: the runtime's work for them on a thread's own stack counts as theirs.
 fn goroutines(flags: &[&str]) {
     let recorded = record_at("499", "goroutines.go", flags, MOVED);
     let accounting = recorded.profile.accounting();
-    // A fifth have frames missing in the middle, one mostly: where the collector's own goroutines begin, of Go up to 1.20.
+    // A fifth have frames missing in the middle, mostly one: where the collector's own goroutines begin, in Go up to
+    // 1.20.
     assert!(
         accounting.stacks.with_gap * 5 <= accounting.received * 2,
         "{} of {}",

@@ -1,5 +1,4 @@
-//! Many sessions and many clients: what they share, and what nobody may take from the others.
-// A test fails by panicking.
+//! Many sessions and clients: shared resources, and limits per user.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -32,7 +31,7 @@ fn open_files(daemon: &Daemon) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
 }
 
-/// A process that does nothing.
+/// An idle process.
 fn idle() -> Running {
     Running::start_command(Command::new("sh").args(["-c", "printf r; read line"]))
 }
@@ -41,7 +40,7 @@ fn sessions_share() {
     const SESSIONS: u64 = 20;
     let daemon = Daemon::start(&[]);
     let targets: Vec<Running> = (0..=SESSIONS).map(|_| idle()).collect();
-    // The first brings what all need. Each has had its first update when it says how long it has been there.
+    // The first session loads shared data. Each has had its first update when it reports a duration.
     let attach = |target: &Running| {
         let id = daemon.detached(&["-F", "49"], target.pid());
         while daemon.session(id)["duration_ns"] == 0 {}
@@ -50,7 +49,7 @@ fn sessions_share() {
     let one = kib(&daemon, "VmRSS");
     targets[1..].iter().for_each(attach);
     let each = (kib(&daemon, "VmRSS") - one) / SESSIONS;
-    // The kernel's names alone take 5 MiB, and took 7 while they were read. What is each one's own is half a MiB.
+    // The kernel's symbols alone take 5 MiB, and took 7 while being read. Each session's own share is half a MiB.
     assert!(each < 3 << 10, "{each} KiB for each session");
     daemon.stop();
 }
@@ -64,7 +63,7 @@ fn memory_of_a_user() {
     let fixture = Running::start_command(as_user(&mut command, NOBODY));
     let pid = fixture.pid().to_string();
     let as_nobody = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
-    // The rings alone are 4 MiB for each CPU and session, as long as there is room.
+    // The rings alone take 4 MiB for each CPU and session, while there is room.
     let mut sessions = 0;
     let refused = loop {
         let ended = as_nobody(&["attach", "--detach", &pid]);
@@ -75,12 +74,12 @@ fn memory_of_a_user() {
     };
     assert!((1..16).contains(&sessions), "{sessions}");
     refused.assert_refused(2, &["of the daemon's memory", "64 MiB are the most", "ccsd daemon stop"]);
-    // Root's are not limited by that, nor does what they take count.
+    // Root's sessions are neither limited nor counted.
     let of_root = daemon.detached(&[], fixture.pid());
     let running = || daemon.sessions().into_iter().filter(|session| session["ended"].is_null());
     let of_nobody = running().filter(|session| session["owner_uid"] == NOBODY);
     let first = of_nobody.map(|session| session["id"].to_string()).next().unwrap();
-    // With one less there is room again: what is kept of it goes, if that is what it takes.
+    // After one ends there is room again: its kept profile is dropped if necessary.
     assert!(as_nobody(&["daemon", "stop", &first]).status.success());
     let first: u64 = first.parse().unwrap();
     while running().any(|session| session["id"] == first) {}
@@ -99,7 +98,7 @@ fn files() {
         libc::prlimit(pid.parse().unwrap(), libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
     };
     assert_eq!(limited, 0);
-    // On two CPUs 16 threads take a hundred files: as many as are free for one, but not for each of ten.
+    // On two CPUs 16 threads take a hundred files: available for one session, but not for each of ten.
     let mut targets: Vec<Running> = (0..16).map(|_| idle()).collect();
     let pids: Vec<String> = targets.iter().map(|target| target.pid().to_string()).collect();
     let mut sessions = 0;
@@ -110,7 +109,7 @@ fn files() {
         } else {
             assert!(ended.stderr.contains("files"), "{ended:?}");
         }
-        // Whoever else comes is served.
+        // Other clients are served.
         let open = open_files(&daemon);
         assert!(open < LIMIT - 40, "{open} files are open with {sessions} sessions");
         assert_eq!(daemon.sessions().len(), sessions);
@@ -126,18 +125,18 @@ fn favoured() {
     let _waiting = daemon.connect();
     assert_eq!(daemon.sessions().len(), 1);
     for task in fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
-        // One that has ended is looked at no more.
+        // The thread may have ended.
         let Ok(stat) = fs::read_to_string(task.path().join("stat")) else { continue };
         let (name, fields) = stat.rsplit_once(')').unwrap();
         let nice: i32 = fields.split_whitespace().nth(16).unwrap().parse().unwrap();
-        // The thread that samples is a real-time one, or has taken too much and waits for its turn.
+        // The sampling thread has real-time priority, or has exhausted it and waits.
         assert!(nice <= -10 || name.ends_with("(ccsd-sample"), "{name}) has {nice}");
     }
 }
 
 fn refusals() {
     let mut daemon = Daemon::start(&["--socket-mode", "666"]);
-    // More than one user may have, by three hundred. It ends when all have been answered.
+    // Three hundred more than one user may have. The script ends when all were answered.
     let script = "import socket, sys\n\
                   all = [socket.socket(socket.AF_UNIX) for _ in range(364)]\n\
                   for one in all: one.connect(sys.argv[1])\n\
@@ -148,6 +147,6 @@ fn refusals() {
     daemon.signal(Signal::SIGTERM);
     let said = daemon.lines_until("ending");
     let said: Vec<&String> = said.iter().filter(|line| line.contains("refused")).collect();
-    // One at once, and one each ten seconds: on a machine that takes a minute for it, seven.
+    // One message at once, and one every ten seconds: seven on a machine that takes a minute.
     assert!((1..=8).contains(&said.len()), "{said:?}");
 }

@@ -1,5 +1,4 @@
-//! Modules import each other in one direction. This reads the `use` declarations and the paths of all sources.
-// A test fails by panicking.
+//! Modules import each other in one direction. Reads the `use` declarations and paths of all sources.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +9,7 @@ use std::path::Path;
 type Module = Vec<String>;
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// Crates, and how many of their modules still import themselves by way of others. Lower a number when you remove a
-/// circle; do not raise one.
+/// Crates, and the number of their modules in import cycles. Lower a number when you remove a cycle; do not raise one.
 const CRATES: [(&str, usize); 6] = [
     ("collector", COLLECTOR),
     ("collector/profile", 51),
@@ -23,7 +21,7 @@ const CRATES: [(&str, usize); 6] = [
 /// `resolve` and `aggregator`, each with a part that extends its type.
 const COLLECTOR: usize = 4;
 
-/// The sources below `folder`, without the modules that are compiled for tests alone.
+/// Reads the sources below `folder`, without test-only modules.
 fn read_sources(folder: &Path, module: &Module, sources: &mut BTreeMap<Module, String>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
@@ -39,7 +37,7 @@ fn read_sources(folder: &Path, module: &Module, sources: &mut BTreeMap<Module, S
     }
 }
 
-/// The code of a source without comments and without what is compiled for tests alone.
+/// The code of a source without comments and test-only items.
 fn code(source: &str) -> String {
     let lines = source.lines().map(|line| line.find("//").map_or(line, |at| &line[..at]));
     let text: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -57,7 +55,7 @@ fn code(source: &str) -> String {
     kept
 }
 
-/// The paths that a tree of a `use` declaration names.
+/// Expands the tree of a `use` declaration to paths.
 fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     let Some(open) = tree.find('{') else {
         let tree = tree.trim();
@@ -94,7 +92,7 @@ fn imports(sources: &BTreeMap<Module, String>) -> Imports {
             let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
             for (at, _) in text.match_indices(&start).filter(|&(at, _)| !text[..at].ends_with(is_name)) {
                 let written = text[at..].split(|c| !is_name(c)).next().unwrap_or_default();
-                // A tree of paths has been expanded.
+                // Trees of paths were expanded before.
                 if !written.ends_with("::") {
                     paths.push(written.to_owned());
                 }
@@ -133,7 +131,7 @@ fn imports(sources: &BTreeMap<Module, String>) -> Imports {
     all
 }
 
-/// The modules that import themselves by way of others.
+/// Modules in import cycles.
 fn in_circles(imports: &Imports) -> Vec<&Module> {
     let reaches_itself = |module: &&Module| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![*module]);
@@ -179,7 +177,7 @@ fn a_circle_is_found() {
     assert_eq!(circles_of(dir.path()), ["crate::a", "crate::b", "crate::c"]);
 }
 
-/// By these words gimli, framehop, object and the decoder name one architecture's registers, relocations and instructions.
+/// Names of one architecture's registers, relocations and instructions in gimli, framehop, object and the decoder.
 const OF_ARCHITECTURES: [&str; 3] = ["X86_64", "x86_64::", "iced_x86"];
 
 #[test]
@@ -188,7 +186,7 @@ fn only_arch_names_registers() {
     for name in ["collector", "symbolizer"] {
         let mut sources = BTreeMap::new();
         read_sources(&root.join(name).join("src"), &Module::new(), &mut sources);
-        // `recorded` is compiled for tests alone.
+        // `recorded` is compiled only for tests.
         sources.retain(|module, _| !module.last().is_some_and(|name| name == "recorded" || name.ends_with("_tests")));
         let is_within = |module: &Module| module.first().is_some_and(|first| first == "arch");
         assert!(sources.keys().any(is_within), "{name}");

@@ -1,5 +1,4 @@
-//! Processes and threads in great number, of short life, or that change who they are.
-// A test fails by panicking.
+//! Many, short-lived and changing processes and threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -16,9 +15,9 @@ use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
 const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
 const TASKSET: Need = Need::Program("taskset", "util-linux");
 const PYTHON: Need = Need::Program("python3", "python3");
-/// Equal work at the same time, on a machine with others.
+/// Allowance for equal concurrent work on a busy machine.
 const UNEQUAL: f64 = 0.25;
-/// What a timer of a CPU may miss, as a share of all, and what the kernel counts otherwise than it samples.
+/// Share of samples that a CPU's timer may miss, and difference between the kernel's counts and samples.
 const ALLOWANCE: f64 = 0.05;
 /// Threads of a crowd.
 const CROWD: u64 = 1_000;
@@ -26,7 +25,7 @@ const CROWD: u64 = 1_000;
 fn main() -> ExitCode {
     Suite::new()
         .test("storm_of_children", &[CC], || {
-            // Two thousand lives of less than a sampling period: nothing is lost, and what was not seen is said.
+            // Two thousand processes shorter than a sampling period: nothing is lost, and unsampled time is reported.
             let recorded = Record::new(motion(), &["storm", "2000", "300"]).run();
             assert_next_to_nothing_is_lost(recorded.assert_whole());
             assert_adds_up(&recorded);
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
             let recorded = Record::new(motion(), &["storm", "2000", "300"]).options(&["--per-cpu"]).run();
             assert_next_to_nothing_is_lost(recorded.assert_whole().assert_complete());
             assert_expected(&recorded);
-            // 600 ms at least, whatever forking takes beside.
+            // At least 600 ms, beside the cost of forking.
             let work = (recorded.samples("child_work").inherited + recorded.profile.accounting().lost) as f64;
             assert!(work >= 600.0 - 5.0 * 600f64.sqrt() - 600.0 * ALLOWANCE, "{work} samples of child_work");
             assert!(note(&recorded, "samples of other programs were taken").is_some());
@@ -50,7 +49,7 @@ fn main() -> ExitCode {
             assert!(note(&recorded, "wait for the CPU").is_none());
         })
         .test("two_hundred_busy_threads_of_a_user", &[CC, Need::Root], || {
-            // He has small rings and no priority: whatever that loses is counted, and why is said.
+            // This user has small rings and no priority: losses are counted, and the reason is reported.
             let recorded = Record::new(motion(), &["busy", "200", "8000"]).user(NOBODY).run();
             let accounting = recorded.assert_whole().assert_complete().profile.accounting();
             assert_adds_up(&recorded);
@@ -64,10 +63,10 @@ fn main() -> ExitCode {
         .test("more_threads_than_files", &[CC, Need::Root, PRLIMIT], || {
             let recorded = crowd(None, 1_500, |files| assert!(files < 1_200, "{files} files"));
             assert!(layout_note(&recorded).unwrap().starts_with("sampled per CPU"));
-            // What a thousand threads did while the events were being opened is counted, and sampled in part.
+            // The work of a thousand threads while events are being opened is counted, and partly sampled.
             let accounting = recorded.profile.accounting();
-            // How many of those that the rings of all CPUs had no room for were the target's is an estimate: the truth lies
-            // between none and all of them.
+            // The number of the target's samples among those lost in all CPUs' rings is an estimate between none and
+            // all.
             let counted = accounting.target_cpu_ns.unwrap();
             let expected = (counted as f64 / 1e9 * recorded.rate_hz()) as u64;
             let known = expected.clamp(accounting.received, accounting.received + accounting.lost);
@@ -86,8 +85,8 @@ fn main() -> ExitCode {
             assert_adds_up(&recorded);
         })
         .test("more_threads_than_files_of_a_user_on_one_cpu", &[CC, Need::Root, PRLIMIT, TASKSET], || {
-            // ccsd comes late to rings that hold samples and what tells of threads: much of both is lost, and what is counted
-            // as lost samples are samples.
+            // ccsd is late at rings with samples and thread records: many of both are lost, and the lost samples
+            // counted are samples.
             let files = 400 + (CROWD + 10) * cpus();
             let recorded = crowd_on(Some(&first_cpu()), Some(NOBODY), files, |_| ());
             assert!(layout_note(&recorded).unwrap().starts_with("one event per thread and CPU"));
@@ -143,7 +142,7 @@ fn motion() -> PathBuf {
     build("motion.c", &["-O1", "-pthread"])
 }
 
-/// CPUs that are online (`0-3,5`), of which this process may have but some.
+/// Number of online CPUs (`0-3,5`), some of which may be unavailable to this process.
 fn cpus() -> u64 {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     let ranges = list.trim().split(',').map(|range| range.split_once('-').unwrap_or((range, range)));
@@ -154,31 +153,31 @@ fn note<'a>(recorded: &'a Recorded, part: &str) -> Option<&'a str> {
     recorded.profile.session().notes.iter().find(|note| note.contains(part)).map(String::as_str)
 }
 
-/// The note that says that not the usual events were opened.
+/// The note that other than the usual events were opened.
 fn layout_note(recorded: &Recorded) -> Option<&str> {
     note(recorded, "files, and")
 }
 
-/// Of fifty samples at most one is lost: none on a machine that has nothing else to do.
+/// At most one in fifty samples is lost: none on a quiet machine.
 fn assert_next_to_nothing_is_lost(recorded: &Recorded) {
     let accounting = recorded.profile.accounting();
     assert_eq!(accounting.dropped_by_us, 0, "{accounting:?}");
     assert!(accounting.lost * 50 <= accounting.received, "{accounting:?}");
 }
 
-/// I1: what is expected is received or is missing for a reason that is counted. Where threads are followed, samples are
-/// never more than the periods in their time.
+/// I1: expected samples are received or missing for a counted reason. If threads are followed, samples never exceed the
+/// periods in their time.
 fn assert_adds_up(recorded: &Recorded) {
     let accounting = recorded.profile.accounting();
     let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
     let expected = accounting.expected.unwrap();
-    // A user's own part of the time is known only about.
+    // A user's own time is only approximate.
     let about = if recorded.profile.session().event.ends_with(":u") { expected / 10 } else { expected / 100 + 2 };
     assert!(known <= expected + about, "{accounting:?}");
     assert_eq!(known + accounting.undelivered(), expected.max(known), "{accounting:?}");
 }
 
-/// The same where CPUs are sampled: chance decides how many.
+/// The same for sampled CPUs, where the number depends on chance.
 fn assert_expected(recorded: &Recorded) {
     let accounting = recorded.profile.accounting();
     let known = accounting.received + accounting.lost;
@@ -186,12 +185,12 @@ fn assert_expected(recorded: &Recorded) {
 }
 
 /// Attaches to a thousand threads, each of which starts another, and to the child that they fork; ccsd may have `limit`
-/// files open. `files` looks at how many it has.
+/// open files. `files` checks the number.
 fn crowd(user: Option<u32>, limit: u64, files: impl FnOnce(u64)) -> Recorded {
     crowd_on(None, user, limit, files)
 }
 
-/// The same where all of them have but one CPU.
+/// The same with all of them on one CPU.
 fn crowd_on(cpu: Option<&str>, user: Option<u32>, limit: u64, files: impl FnOnce(u64)) -> Recorded {
     let on_cpu = |program: &Path| match cpu {
         Some(cpu) => {
@@ -226,12 +225,12 @@ fn crowd_on(cpu: Option<&str>, user: Option<u32>, limit: u64, files: impl FnOnce
     let recorded = collecting.wait();
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
     recorded.assert_whole();
-    // A thread's stack is gone with the thread when its last samples are looked at: some of them are cut short.
+    // A thread's stack disappears with the thread, before its last samples are unwound: some stacks are truncated.
     let accounting = recorded.profile.accounting();
     assert!(accounting.truncated_total() * 20 <= accounting.received, "{accounting:?}");
     let processes = recorded.processes();
     assert_eq!(processes.len(), 2, "{processes:#?}");
-    // Of each thread's 300 us a timer of its own sees nothing, unless the kernel moved the rest of a period to it.
+    // A thread's own timer does not sample its 300 us, unless the kernel moves the rest of a period to it.
     let child = recorded.samples("child_work").inherited as f64;
     let lost = recorded.profile.accounting().lost as f64;
     let expected = CROWD as f64 * 300e-6 * recorded.rate_hz();
@@ -239,14 +238,14 @@ fn crowd_on(cpu: Option<&str>, user: Option<u32>, limit: u64, files: impl FnOnce
     recorded
 }
 
-/// A CPU that may be used here, as `taskset` names it.
+/// A usable CPU, as `taskset` names it.
 fn first_cpu() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     list.trim().chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// The pid that all processes have.
+/// The common pid of all processes.
 fn one_pid(recorded: &Recorded) -> (u32, Vec<ProcessRow>) {
     let processes = recorded.processes();
     let pid = processes.first().unwrap().pid;
@@ -282,7 +281,7 @@ fn pid_is_used_again(options: &[&str]) {
     assert_eq!(same.len(), 2, "{:#?}", recorded.processes());
     assert!(same[0].start_time < same[1].start_time, "{same:#?}");
     recorded.assert_proportions(&[("first_work", 1), ("second_work", 1)], UNEQUAL);
-    // Each has its own work and no other's: forking and ending take a millisecond.
+    // Each process has its own work only: forking and ending take a millisecond.
     for (process, work) in same.iter().zip(["first_work", "second_work"]) {
         let work = recorded.samples(work).inherited;
         assert!(process.samples.abs_diff(work) * 10 <= work, "{work}: {process:#?}");

@@ -1,5 +1,4 @@
-//! Programs whose names are not where they are as a rule: stripped, with names packed away or in a file elsewhere.
-// A test fails by panicking.
+//! Symbols in unusual places: stripped programs, with packed symbols or a separate file.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -25,7 +24,7 @@ fn main() -> ExitCode {
         .test("debug_file_in_another_mount_namespace", &[CC, NM, UNSHARE, Need::Root], || {
             let (dir, at) = (scratch(), scratch());
             let _ = linked(&["-O1", "-g"], dir.path());
-            // What is mounted there is seen by nobody else, and is gone with the program.
+            // The mount is visible only to the program, and disappears with it.
             let script = format!(
                 "mount -t tmpfs none {at} && cp {dir}/program {dir}/program.debug {at} && exec {at}/program now",
                 at = at.path().display(),
@@ -57,8 +56,7 @@ fn objcopy(args: &[&str], from: &Path, to: &Path) {
     run(Command::new("objcopy").args(args).arg(from).arg(to));
 }
 
-/// A stripped program in a directory, with a link to the debug file beside it and nothing else that tells names. Returns the
-/// directory.
+/// Creates a stripped program in a directory, whose only source of names is a debug link. Returns the directory.
 fn linked(args: &[&str], dir: &Path) -> String {
     let whole = build("images.c", &[args, &["-Wl,--build-id=none"]].concat());
     let (program, debug) = (dir.join("program"), dir.join("program.debug"));
@@ -74,7 +72,7 @@ fn assert_named(recorded: &Recorded) {
     assert!(recorded.samples("image_loop").own > 300, "{:?}", recorded.names());
 }
 
-/// Where a function begins.
+/// Start address of a function.
 fn start(program: &Path, function: &str) -> u64 {
     let listing = run(Command::new("nm").arg(program));
     let line = listing.lines().find(|line| line.ends_with(&format!(" {function}"))).unwrap();
@@ -88,7 +86,7 @@ fn stripped() {
     objcopy(&["--strip-all"], &whole, &program);
     let recorded = Record::new(&program, &["now"]).options(&RATE).run();
     recorded.assert_whole().assert_complete();
-    // A function is one, known by where it begins, whatever its addresses that were seen.
+    // Each function is one row, named by its start, for all its addresses.
     let name = |function| format!("program+{:#x}", start(&whole, function));
     let [main, work, inner] = ["main", "image_work", "image_loop"].map(name);
     recorded.assert_only_caller(&work, &inner);
@@ -98,8 +96,8 @@ fn stripped() {
     assert!(in_program <= 12, "some of {:?} are parts of one function", recorded.names());
 }
 
-/// Neither symbols nor unwind tables: every address stands for itself, and is in the function that it can be named after later,
-/// by the build id of its image.
+/// Without symbols and unwind tables, every address is a separate row, which can be named later with the build id of
+/// its image.
 fn without_tables() {
     let dir = scratch();
     let whole = build(

@@ -1,5 +1,4 @@
-//! Local functions of one name in one program are told apart: in the numbers, in text, in JSON and in every export.
-// A test fails by panicking.
+//! Local functions that share a name in a program are distinguished in numbers, text, JSON and every export.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -12,16 +11,16 @@ use ccsd_tests::statistics::assert_share;
 use ccsd_tests::suite::{CC, GO, NM, Suite};
 use serde_json::Value;
 
-/// The second file of the program, compiled by itself.
+/// The second file of the program, compiled separately.
 const OTHER_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/namesakes_b.c");
-/// The part of the samples of each function that is named twice: self and inherited.
+/// Shares of the samples of each duplicated name: self and inherited.
 const SHARES: [(&str, &str, f64, f64); 4] = [
     ("walk", "a", 1.0 / 8.0, 4.0 / 8.0),
     ("walk", "b", 3.0 / 8.0, 3.0 / 8.0),
     ("turn", "a", 1.0 / 8.0, 4.0 / 8.0),
     ("turn", "b", 3.0 / 8.0, 3.0 / 8.0),
 ];
-/// Loops of equal work take not quite equal time.
+/// Allowance for loops of equal work.
 const ALLOWANCE: f64 = 0.15;
 
 fn main() -> ExitCode {
@@ -33,7 +32,7 @@ fn main() -> ExitCode {
         })
         .test("without_debug_information", &[CC, NM], || {
             for flags in [["-s", "-O1"], ["-g0", "-O1"], ["-g0", "-O2"]] {
-                // Without symbols nothing has a name, and each function is known by its start.
+                // Without symbols there are no names, and each function is known by its start.
                 if flags[0] == "-s" {
                     let recorded = run(&flags);
                     assert!(recorded.function("walk").is_none(), "{:?}", recorded.names());
@@ -51,7 +50,7 @@ fn main() -> ExitCode {
             let recorded = run(&["-g", "-O2"]);
             let labels = labels(&recorded);
             let [a, b] = ["a", "b"].map(|file| labels[&("walk".to_owned(), file.to_owned())].as_str());
-            // The label, or the name alone for both.
+            // The label selects one, the bare name both.
             for (asked, rows) in [(a, 1), (b, 1), ("walk", 2)] {
                 let found = json(&recorded, &["--function", asked]);
                 assert_eq!(found["flat"]["rows"].as_array().unwrap().len(), rows, "{asked}: {found}");
@@ -60,7 +59,7 @@ fn main() -> ExitCode {
             let named = |name: &str| hidden.lines().any(|line| line.split_whitespace().last() == Some(name));
             assert!(named("g") && !hidden.lines().any(|line| line.ends_with(b)), "{hidden}");
             assert!(hidden.lines().any(|line| line.ends_with(a)), "{hidden}");
-            // Its instructions are those of the file that it is of.
+            // The instructions are those of the right file.
             for (label, own, other) in [(a, "namesakes_a.c", "namesakes_b.c"), (b, "namesakes_b.c", "namesakes_a.c")] {
                 let ended = Ended::of(ccsd(["annotate", label, "--asm"]).arg(&recorded.file));
                 let (_, instructions) = ended.stdout.split_once("instructions of walk").expect(&ended.stderr);
@@ -80,7 +79,7 @@ fn main() -> ExitCode {
                 assert_share(name, of(&by_file, name, "samples_self"), total, own, ALLOWANCE);
             }
             assert_share("a.c", of(&by_file, "namesakes_a.c", "samples_inherited"), total, 1.0, ALLOWANCE);
-            // What the other file spent is that of the callers in this one.
+            // The other file's time counts for its callers in this one.
             let hidden = json(&recorded, &["--hide", "file:namesakes_b.c"]);
             for name in ["walk", "turn"] {
                 assert_share(name, of(&hidden, name, "samples_self"), total, 0.5, ALLOWANCE);
@@ -141,8 +140,8 @@ fn report(recorded: &Recorded, options: &[&str]) -> String {
     ended.stdout
 }
 
-/// By name and file (`a` or `b`), the rows of the functions that are named twice. Without debug information the file is known
-/// by the order in the program.
+/// Rows of the duplicated functions by name and file (`a` or `b`). Without debug information the file follows from the
+/// order in the program.
 fn rows(recorded: &Recorded) -> BTreeMap<(String, String), Value> {
     let document = json(recorded, &[]);
     let mut found = BTreeMap::new();
@@ -162,7 +161,7 @@ fn rows(recorded: &Recorded) -> BTreeMap<(String, String), Value> {
     found
 }
 
-/// What each is called in text.
+/// Their labels in text.
 fn labels(recorded: &Recorded) -> BTreeMap<(String, String), String> {
     let label = |row: &Value| format!("{} ({})", row["name"].as_str().unwrap(), row["apart"].as_str().unwrap());
     rows(recorded).into_iter().map(|(key, row)| (key, label(&row))).collect()
@@ -183,7 +182,7 @@ fn shares(recorded: &Recorded, flags: &[&str]) {
     assert!(cycles.contains("no cycles: "), "{cycles}");
 }
 
-/// Every view names each of them, and none by the bare name.
+/// Every view uses their labels, never the bare name.
 fn text(recorded: &Recorded, flags: &[&str]) {
     let labels = labels(recorded);
     for (key, label) in &labels {
@@ -207,7 +206,7 @@ fn text(recorded: &Recorded, flags: &[&str]) {
         for ((name, _), label) in &labels {
             assert!(text.iter().any(|line| line.contains(label.as_str())), "no {label} in {view:?}: {text:#?}");
             for line in &text {
-                // Not `link_path_walk`, which is the kernel's.
+                // Not `link_path_walk` of the kernel.
                 let is_bare = |at: usize| {
                     !line[..at].ends_with(|c: char| c == '_' || c.is_alphanumeric())
                         && ![" (", "_"].iter().any(|next| line[at + name.len()..].starts_with(next))
@@ -216,7 +215,7 @@ fn text(recorded: &Recorded, flags: &[&str]) {
                 assert_eq!(bare.count(), 0, "{view:?}: {line}");
             }
         }
-        // The head of a butterfly has the image behind the name.
+        // The head of a butterfly has the image after the name.
         let is_main = |line: &&&str| line.contains("main (") && !line.contains("): total ");
         assert_eq!(text.iter().find(is_main), None, "{text:#?}");
     }

@@ -1,6 +1,5 @@
-//! `ccsd export html` in a browser: its numbers are those of `ccsd report` under the same question, and hostile names are
+//! `ccsd export html` in a browser: its numbers are those of `ccsd report` with the same options, and hostile names are
 //! inert.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -56,7 +55,7 @@ fn main() -> ExitCode {
                 "document.dispatchEvent(new KeyboardEvent('keydown', { key: 's', bubbles: true }))",
                 "at('view=table')",
             ];
-            // As key presses in the page's own elements: the page asks what was focussed.
+            // As key presses in the page's elements: the page saves its focus.
             let scripts = scripts.map(|script| script.replace("document.dispatchEvent", "document.body.dispatchEvent"));
             let [folded, shown, again, table] = driven(&page, &scripts).try_into().unwrap();
             assert_eq!([&folded, &shown, &again].map(|it| first(it)), ["main", "_start", "main"]);
@@ -110,7 +109,7 @@ fn main() -> ExitCode {
                 assert!(!expected.is_empty() && expected != reported_of(&file.path, question), "{address}");
                 assert_eq!(rows(document), expected, "{address}: {since} to {until}");
             }
-            // What is nonsense is all of it.
+            // An invalid range means the whole time.
             let nonsense = ["7-3", "0-99", "x", "0-11"];
             for document in at_each(&page, nonsense.iter().map(|it| format!("view=table&time={it}"))) {
                 assert_eq!(rows(&document), reported_of(&file.path, &[]), "{document}");
@@ -119,11 +118,11 @@ fn main() -> ExitCode {
         .test("a_part_of_the_time_is_chosen_by_hand", &[BROWSER], || {
             let file = timed(12, 6);
             let page = page_of(&file.path, &file.dir, &[]);
-            // All columns are equally long: from the middle of the third to that of the seventh.
+            // All columns have equal length: from the middle of the third to that of the seventh.
             let drag = "point('pointerdown', 2.5 / 12); point('pointermove', 4 / 12); point('pointermove', 6.5 / 12); \
                         point('pointerup', 6.5 / 12)";
             let back = "point('pointerdown', 6.5 / 12); point('pointermove', 2.5 / 12); point('pointerup', 2.5 / 12)";
-            // The first, two further, then longer by four.
+            // The first, two further, then extended by four.
             let keys =
                 "for (let i = 0; i < 3; i++) key('ArrowRight'); for (let i = 0; i < 4; i++) key('ArrowRight', true)";
             let part = reported_of(&file.path, &["--since", "+2s", "--until", "+7s"]);
@@ -142,7 +141,7 @@ fn main() -> ExitCode {
             for (document, (script, expected)) in documents.iter().zip(&steps) {
                 assert_eq!(&&rows(document), expected, "{script}");
             }
-            // Other views are of that time, too.
+            // Other views show that time range, too.
             let hot = documents.last().unwrap();
             assert!(hot.contains("--since +2s --until +7s"), "{hot}");
             let main = format!("{:.2} ms (", part["main"].1 as f64 / 1e6);
@@ -214,7 +213,7 @@ fn main() -> ExitCode {
             assert!(document.contains("nothing is called no_such_function"), "{document}");
         })
         .test("its_picture_is_drawn", &[CXX, BROWSER], || {
-            // A compiler: the picture in the README is this one.
+            // A compiler: the picture in the README.
             let recorded = Record::new("c++", &["-O2", "-c", "-o", "/dev/null", "fixtures/languages.cpp"]).run();
             let page = page(&recorded, &[]);
             for theme in ["light", "dark"] {
@@ -275,14 +274,14 @@ fn recursive() -> &'static Recorded {
     })
 }
 
-/// A profile whose time is known to the nanosecond.
+/// A profile with exact times.
 struct Timed {
     path: PathBuf,
     dir: TempDir,
 }
 
-/// A file of so many intervals of a second, of a program that does something else in each of them: one of the functions
-/// `busy_0` to `busy_N`, and `p` and `q`, which call each other.
+/// A file with intervals of one second; in each, the program runs another of the functions `busy_0` to `busy_N`, and
+/// `p` and `q`, which call each other.
 fn timed(intervals: u64, functions: u64) -> Timed {
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
     let session = Session { metrics, rate_hz: 999, target: "timed".into(), ..Session::default() };
@@ -329,7 +328,7 @@ fn timed(intervals: u64, functions: u64) -> Timed {
     Timed { path, dir }
 }
 
-/// What an attribute of the document says: the answer to a question is in such.
+/// The value of an attribute of the document.
 fn attribute(document: &str, name: &str) -> String {
     let value = document.split(&format!("data-{name}=\"")).nth(1).unwrap();
     value.split('"').next().unwrap().to_owned()
@@ -346,8 +345,8 @@ fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
     file
 }
 
-/// What becomes of the document when one thing after the other is done to it by scripts, which stand in for hands: with
-/// `at(address)`, `point(event, part of the width of the timeline)` and `key(key, with shift)`.
+/// The documents after each of a sequence of scripts that simulate the user: `at(address)`, `point(event, part of the
+/// width of the timeline)` and `key(key, with shift)`.
 fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     let html = fs::read_to_string(page).unwrap();
     let (before, after) = html.rsplit_once("</body>").unwrap();
@@ -361,7 +360,7 @@ fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     let each: String = scripts.iter().map(|script| format!("{script}; answer();\n")).collect();
     let last = "const given = document.createElement('pre'); given.id = 'given'; given.textContent = JSON.stringify(answers); \
                 document.body.append(given);";
-    // Several tests drive one page at once.
+    // Several tests drive one page concurrently.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let file = page.with_file_name(format!("driven-{}.html", NUMBER.fetch_add(1, Ordering::Relaxed)));
     fs::write(&file, format!("{before}<script>{names}{each}{last}</script></body>{after}")).unwrap();
@@ -373,13 +372,13 @@ fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     answers
 }
 
-/// The document at one address after the other.
+/// The documents at a sequence of addresses.
 fn at_each(page: &Path, addresses: impl Iterator<Item = String>) -> Vec<String> {
     let scripts: Vec<String> = addresses.map(|address| format!("at('{address}')")).collect();
     driven(page, &scripts)
 }
 
-/// The document that a browser makes of the page at an address, without its own scripts and data.
+/// The document that a browser renders for the page at an address, without scripts and data.
 fn open(page: &Path, address: &str) -> String {
     let ended = browse(page, address, &["--dump-dom"]);
     let document = ended.stdout;
@@ -398,7 +397,7 @@ fn browse(page: &Path, address: &str, options: &[&str]) -> Ended {
     Ended::of(browser.arg(format!("file://{}#{address}", page.display())))
 }
 
-/// Rows of tables: their weights, and the name.
+/// Weights and names of table rows.
 fn cells(document: &str) -> impl Iterator<Item = (Vec<u64>, String)> {
     document.split("<tr tabindex=\"0\"").skip(1).map(|row| {
         let row = row.split("</tr>").next().unwrap();
@@ -414,7 +413,7 @@ fn rows(document: &str) -> Weights {
     unique(cells(document).map(|(weights, name)| (name, (weights[0], weights[1]))))
 }
 
-/// What `ccsd report --json` says.
+/// Weights from `ccsd report --json`.
 fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     reported_of(&recorded.file, options)
 }
@@ -432,7 +431,7 @@ fn reported_of(file: &Path, options: &[&str]) -> Weights {
     }))
 }
 
-/// Functions of one name, such as the `_start` of the program and of the dynamic linker, by number.
+/// Numbers functions that share a name, such as the `_start` of the program and of the dynamic linker.
 fn unique(rows: impl Iterator<Item = (String, (u64, u64))>) -> Weights {
     let mut rows: Vec<_> = rows.collect();
     rows.sort();

@@ -1,5 +1,4 @@
-//! Files that a user may not read are not read for him by a daemon that may, whatever his programs put in their way.
-// A test fails by panicking.
+//! A daemon does not read files for a user who may not read them, whatever paths the user's programs prepare.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -15,7 +14,7 @@ use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, NM, Need, PYTHON, Suite, UNSHARE};
 use tempfile::TempDir;
 
-/// Names the code of `generated.c`, with a word that nobody but root is to see.
+/// A map of the code in `generated.c`, with a word that only root may see.
 const SECRET: &str = "10000000 40 caller\n10000040 40 word_of_root\n";
 const WORD: &str = "word_of_root";
 
@@ -38,7 +37,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A session of a user on a program that waits for it.
+/// A user's session on a program that waits for it.
 struct Watched<'a> {
     daemon: &'a Daemon,
     user: u32,
@@ -57,11 +56,11 @@ impl Watched<'_> {
         Watched { daemon, user, id: ended.stdout.trim().to_owned(), dump: dumped.stdout }
     }
 
-    /// Lets the program go on to its end. Returns its profile, and all that was ever shown of it.
+    /// Lets the program run to its end. Returns its profile, and everything shown of it.
     fn finish(self, running: &mut Running) -> (Recorded, String) {
         running.go();
         let number: u32 = self.id.parse().unwrap();
-        // With its end its mounts go: what they hide is seen while it lives. (Some end by themselves.)
+        // Its mounts disappear with it, so the session must look before. (Some programs end by themselves.)
         while self.daemon.session(number)["received"].as_u64() < Some(100) {}
         let _ = running.child.stdin.as_mut().unwrap().write_all(b"g");
         let _ = running.finish();
@@ -82,8 +81,8 @@ impl Watched<'_> {
     }
 }
 
-/// A program of nobody's in a mount namespace of his own, after `prepare` has been run there. He has no rights there any
-/// more: else he would have capabilities, and nobody but root could profile him.
+/// A program of nobody in its own mount namespace, after running `prepare` there. It drops its rights in the namespace:
+/// with capabilities, only root could profile it.
 fn in_namespace(prepare: &str, program: &str) -> Running {
     let script = format!("set -e; {prepare} exec unshare --user --map-user=1000 {program}");
     let mut command = Command::new("unshare");
@@ -91,7 +90,7 @@ fn in_namespace(prepare: &str, program: &str) -> Running {
     Running::start_command(as_user(&mut command, NOBODY))
 }
 
-/// What the program has left in `/tmp`, removed at the end.
+/// A file left in `/tmp`, removed at the end.
 struct InTmp(PathBuf);
 
 impl InTmp {
@@ -135,14 +134,14 @@ fn map_is_mounted(group: u32, mode: u32) {
     let mount = format!("touch /tmp/perf-$$.map; mount --bind {} /tmp/perf-$$.map;", secret.display());
     let mut running = in_namespace(&mount, &format!("{} none wait", generated()));
     let map = InTmp::map(&running);
-    // As fresh as a log that is written to.
+    // As recent as a growing log.
     fs::write(&secret, SECRET).unwrap();
     let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
     assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
     recorded.assert_only_caller("main", "run");
 }
 
-/// What everybody may read or enter, but for those whom an access control list names.
+/// Files and directories open to everyone, except to users named by an access control list.
 fn listed(directory: bool) {
     let (daemon, dir) = (daemon(), scratch());
     let closed = dir.path().join("closed");
@@ -168,7 +167,7 @@ fn listed(directory: bool) {
     assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
 }
 
-/// Gives something an access control list that takes all rights from a user, and changes nothing for others.
+/// Adds an access control list that denies one user and changes nothing for others.
 fn deny(path: &Path, user: u32) {
     const SCRIPT: &str = "import os, struct, sys\n\
         path, user = sys.argv[1], int(sys.argv[2])\n\
@@ -189,12 +188,12 @@ fn link_out_of_reach() {
     fs::create_dir(&closed).unwrap();
     let mut running = in_namespace("", &format!("{} none wait", generated()));
     let map = InTmp::map(&running);
-    // His own, and for everybody to read: but he cannot get there.
+    // The user's own file, readable by everyone, in a directory that the user cannot enter.
     let file = closed.join("file");
     fs::write(&file, SECRET).unwrap();
     chown(&file, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
-    // Links that are absolute begin in that directory.
+    // Absolute links start at that directory.
     let target = file.strip_prefix("/tmp").expect("the directory for temporary files is /tmp");
     symlink(target, &map.0).unwrap();
     let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
@@ -202,7 +201,7 @@ fn link_out_of_reach() {
     assert!(recorded.function("caller").is_none());
 }
 
-/// A stripped program, and the file with its names, which is not where the program says.
+/// A stripped program, and its debug file, which is not at the expected path.
 fn stripped(dir: &Path) -> (PathBuf, PathBuf) {
     let whole = build("images.c", &["-O1", "-g"]);
     let (program, debug) = (dir.join("program"), dir.join("program.debug"));
@@ -221,7 +220,7 @@ fn debug_file_is_mounted() {
     let (daemon, dir) = (daemon(), scratch());
     let (program, hidden) = stripped(dir.path());
     let mount = format!("mount --bind {} {}/program.debug;", hidden.display(), dir.path().display());
-    // First for root: what the daemon knows then is not for everybody.
+    // First for root: the daemon's cached symbols are not for everyone.
     for (mode, user, named) in [(0o600, 0, true), (0o600, NOBODY, false), (0o644, NOBODY, true)] {
         fs::set_permissions(&hidden, fs::Permissions::from_mode(mode)).unwrap();
         let mut running = in_namespace(&mount, &format!("{} wait", program.display()));
@@ -243,7 +242,7 @@ fn library_is_mounted() {
     for (mode, user) in [(0o600, NOBODY), (0o600, 0)] {
         fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
         let mut running = in_namespace("", &format!("{} wait {}", program.display(), own.display()));
-        // Another file over that which he has mapped is none of his; and that one has become root's alone.
+        // Another file mounted over the user's mapped file is not the user's; and the mapped file is now root's alone.
         let namespace = format!("--mount=/proc/{}/ns/mnt", running.pid());
         let mut mount = Command::new("nsenter");
         let mounted = mount.args([&namespace, "mount", "--bind"]).args([&hidden, &own]).status().unwrap();

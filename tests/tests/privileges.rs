@@ -1,5 +1,4 @@
-//! An ordinary user gets profiles of his own programs, root of everybody's, and who may not is told why.
-// A test fails by panicking.
+//! An ordinary user can profile own programs, root all programs, and refusals state the reason.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -10,7 +9,7 @@ use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
 
-/// Twelve functions in 51 turns, on a machine that others use, too.
+/// For twelve functions in 51 turns, on a busy machine.
 const ALLOWANCE: f64 = 0.15;
 
 fn main() -> ExitCode {
@@ -84,12 +83,11 @@ fn attach(user: Option<u32>, target: Option<u32>) -> Recorded {
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
     recorded.assert_whole().assert_complete();
     let forever = recorded.samples("forever").inherited;
-    // Beside it there is the end of the program, of which a busy machine may make much.
+    // The rest is the end of the program, which may take long on a busy machine.
     assert!(forever > 0 && forever * 2 > recorded.total(), "{:?}", recorded.names());
     recorded
 }
 
-/// The note that says so.
 fn user_only(recorded: &Recorded) -> Option<&str> {
     let notes = &recorded.profile.session().notes;
     notes.iter().find(|note| note.contains("user code only")).map(String::as_str)

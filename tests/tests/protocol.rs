@@ -1,5 +1,5 @@
-//! Whatever a client says, and however it goes: the daemon answers in words, or not at all, and serves the others.
-// A test fails by panicking.
+//! Whatever a client sends, and however it disconnects, the daemon answers or closes the connection, and serves other
+//! clients.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ fn say(stream: &mut UnixStream, message: &Value) {
     stream.write_all(&frame(b'C', message.to_string().as_bytes())).unwrap();
 }
 
-/// The next message, `None` where the daemon has ended the connection.
+/// The next message, `None` if the daemon has closed the connection.
 fn hear(stream: &mut UnixStream) -> Option<Value> {
     let mut header = [0; 5];
     stream.read_exact(&mut header).ok()?;
@@ -51,7 +51,7 @@ fn hear(stream: &mut UnixStream) -> Option<Value> {
     Some(serde_json::from_slice(&payload).unwrap())
 }
 
-/// A connection that has been greeted.
+/// A connection after the greeting.
 fn greeted(daemon: &Daemon) -> UnixStream {
     let mut stream = daemon.connect();
     say(&mut stream, &json!({"protocol": 1, "ccsd": "test", "pid": std::process::id()}));
@@ -63,7 +63,7 @@ fn message_of(reply: Option<Value>) -> String {
     reply.unwrap()["refused"]["message"].as_str().unwrap().to_owned()
 }
 
-/// That it still does what it is for.
+/// Asserts that the daemon still serves.
 fn assert_serves(daemon: &Daemon) {
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
 }
@@ -74,7 +74,7 @@ fn garbage() {
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(message_of(hear(&mut stream)).contains("not a ccsd message"));
     assert_eq!(hear(&mut stream), None);
-    // A pseudo-random stream of bytes, which is the same each time.
+    // A fixed pseudo-random stream of bytes.
     let mut state = 1u64;
     for _ in 0..200 {
         let mut stream = daemon.connect();
@@ -84,7 +84,7 @@ fn garbage() {
                 (state >> 33) as u8
             })
             .collect();
-        // It may have gone before all is said.
+        // The daemon may close the connection before the end.
         let _ = stream.write_all(&bytes);
     }
     let mut stream = daemon.connect();
@@ -168,7 +168,7 @@ fn nonsense() {
         let message = message_of(hear(&mut stream));
         assert!(message.contains(part), "{request}: {message}");
     }
-    // Who gives another number than the kernel does not mean the same processes.
+    // A client that states another process id than the kernel is in another PID namespace.
     let mut stream = daemon.connect();
     say(&mut stream, &json!({"protocol": 1, "ccsd": "test", "pid": 1}));
     hear(&mut stream).unwrap();
@@ -177,7 +177,7 @@ fn nonsense() {
     assert_serves(&daemon);
 }
 
-/// Many more descriptors than most limits allow at first.
+/// Raises the limit on descriptors to the maximum.
 fn raise_file_limit() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -189,7 +189,7 @@ fn idle_connections() {
     let silent: Vec<UnixStream> = (0..500).map(|_| daemon.connect()).collect();
     let mut greeted: Vec<UnixStream> = (0..500).map(|_| greeted(&daemon)).collect();
     assert_serves(&daemon);
-    // None was forgotten meanwhile.
+    // None was dropped meanwhile.
     let last = greeted.last_mut().unwrap();
     say(last, &json!("list"));
     assert_eq!(hear(last).unwrap()["sessions"]["more"], false);
@@ -199,14 +199,14 @@ fn idle_connections() {
 
 fn connections_of_a_user() {
     let daemon = Daemon::start(&["--socket-mode", "666"]);
-    // 64 that are held by another program of that user.
+    // Another program of that user holds 64.
     let script = "import socket, sys\nall = [socket.socket(socket.AF_UNIX) for _ in range(64)]\n\
                   for s in all: s.connect(sys.argv[1])\nprint('r', end='', flush=True)\nsys.stdin.read()";
     let mut python = std::process::Command::new("python3");
     let holder = Running::start_command(as_user(python.args(["-c", script]).arg(&daemon.socket), NOBODY));
     let ended = Ended::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["64 connections"]);
-    // Others are not concerned.
+    // Other users are not affected.
     assert_serves(&daemon);
     drop(holder);
     while !Ended::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success() {}
@@ -219,11 +219,11 @@ fn come_and_go() {
     }
     assert_serves(&daemon);
     let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
-    // They end as they find their clients gone.
+    // The threads end when they find their clients gone.
     while threads() > 10 {}
 }
 
-/// Readers of a session, as clients that take what comes.
+/// A client that reads a session.
 fn reader(daemon: &Daemon, session: u32) -> std::process::Child {
     // A client that follows, and stops reading when it is stopped.
     let mut command = daemon.ccsd(["top", "--json"]);
@@ -252,7 +252,7 @@ fn a_stopped_reader() {
     let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
     kill(pid(&readers[0]), Signal::SIGSTOP).unwrap();
     kill(pid(&readers[1]), Signal::SIGSTOP).unwrap();
-    // The others go on, and so does the session.
+    // The other readers and the session continue.
     for reader in &mut readers[2..] {
         lines(reader, 2);
     }
@@ -263,7 +263,7 @@ fn a_stopped_reader() {
     for reader in &readers[..2] {
         kill(pid(reader), Signal::SIGCONT).unwrap();
     }
-    // All have seen all of it in the end.
+    // In the end all have received everything.
     for mut reader in readers {
         let mut text = String::new();
         reader.stdout.take().unwrap().read_to_string(&mut text).unwrap();

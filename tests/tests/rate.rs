@@ -1,5 +1,4 @@
-//! Sampling at a rate that changes: with less where samples are lost, and within a budget.
-// A test fails by panicking.
+//! Sampling at a changing rate: lowered when samples are lost, and within a budget.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use ccsd_tests::statistics::SIGMAS;
 use ccsd_tests::suite::{CC, Need, Suite};
 use nix::sys::signal::Signal;
 
-/// What clocks and the beginning of a thread differ by, and what may be missing of what is sampled.
+/// Allowance for clock differences, the start of a thread, and missed samples.
 const ALLOWANCE: f64 = 0.15;
 
 fn main() -> ExitCode {
@@ -24,7 +23,7 @@ fn main() -> ExitCode {
             assert_eq!((rates[0], rates[1]), (999, 499), "{accounting:?}");
             let time: u64 = accounting.pace.rates.iter().map(|span| span.duration_ns).sum();
             assert_eq!(time, accounting.duration_ns);
-            // It says so, and why.
+            // A note says so, with the reason.
             let notes = &recorded.profile.session().notes;
             assert!(
                 notes
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
             assert!(text.contains("# rates    999 Hz for ") && text.contains(", 499 Hz for "), "{text}");
             let json: serde_json::Value = serde_json::from_str(&report(&recorded, &["--json"])).unwrap();
             assert_eq!(json["accounting"]["pace"]["rates"][1]["rate_hz"], 499);
-            // Every sample weighs what it stood for: a period of the rate at which it was taken.
+            // Every sample has the weight of a period at its rate.
             assert!(accounting.lost > 0, "{accounting:?}");
             let total = recorded.sampled().total;
             assert_eq!(total.samples, accounting.received);
@@ -46,19 +45,19 @@ fn main() -> ExitCode {
                 assert_eq!(total.weight, (total.samples - of_after) * before + of_after * after);
                 assert!(of_after > 0 && of_after < total.samples, "{of_after} of {total:?}");
             }
-            // And so weights are time, before and after.
+            // So weights equal time, before and after.
             for (name, ns) in [("early", took[0]), ("later", took[2])] {
                 assert_time(&recorded, name, ns);
             }
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
-            // No more than the periods in its time: what were sampled twice would be.
+            // At most the periods in its time: double sampling would exceed it.
             let expected = accounting.expected.unwrap();
             assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
         })
         .test("what_starts_while_the_rate_changes_is_sampled_once", &[CC, Need::Root], || {
             let mut fixture = Running::start(&build("links.c", &["-O1", "-pthread"]), &[]);
             let mut collecting = Collecting::start(|file| {
-                // (Of groups the kernel does not count what was forked while they were being made.)
+                // Of event groups the kernel does not count processes forked while they are created.
                 let mut command = ccsd(["attach", "-e", "cpu-clock", "-o"]);
                 command.arg(file).arg(fixture.pid().to_string());
                 command
@@ -66,7 +65,7 @@ fn main() -> ExitCode {
             collecting.wait_for_writes(1);
             fixture.go();
             collecting.wait_for_samples(300);
-            // Which is why the rate changes.
+            // The loss makes the rate change.
             lose_samples(&mut fixture, &collecting);
             // A change takes longer than a thread or process lives.
             collecting.wait_until(|profile| profile.accounting().pace.changes > 0);
@@ -75,10 +74,10 @@ fn main() -> ExitCode {
             let used: u64 = fixture.finish().trim().parse().unwrap();
             let recorded = collecting.wait();
             let accounting = recorded.profile.accounting();
-            // All time is counted once: of those that were missed none would be, of those with events of both kinds twice.
+            // All time is counted once: missed threads would count zero times, threads with both kinds of events twice.
             let counted = accounting.target_cpu_ns.unwrap();
             assert!(counted.abs_diff(used) <= used / 25, "{counted} of {used} ns: {accounting:?}");
-            // And sampled once. (What a link has left of a period when it ends, or goes to another CPU, is not.)
+            // And sampled once, except for the rest of a period when a thread ends or moves to another CPU.
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
             let expected = accounting.expected.unwrap();
             assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
@@ -90,7 +89,7 @@ fn main() -> ExitCode {
             let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
             fixture.go();
             collecting.wait_for_samples(100);
-            // It works for 0.7 s and ends while ccsd is stopped: no record comes after what is lost, to tell of it.
+            // The thread works for 0.7 s and ends while ccsd is stopped: no later record reports the loss.
             collecting.signal(Signal::SIGSTOP);
             fixture.go();
             fixture.wait_until_told();
@@ -99,7 +98,7 @@ fn main() -> ExitCode {
             collecting.signal(Signal::SIGCONT);
             let recorded = collecting.wait();
             let accounting = recorded.profile.accounting();
-            // The rings hold some 64 samples for each CPU.
+            // The rings hold about 64 samples per CPU.
             assert!(accounting.lost > 100, "{accounting:?}");
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
             let expected = accounting.expected.unwrap();
@@ -122,7 +121,7 @@ fn main() -> ExitCode {
                 let percent: f64 = percent.parse().unwrap();
                 assert_eq!(pace.budget_ppm, (percent * 1e4) as u64);
                 assert!(pace.target_cost_ns > 0, "{pace:?}");
-                // What samples cost the target is within it, or there is one a second.
+                // The cost of samples for the target is within the budget, or the rate is one per second.
                 let spent = f64::from(session.rate_hz) * pace.target_cost_ns as f64 / 1e9;
                 assert!(spent <= percent / 100.0 || session.rate_hz == 1, "{session:?} {pace:?}");
                 assert_eq!(pace.rates[0].rate_hz, session.rate_hz);
@@ -131,7 +130,7 @@ fn main() -> ExitCode {
                 session.rate_hz
             };
             let rates = ["0.05", "1", "25"].map(rate);
-            // A hundred times the budget is more than ten times the rate, however the measurements went.
+            // A hundred times the budget gives more than ten times the rate, whatever the measurements.
             assert!(rates[0] < rates[1] && rates[1] <= rates[2] && rates[2] >= rates[0] * 10, "{rates:?}");
         })
         .test("budgets_that_make_no_sense", &[], || {
@@ -146,13 +145,13 @@ fn main() -> ExitCode {
         })
         .test("the_tick_has_no_rate_to_choose", &[Need::Root], || {
             let ended = Ended::of(&mut ccsd(["record", "--overhead", "1", "-e", "tick", "--no-output", "--", "true"]));
-            // Where it cannot serve at all, that comes first.
+            // An unusable event is reported first.
             ended.assert_refused(2, &["event tick cannot be used here"]);
         })
         .run()
 }
 
-/// Stops the collecting while the fixture goes on to work and until it tells that it has: what cannot be read then is lost.
+/// Stops ccsd while the fixture works on: samples that cannot be read then are lost.
 fn lose_samples(fixture: &mut Running, collecting: &Collecting) {
     collecting.signal(Signal::SIGSTOP);
     fixture.go();
@@ -160,8 +159,8 @@ fn lose_samples(fixture: &mut Running, collecting: &Collecting) {
     collecting.signal(Signal::SIGCONT);
 }
 
-/// Attaches to a fixture, and is stopped while that works on: what it cannot read then is lost. Goes on until
-/// `settled`, and so many samples more. Returns what the fixture did in each function, nanoseconds.
+/// Attaches to a fixture and stops ccsd while it works on, so that samples are lost. Continues until `settled`, and for
+/// `samples` more. Returns the fixture's nanoseconds in each function.
 fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u64) -> (Recorded, Vec<u64>) {
     let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
     let mut collecting = Collecting::start(|file| {
@@ -182,12 +181,12 @@ fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u
     (recorded, took)
 }
 
-/// Asserts that a function weighs the CPU time that it took, but for chance.
+/// Asserts that a function's weight equals its CPU time within chance.
 fn assert_time(recorded: &Recorded, name: &str, ns: u64) {
     let function = recorded.function(name).unwrap_or_else(|| panic!("no {name} in {:?}", recorded.names()));
     let flat = recorded.flat();
     let weight = flat.row(function).map_or(0, |row| row.inherited_weight) as f64;
-    // Of the coarsest samples that there may be.
+    // At the lowest possible rate.
     let period = 1e9 / 499.0;
     let bound = ns as f64 * ALLOWANCE + SIGMAS * (ns as f64 / period).sqrt() * period;
     assert!((weight - ns as f64).abs() <= bound, "{name}: {weight} ns in samples, {ns} +- {bound} were spent");

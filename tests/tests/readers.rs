@@ -1,6 +1,5 @@
-//! A profile of known stacks as the real readers of each format see it: sums, stacks and calls are those of the raw stacks,
-//! which nothing has folded.
-// A test fails by panicking.
+//! A profile of known stacks in the real readers of each format: sums, stacks and calls equal those of the unfolded raw
+//! stacks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +21,7 @@ use ccsd_tests::suite::{GO, PYTHON, Suite};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a sample weighs, in nanoseconds.
+/// Weight of a sample in nanoseconds.
 const PERIOD: u64 = 10_000_000;
 
 /// Thread, functions from the root on, and samples.
@@ -34,7 +33,7 @@ const STACKS: [(u32, &str, u64); 15] = [
     (1, "main walk visit", 12),
     (1, "main walk visit walk visit walk", 25),
     (1, "main walk visit visit leaf walk", 9),
-    // What the middle of these called is squeezed out: a history shows a gap there.
+    // The middle calls are squeezed out: the history has a gap there.
     (1, "main a b c b c a", 14),
     (1, "main a b a c a b", 11),
     (2, "start pool job parse read", 40),
@@ -42,11 +41,11 @@ const STACKS: [(u32, &str, u64); 15] = [
     (2, "start pool job task parse", 8),
     (3, "start pool", 2),
     (3, "start pool walk leaf walk visit leaf", 21),
-    // Less than a graph is drawn with.
+    // Below the threshold of graphs.
     (3, "start rare", 1),
 ];
 
-/// Functions that call each other in a circle. Readers of calls compute what they inherit in ways of their own.
+/// Functions in cycles. Readers of calls compute their inherited weights differently.
 const IN_CIRCLES: [&str; 6] = ["walk", "visit", "leaf", "a", "b", "c"];
 
 type Edges = BTreeSet<(String, String)>;
@@ -76,11 +75,11 @@ fn main() -> ExitCode {
             assert_stacks(stacks);
         })
         .test("speedscope", &[SPEEDSCOPE, BROWSER], || {
-            // It shows one thread at a time, and first the one with the most time; of folded stacks it knows no threads.
+            // It shows one thread at a time, first the one with the most time; folded stacks have no threads.
             let of_thread: Vec<_> = samples().into_iter().filter(|it| it.0 == 1).collect();
             for (format, expected) in [("speedscope", weights_of(&of_thread)), ("folded", weights())] {
                 let mut found = sandwich(&export(format));
-                // Of what weighs nothing it shows nothing.
+                // It omits functions without weight.
                 found.remove(GAP);
                 assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{format}");
                 for (name, (own, inherited)) in expected {
@@ -134,7 +133,7 @@ fn main() -> ExitCode {
             let at = |edge: &Value, end: &str| name(edge[end].as_u64().unwrap() as usize);
             let arcs = graph["edges"].as_array().unwrap().iter().map(|edge| (at(edge, "tail"), at(edge, "head")));
             let arcs: Edges = arcs.filter(|(_, callee)| !callee.starts_with("[other")).collect();
-            // The calls by and of the latest activation of each function.
+            // Calls between the latest activations of functions.
             let mut expected = Edges::new();
             for (_, stack, _) in samples() {
                 for function in &stack {
@@ -159,7 +158,7 @@ fn main() -> ExitCode {
                         arcs.insert((caller.to_owned(), callee.to_owned()));
                         continue;
                     }
-                    // Behind the image or at the beginning, before the shares.
+                    // After the image or at the start, before the shares.
                     let label = rest.split_once("label=\"").unwrap().1.split_once('"').unwrap().0;
                     let lines: Vec<&str> = label.split("\\n").collect();
                     let at = lines.iter().position(|line| line.ends_with('%')).unwrap();
@@ -169,7 +168,7 @@ fn main() -> ExitCode {
                     if let Some((own, inherited)) = weights().get(name) {
                         let share = |weight: &u64| 100.0 * *weight as f64 / total() as f64;
                         assert!((shown(at + 1) - share(own)).abs() <= 0.011, "{format}: {line}");
-                        // A circle as a whole is divided among its callers, in gprof's text by numbers of calls.
+                        // A cycle's total is divided among its callers, in gprof's text by numbers of calls.
                         let calls_circle = ["main", "pool", "start"].contains(&name.as_str());
                         let is_divided = IN_CIRCLES.contains(&name.as_str()) || (format == "gprof" && calls_circle);
                         assert!(is_divided || (shown(at) - share(inherited)).abs() <= 0.011, "{format}: {line}");
@@ -183,7 +182,7 @@ fn main() -> ExitCode {
             }
         })
         .test("python_csv", &[PYTHON], || {
-            // Every row is one of numbers, whether its reader knows of remarks or not.
+            // Every row has numbers, even for readers that do not know comments.
             let script = "import csv, json, sys\n\
                 rows = list(csv.DictReader(open(sys.argv[1], newline='')))\n\
                 print(json.dumps([[r['function'], *[int(r[c]) for c in r if c not in ('function', 'image')]] for r in rows]))";
@@ -208,7 +207,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// The samples, with weights in nanoseconds, and direct recursion as one.
+/// The samples, with weights in nanoseconds and direct recursion folded.
 fn samples() -> Vec<(u32, Vec<String>, u64)> {
     let sample = |&(tid, stack, weight): &(u32, &str, u64)| {
         let mut names: Vec<String> = stack.split(' ').map(str::to_owned).collect();
@@ -242,13 +241,13 @@ fn edges() -> Edges {
     samples().iter().flat_map(|(_, stack, _)| pairs(stack)).collect()
 }
 
-/// A gap is no function.
+/// A gap is not a function.
 fn without_gap(mut weights: Weights) -> Weights {
     weights.remove(GAP).expect("a stack with a gap");
     weights
 }
 
-/// Asserts that stacks have the weights of the functions, and no calls but those that happened; and that those without
+/// Asserts that stacks have the weights of the functions, and only calls that occurred; and that stacks without
 /// indirect recursion are the raw stacks.
 fn assert_stacks(stacks: Vec<(Vec<String>, u64)>) {
     let plain = |stack: &[String]| stack.iter().collect::<BTreeSet<_>>().len() == stack.len();
@@ -273,7 +272,7 @@ fn assert_stacks(stacks: Vec<(Vec<String>, u64)>) {
     assert!(shown.is_subset(&edges()), "{:?}", shown.difference(&edges()).collect::<Vec<_>>());
 }
 
-/// The export of a profile of these samples to a file.
+/// Exports a profile of these samples to a file.
 fn export(format: &str) -> PathBuf {
     static FIXED: OnceLock<TempDir> = OnceLock::new();
     let dir = FIXED.get_or_init(|| {

@@ -1,5 +1,4 @@
 //! `ccsd record` follows forks, execs, threads and their names.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::process::CommandExt;
@@ -13,14 +12,13 @@ use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
 use ccsd_tests::suite::{CC, Suite};
 
-/// Two stretches of equal work, one after the other, differ by what the machine's other users do meanwhile. Measured on a
-/// busy machine: up to a tenth.
+/// Two runs of equal work differ because of other programs on the machine. Measured on a busy machine: up to a tenth.
 const ALLOWANCE: f64 = 0.25;
 
 fn main() -> ExitCode {
     Suite::new()
         .test("what_was_sampled_is_what_was_used", &[CC], || {
-            // The fixture measures itself; libc's start and its own are what is beside that.
+            // The fixture measures itself; the rest is the start of libc and of the fixture.
             let recorded = record("weights.c", &["2000"], &["-F", "1999"]);
             let used: u64 =
                 recorded.ended.stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
@@ -47,13 +45,13 @@ fn main() -> ExitCode {
             );
         })
         .test("what_was_spent_before_execve_is_not_ccsd_s", &[CC], || {
-            // As `cargo run` does right after it has built.
+            // As when `cargo run` has just built.
             const BEFORE_S: i64 = 5;
             let dir = scratch();
             let file = dir.path().join("profile.ccsd");
             let mut command = ccsd(["record", "-o"]);
             command.arg(&file).arg("--").arg(build("weights.c", &["-O1"])).arg("300");
-            // SAFETY: between fork and exec this reads a clock and nothing else.
+            // SAFETY: between fork and exec this only reads a clock.
             unsafe {
                 command.pre_exec(|| {
                     let spent = || nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
@@ -75,13 +73,13 @@ fn main() -> ExitCode {
             }
         })
         .test("what_is_too_short_to_be_sampled_is_accounted_for", &[CC], || {
-            // The kernel begins a new period with every new thread, so one that lives for less than a period is not
-            // sampled. What it did is missing in the profile, and the accounting says so.
+            // The kernel starts a new period for every thread, so a thread shorter than a period is not sampled. Its
+            // time is missing in the profile, and the accounting says so.
             let recorded = record("threads.c", &["short"], &["-F", "999"]);
             let accounting = recorded.profile.accounting();
             let expected = accounting.expected.unwrap();
             assert_samples("expected", expected, accounting.target_cpu_ns.unwrap(), recorded.rate_hz(), 1, 0.0);
-            // 500 threads of 0.4 ms, and the kernel's part of starting them.
+            // 500 threads of 0.4 ms, and the kernel's time to start them.
             assert!(expected > 190, "{accounting:?}");
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
             assert_eq!(accounting.undelivered(), expected - known.min(expected));
@@ -110,7 +108,7 @@ fn main() -> ExitCode {
             let recorded = record("processes.c", &["children"], &["-F", "1999"]);
             recorded.assert_complete();
             let processes = recorded.processes();
-            // Each of eight children is a process of its own, a child of the first.
+            // Each of eight children is a separate process, a child of the first.
             let parent =
                 processes.iter().find(|process| recorded.profile.process(process.id).unwrap().parent.is_none());
             let parent = parent.unwrap();
@@ -136,7 +134,7 @@ fn main() -> ExitCode {
             let recorded = record("processes.c", &["exec"], &["-F", "1999"]);
             recorded.assert_complete();
             recorded.assert_proportions(&[("first_life", 1), ("second_life", 2)], ALLOWANCE);
-            // One process id, two programs, told apart by generation. Neither has the other's samples.
+            // One process id, two programs, distinguished by generation. Neither has the other's samples.
             let lives = recorded.processes();
             let [first, second] = by_generation(&lives)[..] else { panic!("{lives:#?}") };
             assert_eq!((first.pid, first.start_time), (second.pid, second.start_time));
@@ -153,7 +151,7 @@ fn main() -> ExitCode {
             recorded.assert_whole().assert_complete();
             let lives = recorded.processes();
             let last = *by_generation(&lives).last().unwrap();
-            // The third program in the process; the first two have been too quick for most samples.
+            // The third program in the process; the first two are too short for most samples.
             assert!(lives.iter().all(|life| life.pid == last.pid), "{lives:#?}");
             assert_eq!(lives.iter().filter(|life| life.exec_generation == last.exec_generation).count(), 1);
             let name = fixture.file_name().unwrap().to_string_lossy();
@@ -186,7 +184,7 @@ fn main() -> ExitCode {
                 assert!(found.next().is_none());
                 only
             };
-            // A thread has the name that it had last, whatever part of its work it did under which.
+            // A thread has its last name for all its work.
             let (first, second) = (thread("first"), thread("second-renamed"));
             let all = first.samples + second.samples;
             assert_share("the first thread", first.samples, all, 0.5, ALLOWANCE);

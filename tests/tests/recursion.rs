@@ -1,5 +1,4 @@
 //! Recursion is folded into short histories, and shares stay right.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::ExitCode;
@@ -11,8 +10,8 @@ use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
 use ccsd_tests::suite::{CC, Suite};
 
-/// Others use the machine, too, and slow down some turns of a loop more than others: by a tenth at most, over two
-/// hundred turns of each.
+/// Allowance for other programs on the machine, which slow down some turns of a loop: at most a tenth, over two hundred
+/// turns of each.
 const ALLOWANCE: f64 = 0.1;
 
 fn main() -> ExitCode {
@@ -31,21 +30,21 @@ fn main() -> ExitCode {
         .test("direct_100000_deep", &[CC], || {
             // 3 MB of stack, of which the kernel copies 63 KiB.
             let recorded = record_at("999", "direct", 100_000, 60);
-            // Going down and up 100,000 frames is work, too.
+            // Descending and returning through 100,000 frames takes time, too.
             assert_share("bottom", recorded.samples("bottom").own, own_of(&recorded, &["bottom", "direct"]), 0.7, 0.2);
-            // The first of them, and whatever was not read in time: 1% at most on a quiet machine, more where a build without
-            // optimisation shares its CPUs.
+            // The first stacks, and those not read in time: at most 1% on a quiet machine, more where a debug build
+            // shares its CPUs.
             let accounting = recorded.profile.accounting();
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
             assert!(accounting.stacks.max_depth > 100_000);
-            // Those that were read after the end of the program have a gap: 100 ms of them.
+            // Stacks read after the end of the program have a gap: 100 ms of them.
             assert!(accounting.stacks.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
             let known = accounting.received - accounting.truncated_total();
             assert_share("main", recorded.samples("main").inherited, known, 1.0, 0.02);
             assert_short_histories(&recorded);
         })
         .test("direct_10000_deep_of_realigned_frames", &[CC], || {
-            // 2 MB of stack. None is cut because the way takes too long.
+            // 2 MB of stack. None is truncated because unwinding takes too long.
             let recorded = record_at("999", "realigned", 10_000, 100);
             recorded.assert_complete();
             let accounting = recorded.profile.accounting();
@@ -56,18 +55,18 @@ fn main() -> ExitCode {
             assert_short_histories(&recorded);
         })
         .test("frames_larger_than_the_copied_stack", &[CC], || {
-            // Two functions with frames of 40 KB call themselves and each other, and are back before anyone could look:
-            // what cannot be known is a gap, and nothing else.
+            // Two functions with frames of 40 KB call themselves and each other, and return before the stack can be
+            // read: the unknown part is a gap, and nothing else.
             let recorded = record_at("1999", "large", 4, 60);
             let accounting = recorded.profile.accounting();
             recorded.assert_complete();
             let gaps = recorded.samples("[gap: stack copy too small]");
-            // A page of the stack may have been missing once or twice, which is another reason.
+            // A missing stack page is another reason, once or twice.
             assert!(
                 gaps.own == 0 && (gaps.inherited..=gaps.inherited + 3).contains(&accounting.stacks.with_gap),
                 "{gaps:?}"
             );
-            // (`_start` is the name of the dynamic linker's first function, too.)
+            // `_start` is also the name of the dynamic linker's first function.
             let started = recorded.samples("__libc_start_main").inherited;
             assert_share("__libc_start_main", started, accounting.received, 1.0, 0.02);
             assert_share(
@@ -138,8 +137,7 @@ fn record_at(rate: &str, mode: &str, depth: u32, rounds: u32) -> Recorded {
     recorded
 }
 
-/// As [`Recorded::assert_proportions`], but of what the functions did themselves. (What the kernel did on top is left
-/// out, and small.)
+/// As [`Recorded::assert_proportions`], for self samples. (The kernel's part is omitted, and small.)
 fn assert_own_shares(recorded: &Recorded, parts: &[(&str, u64)]) {
     let names: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
     let total = own_of(recorded, &names);
@@ -150,7 +148,7 @@ fn assert_own_shares(recorded: &Recorded, parts: &[(&str, u64)]) {
     }
 }
 
-/// Samples of the functions themselves.
+/// Self samples of functions.
 fn own_of(recorded: &Recorded, functions: &[&str]) -> u64 {
     functions.iter().map(|name| recorded.samples(name).own).sum()
 }

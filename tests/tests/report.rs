@@ -1,5 +1,4 @@
 //! `ccsd report`: its views of a recorded profile agree, as text and as JSON, and are safe to print.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;

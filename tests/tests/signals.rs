@@ -1,5 +1,4 @@
 //! How a collection ends: by signal, by itself, in disorder.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::process::ExitStatusExt;

@@ -1,6 +1,5 @@
 //! The package on a real systemd: a Debian userland that systemd-nspawn boots, with the service installed, used, restarted,
 //! killed and removed. What is done inside is `fixtures/systemd.sh`.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;

@@ -1,5 +1,4 @@
 //! Ctrl-C, Ctrl-Z and the keyboard, on a real pseudo-terminal.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::process::ExitStatusExt;

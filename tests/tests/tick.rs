@@ -1,5 +1,4 @@
 //! Sampling by the scheduler's tick: shares, time that is neither lost nor invented, and refusals.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;

@@ -1,5 +1,4 @@
 //! `ccsd top` on a real terminal: tmux, which understands what is drawn and says what stands where.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! A recorded program finds and does what it would without ccsd (I11).
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;

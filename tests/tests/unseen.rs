@@ -1,5 +1,4 @@
 //! CPU time that no sample stands for (I13): it is charged to `[not sampled]`, and shares are of the CPU time.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;

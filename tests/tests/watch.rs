@@ -1,5 +1,4 @@
 //! The daemon's watches: processes are profiled for as long as they run, and what ran when can be asked.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;

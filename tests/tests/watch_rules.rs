@@ -1,5 +1,4 @@
-//! Which processes a watch is about: whose, which file, and for how long.
-// A test fails by panicking.
+//! The processes that a watch matches: by user, file, and time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -28,7 +27,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// The part of all weight that a function has itself.
+/// A function's share of the total self weight.
 fn part(report: &Value, function: &str) -> f64 {
     let rows = report["flat"]["rows"].as_array().unwrap();
     let weight = |row: &Value| row["self_weight"].as_u64().unwrap() as f64;
@@ -36,7 +35,7 @@ fn part(report: &Value, function: &str) -> f64 {
     own / rows.iter().map(weight).sum::<f64>().max(1.0)
 }
 
-/// A service, as `start` makes it, that tells of each process that it follows.
+/// A service that logs each process that it follows.
 fn telling(more: &str) -> Service {
     let mut service = Service::start(more);
     service.stop();
@@ -50,7 +49,7 @@ fn follows(service: &Service, pid: u32) -> bool {
     service.log().lines().any(|line| line.contains(&format!("follows PID {pid}")) && !line.contains("no more"))
 }
 
-/// Waits until the watch has got so many samples more.
+/// Waits until the watch has `more` samples.
 fn until_more(service: &Service, more: u64) {
     let before = samples(&service.status());
     service.until_status("more samples", |status| samples(status) >= before + more);
@@ -65,7 +64,7 @@ fn configure(service: &Service, more: &str, shown: &str) {
 
 fn users() {
     let service = telling("rate_hz = 499\ncomm = \"watched\"");
-    // The stranger first: he is there at every look.
+    // The stranger starts first, so every scan sees it.
     let stranger = Running::start_command(as_user(&mut Command::new(&service.program), NOBODY));
     let own = Running::start(&service.program, &[]);
     until_more(&service, 500);
@@ -93,14 +92,14 @@ fn mounted_over() {
     };
     let script = "mount --bind \"$1\" \"$0\" && exec \"$0\"";
     let file = inside(script);
-    // A whole directory, and the same by a file system of one's own.
+    // A whole directory, and the same through a separate file system.
     let directory = inside(
         "dir=$(dirname \"$0\"); mkdir \"$dir/new\" && cp \"$1\" \"$dir/new/$(basename \"$0\")\" && \
          mount --bind \"$dir/new\" \"$dir\" && exec \"$0\"",
     );
     let link = |running: &Running| fs::read_link(format!("/proc/{}/exe", running.pid())).unwrap();
     assert!([&file, &directory].iter().all(|running| link(running) == service.program));
-    // The very file, in a mount namespace of its own, is what it is.
+    // The same file in another mount namespace matches.
     let same = inside("exec \"$0\"");
     until_more(&service, 500);
     assert_eq!(service.status()["processes"], 1);
@@ -128,7 +127,7 @@ fn upgraded() {
     assert!(!follows(&service, of_old.pid()) && follows(&service, old.pid()), "{}", service.log());
 }
 
-/// A service that watches a turncoat, and that one when it has been seen for some time.
+/// A service that watches a program which changes its identity, and that process after some samples.
 fn turncoat(more: &str, args: &[&str]) -> (Service, Running) {
     let service = Service::start(&format!("rate_hz = 499\n{more}"));
     // Other programs of that file would be busy.
@@ -142,13 +141,13 @@ fn turncoat(more: &str, args: &[&str]) -> (Service, Running) {
     (service, running)
 }
 
-/// The report of all that was stored, in which nothing or little is of what it became.
+/// The report of everything stored, with at most `most` of the changed program.
 fn report(mut service: Service, most: f64) -> Value {
     service.stop();
     let report = service.report(&[]);
     let (before, after) = (part(&report, "before"), part(&report, "after"));
     assert!(before > 0.3 && after <= most, "before {before}, after {after}: {report}");
-    // What was taken of others is no loss.
+    // Samples of other processes are not losses.
     let accounting = &report["accounting"];
     let count = |name: &str| accounting[name].as_u64().unwrap_or(0);
     assert!(count("expected") <= 2 * count("received") + 500, "{accounting}");
@@ -159,7 +158,7 @@ fn another_name() {
     let (service, mut running) = turncoat("comm = \"watched\"", &["comm", "watched"]);
     running.go();
     running.wait_until_told();
-    // It is watched again when it has its name again.
+    // The process is watched again when it has its name again.
     running.go();
     until_more(&service, 200);
     let report = report(service, 0.0);
@@ -188,7 +187,8 @@ fn becomes_nobody(how: &str) {
     let (service, mut running) = turncoat("", &[how]);
     running.go();
     running.wait_until_told();
-    // No record tells of that, so there is some until the next look, half a second later: of four seconds after two.
+    // No record reports that change, so samples continue until the next scan, half a second later: of four seconds
+    // after two.
     report(service, 0.4);
 }
 

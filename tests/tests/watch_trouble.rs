@@ -1,5 +1,4 @@
-//! The daemon's watches where something is wrong: the configuration, the folder of the profiles, or an end without warning.
-// A test fails by panicking.
+//! Watches under adverse conditions: a wrong configuration, state directory trouble, or a sudden end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -44,7 +43,7 @@ fn a_bad_configuration_changes_nothing() {
     service.until_status("it goes on", |status| samples(status) >= before + 100);
     service.stop();
     assert_eq!(service.report(&[])["file"]["stored"]["segments"], 2);
-    // And it does not begin with a mistake.
+    // The service does not start with a mistake.
     service.configure("rat = 5");
     let ended = Ended::of(&mut service.command());
     ended.assert_refused(2, &["ccsd.toml:8:1: ", "unknown field `rat`", "rate_hz"]);
@@ -60,14 +59,14 @@ fn killed_and_begun_again() {
     let before = samples(&service.status());
     service.daemon.kill().unwrap();
     let _ = service.daemon.wait();
-    // Up to the last interval it is there, and said to be interrupted.
+    // The profile is complete up to the last interval, and marked as interrupted.
     let report = service.report(&[]);
     assert!(report["accounting"]["received"].as_u64().unwrap() >= before, "{report}");
     let stored = &report["file"]["stored"];
     assert_eq!(stored["interrupted"].as_array().unwrap().len(), 1, "{stored}");
     let text = service.stored(&["report", "--watch", "busy"]);
     assert!(text.stderr.contains("the service was killed there"), "{text:?}");
-    // Its stale socket does not matter, nor do files that are none of its own.
+    // Neither a stale socket nor foreign files matter.
     let foreign = service.path("state/busy/20200101T000000Z.ccsd");
     fs::write(&foreign, "mine").unwrap();
     let command = service.command();
@@ -94,7 +93,7 @@ fn a_state_directory_has_one_daemon() {
     };
     let pid = format!("(PID {})", service.daemon.id());
     Ended::of(&mut second()).assert_refused(2, &["another ccsd daemon", &pid, "state_dir"]);
-    // Who has another directory and is told to take this one keeps his own.
+    // A service told to use this directory keeps its own.
     let state = sock(service.path("state"));
     let apart = fs::read_to_string(&config).unwrap().replace(&state, &sock(other.path().join("state")));
     fs::write(&config, &apart).unwrap();
@@ -106,7 +105,7 @@ fn a_state_directory_has_one_daemon() {
     let signal = |signal| kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
     signal(Signal::SIGHUP);
     service.until("it refuses", || said("the configuration stays as it was: another ccsd daemon"));
-    // It is free when the first has ended, however that was.
+    // The directory is free when the first service has ended, in any way.
     service.daemon.kill().unwrap();
     let _ = service.daemon.wait();
     signal(Signal::SIGHUP);
@@ -138,7 +137,7 @@ fn a_state_directory_is_moved() {
 fn a_full_disk() {
     let mut service = Service::start("rate_hz = 499");
     service.stop();
-    // A file system of its own, that nobody else sees.
+    // A file system that only this process sees.
     let state = service.path("state");
     let script = "mount -t tmpfs -o size=24m tmpfs \"$0\" && head -c 20M /dev/zero > \"$0/ballast\"; exec \"$@\"";
     let inner = service.command();
@@ -149,7 +148,7 @@ fn a_full_disk() {
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
-    // Some is free, for others: a profile is begun where there is room for an hour of it.
+    // Some space is left for others: a profile starts only if there is room for an hour of it.
     assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
     assert!(service.stored(&["daemon", "watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
     // As the daemon sees it.
@@ -180,7 +179,7 @@ fn a_read_only_state_directory() {
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
     assert!(problem.contains("nothing is stored") && problem.contains("Read-only file system"), "{problem}");
-    // Clients are served as ever.
+    // Clients are still served.
     let pid = fixture.pid().to_string();
     let live = Ended::of(&mut service.ccsd(&["top", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
     assert!(live.status.success() && live.stdout.contains("\"received\""), "{live:?}");
@@ -191,7 +190,7 @@ fn a_configuration_that_cannot_be_read() {
     let mut service = Service::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 10);
-    // No rights keep root from reading, so it is something else that does.
+    // Permissions do not keep root from reading, so the file is replaced by a directory.
     let config = service.path("ccsd.toml");
     fs::rename(&config, service.path("kept")).unwrap();
     fs::create_dir(&config).unwrap();

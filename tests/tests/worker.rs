@@ -1,5 +1,4 @@
-//! The daemon has images read by a process that has no rights, and gets on without it.
-// A test fails by panicking.
+//! The daemon reads images in a process without rights, and works without it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -60,7 +59,7 @@ fn it_has_no_rights() {
         assert_eq!(u64::from_str_radix(&status(worker, set), 16).unwrap(), 0, "{set}");
     }
     assert_eq!((status(worker, "Seccomp").as_str(), status(worker, "NoNewPrivs").as_str()), ("2", "1"));
-    // Beside what it talks through it has nothing open.
+    // Only its connections are open.
     if nix::unistd::geteuid().is_root() {
         for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap() {
             let target = fs::read_link(entry.unwrap().path()).unwrap();
@@ -71,7 +70,7 @@ fn it_has_no_rights() {
     daemon.stop();
 }
 
-/// Where each function is declared, by its name.
+/// Declarations of functions by name.
 fn declarations(recorded: &Recorded) -> BTreeMap<String, (String, Option<String>, u32)> {
     let profile = &recorded.profile;
     let rows = recorded.flat().rows.into_iter().filter(|row| row.image.contains("inlining"));
@@ -92,7 +91,7 @@ fn names_are_the_same() {
     through.assert_whole().assert_complete();
     let without = Record::new(&program, &[]).run();
     let (here, there) = (declarations(&without), declarations(&through));
-    // What is sampled once is a matter of chance.
+    // Functions with single samples vary by chance.
     let common: Vec<&String> = here.keys().filter(|name| there.contains_key(*name)).collect();
     assert!(common.len() >= 3 && here.values().any(|(linkage, ..)| linkage.starts_with("_Z")), "{here:?} {there:?}");
     for name in common {
@@ -114,7 +113,7 @@ fn killed_in_a_session() {
     collecting.wait_for_samples(20);
     let before = kill_worker(&daemon);
     fixture.go();
-    // Nobody needs it until something new is met.
+    // A worker starts when something new needs it.
     collecting.wait_for_samples(20);
     assert!(daemon.worker().is_some_and(|pid| pid != before));
     fixture.go();
@@ -137,7 +136,7 @@ fn without_it() {
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
-    // Until it has been started as often as it may be in a minute. Each of these sessions needs it anew.
+    // Until it has been started as often as allowed in a minute. Each session needs it again.
     while daemon.worker().is_some() {
         kill_worker(&daemon);
         let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
@@ -151,7 +150,7 @@ fn without_it() {
     let _ = fixture.finish();
     let recorded = collecting.wait();
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
-    // Every sample is there, the later ones without names, and it is said why.
+    // All samples are there, the later ones without names, with the reason.
     recorded.assert_whole();
     assert!(recorded.samples("first").own > 10, "{:?}", recorded.names());
     let accounting = recorded.profile.accounting();
@@ -169,13 +168,13 @@ fn read_later() {
         let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
         assert!(ended.status.success(), "{ended:?}");
     }
-    // A program of which nothing is known when it is attached to.
+    // A program unknown at attach.
     let mut fixture = Running::start(&program, &[]);
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
     daemon.wait_until_it_says("was started 5 times");
-    // Whoever reloads the service has it try again. The next question comes within a second.
+    // A reload makes the daemon try again. The next question comes within a second.
     daemon.signal(Signal::SIGHUP);
     while daemon.worker().is_none() {
         let _ = collecting.writes();
@@ -187,7 +186,7 @@ fn read_later() {
     let recorded = collecting.wait();
     assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
     recorded.assert_whole();
-    // What came first has no names. Of the same program, in the same phase.
+    // The earlier samples have no names; the same program in the same phase.
     assert!(recorded.samples("first").own > 10, "{:?}", recorded.names());
     let accounting = recorded.profile.accounting();
     assert!(accounting.unsymbolised > 10, "{accounting:?}");
@@ -196,7 +195,7 @@ fn read_later() {
     daemon.stop();
 }
 
-/// What is not loaded, its section headers among it, in several states.
+/// Damages parts that are not loaded, including the section headers.
 fn damaged_programs() {
     let daemon = Daemon::start(&[]);
     let worker = daemon.worker().unwrap();
@@ -204,7 +203,7 @@ fn damaged_programs() {
     let word = |at: usize| u64::from_le_bytes(program[at..at + 8].try_into().unwrap()) as usize;
     let (headers, section_headers) = (word(32), word(40));
     let count = usize::from(program[56]);
-    // The end of what is loaded: PT_LOAD is 1; offset and size in the file are at 8 and 32.
+    // The end of the loaded part: PT_LOAD is 1; offset and size in the file are at 8 and 32.
     let loaded = (0..count).map(|i| headers + 56 * i).filter(|&at| program[at] == 1);
     let loaded = loaded.map(|at| word(at + 8) + word(at + 32)).max().unwrap();
     assert!(loaded < section_headers && section_headers < program.len());
@@ -232,7 +231,7 @@ fn damaged_programs() {
         recorded.assert_whole();
         assert!(recorded.total() > 20, "{name}");
     }
-    // An undamaged one has its names, and nothing of that has done any harm.
+    // An undamaged program has its names: nothing was harmed.
     let recorded = record(&daemon, &build("weights.c", &["-O1", "-g"]), &["200"]);
     assert!(recorded.samples("weight_12").own > 0, "{:?}", recorded.names());
     assert_eq!(daemon.worker(), Some(worker));
@@ -242,7 +241,7 @@ fn damaged_programs() {
 fn generated_code() {
     let daemon = Daemon::start(&[]);
     let program = build("generated.c", &["-O1"]);
-    // Two formats of files: what the worker parses of them is named, also where it was killed before.
+    // The worker parses two file formats, also after it was killed.
     for (how, ending) in [("map", "perf"), ("dump", "jit"), ("garbage", "perf")] {
         let recorded = record(&daemon, &program, &[how]);
         assert!(recorded.ended.status.success(), "{:?}", recorded.ended);
@@ -252,7 +251,7 @@ fn generated_code() {
         }
         recorded.assert_whole();
         let (all, total) = (recorded.samples("caller").inherited, recorded.total());
-        // Its start, and writing the file, are some of 130 samples, more where the disk is busy.
+        // Its start, and writing the file, take some of 130 samples, more with a busy disk.
         assert!(all * 10 >= total * 6 && total > 50, "{how}: {all} of {total}: {:?}", recorded.names());
         kill_worker(&daemon);
     }
@@ -262,7 +261,7 @@ fn it_ends_with_the_daemon() {
     let daemon = Daemon::start(&[]);
     let worker = daemon.worker().unwrap();
     let (_dir, _status) = daemon.kill();
-    // Its parent is another process then, so it is looked at by its own number.
+    // Its parent has changed, so it is identified by its own id.
     while fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
         std::thread::yield_now();
     }

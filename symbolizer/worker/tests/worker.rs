@@ -1,5 +1,4 @@
 //! A worker with its daemon, both in this program.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::{self, File};
