@@ -46,6 +46,8 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         spreadsheet: args.spreadsheet,
         question: &asked_for.join("; "),
         columns: &columns,
+        other_metrics: &[],
+        sources: &[],
     };
     let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
     if output.is_none() && !args.format.is_text() && stdout().is_terminal() {

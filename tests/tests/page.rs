@@ -59,7 +59,9 @@ fn main() -> ExitCode {
             let scripts = scripts.map(|script| script.replace("document.dispatchEvent", "document.body.dispatchEvent"));
             let [folded, shown, again, table] = driven(&page, &scripts).try_into().unwrap();
             assert_eq!([&folded, &shown, &again].map(|it| first(it)), ["main", "_start", "main"]);
-            assert!(folded.contains("show start-up") && shown.contains("fold start-up"), "{folded}");
+            let is_pressed =
+                |document: &str| document.contains("<button type=\"button\" id=\"startup\" aria-pressed=\"true\"");
+            assert!(!is_pressed(&folded) && is_pressed(&shown) && !is_pressed(&again), "{folded}");
             // Nothing else changes, and no time is lost.
             let rows = rows(&table);
             assert!(!rows.contains_key("_start") && all.contains_key("_start"), "{rows:?}");
@@ -79,9 +81,10 @@ fn main() -> ExitCode {
             let arcs = |list: &[ccsd_profile::view::GraphArc]| -> Vec<(String, u64)> {
                 list.iter().map(|it| (it.name.clone(), it.self_weight + it.child_weight)).collect()
             };
-            let (callers, callees) = document.split_once("class=\"middle\"").unwrap();
+            let (callers, callees) = document.split_once("id=\"middle\"").unwrap();
             let found =
-                |part: &str| -> Vec<(String, u64)> { cells(part).map(|(weights, name)| (name, weights[1])).collect() };
+                |part: &str| -> Vec<(String, u64)> { cells(part).map(|(weights, name)| (name, weights[0])).collect() };
+            let callees = callees.split_once("data-view=\"graph\"").unwrap().0;
             let sorted = |mut list: Vec<(String, u64)>| {
                 list.sort();
                 list
@@ -199,7 +202,7 @@ fn main() -> ExitCode {
             let page = page(recursive(), &[]);
             for (view, part) in [
                 ("graph", "class=\"node"),
-                ("hot", "<li>"),
+                ("hot", "<li tabindex"),
                 ("flame", "Most expensive"),
                 ("nonsense", "Most expensive"),
             ] {
@@ -253,8 +256,8 @@ fn main() -> ExitCode {
         })
         .test("a_size_is_kept", &[CC], || {
             let recorded = recursive();
-            let small = page(recorded, &["--max-size", "64K"]);
-            assert!(small.metadata().unwrap().len() <= 64 << 10);
+            let small = page(recorded, &["--max-size", "128K"]);
+            assert!(small.metadata().unwrap().len() <= 128 << 10);
             let refused = Ended::of(ccsd(["export", "html", "--max-size", "1000"]).arg(&recorded.file));
             refused.assert_refused(2, &["1000"]);
             let none = recorded.dir.path().join("none.html");
@@ -346,7 +349,8 @@ fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
 }
 
 /// The documents after each of a sequence of scripts that simulate the user: `at(address)`, `point(event, part of the
-/// width of the timeline)` and `key(key, with shift)`.
+/// width of the timeline)`, `key(key, with shift)` on the timeline, `press(key)` on the page and `type(field, text)`.
+/// Each script is given the time that the page waits for more typing.
 fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     let html = fs::read_to_string(page).unwrap();
     let (before, after) = html.rsplit_once("</body>").unwrap();
@@ -355,15 +359,20 @@ fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
         const point = (kind, part) => { const area = strip.getBoundingClientRect(); strip.dispatchEvent(new PointerEvent(kind,
           { clientX: area.left + part * area.width, clientY: area.top + 9, pointerId: 1, bubbles: true })); };
         const key = (key, shiftKey) => strip.dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey, bubbles: true }));
+        const press = (key, shiftKey) => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey, bubbles: true }));
+        const type = (id, text) => { const field = document.getElementById(id); field.value = text;
+          field.dispatchEvent(new Event('input', { bubbles: true })); };
+        const settled = () => new Promise(done => setTimeout(done, 100));
         const answer = () => { const copy = document.documentElement.cloneNode(true);
           copy.querySelectorAll('script').forEach(it => it.remove()); answers.push(copy.outerHTML); };";
-    let each: String = scripts.iter().map(|script| format!("{script}; answer();\n")).collect();
+    let each: String = scripts.iter().map(|script| format!("{script}; await settled(); answer();\n")).collect();
     let last = "const given = document.createElement('pre'); given.id = 'given'; given.textContent = JSON.stringify(answers); \
                 document.body.append(given);";
     // Several tests drive one page concurrently.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let file = page.with_file_name(format!("driven-{}.html", NUMBER.fetch_add(1, Ordering::Relaxed)));
-    fs::write(&file, format!("{before}<script>{names}{each}{last}</script></body>{after}")).unwrap();
+    fs::write(&file, format!("{before}<script>(async () => {{ {names}{each}{last} }})();</script></body>{after}"))
+        .unwrap();
     let document = open(&file, "");
     let given = document.split("<pre id=\"given\">").nth(1).unwrap().split("</pre>").next().unwrap();
     let given = given.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").replace("&nbsp;", "\u{a0}");

@@ -16,10 +16,12 @@ mod gprof;
 mod html;
 mod json;
 mod pprof;
+mod source;
 mod speedscope;
 mod svg;
 mod walk;
 
+pub use source::{ExcerptFile, ExcerptLine, SourceExcerpt};
 pub use svg::write_difference;
 
 use std::io::{self, Write};
@@ -143,6 +145,10 @@ pub struct Export<'a> {
     /// What the metrics of the profile after the first are of, if its time is in columns
     /// ([`read_columns`](crate::codec::read_columns)); empty if it is not.
     pub columns: &'a [TimeColumn],
+    /// The same by other metrics, between which an HTML file switches; their time is in the same columns.
+    pub other_metrics: &'a [Export<'a>],
+    /// Source that an HTML file shows.
+    pub sources: &'a [SourceExcerpt],
 }
 
 impl<'a> Export<'a> {
@@ -158,6 +164,8 @@ impl<'a> Export<'a> {
             spreadsheet: false,
             question: "",
             columns: &[],
+            other_metrics: &[],
+            sources: &[],
         }
     }
 
@@ -270,6 +278,14 @@ impl<'a> Export<'a> {
         remarks.extend(session.notes.iter().map(|note| sanitise(note).into_owned()));
         remarks
     }
+}
+
+/// Writes an HTML file that compares two profiles, of the size that `after` allows.
+///
+/// # Errors
+/// As [`Export::write`].
+pub fn write_difference_page(before: &Export<'_>, after: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    html::write_difference(before, after, out)
 }
 
 /// What weights are counted in.

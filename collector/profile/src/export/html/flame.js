@@ -1,25 +1,28 @@
 "use strict";
-/* The flame graph: every stack as a column of boxes, as wide as it is heavy. Drawn on a canvas: fifty thousand boxes are too many
- * for a document. */
+/* A flame graph: every stack as a column of boxes, as wide as it is heavy, the heaviest first ("left-heavy") or by name. Drawn on
+ * a canvas: fifty thousand boxes are too many for a document. */
+
+const ROW = 20, NARROWEST = 0.5;
 
 class Flame {
-  constructor(canvas, tip, page) {
+  /* `grows` says whether callees stand above their callers; `zooms` what a click does. */
+  constructor(canvas, page, { grows, zooms }) {
     this.canvas = canvas;
-    this.tip = tip;
     this.page = page;
-    this.row = 18;
+    this.grows = grows;
+    this.zooms = zooms;
     this.zoomed = -1;
     this.selected = -1;
-    this.flame = false; // roots above, as an icicle
     canvas.addEventListener("mousemove", event => this.hover(event));
-    canvas.addEventListener("mouseleave", () => { this.tip.hidden = true; });
-    canvas.addEventListener("click", event => this.zoom(this.at(event)));
+    canvas.addEventListener("mouseleave", () => { page.tip.hidden = true; });
+    canvas.addEventListener("click", event => { const box = this.at(event); this.zoom(box ? box.node : -1); });
+    canvas.addEventListener("dblclick", event => { const box = this.at(event); if (box && !box.rest) page.choose(this.tree.ids[box.node]); });
     canvas.addEventListener("contextmenu", event => {
       const box = this.at(event);
-      if (box) { event.preventDefault(); this.page.choose(this.tree.ids[box.node]); }
+      if (box && !box.rest) { event.preventDefault(); page.choose(this.tree.ids[box.node]); }
     });
     canvas.addEventListener("keydown", event => this.key(event));
-    new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
+    new ResizeObserver(() => { if (this.width !== canvas.parentElement.clientWidth) this.draw(); }).observe(canvas.parentElement);
   }
 
   /* Another tree, for the next time that it is drawn. */
@@ -29,11 +32,22 @@ class Flame {
     this.selected = -1;
   }
 
-  /* Boxes that are wide enough to be seen, by row. */
+  /* The function that keys are about. */
+  get chosen() {
+    const node = this.selected >= 0 ? this.selected : this.zoomed;
+    return node >= 0 ? this.tree.ids[node] : -1;
+  }
+
+  ordered(nodes) {
+    if (this.page.state.order !== "name") return nodes;
+    const { functions } = this.tree.model, name = node => functions[this.tree.ids[node]].name;
+    return nodes.slice().sort((a, b) => (name(a) < name(b) ? -1 : name(a) > name(b) ? 1 : a - b));
+  }
+
+  /* Boxes that are wide enough to be seen, by row; neighbours that are not are one. */
   layout(width) {
     const { tree } = this;
-    const boxes = [];
-    const above = [];
+    const boxes = [], above = [];
     for (let node = this.zoomed; node >= 0; node = tree.parents[node]) above.unshift(node);
     const whole = this.zoomed >= 0 ? tree.weight[this.zoomed] : tree.total;
     if (!whole) return { boxes, depth: 0 };
@@ -44,149 +58,155 @@ class Flame {
     while (row.length) {
       const next = [];
       for (const { nodes, x } of row) {
-        let left = x;
-        for (const node of nodes) {
+        let left = x, rest = null;
+        const close = () => { if (rest && rest.width >= NARROWEST) boxes.push(rest); rest = null; };
+        for (const node of this.ordered(nodes)) {
           const wide = tree.weight[node] * scale;
-          // Sorted by weight: the rest is narrower still.
-          if (wide < 0.4) break;
-          boxes.push({ node, x: left, width: wide, depth });
-          const nodes = tree.children(node);
-          if (nodes.length) next.push({ nodes, x: left });
+          if (!wide) continue;
+          if (wide < NARROWEST) {
+            rest ||= { node, x: left, width: 0, depth, rest: 0, weight: 0 };
+            rest.width += wide;
+            rest.weight += tree.weight[node];
+            rest.rest++;
+          } else {
+            close();
+            boxes.push({ node, x: left, width: wide, depth });
+            const nodes = tree.children(node);
+            if (nodes.length) next.push({ nodes, x: left });
+          }
           left += wide;
         }
+        close();
       }
       depth++;
       row = next;
     }
-    return { boxes, depth };
+    return { boxes, depth: Math.max(...boxes.map(box => box.depth + 1), 0) };
   }
 
   draw() {
-    if (!this.tree || this.canvas.parentElement.hidden) return;
+    const { canvas, tree, page } = this;
+    if (!tree || !canvas.parentElement.clientWidth) return;
     const ratio = window.devicePixelRatio || 1;
-    const width = this.canvas.parentElement.clientWidth;
+    const width = this.width = canvas.parentElement.clientWidth;
     const { boxes, depth } = this.layout(width);
     this.boxes = boxes;
     this.depth = Math.max(depth, 1);
-    const height = this.depth * this.row;
-    this.canvas.width = width * ratio;
-    this.canvas.height = height * ratio;
-    this.canvas.style.width = width + "px";
-    this.canvas.style.height = height + "px";
-    const pen = this.canvas.getContext("2d");
+    const height = this.depth * ROW;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.width = width + "px";
+    canvas.style.height = height + "px";
+    const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
     pen.font = "12px system-ui, sans-serif";
     pen.textBaseline = "middle";
-    const dark = this.page.isDark();
-    const style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--box-ink"), found = style.getPropertyValue("--found"), hot = style.getPropertyValue("--hot");
-    const path = new Set(this.tree.hotPath());
-    this.lit = 0;
+    const style = getComputedStyle(document.documentElement), colour = name => style.getPropertyValue(name);
+    const ink = colour("--box-ink"), found = colour("--found"), foundInk = colour("--found-ink"), hot = colour("--hot");
+    const path = new Set(tree.hotPath());
     for (const box of boxes) {
-      const { tree } = this;
-      const it = tree.model.functions[tree.ids[box.node]];
-      const y = this.y(box);
-      const is = this.page.isFound(it);
-      if (is) this.lit++;
-      pen.globalAlpha = box.above ? 0.45 : 1;
-      pen.fillStyle = is ? found : colour(it, dark, !tree.marked[box.node]);
-      pen.fillRect(box.x, y, Math.max(box.width - 0.6, 0.4), this.row - 1);
-      if (path.has(box.node)) {
+      const y = this.y(box), wide = Math.max(box.width - (box.width > 3 ? 1 : 0), 0.5);
+      const id = tree.ids[box.node], is = !box.rest && page.isFound(id);
+      pen.globalAlpha = box.above ? 0.5 : page.isDimmed(id) ? 0.18 : box.rest ? 0.5 : 1;
+      pen.fillStyle = is ? found : page.boxColour(tree, box.node);
+      pen.fillRect(box.x, y, wide, ROW - 1);
+      if (path.has(box.node) && !box.rest) {
         pen.fillStyle = hot;
-        pen.fillRect(box.x, y + this.row - 3, Math.max(box.width - 0.6, 0.4), 2);
+        pen.fillRect(box.x, y + ROW - 3, wide, 2);
       }
-      if (box.node === this.selected) {
+      if (box.node === this.selected && !box.rest) {
         pen.strokeStyle = ink;
         pen.lineWidth = 2;
-        pen.strokeRect(box.x + 1, y + 1, Math.max(box.width - 2.6, 1), this.row - 3);
+        pen.strokeRect(box.x + 1, y + 1, Math.max(box.width - 3, 1), ROW - 3);
       }
-      if (box.width > 28) {
-        pen.fillStyle = ink;
-        pen.fillText(fit(pen, this.label(box.node), box.width - 8), box.x + 4, y + this.row / 2);
+      if (box.width > 24 && !box.rest) {
+        pen.fillStyle = is ? foundInk : ink;
+        pen.fillText(fit(pen, this.label(box.node), box.width - 8), box.x + 4, y + ROW / 2);
       }
-      pen.globalAlpha = 1;
     }
+    pen.globalAlpha = 1;
   }
 
   y(box) {
-    return (this.flame ? this.depth - 1 - box.depth : box.depth) * this.row;
+    return (this.grows() ? this.depth - 1 - box.depth : box.depth) * ROW;
   }
 
   label(node) {
-    const name = this.tree.model.functions[this.tree.ids[node]].name;
-    const sure = this.tree.gap[node] ? "[...] " : this.tree.unsure[node] ? "~" : "";
-    return sure + (this.tree.marked[node] ? name : "(" + name + ")");
+    const { tree } = this, name = tree.model.functions[tree.ids[node]].name;
+    const sure = tree.gap[node] ? "[...] " : tree.unsure[node] ? "~" : "";
+    return sure + (tree.marked[node] ? name : "(" + name + ")");
   }
 
   at(event) {
     const area = this.canvas.getBoundingClientRect();
     const x = event.clientX - area.left, y = event.clientY - area.top;
-    return (this.boxes || []).find(box => x >= box.x && x < box.x + box.width && y >= this.y(box) && y < this.y(box) + this.row);
+    return (this.boxes || []).find(box => x >= box.x && x < box.x + box.width && y >= this.y(box) && y < this.y(box) + ROW);
   }
 
   hover(event) {
     const box = this.at(event);
-    this.tip.hidden = !box;
-    if (!box) return;
-    this.tip.textContent = this.describe(box.node);
-    const left = Math.min(event.clientX + 14, window.innerWidth - this.tip.offsetWidth - 8);
-    this.tip.style.left = Math.max(left, 4) + "px";
-    this.tip.style.top = Math.min(event.clientY + 16, window.innerHeight - this.tip.offsetHeight - 8) + "px";
+    this.page.showTip(event, box && this.describe(box));
   }
 
-  describe(node) {
-    const { tree } = this;
+  describe(box) {
+    const { tree, page } = this, { node } = box;
+    if (box.rest) return `${box.rest} ${box.rest === 1 ? "function" : "functions"} too narrow to show\n${page.amount(box.weight)}; zoom in to see them`;
     const it = tree.model.functions[tree.ids[node]];
-    const lines = [it.name, it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : "")];
-    lines.push(this.page.amount(tree.weight[node]) + " here, " + this.page.amount(tree.own[node]) + " of it itself");
-    lines.push(this.page.amount(tree.inherited[it.id]) + " in all, " + this.page.amount(tree.self[it.id]) + " itself");
+    const lines = [it.fullName && it.fullName.length < 300 ? it.fullName : it.name, it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : "")];
+    lines.push(`here: total ${page.amount(tree.weight[node])}, self ${page.amount(tree.own[node])}`);
+    const whole = tree.whole instanceof Tree ? tree.whole : tree;
+    lines.push(`everywhere: total ${page.amount(whole.inherited[it.id])}, self ${page.amount(whole.self[it.id])}`);
+    if (tree.after) lines.push(page.changeText(tree.after.weight[node], tree.before.weight[node]));
     if (!tree.marked[node]) lines.push("(recursion is folded: it is active again further in)");
     if (tree.gap[node]) lines.push("[...]: recursion was squeezed out here; the function above may not have called this one");
     else if (tree.unsure[node]) lines.push("~: the caller may be another, for what is hidden or merged");
     return lines.join("\n");
   }
 
-  zoom(box) {
-    const node = box ? box.node : -1;
-    this.zoomed = node === this.zoomed ? this.tree.parents[node] ?? -1 : node;
+  /* To a node, or back from it to its caller. */
+  zoom(node) {
+    if (!this.tree) return;
+    const to = node === this.zoomed ? this.tree.parents[node] ?? -1 : node;
     this.selected = node;
-    this.draw();
-    if (node >= 0) this.page.told(this.describe(node));
+    this.zooms(to);
+    if (node >= 0) this.canvas.setAttribute("aria-label", this.describe({ node }));
+  }
+
+  /* Selects a node and brings it into view. */
+  reveal(node) {
+    const isSeen = (this.boxes || []).some(box => box.node === node && !box.rest && !box.above && box.width >= 3);
+    this.selected = node;
+    if (isSeen) this.draw();
+    else this.zooms(node);
+    const box = this.boxes.find(box => box.node === node && !box.rest);
+    if (!box) return;
+    const top = this.canvas.getBoundingClientRect().top + this.y(box);
+    if (top < 60 || top > window.innerHeight - 60) window.scrollBy(0, top - window.innerHeight / 2);
   }
 
   /* Arrows walk through the stacks. */
   key(event) {
     const { tree } = this;
-    const siblings = tree.children(this.selected < 0 ? -1 : tree.parents[this.selected]);
+    const siblings = this.ordered(tree.children(this.selected < 0 ? -1 : tree.parents[this.selected]));
     const at = siblings.indexOf(this.selected);
-    const inwards = this.flame ? "ArrowUp" : "ArrowDown", outwards = this.flame ? "ArrowDown" : "ArrowUp";
+    const [inwards, outwards] = this.grows() ? ["ArrowUp", "ArrowDown"] : ["ArrowDown", "ArrowUp"];
+    const first = node => this.ordered(tree.children(node))[0];
     let to = null;
-    if (event.key === inwards) to = this.selected < 0 ? tree.children(-1)[0] : tree.children(this.selected)[0];
+    if (event.key === inwards) to = first(this.selected);
     else if (event.key === outwards) to = this.selected < 0 ? null : tree.parents[this.selected];
     else if (event.key === "ArrowRight") to = siblings[Math.min(at + 1, siblings.length - 1)];
     else if (event.key === "ArrowLeft") to = siblings[Math.max(at - 1, 0)];
-    else if (event.key === "Enter" && this.selected >= 0) return void this.zoom({ node: this.selected });
+    else if (event.key === "Enter" && this.selected >= 0) return void this.zoom(this.selected);
     else return;
     event.preventDefault();
     if (to == null || to < 0) return;
     this.selected = to;
     this.draw();
-    this.page.told(this.describe(to));
+    this.canvas.setAttribute("aria-label", this.describe({ node: to }));
   }
 }
 
-/* By image: what belongs together looks alike. Unmarked entries are pale. */
-function colour(it, dark, pale) {
-  const special = it.image.startsWith("[");
-  let hash = 0;
-  for (const c of it.image) hash = (hash * 31 + c.codePointAt(0)) >>> 0;
-  let tone = 0;
-  for (const c of it.name) tone = (tone * 33 + c.codePointAt(0)) >>> 0;
-  const hue = special && it.image !== "[jit]" ? 215 : (hash * 47) % 300 + 5;
-  const light = (dark ? 30 : 74) + (tone % 7) * (dark ? 1.4 : 1.8) + (pale ? (dark ? -9 : 9) : 0);
-  return `hsl(${hue} ${special ? 10 : pale ? 25 : 52}% ${light}%)`;
-}
-
+/* As much of a text as there is room for: cut at its end. */
 function fit(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
   let low = 0, high = text.length;

@@ -1,7 +1,9 @@
 "use strict";
-/* The call graph: functions as boxes in layers, callers above callees, arcs as thick as they are heavy. */
+/* The call graph: the heaviest functions as boxes in layers, callers above callees, as wide as they are heavy; arcs as thick as
+ * they are heavy. Calls through functions that are not shown are thin and dashed. */
 
 const SVG = "http://www.w3.org/2000/svg";
+const BOX = { high: 42, between: 38, apart: 14, narrowest: 92, widest: 420, lane: 12 };
 
 class Graph {
   constructor(area, page) {
@@ -13,15 +15,22 @@ class Graph {
   show(tree, most) {
     this.area.replaceChildren();
     if (!tree.total) return;
-    const rows = tree.flat().sort((a, b) => b.inherited - a.inherited).slice(0, most);
+    const { page } = this;
+    const size = row => (tree.after ? Math.max(page.shareOf(tree.after.inherited[row.function.id], 0), page.shareOf(tree.before.inherited[row.function.id], 1)) : row.inherited);
+    const rows = tree.flat().sort((a, b) => size(b) - size(a)).slice(0, most);
     const places = new Map(rows.map((row, i) => [row.function.id, i]));
     const nodes = rows.map(row => ({ row, out: [], layer: 0 }));
-    const arcs = tree.arcs((from, to) => places.has(from) && places.has(to)).out.filter(arc => arc.weight >= tree.total / 500)
-      .map(arc => ({ from: places.get(arc.from), to: places.get(arc.to), weight: arc.weight, unsure: arc.unsure }));
-    for (const arc of arcs) nodes[arc.from].out.push(arc);
+    const wanted = new Uint8Array(page.model.functions.length);
+    for (const row of rows) wanted[row.function.id] = 1;
+    const least = tree.total / 500;
+    const arc = (it, isIndirect) => ({ ...it, from: places.get(it.from), to: places.get(it.to), isIndirect });
+    const direct = tree.arcs((from, to) => places.has(from) && places.has(to)).out.filter(it => it.weight >= least || it.before >= least);
+    const known = new Set(direct.map(it => it.from + ">" + it.to));
+    const indirect = tree.indirect(wanted).filter(it => it.weight >= least && !known.has(it.from + ">" + it.to));
+    const arcs = [...direct.map(it => arc(it, false)), ...indirect.map(it => arc(it, true))].filter(it => it.from !== it.to);
+    for (const it of arcs) nodes[it.from].out.push(it);
     this.layers(nodes);
-    const layers = this.order(nodes, arcs);
-    this.draw(tree, nodes, arcs, layers);
+    this.draw(tree, nodes, this.lanes(nodes, arcs), arcs);
   }
 
   /* Each function one layer below its lowest caller; arcs that close a circle do not count. */
@@ -44,44 +53,97 @@ class Graph {
     }
   }
 
-  /* Places within a layer, by the middle of the neighbours', a few times. */
-  order(nodes, arcs) {
+  /* What stands in each layer: boxes, and lanes for the arcs that pass through it. An arc's `stops` are what it goes through. */
+  lanes(nodes, arcs) {
     const layers = [];
-    nodes.forEach((node, at) => (layers[node.layer] ||= []).push(at));
-    const full = Array.from(layers, it => it || []);
-    const place = new Float64Array(nodes.length);
-    const number = () => full.forEach(layer => layer.forEach((at, i) => { place[at] = (i + 0.5) / layer.length; }));
-    number();
-    for (let round = 0; round < 6; round++) {
-      for (const layer of full) {
-        const middle = at => {
-          const near = arcs.filter(arc => (round % 2 ? arc.from : arc.to) === at && !arc.back);
-          const sum = near.reduce((total, arc) => total + arc.weight, 0);
-          return sum ? near.reduce((total, arc) => total + place[round % 2 ? arc.to : arc.from] * arc.weight, 0) / sum : place[at];
-        };
-        const middles = new Map(layer.map(at => [at, middle(at)]));
-        layer.sort((a, b) => middles.get(a) - middles.get(b));
+    const put = item => { (layers[item.layer] ||= []).push(item); return item; };
+    for (const node of nodes) put(Object.assign(node, { near: [] }));
+    for (const arc of arcs) {
+      if (arc.back) continue;
+      const stops = [nodes[arc.from]];
+      for (let layer = nodes[arc.from].layer + 1; layer < nodes[arc.to].layer; layer++) stops.push(put({ lane: arc, layer, near: [] }));
+      stops.push(nodes[arc.to]);
+      for (let i = 1; i < stops.length; i++) {
+        stops[i - 1].near.push([stops[i], arc.weight]);
+        stops[i].near.push([stops[i - 1], arc.weight]);
       }
-      number();
+      arc.stops = stops;
     }
-    return full;
+    return layers;
   }
 
-  draw(tree, nodes, arcs, layers) {
-    const wide = 190, high = 46, gap = 24, step = 92;
-    const most = Math.max(...layers.map(layer => layer.length));
-    const width = Math.max(most * (wide + gap) + gap, 400), height = layers.length * step + 30;
-    const svg = document.createElementNS(SVG, "svg");
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.setAttribute("width", width);
-    svg.setAttribute("height", height);
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", "call graph");
-    const hot = new Set();
-    const path = tree.hotPath().map(node => tree.ids[node]);
-    for (let i = 1; i < path.length; i++) hot.add(path[i - 1] + ">" + path[i]);
-    const x = new Map(), y = at => nodes[at].layer * step + 16;
-    layers.forEach(layer => layer.forEach((at, i) => x.set(at, (width - layer.length * (wide + gap)) / 2 + i * (wide + gap) + gap / 2)));
+  /* Widths by weight, and places near those of the neighbours, within the room that there is. */
+  place(layers, total, room) {
+    let width = room;
+    for (const layer of layers) {
+      const boxes = layer.filter(it => it.row), lanes = layer.length - boxes.length;
+      const left = room - lanes * (BOX.lane + BOX.apart) - boxes.length * BOX.apart;
+      const wish = it => Math.min(Math.max(it.row.inherited / total * room * 0.6, 150), Math.min(BOX.widest, room * 0.6));
+      const sum = boxes.reduce((sum, it) => sum + wish(it), 0);
+      for (const it of layer) it.width = it.row ? Math.max(wish(it) * Math.min(left / sum, 1), BOX.narrowest) : BOX.lane;
+      width = Math.max(width, layer.reduce((sum, it) => sum + it.width + BOX.apart, 0));
+    }
+    const middle = it => it.x + it.width / 2;
+    // Evenly at first, over all of the width.
+    for (const layer of layers) {
+      const free = (width - layer.reduce((sum, it) => sum + it.width, 0)) / layer.length;
+      let x = free / 2;
+      for (const it of layer) { it.x = x; x += it.width + free; }
+    }
+    for (let round = 0; round < 12; round++) {
+      const order = round % 2 ? layers.slice().reverse() : layers;
+      for (const layer of order) {
+        for (const it of layer) {
+          const near = it.near.filter(([other]) => (round % 2 ? other.layer > it.layer : other.layer < it.layer));
+          const list = near.length ? near : it.near;
+          const sum = list.reduce((sum, [, weight]) => sum + weight, 0);
+          it.aim = sum ? list.reduce((all, [other, weight]) => all + middle(other) * weight, 0) / sum : middle(it);
+        }
+        layer.sort((a, b) => a.aim - b.aim);
+        Graph.spread(layer, width);
+      }
+    }
+    Graph.stretch(layers.flat(), width);
+    return width;
+  }
+
+  /* Moves everything apart to fill the width. */
+  static stretch(items, width) {
+    const middles = items.map(it => it.x + it.width / 2);
+    const reach = side => items.reduce((most, it, i) => Math.max(most, side * (middles[i] - width / 2) > 0 ? side * (middles[i] - width / 2) / (width / 2 - it.width / 2 - BOX.apart / 2) : 0), 0.01);
+    const [left, right] = [reach(-1), reach(1)];
+    items.forEach((it, i) => {
+      const off = middles[i] - width / 2;
+      it.x = width / 2 + off / (off < 0 ? Math.min(left, 1) : Math.min(right, 1)) - it.width / 2;
+    });
+  }
+
+  /* Puts items in their order as near to their aims as there is room: what overlaps is moved apart from its middle. */
+  static spread(layer, width) {
+    const groups = [];
+    for (const it of layer) {
+      let group = { items: [it], wide: it.width + BOX.apart, aim: it.aim };
+      for (;;) {
+        group.left = Math.min(Math.max(group.aim - group.wide / 2, 0), Math.max(width - group.wide, 0));
+        const last = groups[groups.length - 1];
+        if (!last || last.left + last.wide <= group.left + 0.01) break;
+        groups.pop();
+        const wide = last.wide + group.wide;
+        group = { items: [...last.items, ...group.items], wide, aim: (last.aim * last.wide + group.aim * group.wide) / wide };
+      }
+      groups.push(group);
+    }
+    for (const group of groups) {
+      let x = group.left + BOX.apart / 2;
+      for (const it of group.items) { it.x = x; x += it.width + BOX.apart; }
+    }
+  }
+
+  draw(tree, nodes, layers, arcs) {
+    const { page } = this;
+    const width = this.place(layers, tree.total, Math.max(this.area.clientWidth - 2, 280));
+    const step = BOX.high + BOX.between, height = layers.length * step - BOX.between + 24;
+    const y = layer => layer * step + 12;
     const make = (name, attributes, parent, text) => {
       const it = document.createElementNS(SVG, name);
       for (const key in attributes) it.setAttribute(key, attributes[key]);
@@ -89,36 +151,80 @@ class Graph {
       parent.append(it);
       return it;
     };
+    const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "call graph" }, this.area);
+    const path = tree.hotPath().map(node => tree.ids[node]), hot = new Set(path.slice(1).map((id, i) => path[i] + ">" + id));
+    const shares = [];
     for (const arc of arcs) {
-      const [ax, ay] = [x.get(arc.from) + wide / 2, y(arc.from) + high], [bx, by] = [x.get(arc.to) + wide / 2, y(arc.to)];
-      const bend = arc.back ? 70 : Math.max((by - ay) / 2, 18);
-      const is = hot.has(nodes[arc.from].row.function.id + ">" + nodes[arc.to].row.function.id);
+      const from = nodes[arc.from], to = nodes[arc.to], middle = it => it.x + it.width / 2;
+      const is = !arc.isIndirect && hot.has(from.row.function.id + ">" + to.row.function.id);
+      const classes = "arc" + (is ? " hot" : "") + (arc.unsure ? " unsure" : "") + (arc.isIndirect ? " indirect" : "");
       const line = make("path", {
-        d: `M${ax} ${ay} C${ax + (arc.back ? wide : 0)} ${ay + bend} ${bx + (arc.back ? wide : 0)} ${by - bend} ${bx} ${by}`,
-        class: "arc" + (is ? " hot" : "") + (arc.unsure ? " unsure" : ""), "stroke-width": Math.max(7 * arc.weight / tree.total, 0.7),
+        d: arc.back ? Graph.backwards(from, to, y) : Graph.downwards(arc.stops, y, middle), class: classes,
+        "stroke-width": arc.isIndirect ? 1 : Math.max(8 * arc.weight / tree.total, 1),
       }, svg);
-      const caller = nodes[arc.from].row.function.name, callee = nodes[arc.to].row.function.name;
-      make("title", {}, line, `${caller} → ${callee}\n${this.page.amount(arc.weight)}${arc.unsure ? "\n~: the caller or callee may be another" : ""}`);
+      if (tree.after && !arc.isIndirect) line.style.stroke = growthColour(page.growth(arc.after, arc.before), page.isDark, false);
+      const text = [`${from.row.function.name} → ${to.row.function.name}`, page.amount(arc.weight)];
+      if (arc.isIndirect) text.push("through functions that are not shown");
+      if (arc.unsure) text.push("~: the caller or callee may be another");
+      if (tree.after && !arc.isIndirect) text.push(page.changeText(arc.after, arc.before));
+      make("title", {}, line, text.join("\n"));
       if (arc.weight > tree.total / 50 && !arc.back) {
-        make("text", { x: (ax + bx) / 2, y: (ay + by) / 2, class: "share" }, svg, percent(arc.weight, tree.total));
+        const end = arc.stops[1];
+        shares.push({ x: (middle(from) + middle(end)) / 2, y: y(from.layer) + BOX.high + BOX.between / 2 + 4, text: percent(arc.weight, tree.total) });
       }
     }
+    this.shares(shares, text => make("text", { x: text.x, y: text.y, class: "share" }, svg, text.text));
     const onPath = new Set(path);
-    nodes.forEach(({ row }, at) => {
-      const box = make("g", { class: "node" + (onPath.has(row.function.id) ? " hot" : ""), tabindex: 0, transform: `translate(${x.get(at)} ${y(at)})` }, svg);
-      make("rect", { width: wide, height: high, rx: 5, fill: colour(row.function, this.page.isDark(), false) }, box);
-      const cut = row.function.name.length > 24 ? row.function.name.slice(0, 23) + "…" : row.function.name;
-      make("text", { x: 8, y: 18, class: "name" }, box, cut);
-      make("text", { x: 8, y: 36 }, box, `${percent(row.inherited, tree.total)}  (${percent(row.self, tree.total)} itself)`);
-      make("title", {}, box, `${row.function.name}\n${this.page.amount(row.inherited)}, ${this.page.amount(row.self)} of it itself`);
-      const choose = () => this.page.choose(row.function.id);
-      box.addEventListener("click", choose);
-      box.addEventListener("keydown", event => { if (event.key === "Enter") choose(); });
-    });
-    this.area.append(svg);
+    for (const { row, x, width: wide, layer } of nodes) {
+      const it = row.function, box = make("g", {
+        class: "node" + (onPath.has(it.id) ? " hot" : "") + (page.isFound(it.id) ? " found" : ""), tabindex: 0, role: "button",
+        transform: `translate(${x} ${y(layer)})`,
+      }, svg);
+      const fill = tree.after ? growthColour(page.growth(tree.after.inherited[it.id], tree.before.inherited[it.id]), page.isDark, false) : page.functionColour(it.id);
+      make("rect", { width: wide, height: BOX.high, rx: 4, fill }, box);
+      const letters = Math.max(Math.floor((wide - 12) / 6.6), 4);
+      const cut = text => (text.length > letters ? text.slice(0, letters - 1) + "…" : text);
+      make("text", { x: 7, y: 17, class: "name" }, box, cut(it.name));
+      const total = percent(row.inherited, tree.total), self = percent(row.self, tree.total);
+      const change = tree.after && signed(page.change(tree.after.inherited[it.id], tree.before.inherited[it.id]));
+      const says = tree.after ? `${total}  ${change}` : wide > 150 ? `total ${total}  self ${self}` : total;
+      make("text", { x: 7, y: 33 }, box, says);
+      const text = `${it.name}\ntotal ${page.amount(row.inherited)}, self ${page.amount(row.self)}`;
+      box.setAttribute("aria-label", text.replace("\n", ", "));
+      make("title", {}, box, tree.after ? `${text}\n${page.changeText(tree.after.inherited[it.id], tree.before.inherited[it.id])}` : text);
+      box.addEventListener("click", () => page.choose(it.id));
+      box.addEventListener("keydown", event => { if (event.key === "Enter") page.choose(it.id); });
+    }
+    // Where it is wider than the screen, the heaviest functions are seen first.
+    const first = nodes.reduce((best, it) => (it.row.inherited > best.row.inherited ? it : best));
+    this.area.scrollLeft = first.x + first.width / 2 - this.area.clientWidth / 2;
   }
-}
 
-function percent(part, whole) {
-  return whole ? (100 * part / whole).toFixed(2) + "%" : "0%";
+  /* Shares of arcs that would stand on each other are left to the tips. */
+  shares(list, draw) {
+    const drawn = [];
+    for (const it of list) {
+      if (drawn.some(other => Math.abs(other.x - it.x) < 48 && Math.abs(other.y - it.y) < 14)) continue;
+      drawn.push(it);
+      draw(it);
+    }
+  }
+
+  /* From the bottom of the caller to the top of the callee, straight through the lanes between. */
+  static downwards(stops, y, middle) {
+    let path = `M${middle(stops[0])} ${y(stops[0].layer) + BOX.high}`;
+    for (let i = 1; i < stops.length; i++) {
+      const [above, below] = [stops[i - 1], stops[i]], [ax, ay, bx, by] = [middle(above), y(above.layer) + BOX.high, middle(below), y(below.layer)];
+      path += `C${ax} ${ay + BOX.between / 2} ${bx} ${by - BOX.between / 2} ${bx} ${by}`;
+      if (i < stops.length - 1) path += `V${by + BOX.high}`;
+    }
+    return path;
+  }
+
+  /* Up again to a function that is above, or beside: around the right side. */
+  static backwards(from, to, y) {
+    const [ax, ay, bx, by] = [from.x + from.width, y(from.layer) + BOX.high / 2, to.x + to.width, y(to.layer) + BOX.high / 2];
+    const bend = Math.max(ax, bx) + 34;
+    return `M${ax} ${ay}C${bend} ${ay} ${bend} ${by} ${bx} ${by}`;
+  }
 }

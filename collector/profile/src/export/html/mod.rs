@@ -1,242 +1,466 @@
-//! One HTML file that needs nothing else: opened from disk, it shows the stacks as a flame graph, functions, callers and
-//! callees, the call graph, the hot path and what ran when, and answers questions (hide, focus, ignore, of which time) itself.
+//! One HTML file that needs nothing else: opened from disk, it shows the stacks of a profile, or of two, as a flame graph,
+//! functions, callers and callees, the call graph, the hot path, source and what ran when, and answers questions (hide,
+//! focus, ignore, of which time and threads) itself.
 //!
 //! Names come into the page as JSON in an element that is not executed, with `<`, `>` and `&` escaped, and from there only
 //! as text, never as markup; a content security policy forbids every request.
 
-mod timeline;
+mod cells;
+mod packed;
+mod stacks;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
-use super::{Export, unit_name};
+use super::{Export, SourceExcerpt, unit_name};
 use crate::ids::CostCentreId;
-use crate::labels::Labels;
+use crate::name::basename;
+use crate::profile::Profile;
 use crate::sanitise;
-use crate::view::TreeView;
+use crate::view::{DiffFunction, DiffTree, DiffView, Matching, TreeView};
 
-use timeline::{Packed, Timeline};
+use cells::{Cells, PackedCells};
+use packed::{pack, pack_ascending};
+use stacks::Stacks;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 13] = [
+    include_str!("packed.js"),
+    include_str!("patterns.js"),
     include_str!("model.js"),
+    include_str!("palette.js"),
+    include_str!("address.js"),
+    include_str!("search.js"),
     include_str!("flame.js"),
+    include_str!("rows.js"),
+    include_str!("sandwich.js"),
     include_str!("graph.js"),
     include_str!("times.js"),
+    include_str!("source.js"),
     include_str!("page.js"),
 ];
 /// A timeline is made coarser down to so many columns before stacks are summed up.
 const FEWEST_COLUMNS: usize = 20;
 
-/// Functions that the page knows by number: `[elided]` and `[root]` are 0 and 1 in every profile.
+/// Functions that the page knows by number: these are 0 and 1 in every page.
+const FIXED: [&str; 2] = ["[elided]", "[root]"];
 const PRUNED: &str = "[pruned]";
+const OWN_IMAGE: &str = "[ccsd]";
 
-#[derive(Serialize)]
-struct Data {
+/// What a page is made of.
+struct Contents<'a> {
+    title: String,
     facts: String,
     remarks: Vec<String>,
+    /// Metrics; or the profile after and the one before.
+    layers: Vec<LayerName>,
+    /// Whether the layers are two profiles.
+    is_difference: bool,
+    stacks: Stacks,
+    /// Columns of time that the export has; the page may have fewer.
+    all_columns: usize,
+    cells: Cells,
+    describe: Box<dyn Fn(u32) -> FunctionText + 'a>,
+    /// The functions of [`FIXED`].
+    fixed: [Option<u32>; 2],
+    startup: Vec<u32>,
+    sources: &'a [SourceExcerpt],
+    /// Functions whose change of self, and of total, chance hardly explains.
+    significant: [HashSet<u32>; 2],
+    max_bytes: usize,
+}
+
+#[derive(Clone, Serialize)]
+struct LayerName {
+    name: String,
     unit: &'static str,
-    images: Vec<String>,
-    /// Name, image, file and line of the declaration.
-    functions: Vec<(String, usize, Option<String>, u32)>,
+}
+
+/// A function as the page shows it.
+struct FunctionText {
+    name: String,
+    /// As the profile has it, if that is another.
+    full_name: Option<String>,
+    image: String,
+    path: String,
+    file: Option<String>,
+    line: u32,
+}
+
+/// See `packed.js` and `model.js`, which read it. Lists of numbers are packed.
+#[derive(Serialize)]
+struct Data<'a> {
+    facts: &'a str,
+    remarks: Vec<String>,
+    layers: &'a [LayerName],
+    difference: bool,
+    /// File name and path.
+    images: Vec<(String, String)>,
+    files: Vec<String>,
+    /// Name, image, file of the declaration or -1, its line.
+    functions: Vec<(String, usize, i64, u32)>,
+    /// Names as the profile has them, by number of the function, where the page shows shorter ones.
+    full_names: BTreeMap<u32, String>,
     /// The functions that only start the program or its threads: the page folds them until it is asked for them.
     startup: Vec<u32>,
-    /// Of every node of the tree of stacks: the node of its caller, before it, or -1.
-    parents: Vec<i64>,
+    /// How deep each node of the tree of stacks is: it is called by the nearest one before it that is less deep.
+    depths: String,
     /// Its function * 2, + 1 if the entry is marked.
-    entries: Vec<u32>,
+    entries: String,
     /// The nodes that their parent may not have called: recursion was squeezed out between the two.
-    gaps: Vec<usize>,
+    gaps: String,
     /// The nodes whose call by their parent may be another in part, because functions are hidden or merged.
-    unsure: Vec<usize>,
-    /// What was spent in exactly this stack.
-    weights: Vec<u64>,
-    /// And when.
-    timeline: Option<Packed>,
+    unsure: String,
+    cells: PackedCells,
+    sources: Vec<Source<'a>>,
+    significant: [Vec<u32>; 2],
 }
 
+/// The lines of a function.
+#[derive(Serialize)]
+struct Source<'a> {
+    function: u32,
+    files: Vec<SourceFile<'a>>,
+}
+
+#[derive(Serialize)]
+struct SourceFile<'a> {
+    path: Cow<'a, str>,
+    remarks: &'a [String],
+    /// Number, self and inherited weight, text.
+    lines: Vec<(u32, u64, u64, Option<&'a str>)>,
+}
+
+/// A page of one profile, by its metrics.
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
-    let tree = TreeView::new(export.profile, export.selection);
-    let title = escape(&export.title());
-    let frame = PAGE.len() + STYLE.len() + SCRIPTS.iter().map(|it| it.len()).sum::<usize>() + 2 * title.len();
-    let most = export.max_bytes.saturating_sub(frame);
-    let mut nodes = tree.nodes.len();
-    let mut timeline = Timeline::new(export, &tree);
-    let json = loop {
-        let json = data(export, &tree, nodes, timeline.as_ref())?;
-        if json.len() <= most || (nodes == 0 && timeline.is_none()) {
-            break json;
+    let exports: Vec<&Export<'_>> = std::iter::once(export).chain(export.other_metrics).collect();
+    let trees: Vec<TreeView> = exports.iter().map(|it| TreeView::new(it.profile, it.selection)).collect();
+    let mut stacks = Stacks::default();
+    trees.iter().for_each(|tree| stacks.add_tree(tree));
+    let cells = Cells::of_metrics(&exports, &stacks);
+    let profile = export.profile;
+    let samples = trees.first().map_or(0, |tree| tree.total.samples);
+    let labels = profile.labels();
+    let describe = move |number: u32| {
+        let id = CostCentreId::new(number);
+        let centre = profile.cost_centre(id);
+        let path = centre.and_then(|it| profile.image(it.image)).map_or("", |image| image.name.as_str());
+        let (name, full_name) = (sanitise(&labels.label(id)).into_owned(), sanitise(&profile.name(id)).into_owned());
+        FunctionText {
+            full_name: (full_name != name).then_some(full_name),
+            name,
+            image: sanitise(profile.image_name(id)).into_owned(),
+            path: sanitise(path).into_owned(),
+            file: centre.and_then(|it| it.file.as_deref()).map(|it| sanitise(it).into_owned()),
+            line: centre.map_or(0, |it| it.line),
         }
-        timeline = match timeline {
-            Some(fine) if fine.len() > FEWEST_COLUMNS => Some(fine.coarser()),
-            _ if nodes == 0 => None,
-            coarse => {
+    };
+    let contents = Contents {
+        title: export.title(),
+        facts: facts(export, samples),
+        remarks: export.remarks(),
+        layers: exports.iter().map(|it| layer(it, None)).collect(),
+        is_difference: false,
+        stacks,
+        all_columns: export.columns.len(),
+        cells,
+        describe: Box::new(describe),
+        fixed: [Some(CostCentreId::ELIDED.0), Some(CostCentreId::ROOT.0)],
+        startup: profile.startup_functions().iter().map(|id| id.0).collect(),
+        sources: export.sources,
+        significant: [HashSet::new(), HashSet::new()],
+        max_bytes: export.max_bytes,
+    };
+    contents.write(out)
+}
+
+/// A page of the difference of two profiles.
+pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let (was, is) = ((before.profile, before.selection), (after.profile, after.selection));
+    let tree = DiffTree::new(was, is, 0.0);
+    let matching = Matching::of([before.profile, after.profile]);
+    let numbers: HashMap<&DiffFunction, u32> = tree.functions.iter().zip(0..).collect();
+    let number = |profile: &Profile, id| numbers.get(&matching.function(profile, id)).copied();
+    let mut declared: HashMap<u32, (Option<String>, u32, String)> = HashMap::new();
+    for profile in [before.profile, after.profile] {
+        for (id, centre) in (0..).map(CostCentreId::new).zip(profile.cost_centres()) {
+            let path = profile.image(centre.image).map_or("", |image| image.name.as_str());
+            if let Some(number) = number(profile, id) {
+                declared.insert(number, (centre.file.clone(), centre.line, path.to_owned()));
+            }
+        }
+    }
+    // Shown in both if they are in either.
+    let startup = [before.profile, after.profile].into_iter().flat_map(|profile| {
+        let functions = profile.startup_functions().into_iter();
+        functions.filter_map(|id| number(profile, id)).collect::<Vec<_>>()
+    });
+    let rows = DiffView::new(was, is).rows;
+    let significant = |is_significant: fn(&crate::view::DiffRow) -> bool| {
+        rows.iter().filter(|row| is_significant(row)).filter_map(|row| numbers.get(&row.function).copied()).collect()
+    };
+    let describe = |number: u32| {
+        let function = tree.functions.get(number as usize);
+        let (file, line, path) = declared.get(&number).cloned().unwrap_or_default();
+        let name = tree.labels.get(number as usize).map_or("[unknown]", String::as_str);
+        let (name, full) = (sanitise(name).into_owned(), function.map(|it| sanitise(&it.name).into_owned()));
+        FunctionText {
+            full_name: full.filter(|full| *full != name),
+            name,
+            image: sanitise(function.map_or("", |it| &it.image)).into_owned(),
+            path: sanitise(&path).into_owned(),
+            file: file.map(|file| sanitise(&file).into_owned()),
+            line,
+        }
+    };
+    let fixed = FIXED.map(|name| {
+        let is_it = |it: &DiffFunction| it.name == name && it.image == OWN_IMAGE;
+        tree.functions.iter().position(is_it).and_then(|at| u32::try_from(at).ok())
+    });
+    let (old, new) = (facts(before, tree.before.samples), facts(after, tree.after.samples));
+    let contents = Contents {
+        title: format!("{}, before and after", after.title()),
+        facts: format!("before: {old}. After: {new}"),
+        remarks: [("after", after), ("before", before)]
+            .into_iter()
+            .flat_map(|(which, export)| export.remarks().into_iter().map(move |remark| format!("{which}: {remark}")))
+            .collect(),
+        layers: vec![layer(after, Some("after")), layer(before, Some("before"))],
+        is_difference: true,
+        stacks: Stacks::of_difference(&tree),
+        all_columns: 0,
+        cells: Cells::of_difference(&tree),
+        describe: Box::new(describe),
+        fixed,
+        startup: startup.collect::<HashSet<u32>>().into_iter().collect(),
+        sources: &[],
+        significant: [significant(|row| row.self_significant), significant(|row| row.inherited_significant)],
+        max_bytes: after.max_bytes,
+    };
+    contents.write(out)
+}
+
+fn layer(export: &Export<'_>, name: Option<&str>) -> LayerName {
+    let metric = export.metric();
+    LayerName {
+        name: name.map_or_else(|| sanitise(&metric.name).into_owned(), str::to_owned),
+        unit: unit_name(metric.unit),
+    }
+}
+
+fn facts(export: &Export<'_>, samples: u64) -> String {
+    let (session, accounting) = (export.profile.session(), export.profile.accounting());
+    format!(
+        "{samples} samples of {} at {} Hz in {:.2} s; {} lost, {} truncated",
+        sanitise(&export.metric().name),
+        session.rate_hz,
+        accounting.duration_ns as f64 / 1e9,
+        accounting.lost,
+        accounting.truncated_total(),
+    )
+}
+
+impl Contents<'_> {
+    fn write(mut self, out: &mut impl Write) -> io::Result<()> {
+        let title = escape(&self.title);
+        let frame = PAGE.len() + STYLE.len() + SCRIPTS.iter().map(|it| it.len()).sum::<usize>() + 2 * title.len();
+        let most = self.max_bytes.saturating_sub(frame);
+        let mut nodes = self.stacks.nodes.len();
+        let json = loop {
+            let json = self.data(nodes)?;
+            if json.len() <= most || (nodes == 0 && !self.cells.has_parts()) {
+                break json;
+            }
+            if self.cells.columns() > FEWEST_COLUMNS {
+                self.cells = self.cells.coarser();
+            } else if !self.sources.is_empty() {
+                self.sources = &[];
+                self.remarks.push("source is left out for the size of this file; --max-size allows more".to_owned());
+            } else if nodes == 0 {
+                self.cells = self.cells.whole();
+            } else {
                 // Names are not in proportion to nodes, so more than one round may be needed.
                 nodes = (nodes as u64 * most as u64 * 9 / (json.len() as u64 * 10).max(1)) as usize;
-                coarse
             }
         };
-    };
-    if json.len() > most {
-        let least = frame.saturating_add(json.len());
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("a page takes at least {least} bytes, and {} are allowed", export.max_bytes),
-        ));
+        if json.len() > most {
+            let least = frame.saturating_add(json.len());
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a page takes at least {least} bytes, and {} are allowed", self.max_bytes),
+            ));
+        }
+        let script = SCRIPTS.concat();
+        // One pass, so that nothing that is put in is looked at for placeholders.
+        let mut rest = PAGE;
+        while let Some((before, after)) = rest.split_once("{{") {
+            let Some((name, after)) = after.split_once("}}") else { break };
+            out.write_all(before.as_bytes())?;
+            let text = match name {
+                "title" => title.as_str(),
+                "style" => STYLE,
+                "data" => json.as_str(),
+                _ => script.as_str(),
+            };
+            out.write_all(text.as_bytes())?;
+            rest = after;
+        }
+        out.write_all(rest.as_bytes())
     }
-    let script = SCRIPTS.concat();
-    // One pass, so that nothing that is put in is looked at for placeholders.
-    let mut rest = PAGE;
-    while let Some((before, after)) = rest.split_once("{{") {
-        let Some((name, after)) = after.split_once("}}") else { break };
-        out.write_all(before.as_bytes())?;
-        let text = match name {
-            "title" => title.as_str(),
-            "style" => STYLE,
-            "data" => json.as_str(),
-            _ => script.as_str(),
+
+    /// The data of the page, with the `most` heaviest nodes of the tree.
+    fn data(&self, most: usize) -> io::Result<String> {
+        let kept = self.stacks.heaviest(most);
+        let is_kept = |node: usize| kept.get(node) == Some(&true);
+        let order = self.stacks.in_depth(&kept);
+        let mut numbers = Numbers::new(self);
+        // The nearest caller that is kept, which for a node that is kept is the node itself. Callers come before callees.
+        let mut callers: Vec<Option<usize>> = Vec::with_capacity(self.stacks.nodes.len());
+        for (at, node) in self.stacks.nodes.iter().enumerate() {
+            let caller = node.parent.and_then(|parent| callers.get(parent).copied().flatten());
+            callers.push(if is_kept(at) { Some(at) } else { caller });
+        }
+        // What was left out stays within its caller.
+        let left_out = order.len() < self.stacks.nodes.len();
+        let (pruned, left_out_share) = if left_out { self.cells.own(|node| !is_kept(node)) } else { (Vec::new(), 0.0) };
+        let with_pruned: HashSet<Option<usize>> =
+            pruned.into_iter().map(|node| callers.get(node).copied().flatten()).collect();
+        let mut places: HashMap<usize, usize> = HashMap::with_capacity(order.len());
+        let mut pruned_places: HashMap<Option<usize>, usize> = HashMap::new();
+        let (mut depths, mut entries) = (Vec::new(), Vec::new());
+        let (mut gaps, mut unsure) = (Vec::new(), Vec::new());
+        if with_pruned.contains(&None) {
+            pruned_places.insert(None, 0);
+            depths.push(0);
+            entries.push(u64::from(numbers.pruned()) * 2 + 1);
+        }
+        for (at, depth) in order {
+            let Some(node) = self.stacks.nodes.get(at) else { continue };
+            let place = depths.len();
+            places.insert(at, place);
+            gaps.extend(node.gap.then_some(place as u64));
+            unsure.extend(node.approximate.then_some(place as u64));
+            depths.push(depth);
+            entries.push(u64::from(numbers.function(node.function)) * 2 + u64::from(node.marked));
+            if with_pruned.contains(&Some(at)) {
+                pruned_places.insert(Some(at), depths.len());
+                depths.push(depth + 1);
+                entries.push(u64::from(numbers.pruned()) * 2 + 1);
+            }
+        }
+        let place = |node: usize| match places.get(&node) {
+            Some(&place) => Some(place),
+            None => pruned_places.get(&callers.get(node).copied().flatten()).copied(),
         };
-        out.write_all(text.as_bytes())?;
-        rest = after;
+        let mut remarks = self.remarks.clone();
+        if left_out {
+            let all = self.stacks.nodes.len();
+            remarks.push(format!(
+                "{} of {all} stacks, {:.2}% of the weight, are too many for this file and stand as {PRUNED} in their callers; \
+                 --max-size allows more",
+                all - places.len(),
+                100.0 * left_out_share,
+            ));
+        }
+        let all = self.all_columns;
+        match self.cells.columns() {
+            0 if all >= 2 => {
+                remarks.push("the timeline is left out for the size of this file; --max-size allows more".to_owned());
+            }
+            columns if columns < all => remarks.push(format!(
+                "the timeline has {columns} parts of at most {:.3} s: {all} are too many for this file; --max-size allows more",
+                self.cells.longest_ns() as f64 / 1e9,
+            )),
+            _ => {}
+        }
+        let cells = self.cells.packed(place);
+        let sources = self.sources.iter().filter_map(|it| numbers.source(it)).collect();
+        let known = |ids: &mut dyn Iterator<Item = &u32>| {
+            let mut known: Vec<u32> = ids.filter_map(|id| numbers.known.get(id).copied()).collect();
+            known.sort_unstable();
+            known
+        };
+        let (startup, significant) =
+            (known(&mut self.startup.iter()), self.significant.each_ref().map(|ids| known(&mut ids.iter())));
+        let data = Data {
+            facts: &self.facts,
+            remarks,
+            layers: &self.layers,
+            difference: self.is_difference,
+            startup,
+            significant,
+            images: numbers.images,
+            files: numbers.files,
+            functions: numbers.functions,
+            full_names: numbers.full_names,
+            depths: pack(depths),
+            entries: pack(entries),
+            gaps: pack_ascending(gaps),
+            unsure: pack_ascending(unsure),
+            cells,
+            sources,
+        };
+        Ok(serde_json::to_string(&data)
+            .map_err(io::Error::from)?
+            .replace('<', "\\u003c")
+            .replace('>', "\\u003e")
+            .replace('&', "\\u0026"))
     }
-    out.write_all(rest.as_bytes())
 }
 
-/// The data of the page, with the `most` heaviest nodes of the tree.
-fn data(export: &Export<'_>, tree: &TreeView, most: usize, timeline: Option<&Timeline>) -> io::Result<String> {
-    let profile = export.profile;
-    let metric = export.metric();
-    let mut kept: Vec<usize> = (0..tree.nodes.len()).collect();
-    let weight = |i: usize| tree.nodes.get(i).map_or(0, |node| node.weight);
-    // Callers are at least as heavy as their callees, and come first among equals.
-    kept.sort_by(|&a, &b| weight(b).cmp(&weight(a)).then(a.cmp(&b)));
-    kept.truncate(most);
-    kept.sort_unstable();
-    let place: HashMap<usize, i64> = kept.iter().copied().zip(0..).collect();
-    let mut numbers = Numbers::default();
-    let labels = export.profile.labels();
-    // They stand for something in the page, at these places.
-    numbers.function(&labels, CostCentreId::ELIDED);
-    numbers.function(&labels, CostCentreId::ROOT);
-    let (mut parents, mut entries, mut weights) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut gaps, mut unsure) = (Vec::new(), Vec::new());
-    for node in kept.iter().filter_map(|&i| tree.nodes.get(i)) {
-        gaps.extend(node.gap.then_some(parents.len()));
-        unsure.extend(node.approximate.then_some(parents.len()));
-        parents.push(node.parent.and_then(|parent| place.get(&parent).copied()).unwrap_or(-1));
-        entries.push(numbers.function(&labels, node.function) * 2 + u32::from(node.marked));
-        weights.push(node.self_weight);
-    }
-    // What was left out stays within its caller.
-    let mut pruned: HashMap<i64, u64> = HashMap::new();
-    // The nearest caller that is there, which for a node that is there is the node itself. Callers come before callees.
-    let mut callers: Vec<i64> = Vec::with_capacity(tree.nodes.len());
-    let (mut left_out, mut left_out_weight) = (0u64, 0u64);
-    for (i, node) in tree.nodes.iter().enumerate() {
-        let caller = node.parent.and_then(|parent| callers.get(parent).copied()).unwrap_or(-1);
-        let here = place.get(&i).copied();
-        callers.push(here.unwrap_or(caller));
-        if here.is_none() {
-            left_out += 1;
-            left_out_weight = left_out_weight.saturating_add(node.self_weight);
-            let sum = pruned.entry(caller).or_default();
-            *sum = sum.saturating_add(node.self_weight);
-        }
-    }
-    let mut pruned: Vec<(i64, u64)> = pruned.into_iter().filter(|(_, weight)| *weight > 0).collect();
-    pruned.sort_unstable();
-    let mut stands: HashMap<i64, usize> = HashMap::new();
-    for (parent, weight) in pruned {
-        stands.insert(parent, parents.len());
-        parents.push(parent);
-        entries.push(numbers.pruned() * 2 + 1);
-        weights.push(weight);
-    }
-    let mut startup: Vec<u32> =
-        profile.startup_functions().iter().filter_map(|id| numbers.known.get(id).copied()).collect();
-    startup.sort_unstable();
-    let mut remarks = export.remarks();
-    if left_out > 0 {
-        let share = 100.0 * left_out_weight as f64 / (tree.total.weight.max(1)) as f64;
-        let all = tree.nodes.len();
-        remarks.push(format!(
-            "{left_out} of {all} stacks, {share:.2}% of the weight, are too many for this file and stand as {PRUNED} in their \
-             callers; --max-size allows more"
-        ));
-    }
-    let all = export.columns.len();
-    match timeline {
-        Some(timeline) if timeline.len() < all => remarks.push(format!(
-            "the timeline has {} parts of at most {:.3} s: {all} are too many for this file; --max-size allows more",
-            timeline.len(),
-            timeline.longest_ns() as f64 / 1e9,
-        )),
-        None if all >= 2 => {
-            remarks.push("the timeline is left out for the size of this file; --max-size allows more".to_owned())
-        }
-        _ => {}
-    }
-    let at = |node: usize| match place.get(&node) {
-        Some(&at) => usize::try_from(at).ok(),
-        None => stands.get(callers.get(node)?).copied(),
-    };
-    let timeline = timeline.map(|timeline| timeline.packed(at));
-    let seconds = profile.accounting().duration_ns as f64 / 1e9;
-    let data = Data {
-        facts: format!(
-            "{} samples of {} at {} Hz in {seconds:.2} s; {} lost, {} truncated",
-            tree.total.samples,
-            sanitise(&metric.name),
-            profile.session().rate_hz,
-            profile.accounting().lost,
-            profile.accounting().truncated_total(),
-        ),
-        remarks,
-        unit: unit_name(metric.unit),
-        images: numbers.images,
-        functions: numbers.functions,
-        startup,
-        parents,
-        entries,
-        gaps,
-        unsure,
-        weights,
-        timeline,
-    };
-    Ok(serde_json::to_string(&data)
-        .map_err(io::Error::from)?
-        .replace('<', "\\u003c")
-        .replace('>', "\\u003e")
-        .replace('&', "\\u0026"))
-}
-
-/// Functions and images by their numbers in the page, which has only those that it needs.
-#[derive(Default)]
-struct Numbers {
-    functions: Vec<(String, usize, Option<String>, u32)>,
-    known: HashMap<CostCentreId, u32>,
-    images: Vec<String>,
-    known_images: HashMap<String, usize>,
+/// Functions, images and files by their numbers in the page, which has only those that it needs.
+struct Numbers<'a> {
+    contents: &'a Contents<'a>,
+    functions: Vec<(String, usize, i64, u32)>,
+    full_names: BTreeMap<u32, String>,
+    known: HashMap<u32, u32>,
+    images: Vec<(String, String)>,
+    known_images: HashMap<(String, String), usize>,
+    files: Vec<String>,
+    known_files: HashMap<String, i64>,
     pruned: Option<u32>,
 }
 
-impl Numbers {
-    fn function(&mut self, labels: &Labels<'_>, id: CostCentreId) -> u32 {
+impl<'a> Numbers<'a> {
+    fn new(contents: &'a Contents<'a>) -> Self {
+        let mut numbers = Self {
+            contents,
+            functions: Vec::new(),
+            full_names: BTreeMap::new(),
+            known: HashMap::new(),
+            images: Vec::new(),
+            known_images: HashMap::new(),
+            files: Vec::new(),
+            known_files: HashMap::new(),
+            pruned: None,
+        };
+        for (name, id) in FIXED.into_iter().zip(contents.fixed) {
+            let number = numbers.special(name);
+            if let Some(id) = id {
+                numbers.known.insert(id, number);
+            }
+        }
+        numbers
+    }
+
+    fn function(&mut self, id: u32) -> u32 {
         if let Some(&number) = self.known.get(&id) {
             return number;
         }
-        let profile = labels.profile();
-        let image = self.image(&sanitise(profile.image_name(id)));
-        let centre = profile.cost_centre(id);
-        let file = centre.and_then(|it| it.file.as_deref()).map(|it| sanitise(it).into_owned());
-        let line = centre.map_or(0, |it| it.line);
+        let FunctionText { name, full_name, image, path, file, line } = (self.contents.describe)(id);
+        // The file name is the end of the path, but for programs that count as one in a difference.
+        let path = if basename(&path) == image { path } else { image.clone() };
+        let image = self.image(image, path);
+        let file = file.map_or(-1, |file| self.file(file));
         let number = self.functions.len() as u32;
-        self.functions.push((sanitise(&labels.label(id)).into_owned(), image, file, line));
+        self.functions.push((name, image, file, line));
+        self.full_names.extend(full_name.map(|name| (number, name)));
         self.known.insert(id, number);
         number
     }
@@ -245,20 +469,51 @@ impl Numbers {
         if let Some(number) = self.pruned {
             return number;
         }
-        let image = self.image("[ccsd]");
-        let number = self.functions.len() as u32;
-        self.functions.push((PRUNED.to_owned(), image, None, 0));
+        let number = self.special(PRUNED);
         self.pruned = Some(number);
         number
     }
 
-    fn image(&mut self, name: &str) -> usize {
+    /// A function that stands for something else.
+    fn special(&mut self, name: &str) -> u32 {
+        let image = self.image(OWN_IMAGE.to_owned(), OWN_IMAGE.to_owned());
+        let number = self.functions.len() as u32;
+        self.functions.push((name.to_owned(), image, -1, 0));
+        number
+    }
+
+    fn image(&mut self, name: String, path: String) -> usize {
         let next = self.images.len();
-        let number = *self.known_images.entry_ref(name).or_insert(next);
+        let number = *self.known_images.entry((name.clone(), path.clone())).or_insert(next);
         if number == next {
-            self.images.push(name.to_owned());
+            self.images.push((name, path));
         }
         number
+    }
+
+    fn file(&mut self, path: String) -> i64 {
+        let next = self.files.len() as i64;
+        let number = *self.known_files.entry_ref(&path).or_insert(next);
+        if number == next {
+            self.files.push(path);
+        }
+        number
+    }
+
+    fn source<'s>(&self, source: &'s SourceExcerpt) -> Option<Source<'s>> {
+        let file = |file: &'s super::ExcerptFile| SourceFile {
+            path: sanitise(&file.path),
+            remarks: &file.remarks,
+            lines: file
+                .lines
+                .iter()
+                .map(|line| (line.number, line.self_weight, line.inherited_weight, line.text.as_deref()))
+                .collect(),
+        };
+        Some(Source {
+            function: self.known.get(&source.function.0).copied()?,
+            files: source.files.iter().map(file).collect(),
+        })
     }
 }
 

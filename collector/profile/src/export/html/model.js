@@ -1,107 +1,158 @@
 "use strict";
 /* The numbers: a tree of stacks, what a question leaves of it, and sums over that. Nothing here knows of the page.
  *
- * A stack is the path from a root of the tree to a node; `weight` is what was spent in exactly that stack. Entries in
- * parentheses ("unmarked") are earlier activations of a function that has been entered again further down: recursion is
- * folded, and they are kept only where they are the true caller or callee of a neighbour. */
+ * A stack is the path from a root of the tree to a node. What was spent in exactly that stack is in cells, by thread and column
+ * of time. Entries in parentheses ("unmarked") are earlier activations of a function that has been entered again further down:
+ * recursion is folded, and they are kept only where they are the true caller or callee of a neighbour.
+ *
+ * A layer is one set of weights over the same stacks: a metric, or one of two profiles, of which 0 is the one after. */
+
+const ROOT_FUNCTION = 1; // [root], which stands for stacks of hidden functions alone
 
 class Model {
   constructor(data) {
-    this.data = data;
     this.functions = data.functions.map(([name, image, file, line], id) => ({
-      id, name, image: data.images[image] || "", file, line,
+      id, name, fullName: data.full_names[id], image: data.images[image][0], path: data.images[image][1],
+      file: file < 0 ? null : data.files[file], line,
     }));
-    const count = data.parents.length;
-    this.parents = data.parents;
-    this.entries = data.entries; // function * 2 + (1 if marked)
-    const flags = nodes => { const set = new Uint8Array(count); for (const node of nodes) set[node] = 1; return set; };
-    this.gaps = flags(data.gaps); // the parent may not have called this one: recursion was squeezed out between them
-    this.unsure = flags(data.unsure); // the call may be another, because functions are hidden or merged
-    this.weights = data.weights; // of all the time, or of the part of it that is asked for
-    this.count = count;
+    this.startup = data.startup;
+    // Where Python functions have names, the interpreter is another layer below each of them.
+    this.isPython = this.functions.some(it => it.name.startsWith("py::"));
+    this.interpreter = this.isPython ? this.functions.filter(it => /^(lib)?python/.test(it.image)).map(it => it.id) : [];
+    this.layers = data.layers;
+    this.isDifference = data.difference;
+    this.significant = data.significant.map(ids => new Set(ids));
+    this.entries = unpack(data.entries); // function * 2 + (1 if marked)
+    this.count = this.entries.length;
+    this.parents = this.parentsOf(unpack(data.depths));
+    this.gaps = this.flags(data.gaps); // the parent may not have called this one: recursion was squeezed out between them
+    this.unsure = this.flags(data.unsure); // the call may be another, because functions are hidden or merged
+    const processes = data.cells.processes.map(([name, pid], id) => ({ id, name, pid }));
+    this.processes = processes;
+    this.threads = data.cells.threads.map(([name, tid, process], id) => ({ id, name, tid, process: processes[process] }));
+    this.cells = new Cells(data.cells);
+    this.whole = this.layers.map((_, layer) => this.cells.sums(this.count, layer, null, null));
   }
 
-  /* The tree that a question leaves: {hide, only, focus, ignore: lists of patterns; startup: whether functions that only start
-   * the program are shown}. What a hidden function spent itself counts for
+  /* Nodes come in order of depth first: a node is called by the nearest one before it that is less deep. */
+  parentsOf(depths) {
+    const parents = new Int32Array(this.count), path = [];
+    for (let node = 0; node < this.count; node++) {
+      const depth = depths[node];
+      parents[node] = depth ? path[depth - 1] : -1;
+      path[depth] = node;
+    }
+    return parents;
+  }
+
+  flags(packed) {
+    const set = new Uint8Array(this.count);
+    for (const node of unpackAscending(packed)) set[node] = 1;
+    return set;
+  }
+
+  /* The tree that a question leaves: {only, hide, focus, ignore: lists of patterns; startup, interpreter: whether
+   * functions that only start the program, and those of an interpreter, are shown; range: columns of time from [0] up to [1], or null}. What a hidden function spent itself counts for
    * its nearest visible caller; stacks without a focussed function, or with an ignored one, do not count. */
   ask(question) {
-    const sets = {};
-    const unmatched = [];
-    for (const kind of ["hide", "only", "focus", "ignore"]) {
-      const patterns = question[kind] || [];
-      if (!patterns.length) continue;
-      const set = new Uint8Array(this.functions.length);
-      for (const text of patterns) {
-        const found = this.matching(text);
-        if (!found.length) unmatched.push(text);
-        for (const id of found) set[id] = 1;
-      }
-      sets[kind] = set;
-    }
+    const tree = new Tree(this);
+    const { sets, threads } = this.understand(question, tree.problems);
     const hidden = new Uint8Array(this.functions.length);
     for (let id = 0; id < hidden.length; id++) hidden[id] = (sets.hide && sets.hide[id]) || (sets.only && !sets.only[id]) ? 1 : 0;
-    const folds = !question.startup && this.data.startup.length > 0;
-    if (folds) for (const id of this.data.startup) hidden[id] = 1;
-    const hides = !!(sets.hide || sets.only) || folds;
-    const tree = new Tree(this);
-    const count = this.count;
+    const folded = [...(question.startup ? [] : this.startup), ...(question.interpreter ? [] : this.interpreter)];
+    for (const id of folded) hidden[id] = 1;
+    const hides = !!(sets.hide || sets.only) || folded.length > 0;
+    const { count, parents, entries, gaps, unsure } = this;
     const place = new Int32Array(count); // node here -> node there
     const counts = new Uint8Array(count); // 1: focussed, 2: ignored
     const missing = new Uint8Array(count); // hidden, and what was squeezed out there may be shown
-    let total = 0, outside = 0;
     for (let node = 0; node < count; node++) {
-      const parent = this.parents[node], entry = this.entries[node], id = entry >> 1;
+      const parent = parents[node], entry = entries[node], id = entry >> 1;
       let at = parent < 0 ? -1 : place[parent];
+      const gap = gaps[node] | (parent < 0 ? 0 : missing[parent]);
       // Nothing is hidden: then no two nodes become one.
-      const gap = this.gaps[node] | (parent < 0 ? 0 : missing[parent]);
-      if (!hides) at = tree.add(at, id, entry & 1, gap, this.unsure[node]);
-      else if (!hidden[id]) at = tree.child(at, id, entry & 1, gap, gap | this.unsure[node]);
+      if (!hides) at = tree.add(at, id, entry & 1, gap, unsure[node]);
+      else if (!hidden[id]) at = tree.child(at, id, entry & 1, gap, gap | unsure[node]);
       else missing[node] = gap | (entry & 1 ? 0 : 1);
+      if (at >= 0 && tree.origin[at] < 0) tree.origin[at] = node;
       place[node] = at;
       const above = parent < 0 ? 0 : counts[parent];
       counts[node] = above | (!sets.focus || sets.focus[id] ? 1 : 0) | (sets.ignore && sets.ignore[id] ? 2 : 0);
-      const weight = this.weights[node];
-      if (!weight) continue;
-      if (counts[node] !== 1) { outside += weight; continue; }
-      total += weight;
-      // Everything hidden: it is nobody's.
-      tree.own[at < 0 ? tree.child(-1, this.rootFunction(), 1, 0, 0) : at] += weight;
     }
+    // Everything of a stack is hidden: it is nobody's.
+    const nobody = place.includes(-1) ? tree.child(-1, ROOT_FUNCTION, 1, 0, 0) : -1;
+    if (nobody >= 0) for (let node = 0; node < count; node++) if (place[node] < 0) place[node] = nobody;
+    tree.index = null;
     tree.place = place;
     tree.counts = counts;
-    tree.finish(total, outside, unmatched);
+    tree.threads = threads;
+    tree.range = question.range || null;
+    tree.isAsked = Object.keys(sets).length > 0 || !!threads || !!tree.range;
     return tree;
   }
 
-  /* [root], which stands for stacks of hidden functions alone. */
-  rootFunction() {
-    return 1;
+  /* Functions, by kind of pattern, and threads that a question means. What cannot be understood is a problem and asks nothing. */
+  understand(question, problems) {
+    const sets = {};
+    let threads = null;
+    const among = ids => { const set = new Uint8Array(this.threads.length); for (const id of ids) set[id] = 1; return set; };
+    for (const kind of ["only", "hide", "focus", "ignore"]) {
+      let focussed = null, ignored = null;
+      for (const text of question[kind] || []) {
+        let pattern;
+        try {
+          pattern = new Pattern(text);
+        } catch (error) { problems.push({ kind, message: error.message }); continue; }
+        const ofThreads = pattern.isOfThreads;
+        if (ofThreads && kind !== "focus" && kind !== "ignore") {
+          problems.push({ kind, message: `${text} names no function: threads and processes are focussed or ignored` });
+          continue;
+        }
+        const found = ofThreads ? pattern.threads(this.threads) : pattern.functions(this.functions);
+        if (!found.length) problems.push({ kind, message: `nothing is called ${text}` });
+        if (ofThreads) {
+          const list = kind === "focus" ? focussed ||= [] : ignored ||= [];
+          list.push(...found);
+          continue;
+        }
+        const set = sets[kind] ||= new Uint8Array(this.functions.length);
+        for (const id of found) set[id] = 1;
+      }
+      if (focussed) { const set = among(focussed); threads = threads ? threads.map((is, i) => is & set[i]) : set; }
+      if (ignored) { const set = among(ignored); threads = (threads || among(this.threads.map(it => it.id))).map((is, i) => is & (1 - set[i])); }
+    }
+    return { sets, threads };
+  }
+}
+
+/* What was spent in each stack by each thread in each column of time, layer by layer. */
+class Cells {
+  constructor(data) {
+    this.starts = data.starts;
+    this.ends = data.ends;
+    this.columns = Math.max(data.starts.length, 1);
+    const threads = Math.max(data.threads.length, 1);
+    const keys = unpackAscending(data.steps), count = keys.length;
+    this.node = new Int32Array(count);
+    this.thread = new Int32Array(count);
+    this.column = new Int32Array(count);
+    for (let i = 0; i < count; i++) {
+      const row = Math.floor(keys[i] / this.columns);
+      this.column[i] = keys[i] % this.columns;
+      this.node[i] = Math.floor(row / threads);
+      this.thread[i] = row % threads;
+    }
+    this.layers = data.layers.map(({ unit, weights }) => unpack(weights).map(it => it * unit));
   }
 
-  /* Functions that a pattern means: [name:|module:|file:]TEXT, a glob where it has * or ?, /an expression/, else a name,
-   * or a part of names where there is no such name. */
-  matching(text) {
-    const [, subject, what] = /^(?:(name|module|file):(?!:))?([^]*)$/.exec(text);
-    if (!what) return [];
-    let test, plain = false;
-    if (what.length > 1 && what.startsWith("/") && what.endsWith("/")) {
-      try {
-        const regex = new RegExp(what.slice(1, -1), "u");
-        test = it => regex.test(it);
-      } catch { return []; }
-    } else if (/[*?]/.test(what)) {
-      const regex = new RegExp("^" + what.replace(/[.+^${}()|[\]\\/]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".") + "$", "s");
-      test = it => regex.test(it);
-    } else {
-      test = it => it === what;
-      plain = true;
+  /* What was spent in exactly each of so many stacks, by these threads in these columns. */
+  sums(nodes, layer, threads, range) {
+    const sums = new Float64Array(nodes), weights = this.layers[layer], { node, thread, column } = this;
+    const first = range ? range[0] : 0, end = range ? range[1] : this.columns;
+    for (let i = 0; i < weights.length; i++) {
+      if (column[i] >= first && column[i] < end && (!threads || threads[thread[i]])) sums[node[i]] += weights[i];
     }
-    const base = path => path.slice(path.lastIndexOf("/") + 1);
-    const path = it => it != null && (test(it) || test(base(it)) || (plain && it.endsWith("/" + what)));
-    const found = this.functions.filter(it =>
-      subject === "module" ? path(it.image) : subject === "file" ? path(it.file) : test(it.name));
-    if (found.length || !plain || (subject && subject !== "name")) return found.map(it => it.id);
-    return this.functions.filter(it => it.name.includes(what)).map(it => it.id);
+    return sums;
   }
 }
 
@@ -116,8 +167,10 @@ class Tree {
     this.marked = new Uint8Array(most);
     this.gap = new Uint8Array(most);
     this.unsure = new Uint8Array(most);
-    this.own = new Float64Array(most);
+    this.origin = new Int32Array(most).fill(-1); // the first node of the model that is here
     this.index = new Map();
+    this.problems = [];
+    this.sums = [];
   }
 
   add(parent, id, marked, gap, unsure) {
@@ -146,25 +199,57 @@ class Tree {
     return node;
   }
 
-  finish(total, outside, unmatched) {
-    this.index = null;
-    this.total = total;
-    this.outside = outside;
-    this.unmatched = unmatched;
-    const { count, parents } = this;
-    this.weight = this.own.slice(0, count);
-    for (let node = count - 1; node >= 0; node--) {
-      if (parents[node] >= 0) this.weight[parents[node]] += this.weight[node];
+  /* Own weight and weight of each node, self and inherited of each function, and the total, by a layer. */
+  layer(layer) {
+    if (this.sums[layer]) return this.sums[layer];
+    const { model, place, counts, count, parents } = this;
+    const restricted = this.threads || this.range;
+    const weights = restricted ? model.cells.sums(model.count, layer, this.threads, this.range) : model.whole[layer];
+    const own = new Float64Array(count);
+    let total = 0;
+    for (let node = 0; node < model.count; node++) {
+      if (counts[node] !== 1 || !weights[node]) continue;
+      own[place[node]] += weights[node];
+      total += weights[node];
     }
+    const weight = own.slice();
+    for (let node = count - 1; node >= 0; node--) if (parents[node] >= 0) weight[parents[node]] += weight[node];
+    const whole = model.whole[layer].reduce((sum, it) => sum + it, 0);
+    const sums = { own, weight, total, whole, ...this.functionSums(own, weight) };
+    return this.sums[layer] = sums;
+  }
+
+  /* Self and inherited of every function; a function that is on a stack twice counts once. */
+  functionSums(own, weight) {
+    const functions = this.model.functions.length, { parents, ids } = this;
+    const self = new Float64Array(functions), inherited = new Float64Array(functions);
+    for (let node = 0; node < this.count; node++) {
+      if (!weight[node]) continue;
+      const id = ids[node];
+      self[id] += own[node];
+      let above = parents[node];
+      while (above >= 0 && ids[above] !== id) above = parents[above];
+      if (above < 0) inherited[id] += weight[node];
+    }
+    return { self, inherited };
+  }
+
+  /* Chooses the layer that is shown. A difference keeps the other one beside it. */
+  use(layer) {
+    const { own, weight, total, self, inherited, whole } = this.layer(layer);
+    Object.assign(this, { shownLayer: layer, own, weight, total, self, inherited, whole });
+    this.after = this.model.isDifference ? this.layer(0) : null;
+    this.before = this.model.isDifference ? this.layer(1) : null;
+    const { count, parents } = this;
+    const seen = node => weight[node] || (this.after && (this.after.weight[node] || this.before.weight[node]));
     // The callees of each node, one after the other: of node n from begins[n + 1] to begins[n + 2], the roots from 0.
     this.begins = new Int32Array(count + 2);
-    for (let node = 0; node < count; node++) if (this.weight[node]) this.begins[parents[node] + 2]++;
+    for (let node = 0; node < count; node++) if (seen(node)) this.begins[parents[node] + 2]++;
     for (let at = 1; at < count + 2; at++) this.begins[at] += this.begins[at - 1];
     const next = this.begins.slice();
     this.lists = new Int32Array(this.begins[count + 1]);
-    for (let node = 0; node < count; node++) if (this.weight[node]) this.lists[next[parents[node] + 1]++] = node;
+    for (let node = 0; node < count; node++) if (seen(node)) this.lists[next[parents[node] + 1]++] = node;
     this.sorted = new Map();
-    this.sum();
   }
 
   /* The callees of a node, the heaviest first; of -1 the roots. */
@@ -178,28 +263,30 @@ class Tree {
     return list;
   }
 
-  /* Self and inherited of every function; a function that is on a stack twice counts once. */
-  sum() {
-    const functions = this.model.functions.length, { parents, ids } = this;
-    this.self = new Float64Array(functions);
-    this.inherited = new Float64Array(functions);
-    for (let node = 0; node < this.count; node++) {
-      if (!this.weight[node]) continue;
-      const id = ids[node];
-      this.self[id] += this.own[node];
-      let above = parents[node];
-      while (above >= 0 && ids[above] !== id) above = parents[above];
-      if (above < 0) this.inherited[id] += this.weight[node];
-    }
-  }
-
   /* Rows of the flat profile. */
   flat() {
-    const rows = [];
+    const rows = [], { after, before } = this;
     for (const it of this.model.functions) {
-      if (this.inherited[it.id] > 0) rows.push({ function: it, self: this.self[it.id], inherited: this.inherited[it.id] });
+      const seen = after ? after.inherited[it.id] || before.inherited[it.id] : this.inherited[it.id];
+      if (seen) rows.push({ function: it, self: this.self[it.id], inherited: this.inherited[it.id] });
     }
     return rows;
+  }
+
+  /* Weight of the stacks that hold one of these functions, each once, and the outermost of them, the heaviest first. */
+  matched(ids) {
+    const inside = new Uint8Array(this.count), nodes = [];
+    let weight = 0;
+    for (let node = 0; node < this.count; node++) {
+      const parent = this.parents[node], above = parent >= 0 && inside[parent];
+      inside[node] = above || ids.has(this.ids[node]) ? 1 : 0;
+      if (inside[node] && !above && this.weight[node]) {
+        weight += this.weight[node];
+        nodes.push(node);
+      }
+    }
+    nodes.sort((a, b) => this.weight[b] - this.weight[a] || a - b);
+    return { weight, nodes };
   }
 
   /* Arcs as the graph view has them: of a marked entry, from its caller ("in") and to its callee ("out"). Only those between
@@ -207,22 +294,42 @@ class Tree {
   arcs(wanted) {
     const functions = this.model.functions.length;
     const sums = { in: new Map(), out: new Map() };
+    const { after, before } = this;
     const add = (map, from, to, node) => {
       const key = from * functions + to;
       let sum = map.get(key);
-      if (!sum) map.set(key, sum = { from, to, weight: 0, unsure: false });
+      if (!sum) map.set(key, sum = { from, to, weight: 0, after: 0, before: 0, unsure: false });
       sum.weight += this.weight[node];
+      if (after) { sum.after += after.weight[node]; sum.before += before.weight[node]; }
       if (this.gap[node] || this.unsure[node]) sum.unsure = true;
     };
     for (let node = 0; node < this.count; node++) {
       const parent = this.parents[node];
-      if (parent < 0 || !this.weight[node]) continue;
+      if (parent < 0 || (!this.weight[node] && !after)) continue;
       const from = this.ids[parent], to = this.ids[node];
       if (!wanted(from, to)) continue;
       if (this.marked[node]) add(sums.in, from, to, node);
       if (this.marked[parent]) add(sums.out, from, to, node);
     }
     return { in: Array.from(sums.in.values()), out: Array.from(sums.out.values()) };
+  }
+
+  /* Calls between some functions through others only: from the nearest caller that `wanted` has, where it is not the direct one. */
+  indirect(wanted) {
+    const functions = this.model.functions.length, sums = new Map();
+    const nearest = new Int32Array(this.count); // the nearest wanted caller of each node, -1 for none
+    for (let node = 0; node < this.count; node++) {
+      const parent = this.parents[node];
+      nearest[node] = parent < 0 ? -1 : wanted[this.ids[parent]] ? parent : nearest[parent];
+      const above = nearest[node];
+      if (above < 0 || above === parent || !this.weight[node] || !wanted[this.ids[node]] || !this.marked[node]) continue;
+      const from = this.ids[above], to = this.ids[node], key = from * functions + to;
+      if (from === to) continue;
+      let sum = sums.get(key);
+      if (!sum) sums.set(key, sum = { from, to, weight: 0 });
+      sum.weight += this.weight[node];
+    }
+    return Array.from(sums.values());
   }
 
   /* A function between its callers and its callees. */
@@ -233,6 +340,37 @@ class Tree {
       callers: arcs.in.filter(arc => arc.to === id).sort(heavier),
       callees: arcs.out.filter(arc => arc.from === id).sort(heavier),
     };
+  }
+
+  /* The chains of callers of a function's latest activations, joined where they are alike: a tree that grows upwards. */
+  callersOf(id) {
+    const chains = new Chains(this);
+    for (let node = 0; node < this.count; node++) {
+      if (this.ids[node] !== id || !this.marked[node] || !this.weight[node]) continue;
+      const weight = this.weight[node];
+      let at = chains.root(id, weight), from = node;
+      for (let above = this.parents[node]; above >= 0; above = this.parents[above]) {
+        at = chains.add(at, this.ids[above], this.marked[above], this.gap[from], this.unsure[from], weight);
+        from = above;
+      }
+      chains.own[at] += weight;
+    }
+    return chains;
+  }
+
+  /* The chains that a function's latest activations called, joined. */
+  calleesOf(id) {
+    const chains = new Chains(this), place = new Int32Array(this.count).fill(-1);
+    for (let node = 0; node < this.count; node++) {
+      const weight = this.weight[node], parent = this.parents[node];
+      if (!weight) continue;
+      if (this.ids[node] === id && this.marked[node]) place[node] = chains.root(id, weight);
+      else if (parent >= 0 && place[parent] >= 0) {
+        place[node] = chains.add(place[parent], this.ids[node], this.marked[node], this.gap[node], this.unsure[node], weight);
+      } else continue;
+      chains.own[place[node]] += this.own[node];
+    }
+    return chains;
   }
 
   /* The most expensive arm: from the heaviest root on to the heaviest callee, as long as that is not less than what its caller spent itself. */
@@ -246,5 +384,56 @@ class Tree {
       choice = this.children(node);
     }
     return path;
+  }
+}
+
+/* A tree of chains that begin with one function: what a flame graph of its callers or callees is drawn from. */
+class Chains {
+  constructor(tree) {
+    this.model = tree.model;
+    this.whole = tree;
+    this.parents = [];
+    this.ids = [];
+    this.marked = [];
+    this.gap = [];
+    this.unsure = [];
+    this.weight = [];
+    this.own = [];
+    this.lists = new Map([[-1, []]]);
+    this.index = new Map();
+    this.total = 0;
+  }
+
+  root(id, weight) {
+    this.total += weight;
+    return this.add(-1, id, 1, 0, 0, weight);
+  }
+
+  add(parent, id, marked, gap, unsure, weight) {
+    const key = ((parent + 1) * this.model.functions.length + id) * 4 + (marked ? 2 : 0) + (gap ? 1 : 0);
+    let node = this.index.get(key);
+    if (node === undefined) {
+      this.index.set(key, node = this.ids.length);
+      this.parents.push(parent);
+      this.ids.push(id);
+      this.marked.push(marked);
+      this.gap.push(gap);
+      this.unsure.push(0);
+      this.weight.push(0);
+      this.own.push(0);
+      this.lists.set(node, []);
+      this.lists.get(parent).push(node);
+    }
+    if (unsure) this.unsure[node] = 1;
+    this.weight[node] += weight;
+    return node;
+  }
+
+  children(node) {
+    return this.lists.get(node).sort((a, b) => this.weight[b] - this.weight[a] || a - b);
+  }
+
+  hotPath() {
+    return [];
   }
 }

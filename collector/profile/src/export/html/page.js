@@ -1,5 +1,5 @@
 "use strict";
-/* The page: what is asked for, which view is shown. Its state is in the address behind #, so that a view can be linked to. */
+/* The page: what is asked for, which view is shown, keys. */
 
 const element = id => document.getElementById(id);
 
@@ -7,16 +7,34 @@ class Page {
   constructor(data) {
     this.data = data;
     this.model = new Model(data);
-    this.state = { view: "flame", search: "", hide: "", focus: "", ignore: "", function: -1, sort: "self", up: false, startup: false };
-    this.shown = 500;
-    const dark = window.matchMedia && window.matchMedia("(prefers-color-scheme: dark)").matches;
-    document.documentElement.classList.toggle("dark", dark);
-    this.flame = new Flame(element("flame"), element("tip"), this);
+    this.palette = new Palette(this.model);
+    const { functions, layers, count } = this.model;
+    this.address = new Address({
+      view: view => { const tab = document.querySelector(`nav [data-view="${CSS.escape(view)}"]`); return !!tab && !tab.hidden; },
+      sort: sort => ["self", "inherited", "name", "image"].includes(sort),
+      order: order => order === "weight" || order === "name",
+      tracks: tracks => ["function", "thread", "process"].includes(tracks),
+      function: id => id < functions.length,
+      metric: layer => layer < layers.length,
+      zoom: node => node < count,
+      group: group => group < this.palette.legend.length,
+    });
+    this.state = this.address.state;
+    this.tip = element("tip");
+    document.documentElement.classList.toggle("dark", !!window.matchMedia && window.matchMedia("(prefers-color-scheme: dark)").matches);
+    this.search = new Search(this);
+    this.source = new SourceView(this, data.sources);
+    this.timeline = new Timeline(this);
+    this.functions = new Functions(this);
+    this.sandwich = new Sandwich(this);
     this.graph = new Graph(element("graph"), this);
-    const times = data.timeline && new Times(data.timeline, this.model.count);
-    this.timeline = times && new Timeline(times, this);
+    this.flame = new Flame(element("flame"), this, {
+      grows: () => this.state.flip,
+      zooms: to => this.go({ zoom: to < 0 ? -1 : this.tree.origin[to] }),
+    });
     element("facts").textContent = data.facts;
     for (const remark of data.remarks) this.add("li", remark, element("remarks"));
+    this.metrics();
     this.listen();
     this.read();
     this.ask();
@@ -31,302 +49,394 @@ class Page {
     return it;
   }
 
-  /* Suggestions: the heaviest functions, and the images. */
+  /* Suggestions: the heaviest functions, the images, threads. */
   names() {
     const rows = this.tree.flat().sort((a, b) => b.inherited - a.inherited).slice(0, 300);
     const images = new Set(rows.map(row => row.function.image));
-    for (const value of [...rows.map(row => row.function.name), ...Array.from(images, it => "module:" + it)]) {
+    const threads = this.model.threads.length > 1 ? new Set(this.model.threads.slice(0, 100).map(it => "thread:" + it.name)) : [];
+    for (const value of [...rows.map(row => row.function.name), ...Array.from(images, it => "module:" + it), ...threads]) {
       this.add("option", undefined, element("names")).value = value;
     }
   }
 
+  /* The choice between metrics, or between the profiles before and after. */
+  metrics() {
+    const choice = element("metric"), { layers, isDifference } = this.model;
+    element("metrics").hidden = layers.length < 2;
+    element("metric-label").textContent = isDifference ? "widths" : "metric";
+    layers.forEach((layer, i) => { this.add("option", layer.name, choice).value = i; });
+    choice.addEventListener("change", () => this.go({ metric: Number(choice.value) }));
+    element("absolute").hidden = !isDifference;
+  }
+
   listen() {
-    let waiting = 0;
-    for (const id of ["search", "hide", "focus", "ignore"]) {
-      element(id).addEventListener("input", event => {
-        this.state[id] = event.target.value.trim();
+    for (const id of ["search", ...PATTERN_FIELDS]) {
+      let waiting = 0, typed = false;
+      const input = element(id);
+      input.addEventListener("input", () => {
         clearTimeout(waiting);
-        waiting = setTimeout(() => { this.write(); id === "search" ? this.find() : this.ask(); }, 60);
+        // All that is typed without leaving the field is one step.
+        waiting = setTimeout(() => { this.go({ [id]: input.value.trim() }, typed); typed = true; }, 60);
       });
+      input.addEventListener("blur", () => { typed = false; });
     }
     element("question").addEventListener("submit", event => event.preventDefault());
-    element("reset").addEventListener("click", () => this.reset());
-    for (const tab of document.querySelectorAll("nav [data-view]")) tab.addEventListener("click", () => this.open(tab.dataset.view));
-    element("turn").addEventListener("click", () => this.turn());
-    element("startup").hidden = !this.data.startup.length;
-    element("startup").addEventListener("click", () => this.startup());
-    element("theme").addEventListener("click", () => this.theme());
-    element("most").addEventListener("input", () => this.draw());
-    element("more").addEventListener("click", () => { this.shown = Infinity; this.draw(); });
-    for (const head of document.querySelectorAll("#table [data-column]")) {
-      head.addEventListener("click", () => {
-        const column = head.dataset.column;
-        this.state.up = this.state.sort === column ? !this.state.up : column === "name" || column === "image";
-        this.state.sort = column;
-        this.write();
-        this.draw();
-      });
+    const click = (id, act) => element(id).addEventListener("click", act);
+    click("reset", () => this.reset());
+    click("turn", () => this.go({ flip: !this.state.flip }));
+    click("order", () => this.go({ order: this.state.order === "name" ? "weight" : "name" }));
+    click("absolute", () => this.go({ absolute: !this.state.absolute }));
+    click("startup", () => this.go({ startup: !this.state.startup }));
+    click("interpreter", () => this.go({ interpreter: !this.state.interpreter }));
+    click("theme", () => this.theme());
+    click("help", () => this.help());
+    click("filters-head", () => { element("filters").hidden = !element("filters").hidden; this.fill(); });
+    click("close", () => element("keys").close());
+    for (const tab of document.querySelectorAll("nav [data-view]")) {
+      tab.addEventListener("click", () => this.go({ view: tab.dataset.view }));
+      tab.addEventListener("keydown", event => this.tabKey(event));
     }
-    window.addEventListener("hashchange", () => { if (location.hash !== this.hash) { this.read(); this.ask(); } });
+    element("startup").hidden = !this.model.startup.length;
+    element("interpreter").hidden = !this.model.interpreter.length;
+    element("most").value = document.documentElement.clientWidth < 600 ? 12 : 25;
+    element("most").addEventListener("input", () => this.draw());
+    const again = () => { if (location.hash !== this.address.text) { this.read(); this.ask(); } };
+    window.addEventListener("popstate", again);
+    window.addEventListener("hashchange", again);
+    window.addEventListener("resize", () => { if (["butterfly", "graph"].includes(this.state.view)) this.draw(); });
     document.addEventListener("keydown", event => this.key(event));
   }
 
-  key(event) {
-    if (event.key === "Escape") return this.reset();
-    if (event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const views = ["flame", "table", "butterfly", "graph", "hot", ...(this.timeline ? ["time"] : [])];
-    const chosen = this.flame.selected >= 0 && this.state.view === "flame" ? this.tree.ids[this.flame.selected] : this.state.function;
-    const name = chosen >= 0 ? this.model.functions[chosen].name : "";
-    if (event.key === "/") { event.preventDefault(); element("search").focus(); }
-    else if (views[event.key - 1]) this.open(views[event.key - 1]);
-    else if (event.key === "t") this.theme();
-    else if (event.key === "i") this.turn();
-    else if (event.key === "s" && this.data.startup.length) this.startup();
-    else if (event.key === "h" && name) this.also("hide", name);
-    else if (event.key === "f" && name) this.also("focus", name);
+  get views() {
+    return Array.from(document.querySelectorAll("nav [data-view]")).filter(tab => !tab.hidden).map(tab => tab.dataset.view);
   }
 
-  also(kind, name) {
-    this.state[kind] = this.state[kind] && kind === "hide" ? this.state[kind] + " ;; " + name : name;
-    this.write();
+  tabKey(event) {
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!move) return;
+    const { views } = this, to = views[(views.indexOf(this.state.view) + move + views.length) % views.length];
+    this.go({ view: to });
+    document.querySelector(`nav [data-view="${to}"]`).focus();
+  }
+
+  key(event) {
+    const { key } = event;
+    if (element("keys").open) return;
+    if (key === "Escape") return this.reset();
+    if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const id = this.chosen, name = id >= 0 ? this.model.functions[id].name : "";
+    const acts = {
+      "/": () => { event.preventDefault(); element("search").focus(); },
+      "?": () => this.help(), t: () => this.theme(),
+      n: () => this.search.step(1), N: () => this.search.step(-1), p: () => this.search.step(-1),
+      i: () => this.go({ flip: !this.state.flip }),
+      o: () => this.go({ order: this.state.order === "name" ? "weight" : "name" }),
+      s: () => { if (this.model.startup.length) this.go({ startup: !this.state.startup }); },
+      y: () => { if (this.model.interpreter.length) this.go({ interpreter: !this.state.interpreter }); },
+      m: () => this.go({ metric: (this.state.metric + 1) % this.model.layers.length }),
+      a: () => { if (this.model.isDifference) this.go({ absolute: !this.state.absolute }); },
+      h: () => { if (name) this.also("hide", name); },
+      f: () => { if (name) this.also("focus", name); },
+      g: () => { if (name) this.also("ignore", name); },
+      c: () => { if (name) this.choose(id); },
+      z: () => this.go({ zoom: -1 }),
+    };
+    const view = /^[1-9]$/.test(key) && this.views[key - 1];
+    if (view) this.go({ view });
+    else if (Object.hasOwn(acts, key)) acts[key]();
+  }
+
+  /* The function that keys are about: that of the focussed row, of the flame graph's box, or of the view. */
+  get chosen() {
+    const row = document.activeElement && document.activeElement.closest("[data-function]");
+    if (row) return Number(row.dataset.function);
+    return this.state.view === "flame" ? this.flame.chosen : this.state.view === "butterfly" ? this.sandwich.function : this.state.function;
+  }
+
+  help() {
+    element("keys").showModal();
+  }
+
+  /* A step: these fields of the state change. */
+  go(changes, replaces) {
+    const changed = Object.keys(changes).filter(field => this.state[field] !== changes[field]);
+    Object.assign(this.state, changes);
+    this.address.write(replaces);
     this.fill();
-    this.ask();
+    if (changed.some(field => ASKING.has(field))) this.ask();
+    else this.answer(changed);
+  }
+
+  /* A function, thread or process to hide, focus or ignore, with what is asked already. */
+  also(kind, name) {
+    const before = kind === "focus" && !/^(thread|process):/.test(name) ? "" : this.state[kind];
+    this.go({ [kind]: before ? before + " ;; " + name : name });
   }
 
   reset() {
-    Object.assign(this.state, { search: "", hide: "", focus: "", ignore: "" });
-    if (this.timeline) this.timeline.range = null;
-    this.write();
-    this.fill();
-    this.ask();
+    this.go({ search: "", only: "", hide: "", focus: "", ignore: "", time: "", zoom: -1, group: -1 });
   }
 
-  turn() {
-    this.flame.flame = !this.flame.flame;
-    element("turn").textContent = this.flame.flame ? "flame" : "icicle";
-    this.flame.draw();
+  choose(id) {
+    this.go({ view: "butterfly", function: id });
+    window.scrollTo(0, 0);
   }
 
-  /* Shows or folds the functions that only start the program or its threads. */
-  startup() {
-    this.state.startup = !this.state.startup;
-    this.write();
-    this.fill();
-    this.ask();
+  /* Shows a stack that was searched for. */
+  show(node) {
+    const id = this.tree.ids[node];
+    if (this.state.view === "flame") return this.flame.reveal(node);
+    const row = document.querySelector(`main section:not([hidden]) tr[data-function="${id}"]`);
+    if (row && this.state.view === "table") row.focus();
+    else if (this.state.view === "butterfly" || this.state.view === "source") this.go({ function: id });
   }
 
   theme() {
     document.documentElement.classList.toggle("dark");
+    this.legend();
+    this.timeline.draw();
     this.draw();
   }
 
-  isDark() {
+  get isDark() {
     return document.documentElement.classList.contains("dark");
   }
 
-  /* The address behind #: key=value, separated by &. */
-  write() {
-    const parts = [];
-    for (const key of ["view", "search", "hide", "focus", "ignore", "sort"]) {
-      if (this.state[key]) parts.push(key + "=" + encodeURIComponent(this.state[key]));
-    }
-    if (this.state.up) parts.push("up=1");
-    if (this.state.startup) parts.push("startup=1");
-    if (this.timeline && this.timeline.text) parts.push("time=" + this.timeline.text);
-    if (this.state.function >= 0) parts.push("function=" + this.state.function);
-    this.hash = "#" + parts.join("&");
-    history.replaceState(null, "", this.hash);
+  get unit() {
+    return this.model.layers[this.state.metric].unit;
   }
 
   read() {
-    this.hash = location.hash;
-    const given = new URLSearchParams(location.hash.slice(1));
-    for (const key of ["search", "hide", "focus", "ignore"]) this.state[key] = given.get(key) || "";
-    const tab = document.querySelector(`nav [data-view="${CSS.escape(given.get("view") || "")}"]`);
-    this.state.view = tab && !tab.hidden ? tab.dataset.view : "flame";
-    if (this.timeline) this.timeline.text = given.get("time") || "";
-    const sort = given.get("sort") === "total" ? "inherited" : given.get("sort");
-    this.state.sort = ["self", "inherited", "name", "image"].includes(sort) ? sort : "self";
-    this.state.up = given.get("up") === "1";
-    this.state.startup = given.get("startup") === "1";
-    const chosen = Number(given.get("function") ?? -1);
-    this.state.function = Number.isInteger(chosen) && chosen >= 0 && chosen < this.model.functions.length ? chosen : -1;
-    if (given.get("theme") === "dark" || given.get("theme") === "light") {
-      document.documentElement.classList.toggle("dark", given.get("theme") === "dark");
-    }
+    const given = this.address.read(), theme = given.get("theme");
+    if (theme === "dark" || theme === "light") document.documentElement.classList.toggle("dark", theme === "dark");
     this.fill();
   }
 
+  /* The fields and toggles show the state. */
   fill() {
-    for (const key of ["search", "hide", "focus", "ignore"]) element(key).value = this.state[key];
-    element("startup").setAttribute("aria-pressed", this.state.startup);
-    element("startup").textContent = this.state.startup ? "fold start-up" : "show start-up";
+    const { state } = this;
+    for (const id of ["search", ...PATTERN_FIELDS]) if (element(id).value.trim() !== state[id]) element(id).value = state[id];
+    const press = (id, is) => element(id).setAttribute("aria-pressed", is);
+    press("startup", state.startup);
+    press("interpreter", state.interpreter);
+    press("turn", state.flip);
+    press("order", state.order === "name");
+    press("absolute", state.absolute);
+    element("metric").value = state.metric;
+    const filters = PATTERN_FIELDS.filter(id => state[id]).length + (state.time ? 1 : 0);
+    if (PATTERN_FIELDS.some(id => state[id])) element("filters").hidden = false;
+    element("filters-head").textContent = filters ? `filters (${filters})` : "filters";
+    press("filters-head", !element("filters").hidden);
   }
 
   /* A new question: everything anew. Several patterns are separated by ";;", which no name has. */
   ask() {
     const patterns = text => text.split(";;").map(it => it.trim()).filter(Boolean);
     const begun = performance.now();
-    const { hide, focus, ignore, startup } = this.state;
-    if (this.timeline) this.model.weights = this.timeline.weights(this.data.weights);
-    this.tree = this.model.ask({ hide: patterns(hide), focus: patterns(focus), ignore: patterns(ignore), startup });
-    for (const id of ["hide", "focus", "ignore"]) {
-      element(id).classList.toggle("wrong", patterns(this.state[id]).some(it => this.tree.unmatched.includes(it)));
+    const { only, hide, focus, ignore, startup, interpreter } = this.state;
+    this.tree = this.model.ask({
+      only: patterns(only), hide: patterns(hide), focus: patterns(focus), ignore: patterns(ignore),
+      startup, interpreter, range: this.timeline.range,
+    });
+    for (const id of PATTERN_FIELDS) {
+      const isWrong = this.tree.problems.some(it => it.kind === id);
+      element(id).classList.toggle("wrong", isWrong);
+      element(id).setAttribute("aria-invalid", isWrong);
     }
-    if (this.timeline) this.timeline.show(this.tree);
-    this.flame.show(this.tree);
-    this.say();
-    this.find();
-    document.documentElement.dataset.total = this.tree.total;
+    const problems = this.tree.problems.map(it => it.message);
+    element("problems").textContent = problems.join(". ");
+    element("problems").hidden = !problems.length;
+    this.answer(["metric", "search"]);
     document.documentElement.dataset.milliseconds = (performance.now() - begun).toFixed(1);
   }
 
-  find() {
-    const found = this.state.search ? new Set(this.model.matching(this.state.search)) : new Set();
-    element("search").classList.toggle("wrong", !!this.state.search && !found.size);
-    this.found = found;
+  /* The answer is there; what of it is shown has changed. */
+  answer(changed) {
+    const { tree, state } = this;
+    if (changed.includes("metric")) {
+      tree.use(state.metric);
+      document.documentElement.dataset.total = tree.total;
+      this.flame.show(tree);
+      this.say();
+      this.legend();
+      this.timeline.show(tree);
+    }
+    if (changed.includes("group")) this.legend();
+    if (changed.includes("metric") || changed.includes("search")) this.search.find(tree);
+    // The stack that the address names may be gone.
+    const zoomed = state.zoom < 0 ? -1 : tree.place[state.zoom];
+    this.flame.zoomed = zoomed >= 0 && tree.weight[zoomed] ? zoomed : -1;
     this.draw();
   }
 
-  isFound(it) {
-    return this.found.has(it.id);
+  isFound(id) {
+    return this.search.found.has(id);
+  }
+
+  /* Whether another package is looked at. */
+  isDimmed(id) {
+    return this.state.group >= 0 && this.palette.legendOf(id) !== this.state.group;
+  }
+
+  functionColour(id) {
+    return this.palette.colour(id, this.isDark, false);
+  }
+
+  boxColour(tree, node) {
+    const pale = !tree.marked[node], id = tree.ids[node];
+    if (!this.model.isDifference) return this.palette.colour(id, this.isDark, pale);
+    const { after, before } = this.tree;
+    const growth = tree.after ? this.growth(after.weight[node], before.weight[node]) : this.growth(after.inherited[id], before.inherited[id]);
+    return growthColour(growth, this.isDark, pale);
+  }
+
+  /* A weight of one profile as a share of its total; by weight, both are of the larger total. */
+  shareOf(weight, layer) {
+    const { after, before } = this.tree;
+    const whole = this.state.absolute ? Math.max(after.total, before.total) : (layer ? before : after).total;
+    return whole ? weight / whole : 0;
+  }
+
+  change(after, before) {
+    return this.shareOf(after, 0) - this.shareOf(before, 1);
+  }
+
+  /* From -1, gone, to 1, new. */
+  growth(after, before) {
+    const is = this.shareOf(after, 0), was = this.shareOf(before, 1);
+    return is || was ? (is - was) / Math.max(is, was) : 0;
+  }
+
+  changeText(after, before) {
+    const was = this.shareOf(before, 1), is = this.shareOf(after, 0);
+    const times = was && is ? `, ${(is / was).toFixed(2)} times` : was ? ", gone" : ", new";
+    return `before ${(100 * was).toFixed(2)}%, after ${(100 * is).toFixed(2)}%: ${signed(is - was)} points${times}`;
+  }
+
+  /* What the colours mean. */
+  legend() {
+    const area = element("legend"), { palette, state } = this;
+    area.replaceChildren();
+    if (this.model.isDifference) {
+      for (const [growth, text] of [[-1, "gone"], [-0.3, "less"], [0, "same"], [0.3, "more"], [1, "new"]]) {
+        const item = this.add("span", undefined, area, "item");
+        this.add("i", undefined, item, "swatch").style.background = growthColour(growth, this.isDark, false);
+        item.append(text);
+      }
+      this.add("span", "beside the profile before", area, "faint");
+      return;
+    }
+    palette.legend.forEach((it, number) => {
+      const button = this.add("button", undefined, area, "item");
+      button.type = "button";
+      button.setAttribute("aria-pressed", state.group === number);
+      const kind = { own: "the program's code", library: "library", kernel: "kernel", generated: "generated code", none: "marks of ccsd" }[it.kind];
+      button.title = `${kind}, ${(100 * it.share).toFixed(2)}% of all self time; click to see it alone`;
+      this.add("i", undefined, button, "swatch").style.background = Palette.legendColour(it, this.isDark);
+      button.append(it.name.length > 32 ? it.name.slice(0, 31) + "…" : it.name);
+      this.add("span", ` ${(100 * it.share).toFixed(1)}%`, button, "faint");
+      button.addEventListener("click", () => this.go({ group: state.group === number ? -1 : number }));
+    });
   }
 
   /* The expensive arm, in words, above everything else. */
   say() {
-    const answer = element("answer");
+    const answer = element("answer"), { tree } = this;
     answer.replaceChildren();
-    const { tree } = this;
-    if (tree.unmatched.length) this.add("span", "nothing is called " + tree.unmatched.join(", ") + ". ", answer);
     if (!tree.total) return void this.add("span", "No samples are left.", answer);
-    const path = tree.hotPath();
-    const steps = path.filter((node, i) => i === path.length - 1 || tree.weight[path[i + 1]] < 0.9 * tree.weight[node]).slice(0, 4);
-    this.add("span", "Most expensive: ", answer);
-    for (const node of steps) {
-      const it = tree.model.functions[tree.ids[node]];
-      const button = this.add("button", it.name, answer);
+    const name = (it, go) => {
+      const button = this.add("button", it.name.length > 60 ? it.name.slice(0, 59) + "…" : it.name, answer);
       button.type = "button";
-      button.addEventListener("click", () => { this.open("flame"); this.flame.zoomed = -1; this.flame.zoom({ node }); });
-      this.add("span", ` ${percent(tree.weight[node], tree.total)}${node === steps[steps.length - 1] ? "" : " → "}`, answer);
+      button.addEventListener("click", go);
+    };
+    if (this.model.isDifference) this.saySides(answer, name);
+    else {
+      const path = tree.hotPath();
+      const steps = path.filter((node, i) => i === path.length - 1 || tree.weight[path[i + 1]] < 0.9 * tree.weight[node]).slice(0, 4);
+      this.add("span", "Most expensive: ", answer);
+      steps.forEach((node, i) => {
+        name(this.model.functions[tree.ids[node]], () => this.go({ view: "flame", zoom: tree.origin[node] }));
+        this.add("span", ` ${percent(tree.weight[node], tree.total)}${i === steps.length - 1 ? "" : " → "}`, answer);
+      });
+      const most = tree.flat().sort((a, b) => b.self - a.self)[0];
+      this.add("span", "; most self time: ", answer);
+      name(most.function, () => this.choose(most.function.id));
+      this.add("span", ` ${percent(most.self, tree.total)}.`, answer);
     }
-    this.add("span", `; the function that runs most itself: `, answer);
-    const most = tree.flat().sort((a, b) => b.self - a.self)[0];
-    const button = this.add("button", most.function.name, answer);
-    button.type = "button";
-    button.addEventListener("click", () => this.choose(most.function.id));
-    this.add("span", ` ${percent(most.self, tree.total)}.`, answer);
-    const left = tree.outside ? ` Of ${this.amount(tree.total + tree.outside, true)}, ${this.amount(tree.total, true)} are shown.` : "";
-    this.add("span", left, answer);
+    if (tree.total !== tree.whole) this.add("span", ` Of ${this.amount(tree.whole, true)}, ${this.amount(tree.total, true)} are shown.`, answer);
   }
 
-  told(text) {
-    element("flame").setAttribute("aria-label", text);
+  /* What grew and what shrank most. */
+  saySides(answer, name) {
+    const { after, before } = this.tree, rows = this.tree.flat().map(row => row.function);
+    const change = it => this.change(after.self[it.id], before.self[it.id]);
+    const [first, ...rest] = rows.sort((a, b) => change(b) - change(a)), last = rest.length ? rest[rest.length - 1] : first;
+    const say = (word, it) => {
+      this.add("span", word, answer);
+      name(it, () => this.choose(it.id));
+      this.add("span", ` ${signed(change(it))} points of self time`, answer);
+    };
+    if (change(first) > 0) say("Grew most: ", first);
+    if (change(last) < 0) say(change(first) > 0 ? "; shrank most: " : "Shrank most: ", last);
+    this.add("span", `. In all ${this.bare(before.total)} before, ${this.bare(after.total)} after.`, answer);
   }
 
-  /* A weight in a unit that can be read, with its share. */
-  amount(weight, bare) {
-    let text;
-    if (this.data.unit === "nanoseconds") {
-      text = weight >= 1e9 ? (weight / 1e9).toFixed(3) + " s" : weight >= 1e6 ? (weight / 1e6).toFixed(2) + " ms" : (weight / 1e3).toFixed(1) + " us";
-    } else {
-      text = Math.round(weight).toLocaleString("en") + " " + this.data.unit;
-    }
-    return bare ? text : `${text} (${percent(weight, this.tree.total)})`;
+  /* A weight in a unit that can be read, with its share unless `isBare`. */
+  amount(weight, isBare) {
+    return isBare ? this.bare(weight) : `${this.bare(weight)} (${percent(weight, this.tree.total)})`;
   }
 
-  choose(id) {
-    this.state.function = id;
-    this.open("butterfly");
+  bare(weight) {
+    const [divisor, unit, digits] = unitFor(weight, this.unit);
+    return (weight / divisor).toFixed(digits) + " " + unit;
   }
 
-  open(view) {
-    this.state.view = view;
-    this.write();
-    this.draw();
+  showTip(event, text) {
+    const { tip } = this;
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const left = Math.min(event.clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8);
+    const below = event.clientY + 18, above = event.clientY - tip.offsetHeight - 12;
+    tip.style.left = Math.max(left, 4) + "px";
+    tip.style.top = (below + tip.offsetHeight > window.innerHeight && above > 0 ? above : below) + "px";
   }
 
   draw() {
-    if (!this.found) return;
+    const { view } = this.state;
     for (const tab of document.querySelectorAll("nav [data-view]")) {
-      tab.setAttribute("aria-selected", tab.dataset.view === this.state.view);
+      tab.setAttribute("aria-selected", tab.dataset.view === view);
+      tab.tabIndex = tab.dataset.view === view ? 0 : -1;
     }
-    for (const section of document.querySelectorAll("main section")) section.hidden = section.dataset.view !== this.state.view;
+    for (const section of document.querySelectorAll("main section")) section.hidden = section.dataset.view !== view;
+    // Only the flame graph has a direction and an order.
+    element("turn").hidden = view !== "flame";
+    element("order").hidden = view !== "flame" && view !== "butterfly";
+    this.tip.hidden = true;
     ({
       flame: () => this.flame.draw(),
-      table: () => this.table(),
-      butterfly: () => this.butterfly(),
+      table: () => this.functions.show(this.tree),
+      butterfly: () => this.sandwich.show(this.tree),
       graph: () => this.graph.show(this.tree, Number(element("most").value)),
       hot: () => this.hot(),
       time: () => this.timeline.table(),
-    })[this.state.view]();
-  }
-
-  row(body, it, self, inherited, unsure) {
-    const { total } = this.tree;
-    const row = this.add("tr", undefined, body);
-    row.tabIndex = 0;
-    row.classList.toggle("found", this.isFound(it));
-    for (const weight of [self, inherited]) {
-      this.add("td", weight == null ? "" : this.amount(weight, true), row, "number").dataset.weight = weight ?? "";
-      const share = this.add("td", weight == null ? "" : percent(weight, total), row, "number share");
-      if (weight != null) share.style.setProperty("--part", 100 * weight / total + "%");
-    }
-    this.add("td", it.image, row, "faint");
-    this.add("td", (unsure ? "~" : "") + it.name, row).title = it.file ? it.file + (it.line ? ":" + it.line : "") : "";
-    const choose = () => this.choose(it.id);
-    row.addEventListener("click", choose);
-    row.addEventListener("keydown", event => { if (event.key === "Enter") choose(); });
-  }
-
-  table() {
-    const { sort, up, search } = this.state;
-    const key = row => sort === "name" ? row.function.name : sort === "image" ? row.function.image : row[sort];
-    const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.function.id - b.function.id) * (up ? 1 : -1);
-    let rows = this.tree.flat().sort(order);
-    if (search) rows = rows.filter(row => this.isFound(row.function));
-    for (const head of document.querySelectorAll("#table [data-column]")) {
-      if (head.dataset.column === sort) head.setAttribute("aria-sort", up ? "ascending" : "descending");
-      else head.removeAttribute("aria-sort");
-    }
-    const body = document.createElement("tbody");
-    for (const row of rows.slice(0, this.shown)) this.row(body, row.function, row.self, row.inherited);
-    element("table").tBodies[0].replaceWith(body);
-    element("more").hidden = rows.length <= this.shown;
-    element("more").textContent = `show all ${rows.length} functions`;
-  }
-
-  butterfly() {
-    const area = element("butterfly");
-    area.replaceChildren();
-    const { tree } = this;
-    const id = this.state.function >= 0 ? this.state.function
-      : tree.flat().sort((a, b) => b.self - a.self).map(row => row.function.id)[0];
-    if (id === undefined) return;
-    const it = this.model.functions[id];
-    const { callers, callees } = tree.butterfly(id);
-    const list = (title, arcs, other) => {
-      this.add("h2", `${title} (${arcs.length})`, area);
-      const body = document.createElement("tbody");
-      for (const arc of arcs) this.row(body, this.model.functions[other(arc)], null, arc.weight, arc.unsure);
-      this.add("table", undefined, area).append(body);
-    };
-    list("called by", callers, arc => arc.from);
-    const middle = this.add("div", undefined, area, "middle");
-    this.add("strong", it.name, middle);
-    this.add("div", `${this.amount(tree.inherited[id])} in all, ${this.amount(tree.self[id])} of it itself`, middle);
-    this.add("div", it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : ""), middle, "faint");
-    list("calls", callees, arc => arc.to);
+      source: () => this.source.show(this.tree),
+    })[view]();
   }
 
   hot() {
-    const list = element("hot");
+    const list = element("hot"), { tree } = this;
     list.replaceChildren();
-    for (const node of this.tree.hotPath()) {
-      const it = this.model.functions[this.tree.ids[node]];
+    for (const node of tree.hotPath()) {
+      const it = this.model.functions[tree.ids[node]];
       const line = this.add("li", undefined, list);
+      line.tabIndex = 0;
+      line.dataset.function = it.id;
+      line.style.setProperty("--part", 100 * tree.weight[node] / tree.total + "%");
       this.add("span", this.flame.label(node), line);
-      this.add("span", `  ${this.amount(this.tree.weight[node])}, ${this.amount(this.tree.own[node])} of it itself`, line, "faint");
+      this.add("span", `  total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, line, "faint");
       line.addEventListener("click", () => this.choose(it.id));
+      line.addEventListener("keydown", event => { if (event.key === "Enter") this.choose(it.id); });
     }
   }
 }

@@ -1,77 +1,34 @@
 "use strict";
-/* What was spent when: the costs of stacks in columns of time, and the timeline in which a part of it is chosen. */
+/* What was spent when: the strip above the views, in which a part of the time is chosen, and a track for each of the heaviest
+ * functions, threads or processes. */
 
-/* The numbers. A cell is what was spent in exactly one stack in one column. */
-class Times {
-  constructor(data, nodes) {
-    this.nodes = nodes;
-    this.starts = data.starts;
-    this.ends = data.ends;
-    this.count = data.starts.length;
-    const cells = data.steps.length;
-    this.node = new Int32Array(cells);
-    this.column = new Int32Array(cells);
-    this.weight = new Float64Array(cells);
-    let key = 0;
-    for (let i = 0; i < cells; i++) {
-      key += data.steps[i];
-      this.node[i] = Math.floor(key / this.count);
-      this.column[i] = key % this.count;
-      this.weight[i] = data.weights[i] * data.unit;
-    }
-  }
-
-  /* What was spent in exactly each stack in the columns from `first` up to `end`, without that one. */
-  between(first, end) {
-    const sums = new Float64Array(this.nodes), { node, column, weight } = this;
-    for (let i = 0; i < node.length; i++) if (column[i] >= first && column[i] < end) sums[node[i]] += weight[i];
-    return sums;
-  }
-
-  /* What these functions spent, and all together, in each column: of the stacks that a question leaves. At most 31 functions. */
-  bands(tree, ids, inherited) {
-    const bit = new Int32Array(tree.model.functions.length);
-    ids.forEach((id, i) => { bit[id] |= 1 << i; });
-    const mask = new Int32Array(tree.count);
-    for (let node = 0; node < tree.count; node++) {
-      mask[node] = bit[tree.ids[node]] | (inherited && tree.parents[node] >= 0 ? mask[tree.parents[node]] : 0);
-    }
-    const all = new Float64Array(this.count), bands = ids.map(() => new Float64Array(this.count));
-    for (let i = 0; i < this.node.length; i++) {
-      const node = this.node[i];
-      if (tree.counts[node] !== 1) continue;
-      const at = tree.place[node], column = this.column[i], weight = this.weight[i];
-      all[column] += weight;
-      const wanted = at < 0 ? bit[tree.model.rootFunction()] : mask[at];
-      for (let rest = wanted; rest; rest &= rest - 1) bands[31 - Math.clz32(rest & -rest)][column] += weight;
-    }
-    return { all, bands };
-  }
-
-  /* A time as --since and --until take it, to the nanosecond. */
-  option(ns) {
-    return "+" + (ns / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s";
-  }
+/* A time as --since and --until take it, to the nanosecond. */
+function timeOption(ns) {
+  return "+" + (ns / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s";
 }
 
-const BAND_COLOURS = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2"];
-const OTHER_COLOUR = "#9aa0a6";
-
-/* The strip above the views, with the heaviest functions stacked, and the view with a band for each. Dragging over either
- * chooses a time; so do the arrow keys. */
 class Timeline {
-  constructor(times, page) {
-    this.times = times;
+  constructor(page) {
     this.page = page;
-    this.range = null; // columns from [0] up to [1], without that one
+    this.cells = page.model.cells;
+    this.marking = null; // columns under the pointer, while it is dragged
     this.strip = element("strip");
-    element("timeline").hidden = false;
-    document.querySelector('nav [data-view="time"]').hidden = false;
+    this.known = this.cells.starts.length > 1;
+    const hasTracks = this.known && page.model.threads.length > 1;
+    element("timeline").hidden = !this.known;
+    document.querySelector('nav [data-view="time"]').hidden = !this.known;
+    for (const button of document.querySelectorAll("#tracks button")) {
+      button.hidden = !hasTracks || (button.dataset.tracks === "process" && page.model.processes.length < 2);
+      button.addEventListener("click", () => page.go({ tracks: button.dataset.tracks }));
+    }
+    element("tracks").hidden = !hasTracks;
+    if (!this.known) return;
     this.listen(this.strip);
     this.strip.addEventListener("keydown", event => this.key(event));
     new ResizeObserver(() => this.draw()).observe(this.strip.parentElement);
   }
 
+  /* Dragging chooses a time; a click that moves nothing takes a choice back. */
   listen(canvas) {
     let from = null;
     const at = event => {
@@ -93,7 +50,6 @@ class Timeline {
     canvas.addEventListener("pointerup", event => {
       if (from === null) return;
       const chosen = span(at(event));
-      // A click that moved nothing takes a choice back.
       const click = !this.marking && this.range;
       from = this.marking = null;
       this.choose(click ? null : chosen);
@@ -102,177 +58,241 @@ class Timeline {
   }
 
   get span() {
-    return this.times.ends[this.times.count - 1] - this.times.starts[0];
+    const { starts, ends } = this.cells;
+    return ends[ends.length - 1] - starts[0];
   }
 
   columnAt(part) {
-    const { times } = this, ns = times.starts[0] + Math.min(Math.max(part, 0), 1) * this.span;
-    const column = times.ends.findIndex(end => ns < end);
-    return column < 0 ? times.count - 1 : column;
+    const { starts, ends } = this.cells, ns = starts[0] + Math.min(Math.max(part, 0), 1) * this.span;
+    const column = ends.findIndex(end => ns < end);
+    return column < 0 ? ends.length - 1 : column;
   }
 
   key(event) {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!move) return;
     event.preventDefault();
-    const { count } = this.times;
-    let [first, end] = this.range || (move > 0 ? [-1, 0] : [count, count + 1]);
-    if (event.shiftKey && this.range) end = Math.min(Math.max(end + move, first + 1), count);
-    else if (first + move >= 0 && end + move <= count) { first += move; end += move; }
+    const { columns } = this.cells;
+    let [first, end] = this.range || (move > 0 ? [-1, 0] : [columns, columns + 1]);
+    if (event.shiftKey && this.range) end = Math.min(Math.max(end + move, first + 1), columns);
+    else if (first + move >= 0 && end + move <= columns) { first += move; end += move; }
     this.choose([first, end]);
   }
 
   choose(range) {
-    this.range = range && range[0] <= 0 && range[1] >= this.times.count ? null : range;
-    this.page.write();
-    this.page.ask();
+    const isAll = !range || (range[0] <= 0 && range[1] >= this.cells.columns);
+    this.page.go({ time: isAll ? "" : range[0] + "-" + (range[1] - 1) });
   }
 
-  /* Which stacks' costs count. */
-  weights(all) {
-    return this.range ? this.times.between(...this.range) : all;
+  /* The chosen columns, from [0] up to [1], without that one; null for all. */
+  get range() {
+    const [, first, last] = (/^(\d+)-(\d+)$/.exec(this.page.state.time) || []).map(Number);
+    return this.known && first <= last && last < this.cells.columns && last - first + 1 < this.cells.columns ? [first, last + 1] : null;
   }
 
-  /* The state in the address: first and last column. */
-  get text() {
-    return this.range ? this.range[0] + "-" + (this.range[1] - 1) : "";
+  /* What the stacks that a question leaves spent in each column: sums by what `number` says of a cell's function and thread. */
+  sums(tree, count, number) {
+    const { node, thread, column, layers, columns } = this.cells, weights = layers[tree.shownLayer];
+    const sums = Array.from({ length: count }, () => new Float64Array(columns));
+    for (let i = 0; i < node.length; i++) {
+      if (!weights[i] || tree.counts[node[i]] !== 1 || (tree.threads && !tree.threads[thread[i]])) continue;
+      const at = number(tree.ids[tree.place[node[i]]], thread[i]);
+      if (at >= 0) sums[at][column[i]] += weights[i];
+    }
+    return sums;
   }
 
-  set text(text) {
-    const [, first, last] = (/^(\d+)-(\d+)$/.exec(text) || []).map(Number);
-    this.range = first <= last && last < this.times.count ? [first, last + 1] : null;
+  /* What these functions spent in each column, with what they called if `inherited`. */
+  bands(tree, ids, inherited) {
+    const { node, thread, column, layers, columns } = this.cells, weights = layers[tree.shownLayer];
+    const number = new Map(ids.map((id, i) => [id, i])), bands = ids.map(() => new Float64Array(columns));
+    const all = new Float64Array(columns);
+    // The places in `ids` of the functions above each node, each once.
+    const lists = new Array(tree.count);
+    for (let at = 0; at < tree.count; at++) {
+      const above = inherited && tree.parents[at] >= 0 ? lists[tree.parents[at]] : [], own = number.get(tree.ids[at]);
+      lists[at] = own === undefined || above.includes(own) ? above : [...above, own];
+    }
+    for (let i = 0; i < node.length; i++) {
+      if (!weights[i] || tree.counts[node[i]] !== 1 || (tree.threads && !tree.threads[thread[i]])) continue;
+      all[column[i]] += weights[i];
+      for (const at of lists[tree.place[node[i]]]) bands[at][column[i]] += weights[i];
+    }
+    return { all, bands };
   }
 
   /* A new question has been answered. */
   show(tree) {
+    if (!this.known) return;
     this.tree = tree;
-    const rows = tree.flat().filter(row => row.self > 0).sort((a, b) => b.self - a.self).slice(0, BAND_COLOURS.length);
-    this.top = rows.map(row => row.function);
-    this.stacked = this.times.bands(tree, this.top.map(it => it.id), false);
-    const legend = element("legend");
-    legend.replaceChildren();
-    this.top.forEach((it, i) => {
-      const button = this.page.add("button", it.name.length > 40 ? it.name.slice(0, 39) + "…" : it.name, legend);
-      button.type = "button";
-      button.style.setProperty("--band", BAND_COLOURS[i]);
-      button.addEventListener("click", () => this.page.choose(it.id));
-    });
-    if (tree.flat().some(row => row.self > 0 && !this.top.includes(row.function))) {
-      this.page.add("span", "others", legend).style.setProperty("--band", OTHER_COLOUR);
-    }
-    const { times } = this, { starts, ends } = times;
+    const { page } = this, { legend } = page.palette;
+    this.packages = this.sums(tree, legend.length + 1, id => { const at = page.palette.legendOf(id); return at < 0 ? legend.length : at; });
+    this.all = this.packages.reduce((all, weights) => all.map((sum, i) => sum + weights[i]), new Float64Array(this.cells.columns));
+    const { starts, ends, columns } = this.cells;
     const longest = Math.max(...starts.map((start, i) => ends[i] - start));
-    const [first, end] = this.range || [0, times.count];
-    const since = times.option(starts[first]), until = times.option(ends[end - 1]);
+    const [first, end] = this.range || [0, columns];
+    const since = timeOption(starts[first]), until = timeOption(ends[end - 1]);
     Object.assign(document.documentElement.dataset, { since, until });
+    const seconds = ns => (ns / 1e9).toFixed(2);
     element("when").textContent = this.range
-      ? `shown: ${(starts[first] / 1e9).toFixed(2)} s to ${(ends[end - 1] / 1e9).toFixed(2)} s, as by --since ${since} --until ${until}; click to see all`
-      : `${(starts[0] / 1e9).toFixed(2)} s to ${(ends[times.count - 1] / 1e9).toFixed(2)} s in ${times.count} parts of at most ${(longest / 1e9).toFixed(2)} s; drag to see a part`;
+      ? `shown: ${seconds(starts[first])} s to ${seconds(ends[end - 1])} s, as by --since ${since} --until ${until}; click to see all`
+      : `${seconds(starts[0])} s to ${seconds(ends[columns - 1])} s in ${columns} parts of at most ${seconds(longest)} s; drag to see a part`;
     this.draw();
   }
 
   draw() {
-    if (!this.stacked || element("timeline").hidden) return;
-    const { all, bands } = this.stacked;
-    this.paint(this.strip, [this.strip.parentElement.clientWidth, 56], bands.map((weights, i) => [BAND_COLOURS[i], weights]), all);
+    if (!this.packages || element("timeline").hidden) return;
+    const { page, strip } = this, dark = page.isDark;
+    const bands = this.packages.map((weights, i) => [page.palette.legend[i] ? Palette.legendColour(page.palette.legend[i], dark) : NEUTRAL, weights]);
+    this.paint(strip, [strip.parentElement.clientWidth, 40], bands);
     this.mark();
   }
 
   /* Nanoseconds of a column. */
   length(column) {
-    return Math.max(this.times.ends[column] - this.times.starts[column], 1);
+    return Math.max(this.cells.ends[column] - this.cells.starts[column], 1);
   }
 
-  /* One function's band: columns as high as they are heavy in their time, of at most `most` a nanosecond. */
-  band(weights, ink, most) {
-    const { times } = this, x = ns => ((ns - times.starts[0]) / this.span * 1000).toFixed(1);
-    let path = "";
-    weights.forEach((weight, column) => {
-      if (!weight) return;
-      // What is more than nothing is seen.
-      const high = Math.max(weight / this.length(column) / most * 100, 3).toFixed(1);
-      path += `M${x(times.starts[column])} 100v-${high}H${x(times.ends[column])}v${high}z`;
-    });
-    const svg = document.createElementNS(SVG, "svg"), shape = document.createElementNS(SVG, "path");
+  /* A track: columns as high as they are heavy in their time, of at most `most` a nanosecond; its parts stacked, each with its ink. */
+  track(parts, most) {
+    const { cells } = this, x = ns => ((ns - cells.starts[0]) / this.span * 1000).toFixed(1);
+    const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("viewBox", "0 0 1000 100");
     svg.setAttribute("preserveAspectRatio", "none");
-    shape.setAttribute("d", path);
-    shape.setAttribute("fill", ink);
-    svg.append(shape);
-    svg.dataset.weights = Array.from(weights).join(" ");
+    svg.setAttribute("aria-hidden", "true");
+    const base = new Float64Array(cells.columns), sums = new Float64Array(cells.columns);
+    for (const [ink, weights] of parts) {
+      let path = "";
+      weights.forEach((weight, column) => {
+        if (!weight) return;
+        // What is more than nothing is seen.
+        const high = Math.max(weight / this.length(column) / most * 100, 3);
+        path += `M${x(cells.starts[column])} ${(100 - base[column]).toFixed(1)}v-${high.toFixed(1)}H${x(cells.ends[column])}v${high.toFixed(1)}z`;
+        base[column] += high;
+        sums[column] += weight;
+      });
+      if (!path) continue;
+      const shape = document.createElementNS(SVG, "path");
+      shape.setAttribute("d", path);
+      shape.setAttribute("fill", ink);
+      svg.append(shape);
+    }
+    svg.dataset.weights = Array.from(sums).join(" ");
     this.listen(svg);
     return svg;
   }
 
-  /* Weights in columns, stacked, in so many pixels, as high as they are heavy in their time; what the bands leave of all in grey. */
-  paint(canvas, [width, height], bands, all) {
-    const ratio = window.devicePixelRatio || 1, { times } = this;
+  /* Weights in columns, stacked, in so many pixels, as high as they are heavy in their time. */
+  paint(canvas, [width, height], bands) {
+    const ratio = window.devicePixelRatio || 1, { cells } = this;
     canvas.width = width * ratio;
     canvas.height = height * ratio;
     canvas.style.height = height + "px";
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    const most = all.reduce((most, weight, column) => Math.max(most, weight / this.length(column)), 0);
+    const most = this.all.reduce((most, weight, column) => Math.max(most, weight / this.length(column)), 0);
     if (!most) return;
-    for (let column = 0; column < times.count; column++) {
-      const left = (times.starts[column] - times.starts[0]) / this.span * width;
-      const wide = Math.max((times.ends[column] - times.starts[0]) / this.span * width - left - 0.5, 0.5);
+    for (let column = 0; column < cells.columns; column++) {
+      const left = (cells.starts[column] - cells.starts[0]) / this.span * width;
+      const wide = Math.max((cells.ends[column] - cells.starts[0]) / this.span * width - left - 0.5, 0.5);
       const scale = height / (most * this.length(column));
-      let base = height, rest = all[column];
+      let base = height;
       for (const [ink, weights] of bands) {
         const high = weights[column] * scale;
         pen.fillStyle = ink;
         pen.fillRect(left, base - high, wide, high);
         base -= high;
-        rest -= weights[column];
       }
-      pen.fillStyle = OTHER_COLOUR;
-      if (rest > 0) pen.fillRect(left, base - rest * scale, wide, rest * scale);
     }
   }
 
   /* What is not chosen is veiled. */
   mark() {
-    const range = this.marking || this.range, { times } = this;
-    const part = ns => (ns - times.starts[0]) / this.span * 100 + "%";
+    const range = this.marking || this.range, { cells } = this;
+    const part = ns => (ns - cells.starts[0]) / this.span * 100 + "%";
     for (const area of document.querySelectorAll(".times")) {
       area.classList.toggle("chosen", !!range);
       if (!range) continue;
-      area.style.setProperty("--from", part(times.starts[range[0]]));
-      area.style.setProperty("--to", part(times.ends[range[1] - 1]));
+      area.style.setProperty("--from", part(cells.starts[range[0]]));
+      area.style.setProperty("--to", part(cells.ends[range[1] - 1]));
     }
   }
 
-  /* The view: a band for each of the heaviest functions. */
+  /* The view: a track for each of the heaviest. */
   table() {
-    const inherited = this.page.state.sort === "inherited", key = inherited ? "inherited" : "self";
-    const search = this.page.state.search, { tree } = this;
-    let rows = tree.flat().filter(row => row[key] > 0 && (!search || this.page.isFound(row.function)));
+    const { page } = this, kind = element("tracks").hidden ? "function" : page.state.tracks;
+    for (const button of document.querySelectorAll("#tracks button")) button.setAttribute("aria-pressed", button.dataset.tracks === kind);
+    const body = document.createElement("tbody");
+    element("bands").tBodies[0].replaceWith(body);
+    if (kind === "function") this.functions(body); else this.threads(body, kind);
+    element("rest").textContent = this.left > 0 ? `${this.left} more ${kind === "process" ? "processes" : kind + "s"}${kind === "function" ? "; search finds them" : ""}` : "";
+    this.mark();
+  }
+
+  line(body, [name, swatch], weight, parts, most, choose) {
+    const { page } = this, row = page.add("tr", undefined, body);
+    row.tabIndex = 0;
+    const [divisor, , digits] = this.unit;
+    page.add("td", (weight / divisor).toFixed(digits), row, "number weight amount").dataset.weight = weight;
+    page.add("td", (this.tree.total ? 100 * weight / this.tree.total : 0).toFixed(2), row, "number");
+    const area = page.add("div", undefined, page.add("td", undefined, row, "band"), "times");
+    area.append(this.track(parts, most));
+    const label = page.add("td", undefined, row, "name");
+    if (swatch) page.add("i", undefined, label, "swatch").style.background = swatch;
+    label.append(name);
+    if (!choose) return;
+    label.classList.add("link");
+    label.addEventListener("click", choose);
+    row.addEventListener("keydown", event => { if (event.key === "Enter") choose(); });
+  }
+
+  highest(list) {
+    return list.reduce((most, weights) => weights.reduce((most, weight, i) => Math.max(most, weight / this.length(i)), most), 0);
+  }
+
+  heads(what) {
+    this.unit = unitFor(this.tree.total, this.page.unit);
+    element("which").textContent = `${what} ${this.unit[1]}`;
+  }
+
+  functions(body) {
+    const { page, tree } = this, inherited = page.state.sort === "inherited", key = inherited ? "inherited" : "self";
+    this.heads(inherited ? "total" : "self");
+    let rows = tree.flat().filter(row => row[key] > 0 && (!page.search.found.size || page.isFound(row.function.id)));
     const left = rows.length;
     rows = rows.sort((a, b) => b[key] - a[key] || a.function.id - b.function.id).slice(0, 30);
-    const { all, bands } = this.times.bands(tree, rows.map(row => row.function.id), inherited);
-    const highest = list => list.reduce((most, weights) => weights.reduce((most, weight, i) => Math.max(most, weight / this.length(i)), most), 0);
-    const most = highest(bands);
-    const body = document.createElement("tbody");
-    const line = (name, weight, weights, choose) => {
-      const row = this.page.add("tr", undefined, body);
-      row.tabIndex = 0;
-      const cell = this.page.add("td", this.page.amount(weight, true), row, "number");
-      cell.dataset.weight = weight;
-      this.page.add("td", percent(weight, tree.total), row, "number");
-      const area = this.page.add("div", undefined, this.page.add("td", undefined, row, "band"), "times");
-      area.append(this.band(weights, weights === all ? OTHER_COLOUR : BAND_COLOURS[0], weights === all ? highest([all]) : most));
-      const label = this.page.add("td", name, row);
-      if (choose) {
-        label.addEventListener("click", choose);
-        row.addEventListener("keydown", event => { if (event.key === "Enter") choose(); });
-      }
-    };
-    line("[all]", tree.total, all);
-    rows.forEach((row, i) => line(row.function.name, row[key], bands[i], () => this.page.choose(row.function.id)));
-    element("bands").tBodies[0].replaceWith(body);
-    element("which").textContent = key;
-    element("rest").textContent = left > rows.length ? `${left - rows.length} more functions; search finds them` : "";
-    this.mark();
+    this.left = left - rows.length;
+    const { all, bands } = this.bands(tree, rows.map(row => row.function.id), inherited);
+    const most = this.highest(bands);
+    this.line(body, ["[all]"], tree.total, [[OTHER_OWN, all]], this.highest([all]));
+    rows.forEach((row, i) => {
+      const ink = page.functionColour(row.function.id);
+      this.line(body, [row.function.name, ink], row[key], [[ink, bands[i]]], most, () => page.choose(row.function.id));
+    });
+  }
+
+  /* A track for each thread or process, with what it ran in the colours of the packages. */
+  threads(body, kind) {
+    const { page, tree } = this, { model, palette } = page, ofProcess = kind === "process";
+    this.heads("total");
+    const all = ofProcess ? model.processes : model.threads, number = thread => (ofProcess ? model.threads[thread].process.id : thread);
+    const totals = this.sums(tree, all.length, (_, thread) => number(thread));
+    const inRange = weights => { const [first, end] = this.range || [0, weights.length]; return weights.slice(first, end).reduce((sum, it) => sum + it, 0); };
+    const ranked = all.map(it => ({ it, weights: totals[it.id], weight: inRange(totals[it.id]) })).filter(row => row.weight > 0).sort((a, b) => b.weight - a.weight);
+    const rows = ranked.slice(0, 100), most = this.highest(rows.map(row => row.weights));
+    this.left = ranked.length - rows.length;
+    const place = new Int32Array(all.length).fill(-1), groups = palette.legend.length + 1;
+    rows.forEach((row, i) => { place[row.it.id] = i; });
+    const parts = this.sums(tree, rows.length * groups, (id, thread) => {
+      const at = place[number(thread)], group = palette.legendOf(id);
+      return at < 0 ? -1 : at * groups + (group < 0 ? groups - 1 : group);
+    });
+    const ink = group => (palette.legend[group] ? Palette.legendColour(palette.legend[group], page.isDark) : NEUTRAL);
+    rows.forEach(({ it, weight }, i) => {
+      const own = Array.from({ length: groups }, (_, group) => [ink(group), parts[i * groups + group]]);
+      const name = ofProcess ? `${it.name} (${it.pid})` : model.processes.length > 1 ? `${it.name} (${it.tid}) of ${it.process.name} (${it.process.pid})` : `${it.name} (${it.tid})`;
+      const pattern = ofProcess ? `process:${it.pid}` : `thread:${it.tid}`;
+      this.line(body, [name], weight, own, most, () => page.also("focus", pattern));
+    });
   }
 }

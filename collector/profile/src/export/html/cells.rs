@@ -1,0 +1,297 @@
+//! What each stack cost, by thread and time.
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::super::Export;
+use super::packed::{pack, pack_ascending};
+use super::stacks::Stacks;
+use crate::codec::TimeColumn;
+use crate::ids::{ProcessId, ThreadId};
+use crate::model::{Process, Thread};
+use crate::profile::Profile;
+use crate::sanitise;
+use crate::view::{DiffTree, walk_contexts};
+
+/// What was spent in exactly one stack by one thread in one column of time, by one metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cell {
+    node: usize,
+    thread: usize,
+    column: usize,
+    layer: usize,
+    weight: u64,
+}
+
+impl Cell {
+    const fn place(&self) -> (usize, usize, usize, usize) {
+        (self.node, self.thread, self.column, self.layer)
+    }
+}
+
+/// The costs of a tree of stacks. A layer is a metric, or one of two profiles.
+#[derive(Clone)]
+pub(super) struct Cells {
+    layers: usize,
+    /// Empty where time is not known.
+    columns: Vec<TimeColumn>,
+    /// Name and id of each thread, and its process in [`Cells::processes`]. Empty where threads are not known.
+    threads: Vec<(String, u32, usize)>,
+    /// Name and id of each process.
+    processes: Vec<(String, u32)>,
+    /// In order.
+    cells: Vec<Cell>,
+}
+
+/// The same as the page has it.
+#[derive(Serialize)]
+pub(super) struct PackedCells {
+    /// Where each column of time begins, nanoseconds since the session began.
+    starts: Vec<u64>,
+    /// Where it ends.
+    ends: Vec<u64>,
+    threads: Vec<(String, u32, usize)>,
+    processes: Vec<(String, u32)>,
+    /// `(node * threads + thread) * columns + column` of each cell, as differences.
+    steps: String,
+    layers: Vec<PackedLayer>,
+}
+
+#[derive(Serialize)]
+struct PackedLayer {
+    /// All weights are multiples of it: mostly that of one sample.
+    unit: u64,
+    /// The weight of each cell, in that.
+    weights: String,
+}
+
+impl Cells {
+    /// Of an export by several metrics, for the stacks of its trees.
+    pub(super) fn of_metrics(exports: &[&Export<'_>], stacks: &Stacks) -> Self {
+        let columns = exports.first().map_or(&[][..], |export| export.columns);
+        let columns = if columns.len() < 2 { Vec::new() } else { columns.to_vec() };
+        let mut threads = Threads::default();
+        let mut cells = Vec::new();
+        for (layer, export) in exports.iter().enumerate() {
+            threads.known.clear();
+            let shown = export.profile.shown(export.selection);
+            let mut places: Vec<Option<usize>> = vec![None; shown.contexts().len()];
+            walk_contexts(export.profile, &shown, export.selection, |id, visible| {
+                if let Some(place) = places.get_mut(id.index()) {
+                    *place = stacks.find(visible.entries());
+                }
+            });
+            export.profile.for_each_charge(|charge| {
+                let place = places.get(shown.context(charge.context).index()).copied().flatten();
+                let Some(node) = place else { return };
+                if !export.selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
+                    return;
+                }
+                let thread = threads.number(export.profile, charge.thread);
+                let mut add = |column, weight| {
+                    if weight > 0 {
+                        cells.push(Cell { node, thread, column, layer, weight });
+                    }
+                };
+                if columns.is_empty() {
+                    add(0, charge.weights.get(export.selection.metric_index()).copied().unwrap_or(0));
+                } else {
+                    charge.weights.iter().skip(1).enumerate().for_each(|(column, &weight)| add(column, weight));
+                }
+            });
+        }
+        let Threads { threads, processes, .. } = threads;
+        Self { layers: exports.len(), columns, threads, processes, cells: joined(cells) }
+    }
+
+    /// Of two profiles: the layers are the one after and the one before.
+    pub(super) fn of_difference(tree: &DiffTree) -> Self {
+        let cells = tree.nodes.iter().enumerate().flat_map(|(node, it)| {
+            let weights = [it.after.self_weight, it.before.self_weight];
+            let cell = move |(layer, weight)| Cell { node, thread: 0, column: 0, layer, weight };
+            weights.into_iter().enumerate().map(cell).filter(|cell| cell.weight > 0)
+        });
+        let cells = joined(cells.collect());
+        Self { layers: 2, columns: Vec::new(), threads: Vec::new(), processes: Vec::new(), cells }
+    }
+
+    /// How many columns of time there are.
+    pub(super) const fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether threads or time are known.
+    pub(super) const fn has_parts(&self) -> bool {
+        !self.columns.is_empty() || !self.threads.is_empty()
+    }
+
+    /// The longest column, in nanoseconds.
+    pub(super) fn longest_ns(&self) -> u64 {
+        self.columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max().unwrap_or(0)
+    }
+
+    /// With half as many columns.
+    pub(super) fn coarser(self) -> Self {
+        let columns = self.columns.chunks(2).filter_map(|pair| {
+            let (first, last) = (pair.first()?, pair.last()?);
+            Some(TimeColumn { from_ns: first.from_ns, to_ns: last.to_ns })
+        });
+        let columns = columns.collect();
+        let cells = self.cells.into_iter().map(|cell| Cell { column: cell.column / 2, ..cell }).collect();
+        Self { columns, cells: joined(cells), ..self }
+    }
+
+    /// Without threads and time.
+    pub(super) fn whole(self) -> Self {
+        let cells = self.cells.into_iter().map(|cell| Cell { thread: 0, column: 0, ..cell }).collect();
+        Self { columns: Vec::new(), threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
+    }
+
+    /// The nodes of these that cost anything by themselves, and their share of the total of the first layer.
+    pub(super) fn own(&self, is_wanted: impl Fn(usize) -> bool) -> (Vec<usize>, f64) {
+        let (mut nodes, mut wanted, mut total) = (Vec::new(), 0u64, 0u64);
+        for cell in &self.cells {
+            let weight = if cell.layer == 0 { cell.weight } else { 0 };
+            total = total.saturating_add(weight);
+            if is_wanted(cell.node) {
+                wanted = wanted.saturating_add(weight);
+                nodes.push(cell.node);
+            }
+        }
+        nodes.dedup();
+        (nodes, wanted as f64 / total.max(1) as f64)
+    }
+
+    /// For a page in which the node of the tree stands at `place(node)`.
+    pub(super) fn packed(&self, place: impl Fn(usize) -> Option<usize>) -> PackedCells {
+        let placed = |cell: &Cell| Some(Cell { node: place(cell.node)?, ..*cell });
+        let cells = joined(self.cells.iter().filter_map(placed).collect());
+        let (threads, columns) = (self.threads.len().max(1) as u64, self.columns.len().max(1) as u64);
+        let key = |cell: &Cell| (cell.node as u64 * threads + cell.thread as u64) * columns + cell.column as u64;
+        let groups: Vec<&[Cell]> = cells.chunk_by(|a, b| key(a) == key(b)).collect();
+        let layer = |layer: usize| {
+            let of_layer =
+                |group: &&[Cell]| group.iter().find(|cell| cell.layer == layer).map_or(0, |cell| cell.weight);
+            let unit = groups.iter().map(of_layer).fold(0, common_divisor).max(1);
+            PackedLayer { unit, weights: pack(groups.iter().map(|group| of_layer(group) / unit)) }
+        };
+        PackedCells {
+            starts: self.columns.iter().map(|column| column.from_ns).collect(),
+            ends: self.columns.iter().map(|column| column.to_ns).collect(),
+            threads: self.threads.clone(),
+            processes: self.processes.clone(),
+            steps: pack_ascending(groups.iter().filter_map(|group| group.first().map(key))),
+            layers: (0..self.layers).map(layer).collect(),
+        }
+    }
+}
+
+/// The threads that charged something, by their numbers in the page.
+#[derive(Default)]
+struct Threads {
+    threads: Vec<(String, u32, usize)>,
+    processes: Vec<(String, u32)>,
+    /// Of the profile at hand.
+    known: HashMap<ThreadId, usize>,
+    /// Profiles of one file by other metrics have the same threads.
+    same: HashMap<(Process, Thread), usize>,
+    same_process: HashMap<Process, usize>,
+}
+
+impl Threads {
+    fn number(&mut self, profile: &Profile, id: ThreadId) -> usize {
+        if let Some(&number) = self.known.get(&id) {
+            return number;
+        }
+        let unknown = Process { pid: 0, start_time: 0, exec_generation: 0, parent: None, name: String::new() };
+        let thread = profile.thread(id).cloned();
+        let process = thread.as_ref().and_then(|thread| profile.process(thread.process)).cloned();
+        let process = process.unwrap_or(unknown);
+        let thread = thread.unwrap_or(Thread { process: ProcessId::new(0), tid: 0, name: String::new() });
+        let next = self.processes.len();
+        let in_process = *self.same_process.entry(process.clone()).or_insert(next);
+        if in_process == next {
+            self.processes.push((sanitise(&process.name).into_owned(), process.pid));
+        }
+        let (name, tid) = (sanitise(&thread.name).into_owned(), thread.tid);
+        let next = self.threads.len();
+        let number = *self.same.entry((process, thread)).or_insert(next);
+        if number == next {
+            self.threads.push((name, tid, in_process));
+        }
+        self.known.insert(id, number);
+        number
+    }
+}
+
+/// In order, with one cell for each place.
+fn joined(mut cells: Vec<Cell>) -> Vec<Cell> {
+    cells.sort_unstable();
+    cells.dedup_by(|next, kept| {
+        let same = next.place() == kept.place();
+        if same {
+            kept.weight = kept.weight.saturating_add(next.weight);
+        }
+        same
+    });
+    cells
+}
+
+fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells() -> Cells {
+        let columns = (0..5).map(|i| TimeColumn { from_ns: i * 10, to_ns: i * 10 + 10 }).collect();
+        let cell = |node, thread, column, weight| Cell { node, thread, column, layer: 0, weight };
+        let cells =
+            joined(vec![cell(2, 1, 4, 12), cell(0, 0, 1, 6), cell(0, 0, 0, 3), cell(2, 1, 4, 3), cell(1, 0, 3, 9)]);
+        let threads = vec![("a".to_owned(), 1, 0), ("b".to_owned(), 2, 0)];
+        Cells { layers: 1, columns, threads, processes: vec![("p".to_owned(), 1)], cells }
+    }
+
+    #[test]
+    fn cells_are_packed_in_small_numbers() {
+        let packed = cells().packed(Some);
+        // Keys 0, 1, 13 and 29.
+        assert_eq!(packed.steps, pack([0, 1, 12, 16]));
+        assert_eq!((packed.layers[0].unit, &packed.layers[0].weights), (3, &pack([1, 2, 3, 5])));
+    }
+
+    #[test]
+    fn nothing_is_lost_in_coarser_columns() {
+        let coarse = cells().coarser();
+        assert_eq!(
+            coarse.columns.iter().map(|it| (it.from_ns, it.to_ns)).collect::<Vec<_>>(),
+            [(0, 20), (20, 40), (40, 50)]
+        );
+        // Keys 0, 7 and 17.
+        let packed = coarse.packed(Some);
+        assert_eq!((packed.steps, &packed.layers[0].weights), (pack([0, 7, 10]), &pack([3, 3, 5])));
+    }
+
+    #[test]
+    fn what_is_pruned_is_joined() {
+        let packed = cells().packed(|_| Some(0));
+        assert_eq!((packed.steps, &packed.layers[0].weights), (pack([0, 1, 2, 6]), &pack([1, 2, 3, 5])));
+        let whole = cells().whole().packed(|_| Some(0));
+        assert_eq!((whole.steps, whole.layers[0].unit, &whole.layers[0].weights), (pack([0]), 33, &pack([1])));
+    }
+
+    #[test]
+    fn layers_have_their_own_unit() {
+        let mut both = cells();
+        both.layers = 2;
+        both.cells.push(Cell { node: 3, thread: 0, column: 0, layer: 1, weight: 7 });
+        let packed = both.packed(Some);
+        assert_eq!((packed.layers[1].unit, &packed.layers[1].weights), (7, &pack([0, 0, 0, 0, 1])));
+        assert_eq!(packed.layers[0].weights, pack([1, 2, 3, 5, 0]));
+    }
+}

@@ -1,0 +1,61 @@
+"use strict";
+/* Patterns, as the command line has them: [name:|module:|file:|thread:|process:]TEXT. TEXT between slashes is a regular
+ * expression, with * or ? a glob, else itself; a function that nothing is called like is looked for as a part of names. */
+
+class Pattern {
+  /* Throws an Error with a message for people. */
+  constructor(text) {
+    const [, subject, what] = /^(?:(name|module|file|thread|process):(?!:))?([^]*)$/.exec(text);
+    if (!what || what === "//") throw new Error(`"${text}" names nothing`);
+    this.text = text;
+    this.subject = subject || "name";
+    this.what = what;
+    this.plain = false;
+    if (what.length > 1 && what.startsWith("/") && what.endsWith("/")) {
+      const regex = Pattern.expression(text, what.slice(1, -1));
+      this.test = it => regex.test(it);
+    } else if (/[*?]/.test(what)) {
+      const regex = new RegExp("^" + what.replace(/[.+^${}()|[\]\\/]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".") + "$", "su");
+      this.test = it => regex.test(it);
+    } else {
+      this.plain = true;
+      this.test = it => it === what;
+    }
+  }
+
+  static expression(text, source) {
+    // The command line's expressions have their flags in front, JavaScript's beside them.
+    const [, flags, rest] = /^(?:\(\?([ims]+)\))?([^]*)$/.exec(source);
+    try {
+      return new RegExp(rest, "u" + Array.from(new Set(flags || "")).join(""));
+    } catch (error) {
+      const why = String(error.message).replace(/^.*: /, "");
+      throw new Error(`${text} is no regular expression: ${why}`);
+    }
+  }
+
+  get isOfThreads() {
+    return this.subject === "thread" || this.subject === "process";
+  }
+
+  /* Numbers of the functions that are meant. */
+  functions(functions) {
+    const { subject, plain, what, test } = this;
+    const base = path => path.slice(path.lastIndexOf("/") + 1);
+    const path = it => it != null && (test(it) || test(base(it)) || (plain && it.endsWith("/" + what)));
+    const named = it => test(it.name) || (it.fullName !== undefined && test(it.fullName));
+    const is = subject === "module" ? it => path(it.path) : subject === "file" ? it => path(it.file) : named;
+    let found = this.isOfThreads ? [] : functions.filter(is);
+    if (!found.length && plain && subject === "name") {
+      found = functions.filter(it => it.name.includes(what) || (it.fullName !== undefined && it.fullName.includes(what)));
+    }
+    return found.map(it => it.id);
+  }
+
+  /* Numbers of the threads that are meant. */
+  threads(threads) {
+    const is = (name, id) => this.test(name) || (this.plain && /^[0-9]+$/.test(this.what) && Number(this.what) === id);
+    const meant = this.subject === "thread" ? it => is(it.name, it.tid) : it => is(it.process.name, it.process.pid);
+    return threads.filter(meant).map(it => it.id);
+  }
+}

@@ -1,0 +1,155 @@
+"use strict";
+/* Tables: one unit a column, bars as long as a row is heavy beside the heaviest one. */
+
+function percent(part, whole) {
+  return whole ? (100 * part / whole).toFixed(2) + "%" : "0%";
+}
+
+/* What weights up to `most` are shown in: [divisor, name, digits]. */
+function unitFor(most, unit) {
+  if (unit === "nanoseconds") return most >= 1e9 ? [1e9, "s", 3] : most >= 1e6 ? [1e6, "ms", 2] : [1e3, "us", 1];
+  const [divisor, prefix] = most >= 1e10 ? [1e9, "G"] : most >= 1e7 ? [1e6, "M"] : most >= 1e5 ? [1e3, "k"] : [1, ""];
+  return [divisor, prefix + (unit === "count" ? "" : (prefix && " ") + unit), divisor > 1 ? 2 : 0];
+}
+
+class Rows {
+  /* `columns`: [{ head, kind: "weight" | "share" | "change" | "text" | "name", key, sort, className }], of which weights and
+   * shares have `key(row)`. */
+  constructor(page, table, columns) {
+    this.page = page;
+    this.table = table;
+    this.columns = columns;
+  }
+
+  show(rows, { choose, most = Infinity }) {
+    const { page, table, columns } = this, unit = page.unit, { sort, up } = page.state;
+    table.replaceChildren();
+    const shown = rows.slice(0, most);
+    for (const column of columns) {
+      if (column.kind === "text" || column.kind === "name") continue;
+      column.largest = rows.reduce((largest, row) => Math.max(largest, Math.abs(column.key(row) ?? 0)), 0);
+      if (column.kind === "weight") column.unit = unitFor(column.largest, unit);
+    }
+    const group = page.add("colgroup", undefined, table);
+    for (const column of columns) page.add("col", undefined, group, (column.className || "") + " of-" + column.kind);
+    const head = page.add("tr", undefined, page.add("thead", undefined, table));
+    for (const column of columns) {
+      const isNumber = column.kind !== "text" && column.kind !== "name";
+      const cell = page.add("th", undefined, head, (isNumber ? "number " : "") + (column.className || ""));
+      cell.scope = "col";
+      const text = column.head + (column.kind === "weight" && column.unit[1] ? " " + column.unit[1] : "");
+      if (!column.sort) { cell.textContent = text; continue; }
+      const button = page.add("button", text, cell);
+      button.type = "button";
+      if (column.sort === sort) cell.setAttribute("aria-sort", up ? "ascending" : "descending");
+      button.addEventListener("click", () => page.go({
+        sort: column.sort, up: sort === column.sort ? !up : column.sort === "name" || column.sort === "image",
+      }));
+    }
+    const body = page.add("tbody", undefined, table);
+    for (const row of shown) this.row(body, row, choose);
+    return shown.length;
+  }
+
+  row(body, row, choose) {
+    const { page, columns } = this, it = row.function;
+    const line = page.add("tr", undefined, body);
+    line.tabIndex = 0;
+    line.dataset.function = it.id;
+    line.classList.toggle("found", page.isFound(it.id));
+    for (const column of columns) {
+      const value = column.key(row);
+      if (column.kind === "name") {
+        const cell = page.add("td", undefined, line, "name");
+        const swatch = page.add("i", undefined, cell, "swatch");
+        swatch.style.background = page.functionColour(it.id);
+        cell.append((row.unsure ? "~" : "") + value);
+        cell.title = (it.fullName || it.name) + (it.file ? "\n" + it.file + (it.line ? ":" + it.line : "") : "");
+        continue;
+      }
+      if (column.kind === "text") { page.add("td", value, line, "faint " + (column.className || "")); continue; }
+      const [divisor, , digits] = column.unit || [];
+      const text = value == null ? "" : column.kind === "weight" ? (value / divisor).toFixed(digits)
+        : column.kind === "change" ? signed(value) : (100 * value).toFixed(2);
+      const cell = page.add("td", text, line, "number " + column.kind + " " + (column.className || ""));
+      if (column.kind === "weight") cell.dataset.weight = value ?? "";
+      if (column.kind !== "weight" && column.largest) cell.style.setProperty("--part", 100 * Math.abs(value) / column.largest + "%");
+      if (column.kind === "change") {
+        cell.dataset.change = value;
+        cell.classList.add(value > 0 ? "more" : value < 0 ? "less" : "same");
+      }
+    }
+    line.addEventListener("click", () => choose(it.id));
+    line.addEventListener("keydown", event => this.key(event, line, () => choose(it.id)));
+  }
+
+  key(event, line, choose) {
+    const next = event.key === "ArrowDown" ? line.nextElementSibling : event.key === "ArrowUp" ? line.previousElementSibling : null;
+    if (event.key === "Enter") choose();
+    else if (next) { event.preventDefault(); next.focus(); }
+  }
+}
+
+/* A share's change in points of percent. */
+function signed(share) {
+  const text = (100 * share).toFixed(2);
+  return share > 0 && text !== "0.00" ? "+" + text : text === "-0.00" ? "0.00" : text;
+}
+
+/* The view of all functions. */
+class Functions {
+  constructor(page) {
+    this.page = page;
+    this.most = 500;
+    element("more").addEventListener("click", () => { this.most = Infinity; this.show(page.tree); });
+  }
+
+  columns(tree) {
+    const module = { head: "module", kind: "text", key: row => row.function.image, sort: "image", className: "module" };
+    const name = { head: "function", kind: "name", key: row => row.function.name, sort: "name" };
+    if (!tree.after) {
+      return [
+        { head: "self", kind: "weight", key: row => row.self, sort: "self", className: "amount" },
+        { head: "self %", kind: "share", key: row => row.self / tree.total },
+        { head: "total", kind: "weight", key: row => row.inherited, sort: "inherited", className: "amount" },
+        { head: "total %", kind: "share", key: row => row.inherited / tree.total },
+        module, name,
+      ];
+    }
+    const { page } = this, { after, before } = tree;
+    const sign = (set, id) => (tree.isAsked || page.model.significant[set].has(id) ? "" : "~");
+    return [
+      { head: "self change", kind: "change", key: row => page.change(after.self[row.function.id], before.self[row.function.id]), sort: "self" },
+      { head: "", kind: "text", key: row => sign(0, row.function.id), className: "chance" },
+      { head: "self before %", kind: "share", key: row => page.shareOf(before.self[row.function.id], 1), className: "amount" },
+      { head: "after %", kind: "share", key: row => page.shareOf(after.self[row.function.id], 0), className: "amount" },
+      { head: "total change", kind: "change", key: row => page.change(after.inherited[row.function.id], before.inherited[row.function.id]), sort: "inherited" },
+      { head: "", kind: "text", key: row => sign(1, row.function.id), className: "chance" },
+      { head: "total before %", kind: "share", key: row => page.shareOf(before.inherited[row.function.id], 1), className: "amount" },
+      { head: "after %", kind: "share", key: row => page.shareOf(after.inherited[row.function.id], 0), className: "amount" },
+      module, name,
+    ];
+  }
+
+  /* What rows are ordered by. In a difference, weights are ordered by the size of their change. */
+  key(tree, sort) {
+    if (sort === "name") return row => row.function.name;
+    if (sort === "image") return row => row.function.image;
+    if (!tree.after) return row => row[sort];
+    return ({ function: { id } }) => Math.abs(this.page.change(tree.after[sort][id], tree.before[sort][id]));
+  }
+
+  show(tree) {
+    const { page } = this, { sort, up, search } = page.state;
+    const key = this.key(tree, sort);
+    const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.function.id - b.function.id) * (up ? 1 : -1);
+    let rows = tree.flat().sort(order);
+    if (search && page.search.found.size) rows = rows.filter(row => page.isFound(row.function.id));
+    const table = element("table");
+    table.classList.toggle("difference", !!tree.after);
+    const shown = new Rows(page, table, this.columns(tree)).show(rows, { choose: id => page.choose(id), most: this.most });
+    element("chance").hidden = !tree.after || tree.isAsked;
+    element("more").hidden = shown === rows.length;
+    element("more").textContent = `show all ${rows.length} functions`;
+  }
+}
