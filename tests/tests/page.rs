@@ -58,13 +58,16 @@ fn main() -> ExitCode {
             // As key presses in the page's elements: the page saves its focus.
             let scripts = scripts.map(|script| script.replace("document.dispatchEvent", "document.body.dispatchEvent"));
             let [folded, shown, again, table] = driven(&page, &scripts).try_into().unwrap();
-            assert_eq!([&folded, &shown, &again].map(|it| first(it)), ["main", "_start", "main"]);
+            // The image follows where a sample met the dynamic linker's own `_start` too.
+            let firsts = [&folded, &shown, &again].map(|it| first(it));
+            assert_eq!(firsts.each_ref().map(|name| name.split(' ').next().unwrap()), ["main", "_start", "main"]);
             let is_pressed =
                 |document: &str| document.contains("<button type=\"button\" id=\"startup\" aria-pressed=\"true\"");
             assert!(!is_pressed(&folded) && is_pressed(&shown) && !is_pressed(&again), "{folded}");
             // Nothing else changes, and no time is lost.
             let rows = rows(&table);
-            assert!(!rows.contains_key("_start") && all.contains_key("_start"), "{rows:?}");
+            let has_start = |rows: &Weights| rows.keys().any(|name| name.split(' ').next() == Some("_start"));
+            assert!(!has_start(&rows) && has_start(&all), "{rows:?}");
             for name in ["main", "p", "q", "r"] {
                 assert_eq!(rows.get(name), all.get(name), "{name}");
             }
