@@ -1,17 +1,15 @@
 //! The aggregating thread: batches of stacks in, updates of a profile out.
 //!
-//! It owns the profile, the resolver, and per thread the stack of its last sample with the context reached at every
-//! frame. A new stack is compared with it from the root; only what differs is resolved and pushed.
+//! It owns the profile, the resolver, and per thread the stack of its last sample ([`thread_stack`]).
 
 mod accounts;
 mod cycles;
+mod thread_stack;
+mod tick_time;
 mod unseen;
 
 use ccsd_profile::origin::begins_at_entry;
-use ccsd_profile::{
-    ContextId, CostCentreId, LineId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, RouteId, Thread, ThreadId,
-    TruncationReason,
-};
+use ccsd_profile::{CostCentreId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, TruncationReason};
 use ccsd_symbolizer::Door;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
@@ -21,7 +19,6 @@ use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
 use crate::give_back::give_back;
-use crate::layers::{Common, Layers, Reserve};
 use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
@@ -33,100 +30,8 @@ use crate::unwind::{Frame, Gap, Root};
 use crate::usage::Aside;
 use crate::watchdog::{LOOK, Watch, Watchdog};
 use crate::{system, usage};
-use cycles::CycleRest;
-use unseen::{TickTime, UnseenTime};
-
-/// One frame of a thread's last stack.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    frame: Frame,
-    /// The context after the frame's cost centres have been pushed.
-    context: ContextId,
-    /// The call sites of all that is further out than its innermost function: the route of a sample that ends here.
-    route: RouteId,
-}
-
-/// Pushes what a frame adds: its cost centres to the context, and to the route those that called another of them. `called`
-/// is the innermost of the frame further out, which is now known to have called this one.
-#[inline]
-fn push_frame(
-    (mut context, mut route): (ContextId, RouteId),
-    called: Option<(CostCentreId, LineId)>,
-    sites: impl Iterator<Item = (CostCentreId, LineId)>,
-    profile: &mut Profile,
-) -> ((ContextId, RouteId), Option<(CostCentreId, LineId)>) {
-    let mut caller = called;
-    for (centre, line) in sites {
-        if let Some((centre, line)) = caller.replace((centre, line)) {
-            route = profile.push_site(route, centre, line);
-        }
-        context = profile.contexts_mut().descend(context, centre);
-    }
-    ((context, route), caller)
-}
-
-/// A thread as the profile knows it, and its last stack, root first.
-struct ThreadState {
-    id: ThreadId,
-    root: Option<Root>,
-    steps: Layers<Step>,
-    /// Whether `steps` ends before the leaf; see [`Layers::bound`].
-    cut_short: bool,
-    /// Frames of the reserve that `until` and `generation` speak of; those beyond are resolved when they are shared.
-    resolved: usize,
-    line: LineId,
-    named: bool,
-    /// Until when its steps are right, nanoseconds, and by which names; see [`Resolver::generation`].
-    until: u64,
-    generation: u32,
-    /// When the last sample was taken whose stack was found whole, nanoseconds; 0 if there was none.
-    whole_at: u64,
-    /// Of a thread that ticks sample, the time that samples stand for.
-    tick: TickTime,
-    /// TSC cycles that no sample has yet.
-    cycles: CycleRest,
-}
-
-impl ThreadState {
-    /// Finds the contexts of the remembered frames anew: of the last stack, and of `shared` of the reserve, which the next
-    /// one has. They are those of whole stacks: the root is a real one.
-    #[cold]
-    fn resolve_again(&mut self, profile: &mut Profile, resolver: &mut Resolver, shared: usize, time: u64) {
-        self.resolved = shared.max(self.steps.shared());
-        (self.until, self.generation) = (u64::MAX, resolver.generation());
-        let until = &mut self.until;
-        self.steps.each_with_outer(self.resolved, |outer: Option<&Step>, step| {
-            let called = outer.and_then(|outer| {
-                let resolved = resolver.resolve(profile, outer.frame, time);
-                resolver.sites(&resolved).last()
-            });
-            let resolved = resolver.resolve(profile, step.frame, time);
-            *until = (*until).min(resolved.until);
-            let outer = outer.map_or((ContextId::ROOT, RouteId::EMPTY), |outer| (outer.context, outer.route));
-            (step.context, step.route) = push_frame(outer, called, resolver.sites(&resolved), profile).0;
-        });
-    }
-}
-
-/// What comes outside of the frames that a sample brings.
-#[derive(Clone, Copy)]
-struct Outside {
-    root: Root,
-    common: Common,
-    gap: Option<Gap>,
-}
-
-/// Where a sample is charged.
-struct Place {
-    thread: ThreadId,
-    context: ContextId,
-    line: LineId,
-    route: RouteId,
-    /// Whether the innermost function has a name.
-    named: bool,
-    /// Frames of the stack.
-    depth: u64,
-}
+use thread_stack::{Outside, Place, ThreadState};
+use tick_time::UnseenTime;
 
 /// The state of the aggregating thread.
 pub struct Aggregator {
@@ -386,21 +291,7 @@ impl Aggregator {
                     let known = self.processes.get(&process).copied().or(self.other_process);
                     let Some(process) = known else { continue };
                     let id = self.profile.add_thread(Thread { process, tid, name });
-                    let state = ThreadState {
-                        id,
-                        root: None,
-                        steps: Layers::default(),
-                        cut_short: false,
-                        resolved: usize::MAX,
-                        line: LineId::UNKNOWN,
-                        named: true,
-                        until: u64::MAX,
-                        generation: 0,
-                        whole_at: 0,
-                        tick: TickTime::default(),
-                        cycles: CycleRest::default(),
-                    };
-                    self.threads.insert(key, state);
+                    self.threads.insert(key, ThreadState::new(id));
                 }
                 Item::ThreadName { key, process, name } => {
                     if let Some(&process) = process.as_ref().and_then(|process| self.processes.get(process)) {
@@ -550,81 +441,8 @@ impl Aggregator {
     /// Makes `stack` the thread's, and finds its context.
     #[inline]
     fn follow(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) -> Option<Place> {
-        let Outside { root, common, gap } = outside;
         let thread = self.threads.get_mut(&thread)?;
-        let mut comparable = gap.is_none() && thread.root == Some(root);
-        let shared = common.shared as usize;
-        let unresolved = shared > thread.resolved;
-        if time >= thread.until || thread.generation != self.resolver.generation() || unresolved {
-            // Generated code may have been replaced, or named.
-            thread.resolve_again(&mut self.profile, &mut self.resolver, shared, time);
-            comparable = false;
-        }
-        // Beyond what the sampler knew to be in common there may be more.
-        let more = match comparable && common.shared as usize == thread.steps.shared() {
-            true => {
-                let steps = thread.steps.own().iter().skip(common.own as usize);
-                steps.zip(stack.iter().rev()).take_while(|(step, frame)| step.frame == **frame).count()
-            }
-            false => 0,
-        };
-        let kept = common.own as usize + more;
-        let leaf_changed = more < stack.len() || kept < thread.steps.own().len() || thread.cut_short;
-        // What comes after a gap is not in the place that its position says.
-        thread.root = gap.is_none().then_some(root);
-        thread.steps.cut(Common { own: common.own + more as u32, ..common });
-        let (mut context, mut route) = match thread.steps.last() {
-            Some(step) => (step.context, step.route),
-            None => match root {
-                Root::Complete => (ContextId::ROOT, RouteId::EMPTY),
-                Root::Truncated(reason) => {
-                    let centre = self.profile.truncated_cost_centre(reason);
-                    (self.profile.contexts_mut().descend(ContextId::ROOT, centre), RouteId::EMPTY)
-                }
-            },
-        };
-        // The innermost function of what is kept calls the next one now.
-        let mut called = match thread.steps.last() {
-            Some(step) if more < stack.len() => {
-                let resolved = self.resolver.resolve(&mut self.profile, step.frame, time);
-                self.resolver.sites(&resolved).last()
-            }
-            _ => None,
-        };
-        let gap_at = gap.map(|gap| (gap.outer as usize).min(stack.len().saturating_sub(1)));
-        let mut last = None;
-        for (position, &frame) in stack.iter().rev().enumerate().skip(more) {
-            if let Some(gap) = gap.filter(|_| gap_at == Some(position)) {
-                let centre = self.profile.gap_cost_centre(gap.reason);
-                context = self.profile.contexts_mut().descend(context, centre);
-            }
-            let resolved = self.resolver.resolve(&mut self.profile, frame, time);
-            thread.until = thread.until.min(resolved.until);
-            let sites = self.resolver.sites(&resolved);
-            ((context, route), called) = push_frame((context, route), called, sites, &mut self.profile);
-            thread.steps.push(Step { frame, context, route });
-            last = Some(resolved);
-        }
-        let depth = thread.steps.depth() as u64;
-        thread.steps.settle(common);
-        if common.reserve != Reserve::Stays {
-            // It has only frames of this stack now, or none.
-            thread.resolved = usize::MAX;
-        }
-        thread.cut_short = thread.steps.bound(common);
-        if leaf_changed && let Some(&leaf) = stack.first() {
-            let resolved = last.unwrap_or_else(|| self.resolver.resolve(&mut self.profile, leaf, time));
-            (thread.line, thread.named) = (resolved.line, resolved.named);
-        }
-        if self.profile.contexts().is_elided(context)
-            && let Some(&leaf) = stack.first()
-        {
-            let resolved = last.unwrap_or_else(|| self.resolver.resolve(&mut self.profile, leaf, time));
-            if let Some(&leaf) = self.resolver.cost_centres(&resolved).last() {
-                context = self.profile.contexts_mut().push(context, leaf);
-            }
-        }
-        Some(Place { thread: thread.id, context, line: thread.line, route, named: thread.named, depth })
+        Some(thread.follow(&mut self.profile, &mut self.resolver, time, stack, outside))
     }
 }
 

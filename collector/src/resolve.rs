@@ -4,6 +4,7 @@
 //! is in. Answers are remembered until there are [`Budget::addresses`] of them; then all are forgotten.
 
 mod generated;
+mod image_symbols;
 mod images;
 mod kernel;
 mod kernel_store;
@@ -21,7 +22,7 @@ use crate::process::images::{Image, ImageIndex};
 use crate::system;
 use crate::unwind::Frame;
 use crate::usage::{Aside, aside};
-use images::{Batch, ImageSymbols, Left};
+use image_symbols::{Batch, ImageSymbols, Left};
 use kernel::KernelNames;
 
 /// How often it is checked what is kept of images, in frames resolved: adding up takes about as long as resolving ten frames.

@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::gaps::{MARK, gaps};
 use crate::ids::CostCentreId;
-use crate::marked::{MARK, gaps};
 
 /// One entry of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

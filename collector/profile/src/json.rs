@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 
-use crate::sanitise;
+use crate::text::sanitise;
 
 /// Any value as JSON that is safe on a terminal, with a line end.
 ///

@@ -1,11 +1,9 @@
 //! The same histories as [`History`](crate::History), compact and fast: one `u32` an entry, the mark in its top bit, and a
 //! push in one pass that can be undone.
 
+use crate::gaps::MARK;
 use crate::history::{Entry, History};
 use crate::ids::CostCentreId;
-
-/// The mark bit. Functions are numbered below it.
-pub(crate) const MARK: u32 = 1 << 31;
 
 /// Longest run of unmarked entries that a push can make: A4 leaves runs of at most two, and a push unmarks one entry
 /// between two of them.
@@ -135,17 +133,6 @@ impl Marked {
     pub(crate) fn to_history(&self) -> History {
         to_history(&self.entries)
     }
-}
-
-/// Positions of the entries that the entry before them may not have called: between the two, recursion was squeezed out.
-///
-/// Next to a marked entry stands its true caller or callee, because A4 and A5 keep the ends of a run of unmarked entries. Of
-/// a run of two only its ends are known: its functions are all marked further in, so where three or more are, a third may
-/// have stood between the two. Where only two are, the run alternates between them and the call did happen.
-pub(crate) fn gaps(entries: &[u32]) -> impl Iterator<Item = usize> + '_ {
-    let unmarked = |i: usize| entries.get(i).is_some_and(|entry| entry & MARK == 0);
-    let third = entries.iter().enumerate().rev().filter(|(_, entry)| **entry & MARK != 0).nth(2);
-    (1..third.map_or(1, |(i, _)| i)).filter(move |&i| unmarked(i - 1) && unmarked(i))
 }
 
 /// Compact entries as a [`History`].

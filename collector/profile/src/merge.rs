@@ -72,7 +72,7 @@ impl Profile {
     }
 
     /// What the table of contexts did while collecting, wherever that was.
-    fn collected_contexts(&self) -> crate::ContextStats {
+    fn collected_contexts(&self) -> crate::context::ContextStats {
         if self.collecting { self.context_stats() } else { self.accounting.contexts }
     }
 

@@ -7,7 +7,7 @@ use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId};
 use crate::profile::{Charge, Profile};
 use crate::uncertain::Uncertain;
-use crate::view::Selection;
+use crate::view::selection::Selection;
 
 impl Profile {
     /// Says that a cost centre without a name was `function` all along: from now on every view counts its charges for

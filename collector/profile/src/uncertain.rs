@@ -7,8 +7,8 @@
 use hashbrown::HashMap;
 
 use crate::context::ContextTable;
+use crate::gaps::{MARK, gaps};
 use crate::ids::{ContextId, CostCentreId};
-use crate::marked::{MARK, gaps};
 
 /// Of which active functions of which contexts the caller or the callee is uncertain.
 #[derive(Clone, Debug, Default)]

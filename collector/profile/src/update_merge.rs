@@ -97,21 +97,25 @@ impl Update {
             + named(
                 self.cost_centres.iter().map(|c| text(&c.linkage_name) + text(&c.display_name) + text(&c.file)).sum(),
                 self.cost_centres.len(),
-                size_of::<crate::CostCentre>(),
+                size_of::<crate::model::CostCentre>(),
             )
-            + named(0, self.lines.len(), size_of::<crate::Line>())
+            + named(0, self.lines.len(), size_of::<crate::model::Line>())
             + named(
                 self.processes.iter().map(|p| p.name.len()).sum(),
                 self.processes.len(),
-                size_of::<crate::Process>(),
+                size_of::<crate::model::Process>(),
             )
-            + named(self.threads.iter().map(|t| t.name.len()).sum(), self.threads.len(), size_of::<crate::Thread>())
+            + named(
+                self.threads.iter().map(|t| t.name.len()).sum(),
+                self.threads.len(),
+                size_of::<crate::model::Thread>(),
+            )
             + named(0, self.renamed_processes.len() + self.renamed_threads.len(), 48)
             + named(0, self.contexts.len() + self.namings.len(), 8)
             + named(0, self.routes.len(), 12)
             + named(0, self.charges.len(), size_of::<ChargeDelta>())
             + named(0, self.weights.len(), 8)
-            + named(0, self.squares.len(), size_of::<crate::Squares>())
+            + named(0, self.squares.len(), size_of::<crate::squares::Squares>())
             + named(self.crashes.iter().map(Crash::approximate_bytes).sum(), 0, 0)
             + named(self.notes.iter().map(String::len).sum(), self.notes.len(), 24)
     }

@@ -3,81 +3,16 @@
 //! Where a worker process has the names (see [`ccsd_worker`]), each question costs two switches between processes, so that all
 //! frames of a batch that are new and in the same image are asked for at once.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ccsd_profile::{ImageId, Profile, Shed};
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
+use ccsd_profile::{Profile, Shed};
 use ccsd_worker::{Names, Told};
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
 
-use crate::jit::JitNames;
 use crate::process::images::ImageIndex;
 use crate::unwind::Frame;
 
+use super::image_symbols::ImageSymbols;
 use super::{Resolver, kernel};
-
-/// Notes about images that are not kept, beyond which no more are.
-const MAX_NOTES: usize = 256;
-
-/// An image and its names.
-pub(super) struct ImageSymbols {
-    pub(super) id: ImageId,
-    pub(super) name: String,
-    pub(super) elf: Option<Arc<ElfFile>>,
-    /// Whether there was an ELF file at some time.
-    pub(super) was_read: bool,
-    pub(super) debug: DebugFileFinder,
-    pub(super) names: Option<Names>,
-    /// Of code that a process generates.
-    pub(super) jit: Option<Box<JitNames>>,
-    /// When it was last asked, in frames resolved.
-    pub(super) used: u64,
-    /// Addresses that stand for themselves, because nothing tells in which function they are.
-    pub(super) bare_addresses: u32,
-    /// It alone takes more than there may be: its debug information is not read again.
-    pub(super) too_large: bool,
-}
-
-impl ImageSymbols {
-    /// What this process keeps of its names, bytes.
-    fn held_bytes(&self) -> u64 {
-        self.names.as_ref().map_or(0, Names::held_bytes)
-    }
-}
-
-/// What has been asked for, and what is to be, as long as a batch lasts.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// Frames that are not known yet, if they are to be asked for together.
-    unknown: Vec<Frame>,
-    answers: HashMap<Frame, Vec<Function>, FxBuildHasher>,
-}
-
-/// What is left of images that are not kept.
-#[derive(Default)]
-pub(super) struct Left {
-    pub(super) notes: BTreeSet<String>,
-    /// CPU time of another process, nanoseconds.
-    cpu_ns: u64,
-    /// Whether an image was asked for the first time since it was looked at what all hold.
-    pub(super) loaded: bool,
-    /// Questions that nobody could be asked.
-    not_asked: u64,
-}
-
-impl Left {
-    /// Frees the names of an image.
-    pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
-        if let Some(names) = image.names.take() {
-            if self.notes.len() < MAX_NOTES {
-                self.notes.extend(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
-            }
-            self.cpu_ns = self.cpu_ns.saturating_add(names.cpu_ns());
-        }
-    }
-}
 
 impl Resolver {
     /// A new batch of samples begins, with these frames among others.

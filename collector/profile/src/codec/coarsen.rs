@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 
 use super::decode::{Decoded, Decoder};
-use super::encode::Encoder;
+use super::encode::{ChargesWritten, Encoder};
 use super::join::Join;
 use crate::error::{DecodeError, EncodeError, UpdateError};
 use crate::update::Update;
@@ -56,15 +56,6 @@ struct Interval {
     to_ns: u64,
     /// Where its records end, in bytes from the stream's start.
     end: u64,
-}
-
-/// What an encoder has written of charges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ChargesWritten {
-    /// In all updates.
-    pub(super) charges: u64,
-    /// Different places of them, in all generations of contexts.
-    pub(super) places: u64,
 }
 
 /// The intervals that an [`Encoder`] has written, in order.

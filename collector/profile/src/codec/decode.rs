@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::body;
 use super::charges::{Charges, Place, charges};
 use super::crash::{MAX_CRASH_BYTES, crash, earlier};
-use super::records;
-use super::split::record_charges;
-use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
-use super::{
+use super::format::{
     HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION,
     checksum, flag,
 };
+use super::records;
+use super::split::record_charges;
+use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
 use crate::accounting::Accounting;
 use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;

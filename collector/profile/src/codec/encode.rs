@@ -7,20 +7,28 @@ use hashbrown::HashMap;
 
 use super::body;
 use super::charges::{PlaceNumbers, put_charges};
-use super::coarsen::ChargesWritten;
 use super::crash::{put_crash, put_earlier};
+use super::format::{
+    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
+};
 use super::records::{put_accounting, put_session};
 use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
-use super::{
-    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
-};
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
 use crate::model::{CostCentre, Session};
 use crate::routes::NewRoute;
 use crate::update::{Counts, Update};
+
+/// What an encoder has written of charges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ChargesWritten {
+    /// In all updates.
+    pub(super) charges: u64,
+    /// Different places of them, in all generations of contexts.
+    pub(super) places: u64,
+}
 
 /// Writes one session: its header, its updates, its end. Every record is written with a single call and flushed, so that
 /// a reader of the file, or what a crash leaves of it, has whole records up to the last moment.

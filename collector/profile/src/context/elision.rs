@@ -10,9 +10,9 @@ use hashbrown::HashTable;
 
 use super::store::{BLOCK_BYTES, POINTER_BYTES, blocks};
 use super::{ContextTable, table_growth};
+use crate::gaps::MARK;
 use crate::hash::{mix, mix2};
 use crate::ids::{ContextId, CostCentreId};
-use crate::marked::MARK;
 
 /// Part of the budget that is left to the innermost functions of elided paths: a quarter.
 const LEAF_PART: usize = 4;

@@ -18,11 +18,12 @@ mod store;
 
 use hashbrown::HashTable;
 
+use crate::gaps::MARK;
 use crate::hash::{mix, mix2, random_seed};
 use crate::history::History;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::{MAX_HISTORY_ENTRIES, MIN_CONTEXT_BYTES};
-use crate::marked::{MARK, Marked};
+use crate::marked::Marked;
 pub(crate) use store::Step;
 use store::{NONE, Store};
 

@@ -8,9 +8,10 @@
 
 use hashbrown::HashMap;
 
+use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::MAX_HISTORY_ENTRIES;
-use crate::marked::{MARK, Marked, Undo};
+use crate::marked::{Marked, Undo};
 
 /// No function, no context, unknown distance.
 pub(super) const NONE: u32 = u32::MAX;

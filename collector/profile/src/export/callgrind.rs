@@ -11,10 +11,10 @@ use std::io::{self, Write};
 
 use hashbrown::HashMap;
 
-use super::{Export, unit_name};
+use super::request::{Export, unit_name};
 use crate::ids::CostCentreId;
 use crate::labels::Labels;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::{GraphView, LineRow, LinesView, call_lines};
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -101,7 +101,7 @@ impl Names<'_> {
 
     fn image(&mut self, id: CostCentreId) -> String {
         let profile = self.labels.profile();
-        let image = profile.cost_centre(id).map(|it| it.image).unwrap_or(crate::ImageId::CCSD);
+        let image = profile.cost_centre(id).map(|it| it.image).unwrap_or(crate::ids::ImageId::CCSD);
         let name = || profile.image(image).map_or_else(|| "???".to_owned(), |it| sanitise(&it.name).into_owned());
         self.name('o', image.index(), name)
     }

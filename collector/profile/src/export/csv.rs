@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use super::{Export, unit_name};
-use crate::sanitise;
+use super::request::{Export, unit_name};
+use crate::text::sanitise;
 use crate::view::FlatView;
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {

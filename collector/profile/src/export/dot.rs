@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
-use super::{Export, unit_name};
+use super::request::{Export, unit_name};
 use crate::ids::CostCentreId;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::{GraphArc, GraphView, TreeView};
 
 /// Functions with less of the total than this, inherited, are left out, and arcs with less; a graph of thousands of

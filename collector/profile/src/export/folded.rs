@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::Export;
+use super::request::Export;
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 
 /// Every stack with its weight, in order of the text. The semicolon is what separates names: in one it becomes a colon.
@@ -15,7 +15,7 @@ pub(super) fn lines(export: &Export<'_>) -> BTreeMap<String, u64> {
     let profile = export.profile;
     let labels = profile.full_labels();
     let mut names: Vec<String> = (0..profile.cost_centres().len())
-        .map(|i| frame_name(&labels, crate::CostCentreId::new(i as u32)).replace(';', ":"))
+        .map(|i| frame_name(&labels, crate::ids::CostCentreId::new(i as u32)).replace(';', ":"))
         .collect();
     names.push(frame_name(&labels, GAP_FRAME).into_owned());
     walk(export, |stack| {

@@ -8,11 +8,11 @@ use std::io::{self, Write};
 
 use hashbrown::HashMap;
 
-use super::Export;
+use super::request::Export;
 use crate::ids::CostCentreId;
 use crate::labels::Labels;
 use crate::model::Unit;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::{FlatView, GraphArc, GraphNode, GraphView};
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::request::{Export, unit_name};
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
-use super::{Export, unit_name};
 use crate::model::Session;
 
 /// Raised when a field changes its meaning or goes. New fields do not raise it.
@@ -84,13 +84,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     });
     let labels = profile.full_labels();
     let functions = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Function {
-        name: profile.name(crate::CostCentreId::new(i)).into_owned(),
+        name: profile.name(crate::ids::CostCentreId::new(i)).into_owned(),
         linkage_name: centre.linkage_name.clone(),
         image: centre.image.index(),
         file: centre.file.clone(),
         line: centre.line,
         start: centre.start,
-        apart: labels.apart(crate::CostCentreId::new(i)),
+        apart: labels.apart(crate::ids::CostCentreId::new(i)),
     });
     let gap = Function {
         name: frame_name(&labels, GAP_FRAME).into_owned(),

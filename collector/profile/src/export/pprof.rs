@@ -9,12 +9,12 @@ use flate2::write::GzEncoder;
 use hashbrown::HashMap;
 use prost::Message;
 
+use super::request::{Export, unit_name};
 use super::walk::{frame_index, frame_name, walk_routes};
-use super::{Export, unit_name};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::model::Unit;
 use crate::routed::MAX_SITES;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::FlatView;
 
 #[derive(Clone, PartialEq, Message)]
@@ -176,7 +176,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     }
     // The first stands for the program: readers show its name as that of the whole.
     let main = main_image(export);
-    let mut images: Vec<(u64, &crate::Image)> = (1..).zip(profile.images()).collect();
+    let mut images: Vec<(u64, &crate::model::Image)> = (1..).zip(profile.images()).collect();
     images.sort_by_key(|&(id, _)| (Some(id) != main, id));
     for (id, image) in images {
         let build_id: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();

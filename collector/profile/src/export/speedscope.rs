@@ -8,11 +8,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::request::{Export, unit_name};
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
-use super::{Export, unit_name};
 use crate::ids::ThreadId;
 use crate::model::Unit;
-use crate::sanitise;
+use crate::text::sanitise;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -97,7 +97,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let labels = profile.full_labels();
     let gap = Frame { name: frame_name(&labels, GAP_FRAME).into_owned(), file: None, line: None };
     let frames = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Frame {
-        name: frame_name(&labels, crate::CostCentreId::new(i)).into_owned(),
+        name: frame_name(&labels, crate::ids::CostCentreId::new(i)).into_owned(),
         file: centre.file.as_deref().map(|file| sanitise(file).into_owned()),
         line: (centre.line > 0).then_some(centre.line),
     });

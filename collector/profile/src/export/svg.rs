@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::{self, Options};
 
-use super::{Export, folded, unit_name};
+use super::folded;
+use super::request::{Export, unit_name};
 
 /// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) each stack has in it
 /// than in the first. Without `absolute`, the first is taken as if it had the total of the second.

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use hashbrown::HashMap;
 
-use super::Export;
+use super::request::Export;
 use crate::ids::{CostCentreId, LineId, RouteId, ThreadId};
 use crate::labels::Labels;
 use crate::profile::Profile;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_contexts};
 
 /// The frame that stands where recursion was squeezed out between two functions of which the one may not have called the

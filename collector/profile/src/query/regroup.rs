@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use super::group::Groups;
 use super::lexical::{Definer, Definers, outer};
+use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId, ThreadId};
 use crate::limits::Limits;
-use crate::marked::MARK;
 use crate::model::{CostCentre, Image};
 use crate::profile::{Charge, Profile};
 use crate::uncertain::Uncertain;

@@ -2,8 +2,10 @@
 
 use hashbrown::HashMap;
 
+use super::selection::Selection;
+use super::sums::Sums;
+use super::walk::{function, walk_contexts};
 use super::walk::{is_marked, sums_of};
-use super::{Selection, Sums, function, walk_contexts};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 use crate::routed::MAX_SITES;

@@ -12,13 +12,16 @@ use std::borrow::Cow;
 use hashbrown::HashMap;
 use serde::Serialize;
 
+use super::entry::{StackEntry, words};
+use super::interval::Share;
+use super::names::{Definitions, Names, listed, named, names, room_for_names};
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::{function, is_marked, walk_contexts};
-use super::{
-    Definitions, Names, Selection, Share, StackEntry, Sums, Total, listed, named, names, room_for_names, words,
-};
 use crate::context::Step;
+use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
-use crate::marked::MARK;
 use crate::profile::Profile;
 
 /// One cycle, in one history.

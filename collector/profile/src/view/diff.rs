@@ -4,9 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::flat::FlatView;
+use super::interval::Share;
 use super::matching::labels;
+use super::matching::{DiffFunction, Matching};
+use super::selection::Selection;
 use super::significance::{SideTotals, Tested, significant, test};
-use super::{DiffFunction, FlatView, Matching, Selection, Share, Sums, Total};
+use super::sums::Sums;
+use super::sums::sum;
+use super::total::Total;
 use crate::profile::Profile;
 
 /// What the profiles of one side say of a function.
@@ -223,12 +229,6 @@ impl Side {
             inherited_share: self.share(inherited),
         }
     }
-}
-
-pub(super) fn sum(runs: &[Sums]) -> Sums {
-    let mut sum = Sums::default();
-    runs.iter().for_each(|run| sum.add(*run));
-    sum
 }
 
 /// What each run of a side charged to a function.

@@ -5,13 +5,16 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::diff::{Run, Side, matching, runs_of, sum, with_one_of_a_name};
+use super::diff::{Run, Side, matching, runs_of, with_one_of_a_name};
+use super::entry::label;
 use super::grow::{Amount, Chains, Forest, Grown, grow};
 use super::matching::{DiffFunction, labels};
 use super::significance::{significant, test};
+use super::sums::Sums;
+use super::sums::sum;
+use super::total::Total;
 use super::walk::{function, is_gap, is_marked, walk};
-use super::{Sums, Total, label};
-use crate::marked::MARK;
+use crate::gaps::MARK;
 use crate::uncertain::{APPROXIMATE, GAP};
 
 /// What one profile says of a chain.
@@ -125,7 +128,7 @@ impl DiffTree {
             let run = side.totals.runs.len();
             let (total, threads) = with_one_of_a_name(profile, selection, &matching, |profile, selection| {
                 let numbers: Vec<u32> = (0u32..)
-                    .map(crate::CostCentreId::new)
+                    .map(crate::ids::CostCentreId::new)
                     .take(profile.cost_centres().len())
                     .map(|id| {
                         *known.entry(matching.function(profile, id)).or_insert_with_key(|it| {

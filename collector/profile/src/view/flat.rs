@@ -4,8 +4,12 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
+use super::column::Column;
+use super::interval::Share;
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::walk;
-use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::CostCentreId;
 use crate::labels::Definition;
 use crate::profile::Profile;

@@ -13,8 +13,12 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
+use super::column::Column;
+use super::interval::Share;
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::{function, is_approximate, is_marked, walk};
-use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::CostCentreId;
 use crate::labels::{Definition, Labels};
 use crate::profile::Profile;

@@ -9,8 +9,12 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
+use super::column::Column;
+use super::interval::Share;
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::{sums_of, walk_contexts};
-use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::{CostCentreId, LineId};
 use crate::labels::Definition;
 use crate::profile::Profile;

@@ -12,9 +12,9 @@
 //! - Many functions: Benjamini and Hochberg's procedure at [`LEVEL`], among those that are seen often enough to be able to
 //!   differ at that level at all (which is known from both sides' sum alone).
 
-use super::diff::sum;
-use super::interval::{Sums, design_effect, heaviness};
+use super::interval::{design_effect, heaviness};
 use super::special::{ln_choose, student};
+use super::sums::{Sums, sum};
 
 /// Expected part of false ones among changes called significant.
 pub const LEVEL: f64 = 0.05;

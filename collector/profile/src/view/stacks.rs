@@ -5,10 +5,14 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
+use super::column::Column;
+use super::entry::{StackEntry, words};
+use super::interval::Share;
+use super::names::{Definitions, Names, listed, names, room_for_names};
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::walk;
-use super::{
-    Column, Definitions, Names, Selection, Share, StackEntry, Sums, Total, listed, names, room_for_names, words,
-};
 use crate::profile::Profile;
 use crate::uncertain::APPROXIMATE;
 

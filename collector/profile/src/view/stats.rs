@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Selection;
+use super::selection::Selection;
 use super::walk::walk;
 use crate::context::ContextStats;
 use crate::ids::ContextId;

@@ -8,7 +8,11 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use super::{FlatRow, FlatView, Selection, Share, Total, TreeNode, TreeView};
+use super::flat::{FlatRow, FlatView};
+use super::interval::Share;
+use super::selection::Selection;
+use super::total::Total;
+use super::tree::{TreeNode, TreeView};
 use crate::ids::CostCentreId;
 use crate::origin::{Origin, Origins};
 use crate::profile::Profile;

@@ -4,8 +4,12 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
+use super::column::Column;
+use super::interval::Share;
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::sums_of;
-use super::{Column, Selection, Share, Sums, Total};
 use crate::ids::{ProcessId, ThreadId};
 use crate::profile::Profile;
 

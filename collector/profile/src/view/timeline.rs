@@ -2,8 +2,12 @@
 
 use serde::Serialize;
 
+use super::column::Column;
+use super::flat::{FlatRow, FlatView};
+use super::interval::Share;
+use super::selection::Selection;
+use super::total::Total;
 use super::walk::walk_contexts;
-use super::{Column, FlatRow, FlatView, Selection, Share, Total};
 use crate::codec::TimeColumn;
 use crate::ids::CostCentreId;
 use crate::labels::Definition;

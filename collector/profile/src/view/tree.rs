@@ -6,9 +6,15 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
+use super::column::Column;
+use super::entry::label;
 use super::grow::{Amount, Chains, Forest, Grown, grow};
+use super::interval::Share;
+use super::names::{Definitions, Names, named, names};
+use super::selection::Selection;
+use super::sums::Sums;
+use super::total::Total;
 use super::walk::{Visible, function, is_gap, is_marked, walk};
-use super::{Column, Definitions, Names, Selection, Share, Sums, Total, label, named, names};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 

@@ -1,12 +1,21 @@
 //! One walk over all charged contexts that a selection shows.
 
 use super::selection::Selection;
-use super::{Sums, Total};
+use super::sums::Sums;
+use super::total::Total;
+use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
-use crate::marked::MARK;
 use crate::named::Shown;
 use crate::profile::{Charge, Profile};
 use crate::uncertain::{APPROXIMATE, GAP, flagged};
+
+impl Total {
+    /// What is selected of a profile.
+    #[must_use]
+    pub fn of(profile: &Profile, selection: &Selection) -> Total {
+        walk(profile, selection, |_| {})
+    }
+}
 
 /// A charged context as a view sees it.
 pub(crate) struct Visible<'a> {

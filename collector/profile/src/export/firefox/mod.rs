@@ -12,13 +12,13 @@ use std::io::{self, Write};
 
 use hashbrown::{HashMap, HashSet};
 
-use super::Export;
+use super::request::Export;
 use super::walk::{frame_name, walk};
 use crate::codec::TimeColumn;
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::labels::Labels;
 use crate::model::{Image, Unit};
-use crate::sanitise;
+use crate::text::sanitise;
 
 use tables::{Category, File, Lib, Markers, Meta, Remark, Samples, Section, Shared, Thread, Units, Weight};
 

@@ -3,14 +3,14 @@
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::super::Export;
+use super::super::request::Export;
 use super::packed::{pack, pack_ascending};
 use super::stacks::Stacks;
 use crate::codec::TimeColumn;
 use crate::ids::{ProcessId, ThreadId};
 use crate::model::{Process, Thread};
 use crate::profile::Profile;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::{DiffTree, walk_contexts};
 
 /// What was spent in exactly one stack by one thread in one column of time, by one metric.

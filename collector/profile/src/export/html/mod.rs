@@ -16,11 +16,12 @@ use std::io::{self, Write};
 use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
-use super::{Export, SourceExcerpt, unit_name};
+use super::request::{Export, unit_name};
+use super::source::SourceExcerpt;
 use crate::ids::CostCentreId;
 use crate::name::basename;
 use crate::profile::Profile;
-use crate::sanitise;
+use crate::text::sanitise;
 use crate::view::{DiffFunction, DiffTree, DiffView, Matching, TreeView};
 
 use cells::{Cells, PackedCells};
@@ -501,7 +502,7 @@ impl<'a> Numbers<'a> {
     }
 
     fn source<'s>(&self, source: &'s SourceExcerpt) -> Option<Source<'s>> {
-        let file = |file: &'s super::ExcerptFile| SourceFile {
+        let file = |file: &'s super::source::ExcerptFile| SourceFile {
             path: sanitise(&file.path),
             remarks: &file.remarks,
             lines: file

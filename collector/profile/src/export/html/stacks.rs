@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::marked::MARK;
+use crate::gaps::MARK;
 use crate::uncertain::{APPROXIMATE, GAP};
 use crate::view::{DiffTree, TreeView, function, is_gap};
 

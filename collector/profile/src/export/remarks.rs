@@ -1,0 +1,69 @@
+//! What a reader of an export should know about its numbers.
+
+use super::request::Export;
+use super::walk;
+use crate::text::sanitise;
+use crate::view::Total;
+
+impl Export<'_> {
+    /// What a reader should know about the numbers.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        self.remarks_of(false)
+    }
+
+    /// The same of an export that lists stacks by their routes, if `routes`.
+    pub(super) fn remarks_of(&self, routes: bool) -> Vec<String> {
+        let session = self.profile.session();
+        let accounting = self.profile.accounting();
+        let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {expected} expected"));
+        let mut remarks = vec![
+            format!("ccsd {}: {} of {} at {} Hz", session.version, session.event, self.title(), session.rate_hz),
+            format!(
+                "{} samples received{expected}, {} lost, {} throttled, {} dropped, {} undelivered",
+                accounting.received,
+                accounting.lost,
+                accounting.throttled,
+                accounting.dropped_by_us,
+                accounting.undelivered(),
+            ),
+            format!(
+                "{} stacks truncated, {} with a gap; {} samples unsymbolised, {} elided",
+                accounting.truncated_total(),
+                accounting.stacks.with_gap,
+                accounting.unsymbolised,
+                accounting.elided,
+            ),
+            "recursion is folded: each stack holds a function once for its latest activation, and once more where it is the \
+             caller or callee of another; between two functions of which the one may not have called the other stands [...]; \
+             call counts are not known"
+                .to_owned(),
+        ];
+        if let Some(unseen) = accounting.not_sampled.filter(|unseen| unseen.total() > 0) {
+            let causes: Vec<String> = unseen.iter().map(|(cause, ns)| format!("{ns} ns {}", cause.text())).collect();
+            remarks.push(format!("CPU time that is in no sample counts as [not sampled]: {}", causes.join(", ")));
+        }
+        let approximate = self.approximate_share();
+        if approximate > 0.0 {
+            remarks.push(format!(
+                "callers and callees are approximate in stacks with {:.1}% of the weight: functions are hidden or merged there, \
+                 and what recursion squeezed out may be the true neighbour",
+                100.0 * approximate
+            ));
+        }
+        let shortened = walk::shortened(self, routes);
+        if shortened > 0 {
+            let total = Total::of(self.profile, self.selection).weight.max(1);
+            remarks.push(format!(
+                "stacks with {:.1}% of the weight are too deep to be listed in full: where every stack is listed, their inner \
+                 part is [elided]",
+                100.0 * shortened as f64 / total as f64
+            ));
+        }
+        if !self.question.is_empty() {
+            remarks.push(format!("asked for: {}", sanitise(self.question)));
+        }
+        remarks.extend(session.notes.iter().map(|note| sanitise(note).into_owned()));
+        remarks
+    }
+}

@@ -1,0 +1,83 @@
+//! Beginning a new generation of contexts, routes and charges; see [`crate::generation`].
+
+use crate::charges::Charges;
+use crate::context::{ContextStats, ContextTable};
+use crate::profile::Profile;
+use crate::routes::RouteTable;
+use crate::update::{Counts, Update};
+
+/// Contexts that must be in a table before another generation begins: an attempt to make room must gain some.
+const LEAST_CONTEXTS: usize = 256;
+
+impl Profile {
+    /// Whether the next `contexts` new contexts, their routes, or the next charge may have no room.
+    #[must_use]
+    pub fn needs_generation(&self, contexts: usize) -> bool {
+        let gains = self.contexts.len() >= LEAST_CONTEXTS && self.contexts.len() > 2 * contexts;
+        let rows = !self.charges.has_room_for(2 * contexts.min(LEAST_CONTEXTS)) && self.charges.len() >= LEAST_CONTEXTS;
+        let routes = self.routes.len() > 2 * contexts && self.routes.is_nearly_full(contexts);
+        gains && self.contexts.is_nearly_full(contexts) || rows || routes
+    }
+
+    /// What the tables of contexts of all generations did.
+    pub(crate) fn context_stats(&self) -> ContextStats {
+        let mut stats = self.contexts.stats();
+        if let Some(earlier) = &self.earlier_contexts {
+            stats.follow(earlier);
+        }
+        stats
+    }
+
+    /// Begins a new generation of contexts, routes and charges. To be called after [`Profile::take_update`], and only by who has
+    /// handed that update on: this profile then holds what comes, and no context of before is valid.
+    pub fn begin_generation(&mut self) {
+        self.earlier_contexts = Some(self.context_stats());
+        self.contexts = ContextTable::new(self.limits.context_bytes);
+        self.charges = Charges::new(self.session.metrics.len(), self.limits.charge_bytes);
+        self.routes = RouteTable::new(self.limits.route_bytes);
+        (self.sent.contexts, self.sent.routes) = (Counts::FRESH.contexts, Counts::FRESH.routes);
+    }
+
+    /// Whether a generation has begun since the first.
+    #[must_use]
+    pub const fn has_generations(&self) -> bool {
+        self.earlier_contexts.is_some() || self.generation.is_some()
+    }
+
+    /// Number of contexts in the numbering of the stream that this profile follows.
+    pub(crate) fn stream_contexts(&self) -> u32 {
+        let own = self.counts().contexts;
+        self.generation.as_ref().map_or(own, |generation| u32::try_from(generation.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The same of routes.
+    pub(crate) fn stream_routes(&self) -> u32 {
+        let own = self.counts().routes;
+        self.generation.as_ref().map_or(own, |generation| u32::try_from(generation.routes()).unwrap_or(u32::MAX))
+    }
+
+    /// After [`Profile::snapshot`], what a reader needs that goes on with the updates that this profile will get: the
+    /// contexts of the generation under way, as these updates number them. `None` where they are numbered as in the snapshot.
+    #[must_use]
+    pub fn snapshot_generation(&self) -> Option<Update> {
+        let generation = self.generation.as_ref()?;
+        let now = self.settled_accounting.duration_ns;
+        Some(Update {
+            from_ns: now,
+            to_ns: now,
+            base: Counts { contexts: Counts::FRESH.contexts, routes: Counts::FRESH.routes, ..self.sent },
+            contexts: generation.contexts.clone(),
+            routes: generation.new_routes.clone(),
+            accounting: self.settled_accounting.clone(),
+            ..Update::default()
+        })
+    }
+}
+
+impl Update {
+    /// Whether contexts are numbered anew from this update on, for a reader that has so many.
+    #[must_use]
+    pub const fn begins_generation(&self, contexts: u32) -> bool {
+        self.base.contexts == Counts::FRESH.contexts && contexts > Counts::FRESH.contexts
+    }
+}

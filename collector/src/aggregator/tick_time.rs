@@ -1,0 +1,56 @@
+//! CPU time that samples stand for, and what none stands for yet.
+
+/// Samples by whose chance a thread may have run ahead of its samples, or its samples ahead of it. With more, the noise of a
+/// short phase would be paid from the credit of a long one before it.
+const CHANCE: u64 = 16;
+
+/// The CPU time of one thread that ticks sample.
+///
+/// A tick that finds the thread stands for one period, as ticks come once a period, but by chance there are a few more or
+/// less of them. So each sample weighs all that the thread has run and no sample stands for yet, up to a credit of a period
+/// for each sample and two standard deviations. What is left is held until later samples have credit for it. A thread
+/// that runs mostly where no tick sees it (in bursts that begin and end in step with timers, or in the kernel with
+/// interrupts off) holds more and more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TickTime {
+    samples: u64,
+    credit: u64,
+    /// What no sample stands for yet, nanoseconds.
+    pub(super) held: u64,
+}
+
+impl TickTime {
+    /// The weight of a sample of a thread that has run for `gained` since the last one.
+    pub(super) fn weigh(&mut self, gained: u64, period: u64) -> u64 {
+        let before = chance(self.samples.min(CHANCE), period);
+        self.samples = self.samples.saturating_add(1);
+        let slack = chance(self.samples.min(CHANCE), period);
+        let credit = self.credit.saturating_add(period).saturating_add(slack - before);
+        self.held = self.held.saturating_add(gained);
+        let weight = self.held.min(credit);
+        self.held -= weight;
+        self.credit = (credit - weight).min(slack);
+        weight
+    }
+
+    /// Takes out what later samples cannot stand for but by more than chance.
+    pub(super) fn take_excess(&mut self, period: u64) -> u64 {
+        let excess = self.held.saturating_sub(chance(self.samples, period).saturating_add(period));
+        self.held -= excess;
+        excess
+    }
+}
+
+/// Two standard deviations of so many samples.
+fn chance(samples: u64, period: u64) -> u64 {
+    (2.0 * (samples as f64).sqrt() * period as f64) as u64
+}
+
+/// What has been charged to `[not sampled]`.
+#[derive(Debug, Default)]
+pub(super) struct UnseenTime {
+    /// All of it, nanoseconds.
+    pub(super) charged: u64,
+    /// CPU time of the target at the last update.
+    pub(super) used_before: u64,
+}
