@@ -21,7 +21,7 @@ use crate::budget::{Budget, Used};
 use crate::process::images::{Image, ImageIndex};
 use crate::system;
 use crate::unwind::Frame;
-use crate::usage::{Aside, aside};
+use crate::usage::{Aside, aside, aside_briefly};
 use image_symbols::{Batch, ImageSymbols, Left};
 use kernel::KernelNames;
 
@@ -246,7 +246,7 @@ impl Resolver {
         let first = self.arena.len();
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
-        } else if aside(Aside::Images, || self.find_functions(frame)) != Told::Known {
+        } else if aside_briefly(Aside::Images, || self.find_functions(frame)) != Told::Known {
             let centre = profile.add_cost_centre(self.nameless(frame));
             return Resolved::one(centre, false, time.saturating_add(RETRY_NS));
         } else {
@@ -310,10 +310,10 @@ impl Resolver {
     }
 
     fn kernel_frame(&mut self, profile: &mut Profile, address: u64) -> (LineId, bool) {
-        let symbols = self.kernel.as_mut().map(|names| aside(Aside::KernelNames, || names.symbols(address)));
+        let symbols = self.kernel.as_mut().map(|names| aside_briefly(Aside::KernelNames, || names.symbols(address)));
         // What the names of a module, or those that were kept, need is made when the first is looked for.
         let lookup = || symbols.as_ref().and_then(|symbols| symbols.as_ref().as_ref().ok()?.lookup(address));
-        let function = aside(Aside::KernelNames, lookup);
+        let function = aside_briefly(Aside::KernelNames, lookup);
         let image = self.images.get(ImageIndex::KERNEL.0 as usize).map_or(ImageId::new(0), |image| image.id);
         let named = function.is_some();
         self.arena.push(profile.add_cost_centre(CostCentre {

@@ -10,6 +10,7 @@ mod attach;
 mod channels;
 mod clocks;
 mod duplicate_events;
+mod hurry;
 mod pipeline;
 mod rate;
 mod sleep;
@@ -37,6 +38,7 @@ use crate::process::owner::Owner;
 use crate::sched_priority::{Urgency, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_cpu_ns};
 use attach::{Refused, refusal};
+use hurry::{Hurry, LateReads};
 use pipeline::Pipeline;
 use rate::RateControl;
 use sleep::Sleep;
@@ -49,13 +51,6 @@ pub use channels::{Channels, Command};
 const FIRST_INTERVAL_NS: u64 = 60_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
-
-/// The same while stacks are missed that change before they are read, and for how long, nanoseconds, after one was: the
-/// rings wake ccsd when they are a quarter full, which deep stacks of a busy CPU take 16 ms for. A program whose stacks are
-/// deep all the time misses one in this time again and again; one that misses a few a second (a compiler) would have ccsd
-/// wake up for nothing: with 100 ms it did so 290 times a second.
-const HURRIED_SLEEP_MS: u16 = 1;
-const HURRY_NS: u64 = 20_000_000;
 
 /// The sampling thread: its source of records and when it does what.
 pub struct Sampler {
@@ -70,8 +65,7 @@ pub struct Sampler {
     ends_with_target: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
-    /// Until when it looks at the rings as often as it can.
-    hurry_until: u64,
+    hurry: Hurry,
     rate: RateControl,
 }
 
@@ -108,7 +102,7 @@ impl Sampler {
             attached: false,
             ends_with_target: false,
             started: None,
-            hurry_until: 0,
+            hurry: Hurry::default(),
             rate,
         })
     }
@@ -186,7 +180,7 @@ impl Sampler {
         loop {
             self.source.channels.watchdog.beat();
             let now = now_ns();
-            let most = if now < self.hurry_until { HURRIED_SLEEP_MS } else { MAX_SLEEP_MS };
+            let most = self.hurry.sleep_ms(now, MAX_SLEEP_MS);
             let until_interval = next_interval.saturating_sub(now).div_ceil(1_000_000);
             self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
             let command = match self.source.channels.commands.try_recv() {
@@ -282,9 +276,8 @@ impl Sampler {
         let Source { events, sorter, pipeline, .. } = &mut self.source;
         let closing: Vec<OwnedFd> = pipeline.events.take_redundant().flat_map(|id| events.take_late(id)).collect();
         close_elsewhere(closing);
-        if pipeline.unwinding.read_too_late() > too_late {
-            self.hurry_until = now_ns().saturating_add(HURRY_NS);
-        }
+        let missed = pipeline.unwinding.read_too_late() > too_late;
+        self.hurry.review(now_ns(), LateReads { in_time: pipeline.unwinding.stats().read_late, missed });
         pipeline.end_round(sorter.late(), horizon == u64::MAX);
     }
 

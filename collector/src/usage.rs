@@ -7,6 +7,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::clock::now_ns;
+
 /// What the process had spent when [`begin`] was called.
 static BEFORE: OnceLock<u64> = OnceLock::new();
 
@@ -50,7 +52,9 @@ pub fn own_rss_bytes() -> u64 {
 pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok();
     let time = time.map(std::time::Duration::from).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    let read_at = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    ASIDE.set(Counted { read_at, ..ASIDE.get() });
+    read_at
 }
 
 /// What a thread does beside its usual work, and what is counted apart.
@@ -62,31 +66,59 @@ pub enum Aside {
     KernelNames,
 }
 
-thread_local! {
-    /// CPU time of this thread for each [`Aside`], and whether one is under way.
-    static ASIDE: Cell<([u64; 2], bool)> = const { Cell::new(([0; 2], false)) };
+/// What this thread has counted by [`aside`].
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    /// CPU time, nanoseconds.
+    sums: [u64; 2],
+    /// Whether something is done aside now.
+    nested: bool,
+    /// The thread's CPU time when it was last read.
+    read_at: u64,
 }
+
+thread_local! {
+    static ASIDE: Cell<Counted> = const { Cell::new(Counted { sums: [0; 2], nested: false, read_at: 0 }) };
+}
+
+/// Work that takes no longer is counted by [`aside_briefly`] by the time that passes, nanoseconds: reading that takes no
+/// system call, and in so short a time there is hardly any waiting.
+const BRIEF_NS: u64 = 200_000;
 
 /// Does something and counts the CPU time that this thread spends on it. What is counted within counts once, as the outer.
 pub fn aside<T>(what: Aside, work: impl FnOnce() -> T) -> T {
-    let (sums, nested) = ASIDE.get();
-    if nested {
+    counted(what, work, thread_cpu_ns, |before| thread_cpu_ns().saturating_sub(before))
+}
+
+/// The same of what is mostly done in some microseconds, a thousand times a second. If it takes longer, and waits, what the
+/// thread has done since its clock was last read may be counted in place of the waiting.
+pub fn aside_briefly<T>(what: Aside, work: impl FnOnce() -> T) -> T {
+    let read_at = ASIDE.get().read_at;
+    counted(what, work, now_ns, |before| {
+        let passed = now_ns().saturating_sub(before);
+        if passed <= BRIEF_NS { passed } else { passed.min(thread_cpu_ns().saturating_sub(read_at)) }
+    })
+}
+
+fn counted<T>(what: Aside, work: impl FnOnce() -> T, begin: fn() -> u64, spent: impl FnOnce(u64) -> u64) -> T {
+    if ASIDE.get().nested {
         return work();
     }
-    ASIDE.set((sums, true));
-    let before = thread_cpu_ns();
+    let before = begin();
+    ASIDE.set(Counted { nested: true, ..ASIDE.get() });
     let done = work();
-    let (mut sums, _) = ASIDE.get();
-    if let Some(sum) = sums.get_mut(what as usize) {
-        *sum = sum.saturating_add(thread_cpu_ns().saturating_sub(before));
+    let spent = spent(before);
+    let mut counted = Counted { nested: false, ..ASIDE.get() };
+    if let Some(sum) = counted.sums.get_mut(what as usize) {
+        *sum = sum.saturating_add(spent);
     }
-    ASIDE.set((sums, false));
+    ASIDE.set(counted);
     done
 }
 
 /// What [`aside`] has counted of this thread, nanoseconds.
 pub fn aside_ns(what: Aside) -> u64 {
-    ASIDE.get().0.get(what as usize).copied().unwrap_or(0)
+    ASIDE.get().sums.get(what as usize).copied().unwrap_or(0)
 }
 
 /// Largest resident set of this process so far, in bytes (`VmHWM`; `ru_maxrss` would include what ran before `execve`).
@@ -114,7 +146,8 @@ mod tests {
         let all = thread_cpu_ns() - before;
         assert_eq!(aside_ns(Aside::KernelNames), 0);
         assert!((4_000_000..=all).contains(&aside_ns(Aside::Images)));
-        aside(Aside::KernelNames, spend);
+        aside_briefly(Aside::KernelNames, spend);
+        aside_briefly(Aside::KernelNames, || {});
         assert!(aside_ns(Aside::KernelNames) >= 2_000_000);
     }
 }
