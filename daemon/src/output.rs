@@ -2,15 +2,15 @@
 //!
 //! The file grows by a record per interval, up to [`MAX_INTERVALS`], or fewer where intervals mostly repeat each other
 //! ([`Written::is_long`]). Then a file with half as many intervals is written beside it, takes its name and grows on: a
-//! complete profile has the name even if ccsd is killed. Pipes, devices and descriptors of the caller are only appended
-//! to.
+//! complete profile has the name even if ccsd is killed. In the same way, a finished file gives way to a shorter one of
+//! the same contents. Pipes, devices and descriptors of the caller are only appended to.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen};
+use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen, compact};
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
 use crate::destination::{self, Contents, DestinationError, OpenedFile, Replacement, Way};
@@ -37,7 +37,10 @@ pub enum OutputError {
     Replace { path: PathBuf, source: EncodeError },
 }
 
-/// Why a file has more than [`MAX_INTERVALS`].
+/// Longer files stay as they were written: compacting takes about a second for so many bytes.
+const COMPACTED_BYTES: u64 = 32 << 20;
+
+/// Why a file has more than [`MAX_INTERVALS`], or is longer than it could be.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
     /// No other file can be put in its place.
@@ -85,9 +88,12 @@ impl Sink {
         }
     }
 
-    /// Replaces this file of `bytes` bytes with one of half as many intervals. Returns its encoder; `None` if the file
-    /// has no name.
-    fn coarsen(&mut self, bytes: u64, written: &Written) -> Result<Option<(Encoder<File>, Written)>, RewriteError> {
+    /// Replaces this file of `bytes` bytes with the one that `rewrite` makes. `None` if the file has no name.
+    fn rewrite<T>(
+        &mut self,
+        bytes: u64,
+        rewrite: impl FnOnce(io::Take<FromStart<'_>>, File) -> Result<T, CoarsenError>,
+    ) -> Result<Option<T>, RewriteError> {
         let successor = match self {
             Sink::InPlace(opened) => opened.successor()?,
             Sink::Beside(replacement) => replacement.successor()?,
@@ -95,12 +101,12 @@ impl Sink {
         let Some(successor) = successor else { return Ok(None) };
         let input = FromStart { file: self.file(), at: 0 }.take(bytes);
         let out = successor.file().try_clone().map_err(|error| CoarsenError::Write(error.into()))?;
-        let coarser = coarsen(input, out, written, written.coarsened_len())?;
+        let rewritten = rewrite(input, out)?;
         match self {
             Sink::InPlace(opened) => opened.give_way(successor)?,
             Sink::Beside(replacement) => *replacement = successor,
         }
-        Ok(Some(coarser))
+        Ok(Some(rewritten))
     }
 }
 
@@ -219,7 +225,9 @@ impl OutputFile {
         let (Some(encoder), Some(sink)) = (&mut self.encoder, &mut self.sink) else { return };
         self.retry_at = 0;
         self.rewrite_error = None;
-        match sink.coarsen(encoder.bytes_written(), &self.written) {
+        let written = &self.written;
+        match sink.rewrite(encoder.bytes_written(), |input, out| coarsen(input, out, written, written.coarsened_len()))
+        {
             Ok(Some(coarser)) => (*encoder, self.written) = coarser,
             Ok(None) => {}
             Err(error) => {
@@ -231,7 +239,7 @@ impl OutputFile {
 
     /// Writes the end record and commits the file.
     pub fn finish(&mut self) {
-        let (Some(encoder), Some(sink)) = (self.encoder.take(), self.sink.take()) else { return };
+        let (Some(encoder), Some(mut sink)) = (self.encoder.take(), self.sink.take()) else { return };
         let meta = match encoder.finish().and_then(|file| Ok(file.metadata()?)) {
             Ok(meta) => meta,
             Err(source) => {
@@ -244,6 +252,17 @@ impl OutputFile {
                 self.error = Some(OutputError::Disturbed { path: self.path.clone() });
             }
             self.bytes = meta.len();
+        }
+        if sink.is_named() && self.error.is_none() && self.bytes <= COMPACTED_BYTES {
+            // Who follows the longer file has read its end there. It stays where it cannot be replaced.
+            let written = &self.written;
+            let compacted = sink.rewrite(self.bytes, |input, mut out| {
+                compact(input, &out, written)?;
+                out.stream_position().map_err(|error| CoarsenError::Write(error.into()))
+            });
+            if let Ok(Some(bytes)) = compacted {
+                self.bytes = bytes;
+            }
         }
         if let Sink::Beside(replacement) = sink
             && self.error.is_none()

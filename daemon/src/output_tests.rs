@@ -103,6 +103,37 @@ fn a_long_recording_has_a_bounded_number_of_intervals() {
 }
 
 #[test]
+fn a_finished_file_gives_way_to_a_shorter_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    for in_place in [true, false] {
+        let mut recording = Recording::new();
+        let session = recording.profile.session();
+        let create = if in_place { OutputFile::create } else { OutputFile::replace };
+        let mut output = create(&path, session).unwrap();
+        recording.write(&mut output, 60);
+        // Who reads the longer file comes to its end.
+        let reader = output.sink.as_ref().unwrap().file().try_clone().unwrap();
+        output.finish();
+        assert!(output.error().is_none());
+        let meta = fs::metadata(&path).unwrap();
+        assert!(4 * meta.len() < reader.metadata().unwrap().len() && meta.len() == output.bytes(), "{meta:?}");
+        assert_eq!((recording.check(&path), names(dir.path())), (60, vec!["x".to_owned()]));
+        let longer = read_window(FromStart { file: &reader, at: 0 }, Window::ALL).unwrap().0;
+        assert!(longer.finished && longer.profile.canonical() == recording.profile.canonical());
+    }
+    // One that cannot be replaced stays.
+    let mut recording = Recording::new();
+    let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
+    fs::hard_link(&path, dir.path().join("y")).unwrap();
+    recording.write(&mut output, 60);
+    output.finish();
+    assert!(output.error().is_none());
+    assert_eq!((recording.check(&path), recording.check(&dir.path().join("y"))), (60, 60));
+    assert_eq!(output.bytes(), fs::metadata(&path).unwrap().len());
+}
+
+#[test]
 fn one_that_appears_when_it_is_whole_is_bounded_too() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 MAGIC = b"\x89ccsd\r\n\x1a"
 SESSION, UPDATE, END, CRASH, FIRST_OPTIONAL = 1, 2, 3, 128, 128
-MAX_RECORD, MAX_TEXT, MAX_LIST, MAX_FILES, MAX_METRICS = 32 << 20, 65536, 131072, 1 << 20, 16
+MAX_RECORD, MAX_TEXT, MAX_LIST, MAX_FILES, MAX_METRICS, MAX_INTERVALS = 32 << 20, 65536, 131072, 1 << 20, 16, 512
 ELIDED, ROOT, MASK = 0, 1, (1 << 64) - 1
 REASONS = ["stack copy too small", "no unwind information", "bad unwind information", "stack unreadable", "too deep",
            "unknown mapping", "not a user stack", "generated code without a map", "no user registers", "other reason", "no entry point"]
@@ -23,9 +23,8 @@ TABLES = """contexts charges names functions lines images processes threads addr
 class Malformed(Exception): pass
 
 def check(condition, what, value=None):
-    if not condition:
-        raise Malformed(what)
-    return value
+    if condition: return value
+    raise Malformed(what)
 
 class Payload:
     def __init__(self, data):
@@ -85,7 +84,7 @@ class Profile:
         self.contexts = [(None, None), (0, ELIDED)]  # parent, function
         self.ids, self.places, self.routes = [0, 1], [], [None]  # of this generation: contexts; what was charged; call sites
         self.charges = {}  # by context: samples, and a weight for each metric
-        self.namings, self.accounting, self.finished = {}, {}, False
+        self.namings, self.accounting, self.finished, self.numbers = {}, {}, False, [[], [], [], []]
 
     def read_session(self, p):
         self.target, self.command, self.pids = p.text(), p.list(p.text), p.list(p.n)
@@ -95,7 +94,7 @@ class Profile:
         self.notes, self.collector = p.list(p.text), p.text()
 
     def read_update(self, p, version):
-        p.n(), p.s()  # from, length
+        intervals = p.list(lambda: (p.s(), p.s())) if version >= 3 else [(p.n(), p.s())]  # from and length: not shown here
         tables = [self.images, self.functions, self.lines, self.processes, self.threads, self.ids, self.routes]
         base = [p.n() for _ in tables[:7 if version >= 3 else 6]]
         if base[5] == 2:  # a generation begins
@@ -105,7 +104,6 @@ class Profile:
         check(len(self.files) <= MAX_FILES, "too many file names")
         self.images += p.list(lambda: (p.text(), p.bytes())[0])
         last_start = 0
-
         def function():
             nonlocal last_start
             image, flags = p.n(), p.u8()
@@ -137,25 +135,23 @@ class Profile:
         for _ in range(p.n() if version >= 2 else 0):
             unnamed += p.s()
             self.namings[unnamed] = p.n()
-        self.read_charges(p, version)
+        self.read_charges(p, len(intervals)) if version >= 3 else self.read_old_charges(p)
         self.notes += [note for note in p.list(p.text) if note not in self.notes]
-        self.read_accounting(p)
+        for _ in check(1 <= len(intervals) <= MAX_INTERVALS, "too many intervals or none", intervals):
+            self.read_accounting(p, version >= 3)
 
-    def read_charges(self, p, version):
-        if version < 3:
-            return self.read_old_charges(p)
+    def read_charges(self, p, intervals):
         scales = [(p.n(), p.n()) for _ in self.metrics]
         count, new = p.n(), p.n()
         columns = [list(accumulate(p.s() for _ in range(new))) for _ in range(3)]
         self.places += zip(*columns)
-        runs = p.list(lambda: (p.n(), p.n()))
+        runs = [(p.n(), p.n()) for _ in range(sum([p.n() for _ in range(intervals)]))]
         check(sum(length for _, length in runs) == count, "runs of charges do not add up")
         rows = [(thread, number) for thread, length in runs for number in accumulate([p.n() for _ in range(length)])]
         ks = [p.n() for _ in range(count)]
         weights = [[(k >> 2) * usual + (0 if k & 1 else difference(p, unit)) & MASK for k in ks] for usual, unit in scales]
         [p.n(128) for _ in scales for k in ks if k & 2]  # sums of squares, here only passed over
-        for (thread, number), k, *weight in zip(rows, ks, *weights):
-            self.charge(thread, *self.places[number], [k >> 2] + weight)
+        for (thread, number), k, *weight in zip(rows, ks, *weights): self.charge(thread, *self.places[number], [k >> 2] + weight)
 
     def read_old_charges(self, p):
         usual, left = [p.n() for _ in self.metrics], p.n()
@@ -172,10 +168,13 @@ class Profile:
         check(thread < len(self.threads) and route >> 1 < len(self.routes), "unknown thread or route")
         add(self.charges.setdefault(self.ids[context], [0] * len(sums)), sums)
 
-    def read_accounting(self, p):
-        truncated = p.list(p.n)
-        expected, target_cpu = p.o(), p.o()
-        numbers, tables = p.list(p.n), p.list(p.n)
+    def read_accounting(self, p, differ=False):
+        def read(i):
+            known = iter(self.numbers[i])
+            self.numbers[i] = (take_two if i == 1 else p.list)(lambda: (next(known, 0) + p.s()) & MASK if differ else p.n())
+            return self.numbers[i]
+        truncated, known, numbers, tables = map(read, range(4))
+        expected, target_cpu = (None if value == 0 else value - 1 for value in known)
         reasons = defaultdict(int)
         for i, count in enumerate(truncated):
             if count:
@@ -186,8 +185,7 @@ class Profile:
         a["not_sampled_ns"] = dict(zip(UNSEEN, fixed[UNSEEN_AT + 1:])) if fixed[UNSEEN_AT] == 1 else None
         a["own_cpu_by_phase_ns"] = dict(zip(OWN, fixed[OWN_AT:])) if any(fixed[OWN_AT:OWN_AT + len(OWN)]) else None
         a["pace"] = dict(zip(PACE, fixed[PACE_AT:]), rates=rates)
-        tables += [0] * (len(CONTEXT_NUMBERS) + len(TABLES) - len(tables))
-        a["contexts"] = dict(zip(CONTEXT_NUMBERS, tables))
+        a["contexts"] = dict(zip(CONTEXT_NUMBERS, tables := tables + [0] * (len(CONTEXT_NUMBERS) + len(TABLES) - len(tables))))
         a["shed"] = {name: count for name, count in zip(TABLES, tables[len(CONTEXT_NUMBERS):]) if count}
         self.accounting = a
 
@@ -226,6 +224,7 @@ def body(p, version):
     check(len(data) == length and inflater.eof and not inflater.unused_data, "not as long as it says")
     return Payload(data)
 
+def take_two(item): return [item(), item()]
 def add(sums, values):
     for i, value in enumerate(values):
         sums[i] += value

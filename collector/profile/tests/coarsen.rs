@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{self, Write};
 
-use ccsd_profile::codec::{CoarsenError, Written, coarsen, columns, read_columns};
+use ccsd_profile::codec::{CoarsenError, Written, coarsen, columns, compact, read_columns};
 use ccsd_profile::*;
 use common::{Maker, session};
 use proptest::prelude::*;
@@ -166,6 +166,36 @@ proptest! {
     }
 
     #[test]
+    fn a_compacted_file_is_the_same(steps in steps(), end in 0..9u64) {
+        let mut recording = Recording::new();
+        steps.iter().for_each(|step| recording.step(step));
+        let Recording { encoder, written, .. } = recording;
+        let accounting = Accounting { received: end, expected: Some(end), ..Accounting::default() };
+        let original = encoder.finish_with(&accounting).unwrap();
+        let mut compacted = Vec::new();
+        compact(&original[..], &mut compacted, &written).unwrap();
+        prop_assert_eq!(intervals(&compacted), intervals(&original));
+        let list = intervals(&original);
+        for (at, &(from_ns, _)) in list.iter().enumerate() {
+            let window = Window { from_ns, until_ns: list[(at + at % 3).min(list.len() - 1)].1 };
+            let (found, expected) = (read_window(&compacted[..], window).unwrap(), read_window(&original[..], window).unwrap());
+            prop_assert_eq!(found.1, expected.1);
+            prop_assert_eq!(state(&found.0.profile), state(&expected.0.profile));
+        }
+        let (found, expected) = (read_profile(&compacted[..]).unwrap(), read_profile(&original[..]).unwrap());
+        prop_assert!(found.finished && matches!(found.recovery, Recovery::Whole), "{:?}", found.recovery);
+        prop_assert_eq!(state(&found.profile), state(&expected.profile));
+        prop_assert_eq!(found.bytes, compacted.len() as u64);
+        // Crashes come with the first interval of a record.
+        let crashes = steps.iter().filter(|step| step.2[3]).count() as u64;
+        prop_assert!(found.records <= 3 + 2 * crashes, "{} {}", found.records, crashes);
+        // Cut off, it is what the record before has.
+        let cut = read_profile(&compacted[..compacted.len() - 1]).unwrap();
+        let Recovery::Cut { whole_records, bytes_used, .. } = cut.recovery else { panic!() };
+        prop_assert_eq!((whole_records, bytes_used < found.bytes), (found.records - 1, true));
+    }
+
+    #[test]
     fn what_is_coarsened_twice_is_the_same_too(steps in steps(), most in 1..10usize) {
         let mut recording = Recording::new();
         for step in &steps {
@@ -228,6 +258,44 @@ fn a_stream_that_is_not_what_was_written_is_left_alone() {
     for room in 0..room {
         let failed = coarsen(&stream[..], Full(room), &recording.written, 2);
         assert!(matches!(failed, Err(CoarsenError::Write(_))), "{room}");
+    }
+}
+
+/// Of a session that charges the same all the time, few intervals are worth their bytes when it has ended; of one that always
+/// charges something else, all.
+#[test]
+fn a_compacted_file_has_the_intervals_that_are_worth_it() {
+    for (repeats, left, shorter) in [(true, 50, 3), (false, 100, 1)] {
+        let mut recording = Recording::new();
+        for second in 0..100u32 {
+            let stack = |which: u32| vec![1, if repeats { which } else { 10 * second + which }];
+            let samples = (0..10).map(|which| (1, stack(which), 1_000)).collect();
+            recording.step(&(samples, 1_000, [false; 4]));
+        }
+        let Recording { encoder, written, maker, .. } = recording;
+        let original = encoder.finish().unwrap();
+        let mut compacted = Vec::new();
+        compact(&original[..], &mut compacted, &written).unwrap();
+        assert_eq!(intervals(&compacted).len(), left);
+        assert_eq!(state(&read_profile(&compacted[..]).unwrap().profile), state(&maker.profile));
+        assert!(shorter * compacted.len() < original.len(), "{} {}", compacted.len(), original.len());
+    }
+}
+
+#[test]
+fn what_is_not_a_finished_stream_as_it_was_written_is_not_compacted() {
+    let mut recording = Recording::new();
+    for weight in 1..6 {
+        recording.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
+    }
+    let Recording { encoder, written, .. } = recording;
+    let of = |stream: &[u8], room| compact(stream, Full(room), &written);
+    assert!(matches!(of(encoder.get_ref(), 100_000), Err(CoarsenError::Changed)));
+    let stream = encoder.finish().unwrap();
+    assert!(of(&stream, 100_000).is_ok());
+    for cut in 0..stream.len() {
+        assert!(of(&stream[..cut], 100_000).is_err(), "{cut}");
+        assert!(of(&stream, cut / 4).is_err(), "{cut}");
     }
 }
 

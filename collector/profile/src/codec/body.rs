@@ -16,23 +16,35 @@ const DEFLATED: u8 = 1;
 
 /// Shorter bodies are not worth it.
 const LEAST_BYTES: usize = 64;
-/// Most bytes that one stored byte may become, so that a small file takes little time and memory to read. What deflates
-/// further than that is stored as it is.
+/// Most bytes that one stored byte may become, so that a small file takes little time and memory to read.
 const MOST_GROWTH: usize = 16;
+/// A deflate block of no bytes, which makes longer what deflates further than that.
+const PADDING: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
-/// Two thirds of the time of the usual level 6, for one percent more.
-const LEVEL: u32 = 4;
+/// How hard deflate tries.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Effort {
+    /// For what is written while a session goes on: two thirds of the time of the usual level 6, for one percent more.
+    Live = 4,
+    /// For what stays.
+    Last = 9,
+}
 
 /// Makes of the body of an update the payload of its record.
-pub(super) fn pack(body: &mut Vec<u8>) {
+pub(super) fn pack(body: &mut Vec<u8>, effort: Effort) {
     let mut packed = vec![DEFLATED];
     put_len(&mut packed, body.len());
-    let mut encoder = DeflateEncoder::new(packed, Compression::new(LEVEL));
+    let header = packed.len();
+    let mut encoder = DeflateEncoder::new(packed, Compression::new(effort as u32));
     // Writing to memory does not fail.
-    let packed = encoder.write_all(body).and_then(|()| encoder.finish()).unwrap_or_default();
+    let mut packed = encoder.write_all(body).and_then(|()| encoder.finish()).unwrap_or_default();
+    let lacking = body.len().div_ceil(MOST_GROWTH).saturating_sub(packed.len());
+    if packed.len() > header {
+        packed.splice(header..header, PADDING.repeat(lacking.div_ceil(PADDING.len())));
+    }
     let is_shorter = body.len() >= LEAST_BYTES && packed.len() < body.len();
     // A body too large for a record stays so: that is reported where it is written.
-    if is_shorter && body.len() <= MAX_RECORD_BYTES && body.len() <= MOST_GROWTH * packed.len() {
+    if is_shorter && body.len() <= MAX_RECORD_BYTES {
         *body = packed;
     } else {
         body.insert(0, PLAIN);

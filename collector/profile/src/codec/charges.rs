@@ -40,11 +40,25 @@ impl PlaceNumbers {
     }
 }
 
-/// A charge as it is written, and its number in the update.
-struct Row {
+/// A charge as it is written, its update, and its number in that.
+struct Row<'a> {
     place: u32,
     samples: u64,
+    update: &'a Update,
     at: usize,
+}
+
+impl<'a> Row<'a> {
+    fn weights(&self, metrics: usize) -> &'a [u64] {
+        self.update.weights.get(self.at * metrics..(self.at + 1) * metrics).unwrap_or(&[])
+    }
+
+    /// The sums of squares, if they do not all follow from samples and weights.
+    fn squares(&self, metrics: usize) -> Option<&'a [Squares]> {
+        let squares = self.update.squares_of(self.at, metrics)?;
+        let follow = |(&square, &weight): (&Squares, &u64)| square <= equal_squares(self.samples, weight);
+        Some(squares).filter(|squares| !squares.iter().zip(self.weights(metrics)).all(follow))
+    }
 }
 
 /// Weights of one metric in an update.
@@ -95,33 +109,41 @@ impl Scale {
     }
 }
 
-/// Writes the charges of an update.
-pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update: &Update, metrics: usize) {
-    let scales: Vec<Scale> = (0..metrics).map(|metric| scale(update, metric, metrics)).collect();
+/// Writes the charges of updates, those of an interval after the other.
+pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates: &[Update], metrics: usize) {
+    let scales: Vec<Scale> = (0..metrics).map(|metric| scale(updates, metric, metrics)).collect();
     for scale in &scales {
         put(out, scale.usual);
         put(out, scale.unit);
     }
-    put_len(out, update.charges.len());
+    let count = updates.iter().map(|update| update.charges.len()).sum();
+    put_len(out, count);
 
     let mut new: Vec<Place> = Vec::new();
+    // Of each interval, the number of its runs; of each run, its thread and the number of its charges.
+    let mut intervals: Vec<usize> = Vec::new();
     let mut runs: Vec<(u32, usize)> = Vec::new();
-    let mut rows: Vec<Row> = Vec::with_capacity(update.charges.len());
-    for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
-        let first = rows.len();
-        for charge in run {
-            let place = (charge.context.0, charge.line.0, charge.route.0);
-            let next = numbers.0.len() as u32;
-            let number = *numbers.0.entry(place).or_insert(next);
-            if number == next {
-                new.push(place);
+    let mut rows: Vec<Row<'_>> = Vec::with_capacity(count);
+    for update in updates {
+        let (mut at, runs_before) = (0, runs.len());
+        for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
+            let first = rows.len();
+            for charge in run {
+                let place = (charge.context.0, charge.line.0, charge.route.0);
+                let next = numbers.0.len() as u32;
+                let number = *numbers.0.entry(place).or_insert(next);
+                if number == next {
+                    new.push(place);
+                }
+                rows.push(Row { place: number, samples: charge.samples, update, at });
+                at += 1;
             }
-            rows.push(Row { place: number, samples: charge.samples, at: rows.len() });
+            if let Some(rows) = rows.get_mut(first..) {
+                rows.sort_unstable_by_key(|row| row.place);
+            }
+            runs.extend(run.first().map(|charge| (charge.thread.0, run.len())));
         }
-        if let Some(rows) = rows.get_mut(first..) {
-            rows.sort_unstable_by_key(|row| row.place);
-        }
-        runs.extend(run.first().map(|charge| (charge.thread.0, run.len())));
+        intervals.push(runs.len() - runs_before);
     }
     put_len(out, new.len());
     let columns: [fn(&Place) -> u32; 3] = [|place| place.0, |place| place.1, |place| place.2];
@@ -132,7 +154,9 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update:
             before = value;
         }
     }
-    put_len(out, runs.len());
+    for runs in intervals {
+        put_len(out, runs);
+    }
     for &(thread, length) in &runs {
         put(out, u64::from(thread));
         put_len(out, length);
@@ -146,20 +170,14 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update:
         }
     }
 
-    let weights = |row: &Row| update.weights.get(row.at * metrics..(row.at + 1) * metrics).unwrap_or(&[]);
-    let difference = |row: &Row, metric: usize, scale: &Scale| {
-        let weight = weights(row).get(metric).copied().unwrap_or(0);
+    let difference = |row: &Row<'_>, metric: usize, scale: &Scale| {
+        let weight = row.weights(metrics).get(metric).copied().unwrap_or(0);
         weight.wrapping_sub(row.samples.wrapping_mul(scale.usual)) as i64
     };
-    let is_plain = |row: &Row| scales.iter().enumerate().all(|(metric, scale)| difference(row, metric, scale) == 0);
-    let squares = |row: &Row| {
-        let squares = update.squares_of(row.at, metrics).unwrap_or(&[]);
-        let follow = |(&square, &weight): (&Squares, &u64)| square <= equal_squares(row.samples, weight);
-        Some(squares).filter(|squares| !squares.iter().zip(weights(row)).all(follow))
-    };
+    let is_plain = |row: &Row<'_>| scales.iter().enumerate().all(|(metric, scale)| difference(row, metric, scale) == 0);
     for row in &rows {
         // Samples are counted one by one and never reach 2^62; saturating keeps even that from wrapping.
-        let flags = if is_plain(row) { PLAIN } else { 0 } | if squares(row).is_some() { SQUARES } else { 0 };
+        let flags = if is_plain(row) { PLAIN } else { 0 } | if row.squares(metrics).is_some() { SQUARES } else { 0 };
         put(out, row.samples.min(u64::MAX >> FLAG_BITS) << FLAG_BITS | flags);
     }
     for (metric, scale) in scales.iter().enumerate() {
@@ -169,8 +187,8 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update:
     }
     for (metric, scale) in scales.iter().enumerate() {
         for row in &rows {
-            let value = squares(row).and_then(|squares| squares.get(metric));
-            if let (Some(&square), Some(&weight)) = (value, weights(row).get(metric)) {
+            let value = row.squares(metrics).and_then(|squares| squares.get(metric));
+            if let (Some(&square), Some(&weight)) = (value, row.weights(metrics).get(metric)) {
                 scale.put_squares(out, square, row.samples, weight);
             }
         }
@@ -180,8 +198,13 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, update:
 /// What has charges: keys, weights, and sums of squares where they do not all follow.
 pub(super) type Charges = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
 
-/// Reads the charges of an update, in the order of their keys.
-pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: usize) -> Result<Charges, Wrong> {
+/// Reads the charges of so many intervals, each in the order of their keys.
+pub(super) fn charges(
+    from: &mut Cursor<'_>,
+    places: &mut Vec<Place>,
+    metrics: usize,
+    intervals: usize,
+) -> Result<Vec<Charges>, Wrong> {
     let mut scales = Vec::new();
     for _ in 0..metrics {
         let (usual, unit) = (from.get()?, from.get()?);
@@ -213,15 +236,21 @@ pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: u
     let new = contexts.into_iter().zip(lines).zip(routes);
     places.extend(new.map(|((context, line), route)| (context, line, route)));
 
+    let runs = (0..intervals).map(|_| from.count()).collect::<Result<Vec<usize>, Wrong>>()?;
     let mut threads: Vec<u32> = Vec::new();
     let mut lengths: Vec<usize> = Vec::new();
-    for _ in 0..from.count()? {
-        let (thread, length) = (from.get_u32()?, from.count()?);
-        if length == 0 || length > count - threads.len() {
-            return Err("runs of charges do not add up");
+    // Where the charges of each interval end.
+    let mut ends: Vec<usize> = Vec::new();
+    for runs in runs {
+        for _ in 0..runs {
+            let (thread, length) = (from.get_u32()?, from.count()?);
+            if length == 0 || length > count - threads.len() {
+                return Err("runs of charges do not add up");
+            }
+            threads.resize(threads.len() + length, thread);
+            lengths.push(length);
         }
-        threads.resize(threads.len() + length, thread);
-        lengths.push(length);
+        ends.push(threads.len());
     }
     if threads.len() != count {
         return Err("runs of charges do not add up");
@@ -272,20 +301,29 @@ pub(super) fn charges(from: &mut Cursor<'_>, places: &mut Vec<Place>, metrics: u
             }
         }
     }
-    if !charges.is_sorted() {
-        sort_charges(&mut charges, (&mut weights, metrics), (&mut squares, squared));
+    let mut all = Vec::new();
+    // From the last one on, so that each is cut off the end.
+    for end in ends.iter().rev().skip(1).copied().chain([0]) {
+        let mut charges = charges.split_off(end);
+        let mut weights = weights.split_off(end * metrics);
+        let mut squares = squares.split_off(squares.len().min(end * squared));
+        if !charges.is_sorted() {
+            sort_charges(&mut charges, (&mut weights, metrics), (&mut squares, squared));
+        }
+        all.push((charges, weights, squares));
     }
-    Ok((charges, weights, squares))
+    all.reverse();
+    Ok(all)
 }
 
 /// The weight that most samples have, if one weight has the majority (Boyer and Moore's vote), and the largest power of two
 /// that most weights are multiples of; any other values only make the file longer.
-fn scale(update: &Update, metric: usize, metrics: usize) -> Scale {
+fn scale(updates: &[Update], metric: usize, metrics: usize) -> Scale {
     let (mut usual, mut votes) = (0, 0u64);
     let mut multiples = [0u32; UNIT_BITS];
     let mut weighed = 0;
-    for (i, charge) in update.charges.iter().enumerate() {
-        let weight = update.weights.get(i * metrics + metric).copied().unwrap_or(0);
+    for (charge, weights) in updates.iter().flat_map(|update| update.charges_with_weights(metrics)) {
+        let weight = weights.get(metric).copied().unwrap_or(0);
         let each = weight.checked_div(charge.samples).unwrap_or(0);
         if each == usual {
             votes += 1;
@@ -326,13 +364,13 @@ mod tests {
         };
         let update = Update { charges: vec![place(2), place(3)], weights: vec![5, 5], ..Update::default() };
         let mut bytes = Vec::new();
-        put_charges(&mut bytes, &mut PlaceNumbers::default(), &update, 1);
+        put_charges(&mut bytes, &mut PlaceNumbers::default(), std::slice::from_ref(&update), 1);
         let mut places = Vec::new();
-        let (read, ..) = charges(&mut Cursor::new(&bytes), &mut places, 1).unwrap();
+        let (read, ..) = charges(&mut Cursor::new(&bytes), &mut places, 1, 1).unwrap().remove(0);
         assert_eq!((read, &places[..]), (update.charges, &[(2, 0, 0), (3, 0, 0)][..]));
         // Memory that is zero and never touched.
         let mut full = vec![(0, 0, 0); MAX_PLACES - 1];
-        let refused = charges(&mut Cursor::new(&bytes), &mut full, 1);
+        let refused = charges(&mut Cursor::new(&bytes), &mut full, 1, 1);
         assert_eq!((refused, full.len()), (Err("more places than a generation may have"), MAX_PLACES - 1));
     }
 }

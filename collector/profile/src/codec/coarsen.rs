@@ -5,13 +5,11 @@ use std::io::{Read, Write};
 
 use super::decode::{Decoded, Decoder};
 use super::encode::{ChargesWritten, Encoder};
+use super::format::MAX_INTERVALS;
 use super::join::Join;
+use super::split::Size;
 use crate::error::{DecodeError, EncodeError, UpdateError};
 use crate::update::Update;
-
-/// Intervals of a file beyond which its shortest neighbours are merged. At one a second that is after eight and a half
-/// minutes; a timeline of 256 columns, the fewest that are left, is about what a screen can show.
-pub const MAX_INTERVALS: usize = 512;
 
 /// Intervals from which on they are merged if their charges are many: a timeline of 32 columns is left, and finer ones of
 /// the latest time.
@@ -21,6 +19,9 @@ const MANY_INTERVALS: usize = 64;
 const CHARGES_OF_A_PLACE: u64 = 16;
 /// So many charges, some tens of kilobytes, are never many.
 const FEW_CHARGES: u64 = 1 << 14;
+
+/// Charges of a place from which on a stream that has ended keeps no more than [`MANY_INTERVALS`].
+const FINISHED_CHARGES_OF_A_PLACE: u64 = 3;
 
 /// Contexts that are remembered to put generations together, in those of the largest generation; and the least, which are some
 /// 2 MiB.
@@ -101,6 +102,19 @@ impl Written {
         self.intervals.is_empty()
     }
 
+    /// Number of intervals that are left when the session has ended.
+    #[must_use]
+    pub fn finished_len(&self) -> usize {
+        let ChargesWritten { charges, places } = self.charges;
+        let mut len = self.len();
+        if charges > places.saturating_mul(FINISHED_CHARGES_OF_A_PLACE) {
+            while len > MANY_INTERVALS {
+                len /= 2;
+            }
+        }
+        len
+    }
+
     /// Number of intervals after coarsening: half as many.
     #[must_use]
     pub fn coarsened_len(&self) -> usize {
@@ -149,46 +163,15 @@ pub fn coarsen<R: Read, W: Write>(
     written: &Written,
     most: usize,
 ) -> Result<(Encoder<W>, Written), CoarsenError> {
-    let mut decoder = Decoder::new(input)?;
-    let mut encoder = Encoder::new(out, decoder.session())?;
+    let mut rewriting = Rewriting::new(input, out, written)?;
     let mut coarser = Written { contexts: written.contexts, ..Written::default() };
     coarser.has_generations = written.has_generations;
-    let joined = JOINED_GENERATIONS * written.contexts[1].max(LEAST_JOINED) as usize;
-    let metrics = decoder.session().metrics.len();
-    let mut join = written.has_generations.then(|| Join::new(metrics, joined));
-    let mut last: Option<Update> = None;
+    let mut last = None;
     for interval in written.merged(most).intervals {
-        let mut held: Option<Update> = None;
-        while decoder.bytes_used() < interval.end {
-            let Some(Decoded::Update(mut update)) = decoder.next_record()? else { return Err(CoarsenError::Changed) };
-            (update.from_ns, update.to_ns) = (interval.from_ns, interval.to_ns);
-            if let Some(join) = &mut join {
-                join.translate(&mut update);
-            }
-            let Some(merged) = &mut held else {
-                held = Some(*update);
-                continue;
-            };
-            let fits = merged.approximate_bytes().saturating_add(update.approximate_bytes()) <= MERGED_BYTES;
-            if fits && !update.begins_generation(merged.end().contexts) {
-                merged.merge(&update)?;
-            } else {
-                encoder.write(merged)?;
-                *merged = *update;
-            }
-        }
-        if decoder.bytes_used() != interval.end {
-            return Err(CoarsenError::Changed);
-        }
-        if let Some(mut merged) = held {
-            encoder.write(&merged)?;
-            if join.is_some() {
-                merged.clear_charges();
-                last = Some(merged);
-            }
-        }
-        coarser.intervals.push(Interval { end: encoder.bytes_written(), ..interval });
+        last = rewriting.copy(interval, |encoder, update| Ok(encoder.write(update)?))?.or(last);
+        coarser.intervals.push(Interval { end: rewriting.encoder.bytes_written(), ..interval });
     }
+    let Rewriting { mut decoder, mut encoder, join } = rewriting;
     if let (Some(join), Some(last)) = (join, last) {
         encoder.write(&join.generation_after(&last))?;
         if let Some(interval) = coarser.intervals.last_mut() {
@@ -199,6 +182,145 @@ pub fn coarsen<R: Read, W: Write>(
     match decoder.next_record()? {
         None => Ok((encoder, coarser)),
         Some(_) => Err(CoarsenError::Changed),
+    }
+}
+
+/// Writes the stream that `input` gives, of a session that has ended, as it is kept: with the intervals that are worth their
+/// bytes ([`Written::finished_len`]), many of them in one record, and deflated as far as that goes. What it decodes to and
+/// the memory it takes are as with [`coarsen`].
+///
+/// # Errors
+/// [`CoarsenError`]; the contents of `out` are then unusable.
+pub fn compact<R: Read, W: Write>(input: R, out: W, written: &Written) -> Result<(), CoarsenError> {
+    let mut rewriting = Rewriting::new(input, out, written)?;
+    rewriting.encoder.try_harder();
+    let mut batch = Batch::new(rewriting.decoder.session().metrics.len());
+    for interval in written.merged(written.finished_len()).intervals {
+        rewriting.copy(interval, |encoder, update| batch.add(encoder, update))?;
+    }
+    let Rewriting { mut decoder, mut encoder, .. } = rewriting;
+    batch.write(&mut encoder)?;
+    match (decoder.next_record()?, decoder.next_record()?) {
+        (Some(Decoded::End(accounting)), None) => {
+            encoder.finish_with(&accounting)?;
+            Ok(())
+        }
+        _ => Err(CoarsenError::Changed),
+    }
+}
+
+/// A stream that is read and written with fewer intervals.
+struct Rewriting<R, W> {
+    decoder: Decoder<R>,
+    encoder: Encoder<W>,
+    join: Option<Join>,
+}
+
+impl<R: Read, W: Write> Rewriting<R, W> {
+    fn new(input: R, out: W, written: &Written) -> Result<Self, CoarsenError> {
+        let decoder = Decoder::new(input)?;
+        let encoder = Encoder::new(out, decoder.session())?;
+        let joined = JOINED_GENERATIONS * written.contexts[1].max(LEAST_JOINED) as usize;
+        let metrics = decoder.session().metrics.len();
+        let join = written.has_generations.then(|| Join::new(metrics, joined));
+        Ok(Self { decoder, encoder, join })
+    }
+
+    /// Writes what the stream has up to the end of an interval as of that. Returns the last update, without its charges, if
+    /// generations of contexts are put together.
+    fn copy(
+        &mut self,
+        interval: Interval,
+        mut write: impl FnMut(&mut Encoder<W>, &mut Update) -> Result<(), CoarsenError>,
+    ) -> Result<Option<Update>, CoarsenError> {
+        let Self { decoder, encoder, join } = self;
+        let mut held: Option<Update> = None;
+        while decoder.bytes_used() < interval.end {
+            let Some(Decoded::Update(mut update)) = decoder.next_record()? else { return Err(CoarsenError::Changed) };
+            (update.from_ns, update.to_ns) = (interval.from_ns, interval.to_ns);
+            if let Some(join) = join {
+                join.translate(&mut update);
+            }
+            let Some(merged) = &mut held else {
+                held = Some(*update);
+                continue;
+            };
+            let fits = merged.approximate_bytes().saturating_add(update.approximate_bytes()) <= MERGED_BYTES;
+            if fits && !update.begins_generation(merged.end().contexts) {
+                merged.merge(&update)?;
+            } else {
+                write(encoder, merged)?;
+                *merged = *update;
+            }
+        }
+        if decoder.bytes_used() != interval.end {
+            return Err(CoarsenError::Changed);
+        }
+        if let Some(merged) = &mut held {
+            write(encoder, merged)?;
+            merged.clear_charges();
+        }
+        Ok(held.filter(|_| join.is_some()))
+    }
+}
+
+/// Updates that will be one record.
+struct Batch {
+    /// One for each interval, without what they define.
+    intervals: Vec<Update>,
+    /// What they define, and the crashes of the first.
+    all: Update,
+    size: Size,
+    metrics: usize,
+}
+
+impl Batch {
+    fn new(metrics: usize) -> Self {
+        Self { intervals: Vec::new(), all: Update::default(), size: Size::default(), metrics }
+    }
+
+    /// Adds an update, from which it takes the charges. Writes those before, if this one cannot be of their record.
+    fn add<W: Write>(&mut self, encoder: &mut Encoder<W>, update: &mut Update) -> Result<(), CoarsenError> {
+        let own = Size::of(update);
+        let size = self.size.and(own);
+        let follows = !self.intervals.is_empty()
+            && self.intervals.len() < MAX_INTERVALS
+            && update.crashes.is_empty()
+            && !update.begins_generation(self.all.end().contexts)
+            && size.fits(self.metrics);
+        if !follows {
+            self.write(encoder)?;
+        }
+        if !own.fits(self.metrics) {
+            return Ok(encoder.write(update)?);
+        }
+        let interval = Update {
+            from_ns: update.from_ns,
+            to_ns: update.to_ns,
+            charges: std::mem::take(&mut update.charges),
+            weights: std::mem::take(&mut update.weights),
+            squares: std::mem::take(&mut update.squares),
+            accounting: update.accounting.clone(),
+            ..Update::default()
+        };
+        if follows {
+            self.all.merge(update)?;
+            self.size = size;
+        } else {
+            self.all = update.clone();
+            self.size = own;
+        }
+        self.intervals.push(interval);
+        Ok(())
+    }
+
+    /// Writes the record, if there is any update for it.
+    fn write<W: Write>(&mut self, encoder: &mut Encoder<W>) -> Result<(), CoarsenError> {
+        if !self.intervals.is_empty() {
+            encoder.write_record_of(&self.intervals, &self.all)?;
+        }
+        *self = Self::new(self.metrics);
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reading profiles: every length checked, nothing allocated on the word of a length.
 
+use std::collections::VecDeque;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use super::body;
 use super::charges::{Charges, Place, charges};
 use super::crash::{MAX_CRASH_BYTES, crash, earlier};
 use super::format::{
-    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION,
-    checksum, flag,
+    HEADER_BYTES, MAGIC, MAX_INTERVALS, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION,
+    TYPE_UPDATE, VERSION, checksum, flag,
 };
-use super::records;
+use super::records::{self, AccountingNumbers};
 use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
 use crate::accounting::Accounting;
@@ -38,6 +39,8 @@ struct Known {
     files: Vec<Arc<str>>,
     /// What was charged in this generation of contexts.
     places: Vec<Place>,
+    /// Of the interval before.
+    accounting: AccountingNumbers,
     /// Functions that have flags or fields that this version does not know.
     strange_functions: u64,
     /// Records of types that it does not know.
@@ -64,6 +67,10 @@ pub struct Decoder<R> {
     payload: Vec<u8>,
     /// Of the update that comes next.
     crashes: Vec<Crash>,
+    /// The other intervals of the last record.
+    intervals: VecDeque<Update>,
+    /// Records and bytes before them.
+    before_intervals: (u64, u64),
 }
 
 impl<R: Read> Decoder<R> {
@@ -83,6 +90,8 @@ impl<R: Read> Decoder<R> {
             ended: false,
             payload: Vec::new(),
             crashes: Vec::new(),
+            intervals: VecDeque::new(),
+            before_intervals: (0, 0),
         };
         let header = decoder.read_header()?;
         let kind = match decoder.read_record(&header) {
@@ -132,24 +141,28 @@ impl<R: Read> Decoder<R> {
         lines
     }
 
-    /// Number of whole records read, the session record among them.
+    /// Number of records of which all was given, the session record among them.
     #[must_use]
-    pub const fn whole_records(&self) -> u64 {
-        self.records
+    pub fn whole_records(&self) -> u64 {
+        if self.intervals.is_empty() { self.records } else { self.before_intervals.0 }
     }
 
-    /// Bytes of the header and of all whole records read.
+    /// Bytes of the header and of these records.
     #[must_use]
-    pub const fn bytes_used(&self) -> u64 {
-        self.bytes
+    pub fn bytes_used(&self) -> u64 {
+        if self.intervals.is_empty() { self.bytes } else { self.before_intervals.1 }
     }
 
-    /// The next record; `None` where the stream ends between two records.
+    /// The next update or the end; `None` where the stream ends between two records. A record may have several updates.
     ///
     /// # Errors
     ///
     /// [`DecodeError::CutOff`], [`DecodeError::Checksum`], [`DecodeError::Malformed`] where the readable part ends.
     pub fn next_record(&mut self) -> Result<Option<Decoded>, DecodeError> {
+        if let Some(update) = self.intervals.pop_front() {
+            return Ok(Some(Decoded::Update(Box::new(update))));
+        }
+        self.before_intervals = (self.records, self.bytes);
         loop {
             let Some(kind) = self.read_record(&[])? else {
                 // A crash without the update that it belongs to.
@@ -164,14 +177,16 @@ impl<R: Read> Decoder<R> {
                     let metrics = self.session.metrics.len();
                     let version = self.version;
                     let body = self.unpack()?;
-                    let update = self.parse(&body, |from, known| update(from, known, version, metrics));
-                    let update = Update { crashes: std::mem::take(&mut self.crashes), ..update? };
+                    let (first, others) = self.parse(&body, |from, known| updates(from, known, version, metrics))?;
+                    self.intervals = others;
+                    let update = Update { crashes: std::mem::take(&mut self.crashes), ..first };
                     Some(Decoded::Update(Box::new(update)))
                 }
                 TYPE_END => {
-                    let accounting = self.parse_payload(|from, _| records::accounting(from))?;
+                    let mut numbers = AccountingNumbers::default();
+                    self.parse_payload(|from, _| numbers.read(from, false))?;
                     self.ended = true;
-                    Some(Decoded::End(Box::new(accounting)))
+                    Some(Decoded::End(Box::new(numbers.accounting())))
                 }
                 TYPE_CRASH => {
                     let taken: usize = self.crashes.iter().map(Crash::approximate_bytes).sum();
@@ -362,9 +377,29 @@ fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize) -> Result<Update, Wrong> {
-    let from_ns = from.get()?;
-    let to_ns = from_ns.wrapping_add(from.signed()? as u64);
+/// Start and end of the intervals of an update.
+fn intervals(from: &mut Cursor<'_>, version: u32) -> Result<Vec<(u64, u64)>, Wrong> {
+    if version < 3 {
+        let from_ns = from.get()?;
+        return Ok(vec![(from_ns, from_ns.wrapping_add(from.signed()? as u64))]);
+    }
+    let mut end_ns = 0u64;
+    let intervals = from.list(|from| {
+        let from_ns = end_ns.wrapping_add(from.signed()? as u64);
+        end_ns = from_ns.wrapping_add(from.signed()? as u64);
+        Ok((from_ns, end_ns))
+    })?;
+    if intervals.len() > MAX_INTERVALS { Err("more intervals than a record may have") } else { Ok(intervals) }
+}
+
+/// The updates of one record: one for each interval, the first of which has all that is defined.
+fn updates(
+    from: &mut Cursor<'_>,
+    known: &mut Known,
+    version: u32,
+    metrics: usize,
+) -> Result<(Update, VecDeque<Update>), Wrong> {
+    let intervals = intervals(from, version)?;
     let base = Counts {
         images: from.get_u32()?,
         cost_centres: from.get_u32()?,
@@ -407,13 +442,11 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         Ok((CostCentreId(before), CostCentreId(from.get_u32()?)))
     };
     let namings = if version >= 2 { from.list(naming)? } else { Vec::new() };
-    let (charges, weights, squares) = match version {
-        1 | 2 => old_charges(from, metrics)?,
-        _ => charges(from, &mut known.places, metrics)?,
+    let charges = match version {
+        1 | 2 => vec![old_charges(from, metrics)?],
+        _ => charges(from, &mut known.places, metrics, intervals.len())?,
     };
-    Ok(Update {
-        from_ns,
-        to_ns,
+    let mut first = Update {
         base,
         images,
         cost_centres,
@@ -425,13 +458,24 @@ fn update(from: &mut Cursor<'_>, known: &mut Known, version: u32, metrics: usize
         contexts,
         routes,
         namings,
-        charges,
-        weights,
-        squares,
         notes: from.list(Cursor::string)?,
-        crashes: Vec::new(),
-        accounting: records::accounting(from)?,
-    })
+        ..Update::default()
+    };
+    let end = first.end();
+    let mut updates = VecDeque::new();
+    for ((from_ns, to_ns), (charges, weights, squares)) in intervals.into_iter().zip(charges) {
+        known.accounting.read(from, version >= 3)?;
+        let accounting = known.accounting.accounting();
+        let definitions =
+            if updates.is_empty() { std::mem::take(&mut first) } else { Update { base: end, ..Update::default() } };
+        let mut update = Update { from_ns, to_ns, charges, weights, squares, accounting, ..definitions };
+        if version >= 3 {
+            // Those of one interval may follow where those of another do not.
+            update.leave_out_squares(metrics);
+        }
+        updates.push_back(update);
+    }
+    Ok((updates.pop_front().ok_or("no interval")?, updates))
 }
 
 /// The parent of a context at a distance from it.

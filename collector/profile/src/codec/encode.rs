@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::body;
+use super::body::{self, Effort};
 use super::charges::{PlaceNumbers, put_charges};
 use super::crash::{put_crash, put_earlier};
 use super::format::{
     HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
 };
-use super::records::{put_accounting, put_session};
+use super::records::{AccountingNumbers, put_session};
 use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
 use crate::accounting::Accounting;
@@ -44,6 +44,7 @@ pub struct Encoder<W> {
     payload: Vec<u8>,
     frame: Vec<u8>,
     accounting: Accounting,
+    effort: Effort,
 }
 
 impl<W: Write> Encoder<W> {
@@ -65,6 +66,7 @@ impl<W: Write> Encoder<W> {
             payload: Vec::new(),
             frame: Vec::new(),
             accounting: Accounting::default(),
+            effort: Effort::Live,
         };
         put_session(&mut encoder.payload, session);
         encoder.write_record(TYPE_SESSION)?;
@@ -81,16 +83,23 @@ impl<W: Write> Encoder<W> {
     /// it.
     pub fn write(&mut self, update: &Update) -> Result<(), EncodeError> {
         if split::fits(update, self.metrics) {
-            return self.write_piece(update);
+            return self.write_record_of(std::slice::from_ref(update), update);
         }
         for piece in Pieces::new(update, self.metrics, self.accounting.clone()) {
-            self.write_piece(&piece)?;
+            self.write_record_of(std::slice::from_ref(&piece), &piece)?;
         }
         Ok(())
     }
 
-    fn write_piece(&mut self, update: &Update) -> Result<(), EncodeError> {
-        for crash in &update.crashes {
+    /// From here on takes more time to write fewer bytes.
+    pub(super) const fn try_harder(&mut self) {
+        self.effort = Effort::Last;
+    }
+
+    /// Writes updates as one record, with an interval for each; it defines what `all` does and has its crashes. The updates
+    /// follow each other, are of one generation of contexts, and fit into a record together.
+    pub(super) fn write_record_of(&mut self, updates: &[Update], all: &Update) -> Result<(), EncodeError> {
+        for crash in &all.crashes {
             put_crash(&mut self.payload, crash);
             self.write_record(TYPE_CRASH)?;
             if let Some(earlier) = &crash.earlier {
@@ -98,13 +107,13 @@ impl<W: Write> Encoder<W> {
                 self.write_record(TYPE_EARLIER_STACK)?;
             }
         }
-        self.put_update(update);
-        body::pack(&mut self.payload);
+        self.put_updates(updates, all);
+        body::pack(&mut self.payload, self.effort);
         if self.files.len() > MAX_FILES {
             return Err(EncodeError::TooManyFiles);
         }
         self.write_record(TYPE_UPDATE)?;
-        self.accounting = update.accounting.clone();
+        self.accounting = all.accounting.clone();
         Ok(())
     }
 
@@ -124,7 +133,7 @@ impl<W: Write> Encoder<W> {
     ///
     /// When writing fails.
     pub fn finish_with(mut self, accounting: &Accounting) -> Result<W, EncodeError> {
-        put_accounting(&mut self.payload, accounting);
+        AccountingNumbers::new(accounting).put(&mut self.payload, None);
         self.write_record(TYPE_END)?;
         Ok(self.out)
     }
@@ -175,14 +184,19 @@ impl<W: Write> Encoder<W> {
         Ok(())
     }
 
-    fn put_update(&mut self, update: &Update) {
-        let Self { files, places, charges, payload, metrics, .. } = self;
+    fn put_updates(&mut self, updates: &[Update], update: &Update) {
+        let Self { files, places, charges, payload, metrics, accounting, .. } = self;
         if update.base.contexts == Counts::FRESH.contexts {
             places.clear();
         }
         let out = payload;
-        put(out, update.from_ns);
-        put_signed(out, update.to_ns.wrapping_sub(update.from_ns) as i64);
+        put_len(out, updates.len());
+        let mut end_ns = 0;
+        for Update { from_ns, to_ns, .. } in updates {
+            put_signed(out, from_ns.wrapping_sub(end_ns) as i64);
+            put_signed(out, to_ns.wrapping_sub(*from_ns) as i64);
+            end_ns = *to_ns;
+        }
         let base = update.base;
         for count in
             [base.images, base.cost_centres, base.lines, base.processes, base.threads, base.contexts, base.routes]
@@ -218,14 +232,20 @@ impl<W: Write> Encoder<W> {
             before = unnamed.0;
         }
         let known = places.len();
-        put_charges(out, places, update, *metrics);
-        charges.charges = charges.charges.saturating_add(update.charges.len() as u64);
+        put_charges(out, places, updates, *metrics);
+        let count = updates.iter().map(|update| update.charges.len() as u64).sum();
+        charges.charges = charges.charges.saturating_add(count);
         charges.places = charges.places.saturating_add((places.len() - known) as u64);
         put_len(out, update.notes.len());
         for note in &update.notes {
             put_str(out, note);
         }
-        put_accounting(out, &update.accounting);
+        let mut before = AccountingNumbers::new(accounting);
+        for update in updates {
+            let now = AccountingNumbers::new(&update.accounting);
+            now.put(out, Some(&before));
+            before = now;
+        }
     }
 }
 

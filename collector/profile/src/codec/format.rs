@@ -10,6 +10,10 @@ pub const MAGIC: [u8; 8] = *b"\x89ccsd\r\n\x1a";
 /// - Version 2 has no sums of squares, and does not say which functions are local.
 pub const VERSION: u32 = 3;
 
+/// Intervals of a file beyond which its shortest neighbours are merged. At one a second that is after eight and a half
+/// minutes; a timeline of 256 columns, the fewest that are left, is about what a screen can show.
+pub const MAX_INTERVALS: usize = 512;
+
 /// Magic and version.
 pub(super) const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();
 

@@ -38,9 +38,9 @@ mod split;
 mod window;
 mod wire;
 
-pub use coarsen::{CoarsenError, MAX_INTERVALS, Written, coarsen};
+pub use coarsen::{CoarsenError, Written, coarsen, compact};
 pub use columns::{Columns, TimeColumn, columns, profile_in_columns, put_in_column, read_columns};
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;
-pub use format::{MAGIC, VERSION};
+pub use format::{MAGIC, MAX_INTERVALS, VERSION};
 pub use window::{Intervals, Window, read_window, read_window_with};

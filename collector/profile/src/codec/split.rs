@@ -26,7 +26,37 @@ pub(super) const fn record_charges(metrics: usize) -> usize {
 
 /// Whether an update fits into one record.
 pub(super) fn fits(update: &Update, metrics: usize) -> bool {
-    let items = update.images.len()
+    Size::of(update).fits(metrics)
+}
+
+/// How much of a record updates take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    items: usize,
+    names: usize,
+    charges: usize,
+}
+
+impl Size {
+    pub(super) fn of(update: &Update) -> Self {
+        Self { items: items(update), names: names(update), charges: update.charges.len() }
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        let [items, names, charges] =
+            [(self.items, other.items), (self.names, other.names), (self.charges, other.charges)]
+                .map(|(a, b)| a.saturating_add(b));
+        Self { items, names, charges }
+    }
+
+    pub(super) const fn fits(self, metrics: usize) -> bool {
+        self.items <= RECORD_ITEMS && self.charges <= record_charges(metrics) && self.names <= RECORD_NAMES
+    }
+}
+
+/// Number of definitions.
+fn items(update: &Update) -> usize {
+    update.images.len()
         + update.cost_centres.len()
         + update.lines.len()
         + update.processes.len()
@@ -36,8 +66,7 @@ pub(super) fn fits(update: &Update, metrics: usize) -> bool {
         + update.contexts.len()
         + update.routes.len()
         + update.namings.len()
-        + update.notes.len();
-    items <= RECORD_ITEMS && update.charges.len() <= record_charges(metrics) && names(update) <= RECORD_NAMES
+        + update.notes.len()
 }
 
 fn names(update: &Update) -> usize {
