@@ -12,6 +12,7 @@ mod dump;
 mod duration;
 mod exit;
 mod export;
+mod flame;
 mod format;
 mod functions;
 mod import;

@@ -6,6 +6,14 @@ use std::os::fd::AsFd;
 
 use terminal_size::{Width, terminal_size_of};
 
+/// Whether the locale has more than ASCII: `LC_ALL`, `LC_CTYPE`, `LANG`, the first that is set (locale(7)).
+pub fn has_unicode() -> bool {
+    let set = |name: &&str| env::var_os(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set);
+    let locale = locale.map(|locale| locale.to_string_lossy().to_ascii_lowercase());
+    locale.is_some_and(|locale| locale.contains("utf-8") || locale.contains("utf8"))
+}
+
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorChoice {
@@ -80,5 +88,10 @@ impl Layout {
             Tone::Bad => "31",
         };
         if self.colour && !code.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// `text` in black on one of the 256 colours of terminals.
+    pub fn paint_on(self, background: u8, text: &str) -> String {
+        if self.colour { format!("\x1b[38;5;16;48;5;{background}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }

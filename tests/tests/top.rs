@@ -112,10 +112,46 @@ fn main() -> ExitCode {
             assert!(callers.contains("weight_12"), "{callers}");
             tmux.keys(&["4"]);
             tmux.until_shown("process, thread");
+            tmux.keys(&["5"]);
+            let flame = tmux.until("the flame graph", |screen| screen.contains("\u{2502}main"));
+            assert!(flame.contains("\u{2502}weight_12"), "{flame}");
             tmux.keys(&["C-l", "?"]);
             tmux.until_shown("stacks of all threads, now");
-            tmux.keys(&["q", "d"]);
+            tmux.keys(&["Escape", "d"]);
             tmux.until_shown("runs here any more");
+            tmux.keys(&["?"]);
+            tmux.until_shown("stacks of all threads, now");
+            tmux.keys(&["q"]);
+            tmux.until_shown("ended with 0");
+        })
+        .test("a_flame_graph_is_zoomed_and_searched", &[CC, TMUX], || {
+            let recorded = recorded();
+            let tmux = Tmux::start((80, 24), "", &format!("--flame {}", recorded.file.display()));
+            let whole = tmux.until("the flame graph", |screen| screen.contains("\u{2502}main"));
+            // The heaviest function is the widest, in proportion: a border at both ends is a column of the next.
+            let all = recorded.profile.accounting().received as f64;
+            let own = recorded.samples("weight_12").own as f64 / all;
+            let row = whole.lines().find(|line| line.contains("\u{2502}weight_12")).unwrap();
+            let after = row.split("\u{2502}weight_12").nth(1).unwrap();
+            let width = 1 + "weight_12".len() + after.chars().take_while(|&c| c == ' ').count();
+            assert!((width as f64 - own * 79.0).abs() <= 1.5, "{width} of {own}: {whole}");
+            tmux.keys(&["/", "weight_1", "Enter"]);
+            let found = tmux.until_shown("matched ");
+            let share: f64 = found.split("matched ").nth(1).unwrap().split('%').next().unwrap().parse().unwrap();
+            let ones = ["weight_10", "weight_11", "weight_12"];
+            let ones: u64 = ones.iter().map(|name| recorded.samples(name).own).sum();
+            assert!((share / 100.0 - ones as f64 / all).abs() < 0.02, "{share} of {ones}: {found}");
+            tmux.keys(&["n"]);
+            tmux.until("the match", |screen| screen.lines().rev().nth(1).is_some_and(|line| line.contains("weight_1")));
+            tmux.keys(&["Enter"]);
+            let zoomed = tmux.until_shown(" > weight_1");
+            assert!(!zoomed.contains("\u{2502}main"), "{zoomed}");
+            tmux.keys(&["BSpace"]);
+            tmux.until("all of it", |screen| screen.contains("\u{2502}main"));
+            tmux.run(&["resize-window", "-x", "40", "-y", "10"]);
+            tmux.until("the smaller graph", |screen| {
+                screen.lines().all(|line| line.chars().count() <= 40) && screen.contains("\u{2502}main")
+            });
             tmux.keys(&["q"]);
             tmux.until_shown("ended with 0");
         })
@@ -144,6 +180,11 @@ fn main() -> ExitCode {
             // 39 and 49 are what the terminal has by itself.
             let own = ["0", "1", "2", "7", "22", "27", "39", "49"];
             assert_eq!(codes.filter(|code| !own.contains(code)).collect::<Vec<_>>(), [""; 0]);
+            tmux.keys(&["5"]);
+            let flame = tmux.until("the flame graph", |screen| screen.contains("|main"));
+            assert!(flame.is_ascii(), "{flame}");
+            tmux.keys(&["1"]);
+            tmux.until("the rows", has_bar);
             tmux.run(&["resize-window", "-x", "60", "-y", "12"]);
             tmux.until("the smaller screen", |screen| {
                 screen.lines().all(|line| line.chars().count() <= 60) && !has_bar(screen)
@@ -170,7 +211,7 @@ fn main() -> ExitCode {
             tmux.keys(&["d"]);
             let dump = tmux.until_shown(&format!("Process {} (", fixture.pid()));
             assert!(dump.contains("forever at "), "{dump}");
-            tmux.keys(&["q", "s"]);
+            tmux.keys(&["Escape", "s"]);
             tmux.until_shown("save as: top.ccsd");
             tmux.keys(&["Enter"]);
             tmux.until_shown("saved in top.ccsd");

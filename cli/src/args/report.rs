@@ -22,6 +22,8 @@ pub enum View {
     Graph,
     /// Calls from the root down
     Tree,
+    /// Calls from the root down as a flame graph: the width of a call is its share
+    Flame,
     /// From the running functions up to their callers
     BottomUp,
     /// The callers and the callees of a function (--function), each as a tree
@@ -58,7 +60,7 @@ pub struct TopViewArgs {
 }
 
 /// The views of `ccsd top`.
-const TOP_VIEWS: [View; 4] = [View::Flat, View::Tree, View::Butterfly, View::Threads];
+const TOP_VIEWS: [View; 5] = [View::Flat, View::Tree, View::Butterfly, View::Threads, View::Flame];
 
 const VIEW_HELP: &str = "Show a view by its name, as in --view graph; each has a flag of its own, too";
 
@@ -68,6 +70,8 @@ Show a view by its name, as in --view graph; each has a flag of its own, too
 graph: callers stand above a function, callees below it. The numbers of a caller are the part of the function's time that \
 it accounts for; those of a callee are the part of its time that the function accounts for: `self` in the callee, `child` \
 in functions that it called. In mutual recursion an arc may have different weights at its two ends.
+
+flame: -n sets the number of rows. Calls that are narrower than a column are not drawn; the last line counts them.
 
 hot: -n sets the number of chains; the weight of branches that are not shown stands beside them.
 
@@ -128,7 +132,7 @@ macro_rules! view_arguments {
 }
 
 view_arguments!(ViewArgs, View::value_variants(), VIEW_LONG_HELP);
-view_arguments!(TopViewArgs, &TOP_VIEWS, "Begin with a view by its name, as in --view tree; the keys 1 to 4 change it");
+view_arguments!(TopViewArgs, &TOP_VIEWS, "Begin with a view by its name, as in --view tree; the keys 1 to 5 change it");
 
 /// Arguments of `ccsd report`.
 #[derive(Debug, Args)]
@@ -181,6 +185,7 @@ Examples:
   ccsd report --graph --function parse     its callers and callees
   ccsd report --hot                        the most expensive chains of calls
   ccsd report --tree --min 2               calls from the root down, 2% or more
+  ccsd report --flame --focus parse        a flame graph of the time below parse
   ccsd report --butterfly --function parse
   ccsd report --timeline --by module       modules over time
   ccsd report perf.data                    a recording of `perf record`

@@ -35,6 +35,7 @@ impl View {
             View::Cycles => "cycles",
             View::Stats => "stats",
             View::Tree => "tree",
+            View::Flame => "flame",
             View::BottomUp => "bottom-up",
             View::Butterfly => "butterfly",
             View::Hot => "hot",
@@ -52,7 +53,7 @@ impl View {
             View::Threads => ThreadsView::COLUMNS,
             View::Tree | View::BottomUp | View::Butterfly => TreeView::COLUMNS,
             View::Timeline => TimelineView::COLUMNS,
-            View::Summary | View::Cycles | View::Stats | View::Hot => &[],
+            View::Summary | View::Cycles | View::Stats | View::Hot | View::Flame => &[],
         }
     }
 
@@ -63,7 +64,7 @@ impl View {
 
     /// Whether the text omits start-up code. JSON and the views of all functions and stacks keep it.
     pub fn folds_startup(self) -> bool {
-        matches!(self, View::Graph | View::Tree | View::BottomUp | View::Butterfly | View::Hot)
+        matches!(self, View::Graph | View::Tree | View::Flame | View::BottomUp | View::Butterfly | View::Hot)
     }
 
     /// Default of `--min`, percent: whole trees have as many lines as the profile has contexts.
@@ -95,7 +96,7 @@ impl View {
     fn rows_on_terminal(self) -> usize {
         match self {
             View::Flat | View::Stacks | View::Threads | View::Cycles | View::Stats => 40,
-            View::Tree | View::BottomUp => 40,
+            View::Tree | View::Flame | View::BottomUp => 40,
             View::Butterfly => 15,
             View::Hot => HOT_CHAINS,
             View::Summary => SUMMARY_ROWS,

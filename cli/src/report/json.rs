@@ -148,6 +148,7 @@ enum Data {
     Cycles(Cycles),
     Stats(StatsView),
     Tree(TreeView),
+    Flame(TreeView),
     #[serde(rename = "bottom-up")]
     BottomUp(TreeView),
     Butterfly(Butterflies),
@@ -271,6 +272,8 @@ fn data(view: View, shown: &Presentation<'_>) -> Data {
         }
         View::Stats => Data::Stats(stats::view(shown)),
         View::Tree => Data::Tree(tree::top_down(shown)),
+        // The calls, all of them: columns are a matter of text.
+        View::Flame => Data::Flame(tree::top_down(shown)),
         View::BottomUp => Data::BottomUp(tree::bottom_up(shown)),
         View::Butterfly => Data::Butterfly(tree::butterflies(shown)),
         View::Hot => Data::Hot(hot::view(shown)),

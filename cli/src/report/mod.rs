@@ -7,6 +7,7 @@ pub mod accounting;
 pub mod choice;
 mod cycles;
 pub mod file;
+mod flame;
 mod flat;
 mod graph;
 mod hints;
@@ -37,6 +38,7 @@ use crate::style::{ColorChoice, Layout};
 use crate::{suggest, warn};
 use accounting::Said;
 
+pub use flame::background as flame_background;
 pub use json::Counts;
 pub use lines::remarks as line_remarks;
 
@@ -317,6 +319,7 @@ fn view_text(view: View, shown: &Presentation<'_>) -> String {
         View::Cycles => cycles::text(shown),
         View::Stats => stats::text(shown),
         View::Tree => tree::top_down_text(shown),
+        View::Flame => flame::text(shown),
         View::BottomUp => tree::bottom_up_text(shown),
         View::Butterfly => tree::butterflies_text(shown),
         View::Hot => hot::text(shown),

@@ -1,14 +1,12 @@
 //! Functions over time, as bands of blocks.
 
-use std::env;
-
 use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::view::{Column as SortColumn, TimelineView};
 use ccsd_profile::{Unit, sanitise};
 
 use super::Presentation;
 use crate::format::{Scale, nanoseconds, percent};
-use crate::style::Tone;
+use crate::style::{Tone, has_unicode};
 use crate::table::{Cell, Column, Table};
 
 /// Columns of a band without a terminal.
@@ -134,10 +132,7 @@ impl Blocks {
 
     /// ASCII if the locale has no Unicode.
     fn from_locale() -> Blocks {
-        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
-        let locale = locale.to_ascii_lowercase();
-        if locale.contains("utf-8") || locale.contains("utf8") { Self::UNICODE } else { Self::ASCII }
+        if has_unicode() { Self::UNICODE } else { Self::ASCII }
     }
 
     /// Draws any weight above zero visibly.

@@ -22,6 +22,11 @@ pub fn bottom_up(shown: &Presentation<'_>) -> TreeView {
     finish(shown, TreeView::bottom_up(shown.profile, &shown.selection, shown.min))
 }
 
+/// From the root down, for a graph that decides by its own width what is shown.
+pub fn whole(shown: &Presentation<'_>) -> TreeView {
+    TreeView::top_down(shown.profile, &shown.selection, shown.min)
+}
+
 fn finish(shown: &Presentation<'_>, mut view: TreeView) -> TreeView {
     if let Some(limit) = shown.limit {
         view.limit(limit);

@@ -8,18 +8,18 @@ use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 use super::model::Model;
-use super::rows::{TopRow, TopView};
+use super::rows::{Sort, TopRow, TopView};
 use super::state::{Page, Prompt, ScreenState};
 use crate::format::{Scale, count, nanoseconds, percent};
 use crate::style::Tone;
-use crate::table::cut;
+use crate::table::{cut, cut_name};
 
-/// From this width on there is a bar beside the name.
-const WIDE: usize = 110;
-/// Columns of that bar.
-const BAR: usize = 10;
-/// Columns of an image's name.
+/// Columns of an image's name, where there is no more room than that.
 const IMAGE: usize = 14;
+/// A row with at least this share of self time is hot.
+const HOT: f64 = 0.1;
+/// And with this one it is warm.
+const WARM: f64 = 0.02;
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,15 @@ impl TerminalFeatures {
         }
     }
 
+    /// From nothing to a full column.
+    fn parts(self) -> &'static [char] {
+        if self.unicode {
+            &[' ', '\u{258f}', '\u{258e}', '\u{258d}', '\u{258c}', '\u{258b}', '\u{258a}', '\u{2589}', '\u{2588}']
+        } else {
+            &[' ', '#']
+        }
+    }
+
     fn fold(self, open: Option<bool>) -> &'static str {
         match (open, self.unicode) {
             (None, _) => "  ",
@@ -50,7 +59,7 @@ impl TerminalFeatures {
         }
     }
 
-    fn style(self, tone: Tone) -> Style {
+    pub fn style(self, tone: Tone) -> Style {
         let style = Style::new();
         match tone {
             Tone::Plain => style,
@@ -175,7 +184,7 @@ fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize
         spans.push(Span::styled(format!(" {number} {} ", view.name()), style));
     }
     let mut asked = Vec::new();
-    if question.view != TopView::Tree {
+    if ![TopView::Tree, TopView::Flame].contains(&question.view) {
         asked.push(format!("by {}", question.sort.name()));
     }
     if model.shows_last() {
@@ -186,6 +195,9 @@ fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize
     }
     if !question.filter.is_empty() {
         asked.push(format!("/{}", sanitise(&question.filter)));
+        if question.view == TopView::Flame {
+            asked.extend(state.flame.matched(&question.filter));
+        }
     }
     if let Some((_, name)) = &question.focus {
         asked.push(format!("focus {}", cut(name, 24)));
@@ -212,34 +224,49 @@ fn push_rows(
     let unit = model.profile().session().metrics.first().map(|metric| metric.unit).unwrap_or_default();
     let scale = Scale::new(unit, state.total.weight);
     let compares = model.frozen().is_some() && state.question.view == TopView::Flat;
-    let bars = width >= WIDE && state.question.view != TopView::Threads;
+    if state.question.view == TopView::Flame && state.total.weight > 0 {
+        let room = height.saturating_sub(lines.len() + 1);
+        lines.extend(state.flame.draw(look, &scale, (width, room)));
+        return;
+    }
+    let bars = bar_width(width, compares);
     let mut titles = format!("{:>6} ", "self%");
     if compares {
         titles.push_str(&format!("{:>8} ", "change"));
     }
     titles.push_str(&format!("{:>6} {:>9}  ", "total%", format!("self {}", scale.unit)));
-    if bars {
-        titles.push_str(&" ".repeat(BAR + 1));
+    if bars > 0 {
+        titles.push_str(&" ".repeat(bars + 1));
     }
     titles.push_str(match state.question.view {
+        TopView::Flame => "",
         TopView::Threads => "process, thread",
         TopView::Flat | TopView::Callers => "function",
         TopView::Tree => "calls",
     });
+    if state.question.view == TopView::Flame {
+        titles.clear();
+    }
     lines.push(Line::styled(titles, look.style(Tone::Strong)));
     let room = height.saturating_sub(lines.len() + 1);
     let first = state.scroll(room);
     if state.rows.is_empty() {
         let why = match state.question.filter.is_empty() {
             true if model.profile().accounting().received == 0 => "no samples yet",
-            true if compares => "no samples since then",
+            true if model.frozen().is_some() => "no samples since then",
             true if model.shows_last() => "nothing in this interval",
             true => "nothing here",
+            false if state.question.view == TopView::Flame => "nothing here",
             false => "no name contains that",
         };
         lines.push(Line::styled(format!("       {why}"), look.style(Tone::Faint)));
     }
     let total = state.total.weight.max(1) as f64;
+    let by_total = state.question.view == TopView::Tree || state.question.sort == Sort::Inherited;
+    let length = |row: &TopRow| if by_total { row.inherited } else { row.own };
+    let longest = state.rows.iter().map(length).max().unwrap_or(0).max(1) as f64;
+    let page = state.rows.iter().skip(first).take(room);
+    let widest = page.map(|row| row.name.width() + row.depth).max().unwrap_or(0);
     for (at, row) in state.rows.iter().enumerate().skip(first).take(room) {
         let mut line = String::new();
         let share = |weight: u64| percent(weight as f64 / total);
@@ -251,13 +278,14 @@ fn push_rows(
             line.push_str(&format!("{change:>8} "));
         }
         line.push_str(&format!("{:>6} {:>9}  ", share(row.inherited), scale.weight(row.own)));
-        let mut spans = vec![Span::raw(line.clone())];
-        if bars {
-            let weight = if state.question.view == TopView::Tree { row.inherited } else { row.own };
-            spans.push(Span::styled(bar(weight as f64 / total, look), look.style(Tone::Good)));
-            line.push_str(&" ".repeat(BAR + 1));
+        let heat = heat(row, state.question.view, total, look);
+        let mut spans = vec![Span::styled(line.clone(), heat)];
+        if bars > 0 {
+            let tone = if heat == Style::new() { look.style(Tone::Good) } else { heat };
+            spans.push(Span::styled(bar(length(row) as f64 / longest, bars, look), tone));
+            line.push_str(&" ".repeat(bars + 1));
         }
-        spans.extend(name(row, state.question.view, look, width.saturating_sub(line.width())));
+        spans.extend(name(row, state.question.view, look, (width.saturating_sub(line.width()), widest), heat));
         let mut line = Line::from(spans);
         if at == state.cursor {
             let used = line.width();
@@ -268,31 +296,64 @@ fn push_rows(
     }
 }
 
-fn bar(share: f64, look: TerminalFeatures) -> String {
-    let full = if look.unicode { '\u{2588}' } else { '#' };
-    let columns = ((share * BAR as f64).round() as usize).min(BAR);
-    let mut bar: String = std::iter::repeat_n(full, columns).collect();
-    bar.extend(std::iter::repeat_n(' ', BAR + 1 - columns));
-    bar
+/// Columns of the bar beside the name; 0 where there is no room.
+fn bar_width(width: usize, compares: bool) -> usize {
+    match width {
+        160.. => 20,
+        110.. => 12,
+        96.. => 8,
+        72.. if !compares => 8,
+        _ => 0,
+    }
 }
 
-/// The name and where it is from, in `room` columns.
-fn name(row: &TopRow, view: TopView, look: TerminalFeatures, room: usize) -> Vec<Span<'static>> {
+/// A bar of `columns` and a blank. What is more than nothing is seen, where the terminal has parts of a column.
+fn bar(share: f64, columns: usize, look: TerminalFeatures) -> String {
+    let parts = look.parts();
+    let full = parts.len() - 1;
+    let all = share * (columns * full) as f64;
+    let filled = if all > 0.0 && look.unicode { all.round().max(1.0) } else { all.round() };
+    let filled = (filled as usize).min(columns * full);
+    let column = |at: usize| parts.get(filled.saturating_sub(at * full).min(full)).copied().unwrap_or(' ');
+    (0..columns).map(column).chain([' ']).collect()
+}
+
+/// How a row stands out whose function runs much.
+fn heat(row: &TopRow, view: TopView, total: f64, look: TerminalFeatures) -> Style {
+    match row.own as f64 / total {
+        // Of one process that is all there is.
+        _ if view == TopView::Threads => Style::new(),
+        share if share >= HOT => look.style(Tone::Bad),
+        share if share >= WARM && look.colour => look.style(Tone::Warning),
+        _ => Style::new(),
+    }
+}
+
+/// The name and where it is from, in `room` columns. The image has what the name leaves.
+fn name(
+    row: &TopRow,
+    view: TopView,
+    look: TerminalFeatures,
+    (room, widest): (usize, usize),
+    heat: Style,
+) -> Vec<Span<'static>> {
+    let image_room = room.saturating_sub(widest + 4).clamp(IMAGE, 40);
     let deep = row.depth.min(room / 4);
     let mut begin = match view {
         TopView::Tree => format!("{}{}", " ".repeat(deep), look.fold(row.open)),
         TopView::Callers | TopView::Threads => "  ".repeat(row.depth),
-        TopView::Flat => String::new(),
+        TopView::Flat | TopView::Flame => String::new(),
     };
     if row.depth > deep && view == TopView::Tree {
         begin = format!("{}{}", row.depth, begin.get(row.depth.to_string().len()..).unwrap_or(" "));
     }
-    let image = if row.image.is_empty() || view == TopView::Threads { String::new() } else { cut(&row.image, IMAGE) };
+    let image =
+        if row.image.is_empty() || view == TopView::Threads { String::new() } else { cut(&row.image, image_room) };
     let room = room.saturating_sub(begin.width());
     let beside = if image.is_empty() { 0 } else { image.width() + 2 };
-    let text = cut(&row.name, room.saturating_sub(beside).max(room / 2));
+    let text = cut_name(&row.name, room);
     let left = room.saturating_sub(text.width());
-    let style = look.style(if row.strong { Tone::Strong } else { Tone::Plain });
+    let style = if row.strong { heat.add_modifier(Modifier::BOLD) } else { heat };
     let mut spans = vec![Span::raw(begin), Span::styled(text, style)];
     if beside > 0 && beside <= left {
         spans.push(Span::styled(format!("  {image}"), look.style(Tone::Faint)));
@@ -323,8 +384,11 @@ fn last_line(state: &ScreenState, look: TerminalFeatures, width: usize) -> Line<
         return Line::styled(cut(&sanitise(message), width), look.style(Tone::Warning));
     }
     let hint = match &state.page {
-        Some(page) if page.lines.len() > state.height => "up, down: scroll  any other key: back",
-        Some(_) => "any key: back",
+        Some(page) if page.lines.len() > state.height => "up, down: scroll  any other key: back  q: quit",
+        Some(_) => "any key: back  q: quit",
+        None if state.question.view == TopView::Flame => {
+            "?: help  Enter: zoom  Backspace: out  /: search  n: next  p: pause  q: quit"
+        }
         None => "?: help  /: filter  o: order  p: pause  f: freeze  d: dump  s: save  q: quit",
     };
     Line::styled(cut(hint, width), look.style(Tone::Faint))
@@ -375,7 +439,7 @@ mod tests {
         let (mut state, mut model) = shown(&mut source, 200_000_000);
         for size in [(80, 24), (200, 50), (20, 5)] {
             for look in [LOOK, TerminalFeatures { colour: false, unicode: false }] {
-                for view in "1234".chars() {
+                for view in "12345".chars() {
                     press(&mut state, &mut model, &view.to_string());
                     let shown = screen(&mut state, &model, look, size);
                     let bad = |c: char| c.is_control() || c == '\u{202e}' || (!look.unicode && !c.is_ascii());
@@ -402,43 +466,177 @@ mod tests {
             [
                 "ccsd top  ./prog  200 ms  0 samples  0 lost",
                 "CPUs   0.50 \u{2588} 0.50",
-                " 1 flat  2 tree  3 callers  4 threads   by self",
-                " self% total%   self ms  function",
-                " 60.00  60.00     60.00  read  prog",
-                " 30.00  90.00     30.00  parse  prog",
-                " 10.00 100.00     10.00  main  prog",
+                " 1 flat  2 tree  3 callers  4 threads  5 flame   by self",
+                " self% total%   self ms           function",
+                " 60.00  60.00     60.00  \u{2588}\u{2588}\u{2588}\u{2588}\u{2588}\u{2588}\u{2588}\u{2588} read  prog",
+                " 30.00  90.00     30.00  \u{2588}\u{2588}\u{2588}\u{2588}     parse  prog",
+                " 10.00 100.00     10.00  \u{2588}\u{258d}       main  prog",
                 "",
                 "",
                 "?: help  /: filter  o: order  p: pause  f: freeze  d: dump  s: save  q: quit",
             ]
         );
+        let full = "\u{2588}";
         press(&mut state, &mut model, "2");
         assert_eq!(
             screen(&mut state, &model, LOOK, (80, 10))[4..7],
             [
-                " 10.00 100.00     10.00  \u{25be} main  prog",
-                " 30.00  90.00     30.00   \u{25be} parse  prog",
-                " 60.00  60.00     60.00      read  prog",
+                format!(" 10.00 100.00     10.00  {} \u{25be} main  prog", full.repeat(8)),
+                format!(" 30.00  90.00     30.00  {}\u{258e}  \u{25be} parse  prog", full.repeat(7)),
+                format!(" 60.00  60.00     60.00  {}\u{258a}        read  prog", full.repeat(4)),
             ]
         );
         press(&mut state, &mut model, "jh");
         assert_eq!(
             screen(&mut state, &model, TerminalFeatures { colour: false, unicode: false }, (80, 10))[4..7],
-            [" 10.00 100.00     10.00  - main  prog", " 30.00  90.00     30.00   + parse  prog", ""]
+            [" 10.00 100.00     10.00  ######## - main  prog", " 30.00  90.00     30.00  #######   + parse  prog", ""]
         );
         press(&mut state, &mut model, "3");
         assert_eq!(
             screen(&mut state, &model, LOOK, (80, 10))[4..7],
             [
-                " 30.00  90.00     30.00  main  prog",
-                " 30.00  90.00     30.00    parse  prog",
-                " 60.00  60.00     60.00      read  prog",
+                format!(" 30.00  90.00     30.00  {}     main  prog", full.repeat(4)),
+                format!(" 30.00  90.00     30.00  {}       parse  prog", full.repeat(4)),
+                format!(" 60.00  60.00     60.00  {}     read  prog", full.repeat(8)),
             ]
         );
         press(&mut state, &mut model, "4\n/par\n");
         let only = screen(&mut state, &model, LOOK, (80, 10));
-        assert_eq!(only[2], " 1 flat  2 tree  3 callers  4 threads   by self  /par  only 10 (prog)");
-        assert_eq!(only[4..6], [" 30.00  90.00     30.00  parse  prog", ""]);
+        assert_eq!(only[2], " 1 flat  2 tree  3 callers  4 threads  5 flame   by self  /par  only 10 (prog)");
+        assert_eq!(only[4..6], [format!(" 30.00  90.00     30.00  {} parse  prog", full.repeat(8)), String::new()]);
+    }
+
+    #[test]
+    fn bars_are_relative_to_the_largest_row_and_hot_rows_stand_out() {
+        let mut source = Source::new();
+        for function in 0..100 {
+            source.charge(&["main", &format!("f{function:02}")], if function == 7 { 300 } else { 10 });
+        }
+        let (mut state, model) = shown(&mut source, 1_000_000_000);
+        let text = screen(&mut state, &model, LOOK, (80, 24));
+        // A quarter of the time fills the bar.
+        assert!(text[4].contains(&format!(" {} f07", "\u{2588}".repeat(8))), "{text:#?}");
+        assert!(text[5].contains(" \u{258e}        f00"), "{text:#?}");
+        let colours = |look| {
+            let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+            terminal.draw(|frame| draw(frame, &mut state, &model, look)).unwrap();
+            let buffer = terminal.backend().buffer();
+            [4, 5].map(|y| (buffer[(1, y)].fg, buffer[(1, y)].modifier.contains(Modifier::BOLD)))
+        };
+        let mut colours = colours;
+        assert_eq!(colours(LOOK), [(Color::Red, false), (Color::Reset, false)]);
+        let plain = TerminalFeatures { colour: false, unicode: true };
+        assert_eq!(colours(plain), [(Color::Reset, true), (Color::Reset, false)]);
+    }
+
+    #[test]
+    fn q_ends_from_every_overlay() {
+        let mut source = Source::new();
+        source.charge(&["main"], 1);
+        let (mut state, mut model) = shown(&mut source, 1_000_000_000);
+        press(&mut state, &mut model, "?");
+        assert!(state.page.is_some());
+        assert_eq!(state.key(KeyEvent::from(KeyCode::Char('q')), &mut model), Wish::Quit);
+        // What is typed is text.
+        state.page = None;
+        press(&mut state, &mut model, "/q");
+        assert_eq!(state.question.filter, "q");
+    }
+
+    fn program() -> Source {
+        let mut source = Source::new();
+        source.charge(&["main", "parse", "read"], 50);
+        source.charge(&["main", "parse"], 10);
+        source.charge(&["main", "write"], 30);
+        source.charge(&["main"], 10);
+        source
+    }
+
+    #[test]
+    fn the_flame_graph_is_walked_zoomed_and_searched() {
+        let (mut state, mut model) = shown(&mut program(), 1_000_000_000);
+        press(&mut state, &mut model, "5");
+        let ascii = TerminalFeatures { colour: false, unicode: false };
+        let see = |state: &mut ScreenState, model: &Model| screen(state, model, ascii, (41, 9));
+        let text = see(&mut state, &model);
+        assert_eq!(
+            text[3..8],
+            [
+                "all",
+                "|main                                   |",
+                "|parse                  |write      |",
+                "|read               |",
+                "main  100.00%, 100.00 ms; self 10.00%; 10",
+            ]
+            .map(str::to_owned)
+        );
+        press(&mut state, &mut model, "jl");
+        assert!(see(&mut state, &model)[7].starts_with("write  30.00%"));
+        press(&mut state, &mut model, "hj");
+        assert!(see(&mut state, &model)[7].starts_with("read  50.00%"));
+        press(&mut state, &mut model, "k\n");
+        let zoomed = see(&mut state, &model);
+        assert_eq!(
+            zoomed[3..6],
+            ["main > parse", "|parse                                  |", "|read                            |"]
+        );
+        press(&mut state, &mut model, "/re\n");
+        let found = see(&mut state, &model);
+        assert!(found[4].starts_with("|parse"), "{found:#?}");
+        let found = screen(&mut state, &model, ascii, (80, 9));
+        assert!(found[2].ends_with("/re  matched 50.0%"), "{found:#?}");
+        press(&mut state, &mut model, "n");
+        assert!(see(&mut state, &model)[7].starts_with("read  50.00%"));
+        // The search first, then the zoom.
+        for _ in 0..2 {
+            state.key(KeyEvent::from(KeyCode::Esc), &mut model);
+        }
+        assert_eq!(state.question.filter, "");
+        assert_eq!(see(&mut state, &model)[3], "all");
+        press(&mut state, &mut model, "H");
+        assert!(!see(&mut state, &model).concat().contains("|read"));
+    }
+
+    #[test]
+    fn a_frozen_flame_graph_says_what_grew() {
+        let mut source = Source::new();
+        source.charge(&["main", "old"], 5_000);
+        source.charge(&["main", "same"], 5_000);
+        let (mut state, mut model) = shown(&mut source, 10_000_000_000);
+        press(&mut state, &mut model, "5f");
+        assert!(screen(&mut state, &model, LOOK, (80, 9))[4].contains("no samples"));
+        source.charge(&["main", "new"], 5_000);
+        source.charge(&["main", "same"], 5_000);
+        model.update(&source.update(20_000_000_000)).unwrap();
+        state.refresh(&model);
+        let text = screen(&mut state, &model, LOOK, (80, 9));
+        assert!(text[2].ends_with("since 10.0 s"), "{text:#?}");
+        assert!(text[5].contains("+new") && text[5].contains("\u{2502}same"), "{text:#?}");
+        assert!(text[3].ends_with("1 too narrow"), "{text:#?}");
+        press(&mut state, &mut model, "f");
+        assert!(screen(&mut state, &model, LOOK, (80, 9))[5].contains("\u{2502}old"));
+    }
+
+    #[test]
+    fn a_deep_flame_graph_scrolls_and_keeps_the_choice() {
+        let mut source = Source::new();
+        let names: Vec<String> = (0..2_000).map(|i| format!("f{i}")).collect();
+        let stack: Vec<&str> = names.iter().map(String::as_str).collect();
+        source.charge(&stack, 1);
+        let (mut state, mut model) = shown(&mut source, 1_000_000_000);
+        press(&mut state, &mut model, "5");
+        // Keys go by what was drawn.
+        screen(&mut state, &model, LOOK, (80, 24));
+        press(&mut state, &mut model, "G");
+        let text = screen(&mut state, &model, LOOK, (80, 24));
+        assert!(text[3].contains("rows 1983-2000 of 2000") && text[22].starts_with("f1999 "), "{text:#?}");
+        source.charge(&stack, 1);
+        model.update(&source.update(2_000_000_000)).unwrap();
+        state.refresh(&model);
+        press(&mut state, &mut model, "\n");
+        let text = screen(&mut state, &model, LOOK, (80, 24));
+        assert!(text[3].contains("... > ") && text[3].contains(" > f1999"), "{text:#?}");
+        assert!(text[4].contains("f1999") && text[5].is_empty(), "{text:#?}");
     }
 
     #[test]
@@ -469,10 +667,8 @@ mod tests {
         let long = "x".repeat(100_000);
         source.charge(&["\x1b[31mred\x07", "\u{202e}right", long.as_str(), "\u{1f600}wide\u{65e5}\u{672c}"], 1);
         let (mut state, mut model) = shown(&mut source, 1_000_000_000);
-        for keys in ["1", "2", "3", "4", "f", "?", "q"] {
-            if keys != "q" {
-                press(&mut state, &mut model, keys);
-            }
+        for keys in ["1", "2", "3", "4", "5", "/x\n", "f", "?"] {
+            press(&mut state, &mut model, keys);
             for size in [(80, 24), (200, 50), (1, 1), (3, 2), (20, 5), (8, 40)] {
                 let text = screen(&mut state, &model, LOOK, size).concat();
                 assert!(!text.contains(['\x1b', '\x07', '\u{202e}']), "{text:?}");

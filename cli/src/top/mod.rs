@@ -4,6 +4,7 @@
 //! [`draw`] how it looks. This module waits: for keys, for updates, for what was asked of threads beside.
 
 mod draw;
+mod flame;
 mod model;
 mod plain;
 mod rows;
@@ -30,7 +31,7 @@ use crate::args::service::TopArgs;
 use crate::dump;
 use crate::exit::{Exit, Failure};
 use crate::service::by;
-use crate::style::{ColorChoice, Layout};
+use crate::style::{ColorChoice, Layout, has_unicode};
 
 use draw::{TerminalFeatures, draw};
 use model::Model;
@@ -40,6 +41,9 @@ use terminal::FullScreen;
 
 /// How long the end of a collection of our own is waited for when the user leaves.
 const GRACE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+pub use model::tests::Source as SampleSource;
 
 pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.plain || args.json {
@@ -56,7 +60,7 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     }
     let (stop, stopped) = bounded(1);
     let Followed { events, note, .. } = follow(args, stopped)?;
-    let look = TerminalFeatures { colour: Layout::of(&stdout(), colour).colour, unicode: terminal::has_unicode() };
+    let look = TerminalFeatures { colour: Layout::of(&stdout(), colour).colour, unicode: has_unicode() };
     let (signals, keys) = (signals()?, keys()?);
     let unusable = |error: std::io::Error| {
         Failure::at_run_time(
@@ -127,6 +131,7 @@ fn first_view(view: Option<report::View>) -> rows::TopView {
         Some(report::View::Tree) => rows::TopView::Tree,
         Some(report::View::Butterfly) => rows::TopView::Callers,
         Some(report::View::Threads) => rows::TopView::Threads,
+        Some(report::View::Flame) => rows::TopView::Flame,
         _ => rows::TopView::Flat,
     }
 }

@@ -7,6 +7,7 @@ use ccsd_profile::view::{DiffView, FlatView, GraphView, Matching, Selection, Thr
 use ccsd_profile::{CostCentreId, Labels, ThreadId, sanitise};
 
 use super::model::Model;
+use crate::flame::FlameTree;
 
 /// Chains deeper than this are not opened by themselves, nor all at once.
 const DEEPEST: usize = 200;
@@ -25,11 +26,13 @@ pub enum TopView {
     Callers,
     /// Processes and threads.
     Threads,
+    /// Calls from the root down, as wide as they are heavy.
+    Flame,
 }
 
 impl TopView {
     /// All, in the order of their keys.
-    pub const ALL: [TopView; 4] = [TopView::Flat, TopView::Tree, TopView::Callers, TopView::Threads];
+    pub const ALL: [TopView; 5] = [TopView::Flat, TopView::Tree, TopView::Callers, TopView::Threads, TopView::Flame];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -38,6 +41,7 @@ impl TopView {
             TopView::Tree => "tree",
             TopView::Callers => "callers",
             TopView::Threads => "threads",
+            TopView::Flame => "flame",
         }
     }
 }
@@ -200,6 +204,8 @@ impl TopQuery {
             TopView::Tree => self.tree(model),
             TopView::Callers => self.callers(model),
             TopView::Threads => self.processes(model),
+            // It has no rows: see `flame`.
+            TopView::Flame => (Vec::new(), Total::default()),
         };
         rows.truncate(MOST);
         (rows, total)
@@ -306,6 +312,26 @@ impl TopQuery {
             }
         }
         (rows, view.total)
+    }
+
+    /// The calls of the flame graph: of the time since a moment, if one is compared with. `None` as long as nothing is known
+    /// of it.
+    pub fn flame(&self, model: &Model) -> Option<FlameTree> {
+        let profile = model.frozen().map_or_else(|| model.shown(), |frozen| &frozen.since);
+        let selection = self.selection().hide(profile.startup_functions());
+        let mut tree = match model.frozen() {
+            None => FlameTree::new(profile, &selection, 0.0),
+            Some(frozen) if frozen.since.charge_count() == 0 => return None,
+            Some(frozen) => FlameTree::difference(&frozen.before, &frozen.since, &selection),
+        };
+        if !self.filter.is_empty() {
+            let labels = profile.labels();
+            tree.search(|function, name| match function {
+                Some(function) => labels.any(function, |name| self.matches(name)),
+                None => self.matches(name),
+            });
+        }
+        Some(tree)
     }
 
     fn callers(&self, model: &Model) -> (Vec<TopRow>, Total) {

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use ccsd_profile::CostCentreId;
 use ccsd_profile::view::Total;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::flame::FlameState;
 use super::model::Model;
 use super::rows::{Key, TopQuery, TopRow, TopView};
 use crate::dump::crash;
@@ -50,6 +52,7 @@ pub struct Page {
 pub struct ScreenState {
     pub question: TopQuery,
     pub rows: Vec<TopRow>,
+    pub flame: FlameState,
     pub total: Total,
     pub cursor: usize,
     pub top: usize,
@@ -73,6 +76,7 @@ impl ScreenState {
         ScreenState {
             question: TopQuery::default(),
             rows: Vec::new(),
+            flame: FlameState::default(),
             total: Total::default(),
             cursor: 0,
             top: 0,
@@ -93,6 +97,16 @@ impl ScreenState {
             let TopQuery { view, sort, filter, .. } = std::mem::take(&mut self.question);
             self.question = TopQuery { view, sort, filter, ..TopQuery::default() };
             (self.cursor, self.top, self.moved) = (0, 0, false);
+            self.flame.clear();
+        }
+        if self.question.view == TopView::Flame {
+            let tree = self.question.flame(model);
+            (self.rows, self.total) = (Vec::new(), tree.as_ref().map_or_else(Total::default, |tree| tree.total));
+            match tree {
+                Some(tree) => self.flame.show(tree),
+                None => self.flame.clear(),
+            }
+            return;
         }
         let chosen = self.rows.get(self.cursor).map(|row| row.key.clone()).filter(|key| *key != Key::None);
         (self.rows, self.total) = self.question.answer(model);
@@ -176,6 +190,7 @@ impl ScreenState {
             KeyCode::PageDown | KeyCode::Char(' ') => page.top + self.height,
             KeyCode::Home | KeyCode::Char('g') => 0,
             KeyCode::End | KeyCode::Char('G') => last,
+            KeyCode::Char('q') => return Wish::Quit,
             _ => {
                 self.page = None;
                 return Wish::None;
@@ -187,6 +202,9 @@ impl ScreenState {
 
     fn command(&mut self, code: KeyCode, control: bool, model: &mut Model) -> Result<Wish, ccsd_profile::UpdateError> {
         let last = self.rows.len().saturating_sub(1);
+        if self.question.view == TopView::Flame && !control && self.flame.key(code) {
+            return Ok(Wish::None);
+        }
         match code {
             KeyCode::Char('q') => return Ok(Wish::Quit),
             KeyCode::Up | KeyCode::Char('k') => self.go(self.cursor.saturating_sub(1)),
@@ -198,7 +216,7 @@ impl ScreenState {
                 self.moved = false;
             }
             KeyCode::End | KeyCode::Char('G') => self.go(last),
-            KeyCode::Char(digit @ '1'..='4') => {
+            KeyCode::Char(digit @ '1'..='5') => {
                 let at = digit.to_digit(10).map_or(0, |digit| digit as usize - 1);
                 self.show(TopView::ALL.get(at).copied().unwrap_or(TopView::Flat));
             }
@@ -216,18 +234,18 @@ impl ScreenState {
             }
             KeyCode::Char('/') => self.prompt = Some((Prompt::Filter, self.question.filter.clone())),
             KeyCode::Char('F') => {
-                let row = self.rows.get(self.cursor);
-                self.question.focus = row.and_then(|row| Some((row.function()?, row.name.clone())));
+                self.question.focus = self.chosen().or(self.question.focus.take());
             }
             KeyCode::Char('H') => {
-                self.question.hidden.extend(self.rows.get(self.cursor).and_then(TopRow::function));
+                self.question.hidden.extend(self.chosen().map(|(function, _)| function));
             }
             KeyCode::Char('p' | ' ') => model.toggle_pause()?,
             KeyCode::Char('i') => model.toggle_last(),
             KeyCode::Char('f') => {
                 model.toggle_frozen()?;
+                let compares = [TopView::Flat, TopView::Flame].contains(&self.question.view);
                 if model.frozen().is_some() {
-                    self.show(TopView::Flat);
+                    self.show(if compares { self.question.view } else { TopView::Flat });
                 } else if self.question.sort == super::rows::Sort::Change {
                     self.question.sort = super::rows::Sort::Own;
                 }
@@ -259,9 +277,17 @@ impl ScreenState {
         self.moved = true;
     }
 
+    /// The function under the cursor, and its name.
+    fn chosen(&self) -> Option<(CostCentreId, String)> {
+        if self.question.view == TopView::Flame {
+            return self.flame.function();
+        }
+        self.rows.get(self.cursor).and_then(|row| Some((row.function()?, row.name.clone())))
+    }
+
     fn show(&mut self, view: TopView) {
         if view == TopView::Callers {
-            let function = self.rows.get(self.cursor).and_then(TopRow::function);
+            let function = self.chosen().map(|(function, _)| function);
             self.question.looked_at = function.or(self.question.looked_at);
         }
         self.question.view = view;
@@ -331,6 +357,10 @@ impl ScreenState {
 
     /// Takes back what was asked last, one thing at a time.
     fn back(&mut self) {
+        let is_zoomed = self.question.filter.is_empty() && self.question.view == TopView::Flame;
+        if is_zoomed && self.flame.zoom_out() {
+            return;
+        }
         let question = &mut self.question;
         if !question.filter.is_empty() {
             question.filter.clear();
@@ -346,10 +376,10 @@ impl ScreenState {
 
 fn help() -> Page {
     let lines = "\
-1 2 3 4, Tab      functions; tree of calls; callers and callees; threads
+1 2 3 4 5, Tab    functions; tree; callers and callees; threads; flame graph
 up down j k       choose a row (also PgUp, PgDn, Home, End)
 right left l h    unfold, fold; * unfolds all below; Enter does either
-Enter             on a function: its callers and callees; on a thread or process: only that
+Enter             a function's callers and callees; only a thread or a process
 /                 only names that contain what is typed
 F                 only stacks with the chosen function
 H                 hide the chosen function: its time counts for its callers
@@ -362,10 +392,19 @@ d                 stacks of all threads, now
 c                 who died of a fault, and where
 s                 save the profile so far
 Ctrl-L, Ctrl-Z    draw anew; go to the background
-q, Ctrl-C         end
+q, Ctrl-C         end, from here, too
+
+In the flame graph
+arrows            up to the caller, down to the heaviest callee, beside
+Enter, Backspace  zoom into the chosen call; back (also Esc)
+/                 search: calls that match stand out, with their share of all time
+n N               the next match, the one before
++ and - at a call it grew or shrank since the freeze, by more than chance
 
 self              on top of the stack there: it was running
 total             it, or anything that it called
+bars              relative to the largest row
+colours           red: 10% self or more; yellow: 2% or more
 (name)            not active any more: named because it called the next one
 change            in points of percent of self; * where chance hardly explains it
 line at the top   how many CPUs were busy, interval by interval";

@@ -1,6 +1,5 @@
 //! The terminal: taken at the beginning, given back however it ends.
 
-use std::env;
 use std::io::{self, Stdout, stdout};
 use std::panic;
 
@@ -69,12 +68,4 @@ fn enter() -> io::Result<()> {
 fn leave() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
-}
-
-/// Whether the locale has more than ASCII: `LC_ALL`, `LC_CTYPE`, `LANG`, the first that is set (locale(7)).
-pub fn has_unicode() -> bool {
-    let set = |name: &&str| env::var_os(name).filter(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set);
-    let locale = locale.map(|locale| locale.to_string_lossy().to_ascii_lowercase());
-    locale.is_some_and(|locale| locale.contains("utf-8") || locale.contains("utf8"))
 }

@@ -1,0 +1,599 @@
+//! Flame graphs in columns of text: `ccsd report --flame`, and the flame graph of `ccsd top`.
+//!
+//! [`FlameTree`] holds the calls of the tree view (or of the difference of two), [`FlameTree::layout`] gives each call the
+//! columns that its weight fills, and [`text_row`] writes the names. Callers stand above callees, the heaviest callee first.
+//! Calls that fill less than a column are not drawn; the layout counts them.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ccsd_profile::origin::{Origin, Origins, is_generated};
+use ccsd_profile::view::{DiffTree, Selection, Total, TreeView};
+use ccsd_profile::{CostCentreId, Profile, sanitise};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Where a function comes from, which decides the colour of its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Module {
+    /// The program itself.
+    Own,
+    Library,
+    Kernel,
+    /// Code that a runtime has generated.
+    Generated,
+    /// `[not sampled]` and the like.
+    Special,
+}
+
+/// How much a share has changed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// From -1 to 1.
+    pub share: f64,
+    /// Chance hardly explains it.
+    pub significant: bool,
+}
+
+/// A function.
+#[derive(Debug)]
+struct Function {
+    /// In a difference, functions have no number.
+    id: Option<CostCentreId>,
+    image: String,
+    module: Module,
+}
+
+/// One function in a chain of calls.
+#[derive(Debug)]
+pub struct Call {
+    pub parent: Option<usize>,
+    /// The heaviest first.
+    pub children: Vec<usize>,
+    /// With all that it calls.
+    pub weight: u64,
+    pub own: u64,
+    pub samples: u64,
+    /// Weight of the children that the view has left out, and how many they are.
+    other: (u64, usize),
+    /// In a difference.
+    pub change: Option<Change>,
+    function: usize,
+    /// Hash of the functions from the root to this one: names the call in later trees of the same profile.
+    pub chain: u64,
+}
+
+/// What labels come from.
+#[derive(Debug)]
+enum Labels {
+    One(TreeView),
+    Two(DiffTree),
+}
+
+/// The calls of a flame graph.
+#[derive(Debug)]
+pub struct FlameTree {
+    labels: Labels,
+    functions: Vec<Function>,
+    /// Callers before callees.
+    pub calls: Vec<Call>,
+    roots: Vec<usize>,
+    /// As [`Call::other`].
+    other: (u64, usize),
+    pub total: Total,
+    /// Calls of functions that are searched for; empty without a search.
+    matches: Vec<bool>,
+    /// Weight of all stacks with such a function.
+    pub matched_weight: u64,
+}
+
+/// What stands in some columns of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A call, by position in [`FlameTree::calls`].
+    Call(usize),
+    /// Calls that are narrower than a column each.
+    Narrow(usize),
+}
+
+/// A part of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub content: Content,
+    /// First column.
+    pub from: usize,
+    /// The column behind the last one; a span has at least one.
+    pub to: usize,
+}
+
+/// Which call stands where.
+#[derive(Clone, Debug, Default)]
+pub struct FlameLayout {
+    /// From the root down.
+    pub rows: Vec<Vec<Span>>,
+    /// How wide it is.
+    pub columns: usize,
+    /// Calls that are drawn.
+    pub drawn: usize,
+    /// Calls that are not.
+    pub hidden: usize,
+}
+
+fn chain(above: u64, entry: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (above, entry).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl FlameTree {
+    /// The calls of a profile, without those that have less than `least` of the total.
+    pub fn new(profile: &Profile, selection: &Selection, least: f64) -> FlameTree {
+        FlameTree::of_view(TreeView::top_down(profile, selection, least), profile)
+    }
+
+    /// The calls of a tree from the root down.
+    pub fn of_view(view: TreeView, profile: &Profile) -> FlameTree {
+        let origins = Origins::of(profile);
+        let mut numbers: HashMap<CostCentreId, usize> = HashMap::new();
+        let mut functions = Vec::new();
+        let mut calls: Vec<Call> = Vec::with_capacity(view.nodes.len());
+        for node in &view.nodes {
+            let function = *numbers.entry(node.function).or_insert_with(|| {
+                let image = profile.image_name(node.function);
+                let module = match origins.get(node.function) {
+                    Origin::Special => Module::Special,
+                    _ if image.starts_with("[kernel") => Module::Kernel,
+                    _ if is_generated(image) => Module::Generated,
+                    Origin::Own => Module::Own,
+                    _ => Module::Library,
+                };
+                functions.push(Function { id: Some(node.function), image: sanitise(image).into_owned(), module });
+                functions.len() - 1
+            });
+            let above = node.parent.and_then(|parent| calls.get(parent)).map_or(0, |call| call.chain);
+            calls.push(Call {
+                parent: node.parent,
+                children: node.children.clone(),
+                weight: node.weight,
+                own: node.self_weight,
+                samples: node.samples,
+                other: (node.other.weight, node.other.nodes),
+                change: None,
+                function,
+                chain: chain(above, (node.function, node.marked)),
+            });
+        }
+        let (roots, other, total) = (view.roots.clone(), (view.other.weight, view.other.nodes), view.total);
+        FlameTree::sorted(Labels::One(view), functions, calls, (roots, other), total)
+    }
+
+    /// The calls of the second of two profiles, and how their shares differ from those in the first.
+    pub fn difference(before: &Profile, after: &Profile, selection: &Selection) -> FlameTree {
+        let view = DiffTree::new((before, selection), (after, selection), 0.0);
+        let functions = view.functions.iter().map(|function| Function {
+            id: None,
+            image: sanitise(&function.image).into_owned(),
+            module: Module::Library,
+        });
+        let functions = functions.collect();
+        let mut calls: Vec<Call> = Vec::with_capacity(view.nodes.len());
+        for node in &view.nodes {
+            let above = node.parent.and_then(|parent| calls.get(parent)).map_or(0, |call| call.chain);
+            calls.push(Call {
+                parent: node.parent,
+                children: node.children.clone(),
+                weight: node.after.weight,
+                own: node.after.self_weight,
+                samples: node.after.samples,
+                other: (node.other.after, node.other.nodes),
+                change: Some(Change { share: node.change, significant: node.significant }),
+                function: node.function,
+                chain: chain(above, (view.functions.get(node.function), node.marked)),
+            });
+        }
+        let (roots, other, total) = (view.roots.clone(), (view.other.after, view.other.nodes), view.after);
+        FlameTree::sorted(Labels::Two(view), functions, calls, (roots, other), total)
+    }
+
+    fn sorted(
+        labels: Labels,
+        functions: Vec<Function>,
+        mut calls: Vec<Call>,
+        (mut roots, other): (Vec<usize>, (u64, usize)),
+        total: Total,
+    ) -> FlameTree {
+        let weights: Vec<u64> = calls.iter().map(|call| call.weight).collect();
+        let sort = |list: &mut Vec<usize>| {
+            list.sort_by_key(|&at| std::cmp::Reverse(weights.get(at).copied().unwrap_or(0)));
+        };
+        calls.iter_mut().for_each(|call| sort(&mut call.children));
+        sort(&mut roots);
+        FlameTree { labels, functions, calls, roots, other, total, matches: Vec::new(), matched_weight: 0 }
+    }
+
+    fn call(&self, at: usize) -> Option<&Call> {
+        self.calls.get(at)
+    }
+
+    fn function_of(&self, at: usize) -> Option<&Function> {
+        self.functions.get(self.call(at)?.function)
+    }
+
+    /// The name of a call's function as the tree view shows it, safe to print: in parentheses where the function is entered
+    /// again further in, behind `[...]` or `~` where the call is uncertain.
+    pub fn label(&self, at: usize) -> String {
+        let label = match &self.labels {
+            Labels::One(view) => view.nodes.get(at).map(|node| view.label(node)),
+            Labels::Two(view) => view.nodes.get(at).map(|node| view.label(node)),
+        };
+        sanitise(&label.unwrap_or_default()).into_owned()
+    }
+
+    /// File name of the image of a call's function, safe to print.
+    pub fn image(&self, at: usize) -> &str {
+        self.function_of(at).map_or("", |function| &function.image)
+    }
+
+    pub fn module(&self, at: usize) -> Module {
+        self.function_of(at).map_or(Module::Special, |function| function.module)
+    }
+
+    /// The function of a call; `None` in a difference.
+    pub fn function(&self, at: usize) -> Option<CostCentreId> {
+        self.function_of(at)?.id
+    }
+
+    /// The call of this chain.
+    pub fn find(&self, chain: u64) -> Option<usize> {
+        self.calls.iter().position(|call| call.chain == chain)
+    }
+
+    /// From the root to a call.
+    pub fn path_to(&self, at: usize) -> Vec<usize> {
+        let mut path: Vec<usize> = std::iter::successors(Some(at), |&at| self.call(at)?.parent).collect();
+        path.reverse();
+        path
+    }
+
+    /// Searches the functions. `is_meant` is asked once for each, with its number (but of a difference) and its name.
+    pub fn search(&mut self, is_meant: impl Fn(Option<CostCentreId>, &str) -> bool) {
+        let mut known: Vec<Option<bool>> = vec![None; self.functions.len()];
+        let mut matches = Vec::with_capacity(self.calls.len());
+        // Whether a call, or one above it, matches: a stack counts once.
+        let mut covered: Vec<bool> = Vec::with_capacity(self.calls.len());
+        let mut weight = 0u64;
+        for (at, call) in self.calls.iter().enumerate() {
+            let name = || match &self.labels {
+                Labels::One(view) => view.nodes.get(at).map(|node| view.name(node).into_owned()),
+                Labels::Two(view) => view.labels.get(call.function).cloned(),
+            };
+            let is_match = match known.get_mut(call.function) {
+                Some(known) => *known.get_or_insert_with(|| is_meant(self.function(at), &name().unwrap_or_default())),
+                None => false,
+            };
+            let above = call.parent.is_some_and(|parent| covered.get(parent).copied().unwrap_or(false));
+            if is_match && !above {
+                weight = weight.saturating_add(call.weight);
+            }
+            covered.push(is_match || above);
+            matches.push(is_match);
+        }
+        (self.matches, self.matched_weight) = (matches, weight);
+    }
+
+    /// Whether a call's function is searched for.
+    pub fn is_match(&self, at: usize) -> bool {
+        self.matches.get(at).copied().unwrap_or(false)
+    }
+
+    /// The columns of each call, where `zoom` (or all of it) fills `columns`.
+    pub fn layout(&self, zoom: Option<usize>, columns: usize) -> FlameLayout {
+        let zoom = zoom.and_then(|at| Some((at, self.call(at)?)));
+        let whole = zoom.map_or(self.total.weight, |(_, call)| call.weight);
+        let mut layout = FlameLayout { columns, ..FlameLayout::default() };
+        if whole == 0 || columns == 0 {
+            return layout;
+        }
+        let scale = Scale { whole, columns };
+        let only = zoom.map(|(at, _)| vec![at]);
+        let mut row = Vec::new();
+        match &only {
+            Some(only) => self.place(only, (0, 0), 0, scale, &mut row),
+            None => self.place(&self.roots, self.other, 0, scale, &mut row),
+        }
+        while !row.is_empty() {
+            let mut next = Vec::new();
+            for (span, start) in &row {
+                if let Content::Call(at) = span.content
+                    && let Some(call) = self.call(at)
+                {
+                    layout.drawn += 1;
+                    self.place(&call.children, call.other, *start, scale, &mut next);
+                }
+            }
+            layout.rows.push(row.into_iter().map(|(span, _)| span).collect());
+            row = next;
+        }
+        let all = match zoom {
+            None => self.calls.iter().map(|call| call.other.1).sum::<usize>() + self.other.1 + self.calls.len(),
+            Some((zoom, _)) => {
+                let mut within = vec![false; self.calls.len()];
+                let mut all = 0;
+                for (at, call) in self.calls.iter().enumerate().skip(zoom) {
+                    let is_within =
+                        at == zoom || call.parent.is_some_and(|parent| within.get(parent).copied().unwrap_or(false));
+                    if let Some(within) = within.get_mut(at).filter(|_| is_within) {
+                        *within = true;
+                        all += 1 + call.other.1;
+                    }
+                }
+                all
+            }
+        };
+        layout.hidden = all.saturating_sub(layout.drawn);
+        layout
+    }
+
+    /// Puts calls beside each other, from weight `start` on.
+    fn place(&self, list: &[usize], other: (u64, usize), start: u64, scale: Scale, row: &mut Vec<(Span, u64)>) {
+        let mut offset = start;
+        let mut calls = list.iter().filter_map(|&at| Some((at, self.call(at)?))).peekable();
+        while let Some((at, call)) = calls.next_if(|(_, call)| scale.is_visible(call.weight)) {
+            let end = offset.saturating_add(call.weight);
+            row.push((Span { content: Content::Call(at), from: scale.column(offset), to: scale.column(end) }, offset));
+            offset = end;
+        }
+        // The lightest come last.
+        let (mut weight, mut narrow) = other;
+        for (_, call) in calls {
+            weight = weight.saturating_add(call.weight);
+            narrow += 1;
+        }
+        let (from, to) = (scale.column(offset), scale.column(offset.saturating_add(weight)));
+        if to > from {
+            row.push((Span { content: Content::Narrow(narrow), from, to }, offset));
+        }
+    }
+}
+
+/// From weights to columns.
+#[derive(Clone, Copy)]
+struct Scale {
+    whole: u64,
+    columns: usize,
+}
+
+impl Scale {
+    /// The column where a weight from the left ends, rounded: spans that follow each other share their edge.
+    fn column(self, weight: u64) -> usize {
+        let (weight, whole) = (u128::from(weight.min(self.whole)), u128::from(self.whole));
+        ((2 * weight * self.columns as u128 + whole) / (2 * whole)) as usize
+    }
+
+    /// Whether a weight fills a column.
+    fn is_visible(self, weight: u64) -> bool {
+        u128::from(weight) * self.columns as u128 >= u128::from(self.whole)
+    }
+}
+
+/// The characters that a flame graph is drawn with.
+#[derive(Clone, Copy, Debug)]
+pub struct Borders {
+    call: char,
+    narrow: char,
+    grown: char,
+    shrunk: char,
+    cut: char,
+}
+
+impl Borders {
+    pub const UNICODE: Borders =
+        Borders { call: '\u{2502}', narrow: '\u{2506}', grown: '+', shrunk: '-', cut: '\u{2026}' };
+    pub const ASCII: Borders = Borders { call: '|', narrow: ':', grown: '+', shrunk: '-', cut: '~' };
+
+    pub fn new(unicode: bool) -> Borders {
+        if unicode { Borders::UNICODE } else { Borders::ASCII }
+    }
+
+    /// The border on the left of a span. In a difference it says what has changed, colour or not.
+    fn of(self, tree: &FlameTree, span: Span) -> char {
+        let Content::Call(at) = span.content else { return self.narrow };
+        match tree.call(at).and_then(|call| call.change) {
+            Some(Change { significant: true, share }) if share > 0.0 => self.grown,
+            Some(Change { significant: true, .. }) => self.shrunk,
+            _ => self.call,
+        }
+    }
+}
+
+/// A piece of a row.
+pub struct Piece {
+    pub text: String,
+    /// `None` of what lies between calls.
+    pub span: Option<Span>,
+}
+
+/// A row as text, in one column more than its layout: the last call has a border on its right.
+pub fn text_row(tree: &FlameTree, row: &[Span], borders: Borders, unicode: bool) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut column = 0;
+    for (number, &span) in row.iter().enumerate() {
+        if span.from > column {
+            pieces.push(Piece { text: " ".repeat(span.from - column), span: None });
+        }
+        let name = match span.content {
+            Content::Call(at) => tree.label(at),
+            Content::Narrow(calls) => format!("[{calls} more]"),
+        };
+        let name = if unicode { name } else { ascii(&name) };
+        let room = (span.to - span.from).saturating_sub(1);
+        let mut text = String::from(borders.of(tree, span));
+        text.push_str(&cut_end(&name, room, borders.cut));
+        text.push_str(&" ".repeat((room + 1).saturating_sub(text.width())));
+        pieces.push(Piece { text, span: Some(span) });
+        column = span.to;
+        if row.get(number + 1).is_none_or(|next| next.from > column) {
+            pieces.push(Piece { text: borders.call.to_string(), span: None });
+            column += 1;
+        }
+    }
+    pieces
+}
+
+/// The beginning of a name in at most `room` columns.
+fn cut_end(name: &str, room: usize, mark: char) -> String {
+    if name.width() <= room {
+        return name.to_owned();
+    }
+    // Two letters and a mark say nothing.
+    if room < 4 {
+        return String::new();
+    }
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or(0);
+        used < room
+    };
+    let mut text: String = name.chars().take_while(fits).collect();
+    text.push(mark);
+    text
+}
+
+/// Text for a terminal that has no other characters.
+fn ascii(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::SampleSource as Source;
+
+    fn tree(source: &Source) -> FlameTree {
+        FlameTree::new(&source.profile, &Selection::all(), 0.0)
+    }
+
+    fn lines(tree: &FlameTree, zoom: Option<usize>, columns: usize, unicode: bool) -> Vec<String> {
+        let layout = tree.layout(zoom, columns);
+        let text = |row: &Vec<Span>| {
+            text_row(tree, row, Borders::new(unicode), unicode).into_iter().map(|piece| piece.text).collect::<String>()
+        };
+        layout.rows.iter().map(text).collect()
+    }
+
+    fn program() -> Source {
+        let mut source = Source::new();
+        source.charge(&["main", "parse", "read"], 50);
+        source.charge(&["main", "parse"], 10);
+        source.charge(&["main", "write"], 30);
+        source.charge(&["main", "rare"], 1);
+        source.charge(&["main", "seldom"], 1);
+        source.charge(&["main"], 8);
+        source
+    }
+
+    #[test]
+    fn columns_are_in_proportion_and_what_is_narrow_is_counted() {
+        let tree = tree(&program());
+        assert_eq!(
+            lines(&tree, None, 40, false),
+            [
+                "|main                                   |",
+                "|parse                  |write      :|",
+                "|read               |",
+            ]
+        );
+        let layout = tree.layout(None, 40);
+        assert_eq!((layout.drawn, layout.hidden), (4, 2));
+        let all: Vec<(usize, usize)> = layout.rows[1].iter().map(|span| (span.from, span.to)).collect();
+        assert_eq!(all, [(0, 24), (24, 36), (36, 37)]);
+        assert_eq!(layout.rows[1][2].content, Content::Narrow(2));
+        // Wide enough, each has its place.
+        let layout = tree.layout(None, 200);
+        assert_eq!((layout.drawn, layout.hidden), (6, 0));
+    }
+
+    #[test]
+    fn a_zoomed_call_fills_the_width() {
+        let tree = tree(&program());
+        let parse = (0..tree.calls.len()).find(|&at| tree.label(at) == "parse").unwrap();
+        assert_eq!(
+            lines(&tree, Some(parse), 30, true),
+            ["\u{2502}parse                        \u{2502}", "\u{2502}read                    \u{2502}",]
+        );
+        let layout = tree.layout(Some(parse), 30);
+        assert_eq!((layout.drawn, layout.hidden), (2, 0));
+        assert_eq!(tree.path_to(parse).len(), 2);
+        assert_eq!(tree.find(tree.calls[parse].chain), Some(parse));
+    }
+
+    #[test]
+    fn a_stack_with_a_match_counts_once() {
+        let mut source = program();
+        // An unmarked entry of main comes first here: it is the same stack.
+        source.charge(&["main", "read", "main", "write"], 100);
+        let mut tree = tree(&source);
+        let search = |tree: &mut FlameTree, part: &str| {
+            let part = part.to_owned();
+            tree.search(|_, name| name.contains(&part));
+            tree.matched_weight / 1_000_000
+        };
+        let focused = |name: &str| {
+            let function = source.profile.cost_centres().iter().position(|it| it.linkage_name.as_deref() == Some(name));
+            let function = CostCentreId::new(u32::try_from(function.unwrap()).unwrap());
+            Total::of(&source.profile, &Selection::all().focus([function])).weight / 1_000_000
+        };
+        for name in ["main", "parse", "read", "write", "rare"] {
+            assert_eq!(search(&mut tree, name), focused(name), "{name}");
+        }
+        assert_eq!(search(&mut tree, "r"), 50 + 10 + 30 + 1 + 100);
+        assert_eq!(search(&mut tree, "nothing"), 0);
+    }
+
+    #[test]
+    fn hostile_names_keep_the_columns() {
+        let mut source = Source::new();
+        let combining = "e\u{301}".repeat(50);
+        let wide = "\u{65e5}\u{672c}".repeat(50);
+        let long = "x".repeat(100_000);
+        source.charge(&["\x1b[31mred\x07\n", "\u{202e}right", &combining], 3);
+        source.charge(&["\x1b[31mred\x07\n", &wide, &long], 2);
+        let tree = tree(&source);
+        for columns in [1, 2, 3, 7, 40, 200] {
+            for unicode in [true, false] {
+                for line in lines(&tree, None, columns, unicode) {
+                    assert!(line.width() <= columns + 1, "{columns}: {line:?}");
+                    assert!(!line.contains(['\x1b', '\x07', '\n', '\u{202e}']), "{line:?}");
+                    assert!(unicode || line.is_ascii(), "{line:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn deep_stacks_and_none_at_all() {
+        let mut source = Source::new();
+        let empty = tree(&source);
+        assert!(empty.layout(None, 80).rows.is_empty());
+        let names: Vec<String> = (0..2_000).map(|i| format!("f{i}")).collect();
+        source.charge(&names.iter().map(String::as_str).collect::<Vec<_>>(), 1);
+        let tree = tree(&source);
+        let layout = tree.layout(None, 80);
+        assert_eq!((layout.rows.len(), layout.drawn, layout.hidden), (2_000, 2_000, 0));
+        assert!(tree.layout(None, 0).rows.is_empty());
+    }
+
+    #[test]
+    fn a_difference_has_the_weights_of_the_second() {
+        let (mut before, mut after) = (Source::new(), Source::new());
+        before.charge(&["main", "old"], 5_000);
+        before.charge(&["main", "same"], 5_000);
+        after.charge(&["main", "new"], 5_000);
+        after.charge(&["main", "same"], 5_000);
+        let tree = FlameTree::difference(&before.profile, &after.profile, &Selection::all());
+        let rows = lines(&tree, None, 40, false);
+        assert_eq!(rows[0], "|main                                   |");
+        assert!(rows[1].contains("+new") && rows[1].contains("|same") && !rows[1].contains("old"), "{rows:?}");
+        assert_eq!(tree.layout(None, 40).hidden, 1);
+        assert!(tree.calls.iter().all(|call| call.change.is_some()));
+    }
+}
