@@ -10,6 +10,7 @@ pub mod annotate;
 pub mod collect;
 pub mod dump;
 pub mod export;
+pub mod open;
 pub mod report;
 pub mod service;
 pub mod spelling;
@@ -20,6 +21,7 @@ use annotate::{ANNOTATE_EXAMPLES, AnnotateArgs};
 use collect::{ATTACH_EXAMPLES, AttachArgs, RECORD_EXAMPLES, RecordArgs};
 use dump::{DUMP_EXAMPLES, DumpArgs};
 use export::{EXPORT_EXAMPLES, ExportArgs};
+use open::{OPEN_EXAMPLES, OpenArgs};
 use report::{REPORT_EXAMPLES, ReportArgs};
 use service::{DAEMON_EXAMPLES, DaemonArgs, TOP_EXAMPLES, TopArgs};
 use values::DEFAULT_FILE;
@@ -52,7 +54,7 @@ pub struct Cli {
 /// The commands by what they are for, as `ccsd --help` lists them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Collect", &["record", "attach", "dump"]),
-    ("Look", &["report", "top", "annotate", "diff", "export", "import"]),
+    ("Look", &["report", "open", "top", "annotate", "diff", "export", "import"]),
     ("Service", &["daemon"]),
     ("Help", &["doctor", "completions", "man", "help"]),
 ];
@@ -96,6 +98,7 @@ Examples:
   ccsd attach redis-server           profile a process; Ctrl-C twice ends it
   ccsd dump redis-server             what each of its threads is doing now
   ccsd report --graph                callers and callees, from profile.ccsd
+  ccsd open                          the same profile as a page in a browser
   ccsd doctor                        what can be sampled, and how to allow more
 
 Exit status: that of the program for `record` (and the same signal, if one
@@ -149,6 +152,13 @@ pub enum Command {
     /// cut to --limit rows, with one row for the rest, and names to its width; files and pipes get everything.
     #[command(after_long_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Open a profile in a browser
+    ///
+    /// Writes the page of `ccsd export html` into a file that only this user can read, and opens it with xdg-open, or with
+    /// the program that BROWSER names. Over ssh and without a display it prints how to see the page elsewhere. Prints the name
+    /// of the file, or with --serve the address.
+    #[command(after_long_help = OPEN_EXAMPLES)]
+    Open(OpenArgs),
     /// Convert a recording of `perf record`
     ///
     /// Reads perf.data, recorded with `--call-graph dwarf` (ccsd unwinds the stacks) or `-g` (the kernel has unwound them by
@@ -164,8 +174,8 @@ pub enum Command {
     Daemon(DaemonArgs),
     /// Watch a profile grow, on the whole screen or (--plain) as lines
     ///
-    /// Shows functions, the tree of calls, callers and callees, and threads, updated about once a second. Filter as you
-    /// type, unfold, compare with an earlier moment, dump the stacks of all threads, save. The key ? lists all keys.
+    /// Shows functions, the tree of calls, callers and callees, threads and a flame graph, updated about once a second.
+    /// Filter as you type, unfold, compare with an earlier moment, dump the stacks of all threads, save. The key ? lists all keys.
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArgs),
     /// Compare two profiles

@@ -1,6 +1,7 @@
 //! `ccsd export`: profiles for other tools.
 
 use std::io::{IsTerminal, Write, stdout};
+use std::path::Path;
 
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, Format};
@@ -29,11 +30,46 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if args.spreadsheet && args.format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--spreadsheet is for csv: other formats are no tables of names")));
     }
+    with_export(args, |export, loaded| save(args, export, loaded.path))
+}
+
+/// What [`page`] makes.
+pub struct Page {
+    pub bytes: Vec<u8>,
+    /// Whether it is of a session that goes on.
+    pub is_growing: bool,
+}
+
+/// The page that `export html` writes.
+///
+/// # Errors
+/// As `export html`.
+pub fn page(args: &ExportArgs) -> Result<Page, Failure> {
+    with_export(args, |export, loaded| {
+        let mut bytes = Vec::new();
+        export.write(Format::Html, &mut bytes).map_err(Failure::bad_request)?;
+        Ok(Page { bytes, is_growing: loaded.is_growing })
+    })
+}
+
+/// Where an exported profile comes from.
+struct Origin<'a> {
+    path: &'a Path,
+    /// It is a session that goes on.
+    is_growing: bool,
+}
+
+/// Loads a profile and does something with what is to be exported of it.
+fn with_export<T>(
+    args: &ExportArgs,
+    then: impl FnOnce(&Export<'_>, Origin<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let LoadedColumns { file: loaded, columns } = load(args)?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
     let source_path = loaded.path.clone();
+    let is_growing = loaded.session.is_some() && !loaded.finished;
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
@@ -49,6 +85,11 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         other_metrics: &[],
         sources: &[],
     };
+    then(&export, Origin { path: &source_path, is_growing })
+}
+
+/// Writes an export to where it is to go. It must not replace the profile itself.
+fn save(args: &ExportArgs, export: &Export<'_>, source_path: &Path) -> Result<Exit, Failure> {
     let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
     if output.is_none() && !args.format.is_text() && stdout().is_terminal() {
         let name = args.format.name();
@@ -62,18 +103,16 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let Some(path) = output else {
         let mut out = stdout().lock();
         out.write_all(&bytes).and_then(|()| out.flush())?;
-        say_what_is_left_out(&export, args.format);
+        say_what_is_left_out(export, args.format);
         return Ok(Exit::SUCCESS);
     };
     let name = path.display();
-    let same = |a: &std::path::Path, b: &std::path::Path| {
-        a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b)
-    };
-    if same(path, &source_path) {
+    let same = |a: &Path, b: &Path| a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b);
+    if same(path, source_path) {
         return Err(Failure::bad_request(anyhow!("{name} is the profile itself: choose another file with -o")));
     }
     output::write(path, &bytes, args.force)?;
-    say_what_is_left_out(&export, args.format);
+    say_what_is_left_out(export, args.format);
     Ok(Exit::SUCCESS)
 }
 

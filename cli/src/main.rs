@@ -20,6 +20,7 @@ mod job;
 mod leader;
 mod manual;
 mod message;
+mod open;
 mod output;
 mod processes;
 mod query;
@@ -82,6 +83,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Annotate(args) => annotate::run(&args, cli.color),
         Command::Import(args) => import::run(&args, cli.color),
         Command::Export(args) => export::run(&args),
+        Command::Open(args) => open::run(args),
         Command::Doctor(args) => doctor::run(&args, cli.color),
         Command::Completions(args) => completion::print_script(&args),
         Command::Man(args) => manual::man(&args),

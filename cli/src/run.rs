@@ -29,7 +29,7 @@ use crate::service;
 use crate::signals::{Asking, Plan, Signals};
 use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
-use crate::{say, warn};
+use crate::{open, say, warn};
 
 /// A message about waiting is printed only after this time: most programs end sooner.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -289,6 +289,13 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
             text.push_str(&format!("\nsaved in {}; see more with `{command}`\n", file.path().display()));
         }
         say(&text);
+    }
+    if args.open
+        && let Some(file) = outcome.file.as_ref().filter(|_| saved)
+        && let Err(failure) = open::open_file(file.path())
+    {
+        // The profile is there: how the collection ends does not depend on a browser.
+        warn(format_args!("{failure}"));
     }
     saved && !outcome.broke_off
 }

@@ -58,6 +58,9 @@ pub struct CollectArgs {
     /// Show the report and write no file
     #[arg(long, conflicts_with = "output")]
     pub no_output: bool,
+    /// Open the profile in a browser at the end, as `ccsd open` does
+    #[arg(long, conflicts_with = "no_output")]
+    pub open: bool,
     /// Stop collecting after this time, as in 500ms, 10, 1.5s, 2m
     ///
     /// The target goes on running.
@@ -134,7 +137,7 @@ pub struct AttachArgs {
     /// Leave the session to a daemon and print its number
     ///
     /// The session ends with its processes, after --duration, or by `ccsd daemon stop`.
-    #[arg(long, conflicts_with_all = ["output", "no_output", "no_daemon"])]
+    #[arg(long, conflicts_with_all = ["output", "no_output", "no_daemon", "open"])]
     pub detach: bool,
 }
 

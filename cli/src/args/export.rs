@@ -78,7 +78,7 @@ fn format() -> impl clap::builder::TypedValueParser<Value = Format> {
 }
 
 /// Reads a size that something fits into.
-fn size(text: &str) -> Result<usize, String> {
+pub fn size(text: &str) -> Result<usize, String> {
     let size = usize::try_from(values::size(text)?).unwrap_or(usize::MAX);
     if size > 0 { Ok(size) } else { Err("nothing fits into that".to_owned()) }
 }

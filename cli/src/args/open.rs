@@ -1,0 +1,77 @@
+//! Arguments of `ccsd open`.
+
+use ccsd_profile::export::{DEFAULT_MAX_BYTES, Format};
+use clap::Args;
+
+use super::export::{ExportArgs, size};
+use super::service::SocketArgs;
+use super::values::DEFAULT_FILE;
+use super::watch::StoredArgs;
+use crate::query::QueryArgs;
+use crate::source::Source;
+
+/// Arguments of `ccsd open`.
+#[derive(Debug, Args)]
+pub struct OpenArgs {
+    /// The profile: a file, session:ID, pid:PID or watch:NAME
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
+    pub source: Source,
+    #[command(flatten)]
+    pub stored: StoredArgs,
+    /// Serve the page at an address of this machine until Ctrl-C, instead of from a file
+    ///
+    /// ccsd listens on 127.0.0.1 only, and the address has a random token: without it there is no page. The page of a
+    /// session that runs is made anew every five seconds and keeps its place.
+    #[arg(long)]
+    pub serve: bool,
+    /// With --serve: the port [default: one that is free]
+    #[arg(long, value_name = "PORT", requires = "serve", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Print where the page is, and start no browser
+    #[arg(long)]
+    pub no_browser: bool,
+    /// Largest page, as in 500K or 20M [default: 5M]
+    ///
+    /// As for `ccsd export html`.
+    #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
+    pub max_size: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+impl OpenArgs {
+    /// The arguments of `ccsd export html` for the same page.
+    pub fn into_export(self) -> ExportArgs {
+        let OpenArgs { source, stored, max_size, query, socket, .. } = self;
+        ExportArgs { stored, max_size, query, socket, ..page_of(source) }
+    }
+}
+
+/// The arguments of `ccsd export html` for all of a profile.
+pub fn page_of(source: Source) -> ExportArgs {
+    ExportArgs {
+        format: Format::Html,
+        source,
+        stored: StoredArgs::default(),
+        output: None,
+        no_comments: false,
+        spreadsheet: false,
+        force: false,
+        max_size: DEFAULT_MAX_BYTES,
+        view: None,
+        query: QueryArgs::default(),
+        socket: SocketArgs::default(),
+    }
+}
+
+/// Examples of `ccsd open --help`.
+pub const OPEN_EXAMPLES: &str = "\
+Examples:
+  ccsd open                                profile.ccsd, in a browser
+  ccsd open --focus parse old.ccsd         only stacks with parse
+  ccsd open perf.data
+  ccsd open --serve session:3              live, until Ctrl-C
+  ccsd open --serve --port 8123            elsewhere: ssh -L 8123:127.0.0.1:8123 HOST
+  ccsd open --no-browser                   print the file's name";

@@ -1,0 +1,291 @@
+//! Requests and answers of HTTP/1.1, as far as a page for one user needs them.
+//!
+//! Whoever can connect to this machine's loopback interface can send a request, and so can every page in the user's browser.
+//! So a request is GET without a body, its head has few bytes and comes in a short time, and its `Host` is the loopback
+//! interface: a page whose own name was made to lead here (DNS rebinding) sends that name. Nothing of a request is ever part
+//! of an answer, and each connection has one of both.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Longest head of a request.
+pub const LONGEST_HEAD: usize = 8 << 10;
+/// Most fields in it.
+const MOST_FIELDS: usize = 64;
+/// How long a client may take to send it.
+pub const HEAD_TIME: Duration = Duration::from_secs(5);
+/// How long it may take to read the answer.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// How long what it still sends is read, so that closing does not take the answer away from it, and how much.
+const REST_TIME: Duration = Duration::from_millis(500);
+const REST_BYTES: usize = 64 << 10;
+const PIECE: usize = 64 << 10;
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Malformed,
+    /// The head took too long.
+    Slow,
+    TooLarge,
+    /// Not GET.
+    Method,
+    Version,
+    /// Not addressed to the loopback interface.
+    Host,
+    NotFound,
+    /// The connection is gone: there is nobody to answer.
+    Gone,
+}
+
+impl Refusal {
+    pub fn status(self) -> &'static str {
+        match self {
+            Refusal::Malformed | Refusal::Gone => "400 Bad Request",
+            Refusal::Slow => "408 Request Timeout",
+            Refusal::TooLarge => "431 Request Header Fields Too Large",
+            Refusal::Method => "405 Method Not Allowed",
+            Refusal::Version => "505 HTTP Version Not Supported",
+            Refusal::Host => "421 Misdirected Request",
+            Refusal::NotFound => "404 Not Found",
+        }
+    }
+}
+
+/// Reads a request. Returns its path.
+///
+/// # Errors
+/// Why it is refused.
+pub fn read_request(stream: &mut TcpStream) -> Result<String, Refusal> {
+    let end = Instant::now() + HEAD_TIME;
+    let mut head = Vec::with_capacity(1 << 10);
+    let mut piece = [0; 1 << 10];
+    loop {
+        if let Some(at) = head.windows(4).position(|part| part == b"\r\n\r\n") {
+            return parse(head.get(..at).unwrap_or_default());
+        }
+        if head.len() >= LONGEST_HEAD {
+            return Err(Refusal::TooLarge);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Refusal::Slow);
+        }
+        stream.set_read_timeout(Some(left)).map_err(|_| Refusal::Gone)?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Err(Refusal::Gone),
+            Ok(read) => head.extend_from_slice(piece.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Err(Refusal::Slow);
+            }
+            Err(_) => return Err(Refusal::Gone),
+        }
+    }
+}
+
+/// Reads a head without its empty line.
+fn parse(head: &[u8]) -> Result<String, Refusal> {
+    // Line breaks are CR LF, and there is no other control character but the tab of a field.
+    let is_plain = |line: &str| line.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
+    let head = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
+    let mut lines = head.split("\r\n");
+    let first = lines.next().filter(|line| is_plain(line)).ok_or(Refusal::Malformed)?;
+    let mut words = first.split(' ');
+    let (Some(method), Some(path), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Refusal::Malformed);
+    };
+    let mut host = None;
+    for (number, line) in lines.enumerate() {
+        if number == MOST_FIELDS {
+            return Err(Refusal::TooLarge);
+        }
+        let (name, value) = line.split_once(':').filter(|_| is_plain(line)).ok_or(Refusal::Malformed)?;
+        // Neither a field that goes on in this line, nor a blank before the colon.
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_name) {
+            return Err(Refusal::Malformed);
+        }
+        let value = value.trim_matches([' ', '\t']);
+        if name.eq_ignore_ascii_case("host") && host.replace(value).is_some() {
+            return Err(Refusal::Malformed);
+        }
+        let has_body = name.eq_ignore_ascii_case("transfer-encoding")
+            || (name.eq_ignore_ascii_case("content-length") && value != "0");
+        if has_body {
+            return Err(Refusal::Malformed);
+        }
+    }
+    if !["HTTP/1.1", "HTTP/1.0"].contains(&version) {
+        return Err(if version.starts_with("HTTP/") { Refusal::Version } else { Refusal::Malformed });
+    }
+    if method != "GET" {
+        return Err(Refusal::Method);
+    }
+    match host {
+        None => return Err(Refusal::Malformed),
+        Some(host) if !is_loopback(host) => return Err(Refusal::Host),
+        Some(_) => {}
+    }
+    if !path.starts_with('/') {
+        return Err(Refusal::Malformed);
+    }
+    Ok(path.to_owned())
+}
+
+/// Whether the name in an address is the loopback interface. Its port is another at the near end of a tunnel of ssh.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => {
+            let is_port = port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+            if !is_port {
+                return false;
+            }
+            name
+        }
+        _ => host,
+    };
+    let six = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse() == Ok(Ipv4Addr::LOCALHOST)
+        || six.is_some_and(|name| name.parse() == Ok(Ipv6Addr::LOCALHOST))
+}
+
+/// An answer.
+pub struct Answer<'a> {
+    pub status: &'a str,
+    pub content_type: &'a str,
+    /// What the page may do.
+    pub policy: &'a str,
+    pub body: &'a [u8],
+}
+
+/// Policy of what is no page.
+pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+
+impl Answer<'_> {
+    /// Sends it, and ends the connection.
+    ///
+    /// # Errors
+    /// The client has gone, or is too slow.
+    pub fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let end = Instant::now() + ANSWER_TIME;
+        let head = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
+             X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n\
+             Cross-Origin-Opener-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n\
+             Content-Security-Policy: {}\r\n{}\r\n",
+            self.status,
+            self.content_type,
+            self.body.len(),
+            self.policy,
+            if self.status.starts_with("405") { "Allow: GET\r\n" } else { "" },
+        );
+        for piece in std::iter::once(head.as_bytes()).chain(self.body.chunks(PIECE)) {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                stream.set_write_timeout(Some(left))?;
+                match stream.write(rest) {
+                    Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        stream.shutdown(std::net::Shutdown::Write)?;
+        drain(stream)
+    }
+}
+
+/// Reads what a client has sent beyond its request: to close a connection with unread bytes resets it.
+fn drain(stream: &mut TcpStream) -> io::Result<()> {
+    let end = Instant::now() + REST_TIME;
+    let mut piece = [0; 4 << 10];
+    let mut all = 0;
+    while all < REST_BYTES {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => all += read,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Result<String, Refusal> {
+        parse(text.as_bytes())
+    }
+
+    #[test]
+    fn what_a_browser_sends() {
+        let head = "GET /token/ HTTP/1.1\r\nHost: 127.0.0.1:8123\r\nAccept: */*\r\nContent-Length: 0\r\nX-Empty:";
+        assert_eq!(request(head).as_deref(), Ok("/token/"));
+        // Paths are compared, never taken apart.
+        assert_eq!(request("GET /../x%2f?y HTTP/1.0\r\nhost:localhost").as_deref(), Ok("/../x%2f?y"));
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let host = "Host: localhost";
+        let with = |first: &str, fields: &[&str]| request(&[&[first], fields].concat().join("\r\n"));
+        let get = "GET / HTTP/1.1";
+        for (first, fields, refusal) in [
+            ("POST / HTTP/1.1", &[host][..], Refusal::Method),
+            ("HEAD / HTTP/1.1", &[host], Refusal::Method),
+            ("get / HTTP/1.1", &[host], Refusal::Method),
+            ("GET / HTTP/2.0", &[host], Refusal::Version),
+            ("GET / HTTP/0.9", &[host], Refusal::Version),
+            ("GET /", &[host], Refusal::Malformed),
+            ("GET  / HTTP/1.1", &[host], Refusal::Malformed),
+            ("GET / HTTP/1.1 ", &[host], Refusal::Malformed),
+            ("GET http://localhost/ HTTP/1.1", &[host], Refusal::Malformed),
+            ("GET * HTTP/1.1", &[host], Refusal::Malformed),
+            ("GET /\u{e9} HTTP/1.1", &[host], Refusal::Malformed),
+            ("GET /\n HTTP/1.1", &[host], Refusal::Malformed),
+            (get, &[], Refusal::Malformed),
+            (get, &[host, host], Refusal::Malformed),
+            (get, &[host, "Content-Length: 1"], Refusal::Malformed),
+            (get, &[host, "Content-Length: 00"], Refusal::Malformed),
+            (get, &[host, "Transfer-Encoding: chunked"], Refusal::Malformed),
+            (get, &[host, " folded: x"], Refusal::Malformed),
+            (get, &[host, "blank : x"], Refusal::Malformed),
+            (get, &[host, "no colon"], Refusal::Malformed),
+            (get, &[host, "X: a\nb"], Refusal::Malformed),
+            (get, &[host, ""], Refusal::Malformed),
+            (get, &["Host: evil.example"], Refusal::Host),
+            (get, &["Host: localhost.evil.example:80"], Refusal::Host),
+            (get, &["Host: 127.0.0.1.evil.example"], Refusal::Host),
+            (get, &["Host: evil.example:127.0.0.1"], Refusal::Host),
+            (get, &["Host: 0.0.0.0"], Refusal::Host),
+            (get, &["Host: localhost:x"], Refusal::Host),
+            (get, &["Host:"], Refusal::Host),
+        ] {
+            assert_eq!(with(first, fields), Err(refusal), "{first:?} {fields:?}");
+        }
+        let many = vec!["X: y"; MOST_FIELDS];
+        assert_eq!(with(get, &[&[host], &many[..]].concat()), Err(Refusal::TooLarge));
+        assert_eq!(parse(b"GET /\xff HTTP/1.1\r\nHost: localhost"), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn hosts_of_this_machine_at_any_port() {
+        for host in ["127.0.0.1", "127.0.0.1:1", "localhost", "LOCALHOST:65535", "[::1]:8123", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// Follows a session: asks every few seconds whether there is more, and loads the page anew. The page finds its view in its
+// address again; where it was scrolled to, and what had the focus, is kept here.
+(() => {
+  const EVERY = 5000;
+  const bar = document.createElement("div");
+  bar.id = "live";
+  bar.style.cssText = "position:fixed;right:8px;bottom:8px;padding:4px 8px;border:1px solid GrayText;border-radius:4px;" +
+    "background:Canvas;color:CanvasText;font:12px system-ui,sans-serif;z-index:9";
+  const text = document.createElement("span");
+  text.setAttribute("role", "status");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.style.marginLeft = "8px";
+  bar.append(text, button);
+  document.body.append(bar);
+  const stored = name => { try { return sessionStorage.getItem(name); } catch { return null; } };
+  const store = (name, value) => { try { sessionStorage.setItem(name, value); } catch { /* It forgets its place. */ } };
+
+  let paused = stored("ccsd-paused") === "1";
+  let held = false;
+  const say = () => {
+    text.textContent = paused ? "live, paused" : "live: every 5 s";
+    button.textContent = paused ? "go on" : "pause";
+  };
+  button.onclick = () => { paused = !paused; store("ccsd-paused", paused ? "1" : "0"); say(); };
+  say();
+
+  const place = JSON.parse(stored("ccsd-place") || "null");
+  if (place) {
+    scrollTo(place.x, place.y);
+    const focus = place.focus && document.getElementById(place.focus);
+    if (focus) focus.focus({ preventScroll: true });
+  }
+  addEventListener("pointerdown", () => { held = true; });
+  addEventListener("pointerup", () => { held = false; });
+  addEventListener("pointercancel", () => { held = false; });
+  // Nobody wants to lose what is being typed or chosen.
+  const isBusy = () => held || document.hidden || ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName)
+    || String(getSelection()) !== "";
+
+  const timer = setInterval(async () => {
+    if (paused || isBusy()) return;
+    try {
+      const answer = await fetch("live", { cache: "no-store" });
+      if (!answer.ok) throw new Error();
+    } catch {
+      clearInterval(timer);
+      text.textContent = "ccsd has ended: this is the last state";
+      button.hidden = true;
+      return;
+    }
+    store("ccsd-place", JSON.stringify({ x: scrollX, y: scrollY, focus: document.activeElement?.id || "" }));
+    location.reload();
+  }, EVERY);
+})();

@@ -1,0 +1,77 @@
+//! What a page needs beyond its file when a server sends it: a policy in its head, and a script that follows a session.
+
+/// Loads the page anew while its session runs.
+const SCRIPT: &str = include_str!("live.js");
+/// Before the policy in a page.
+const POLICY: &str = "http-equiv=\"Content-Security-Policy\" content=\"";
+/// Of a page that has none.
+const STRICT: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+/// What the script must be allowed.
+const CONNECT: &str = "; connect-src 'self'";
+/// What only a server can demand.
+const NO_FRAMES: &str = "; frame-ancestors 'none'";
+
+/// A page to be sent.
+pub struct ServedPage {
+    pub bytes: Vec<u8>,
+    /// Its policy.
+    pub policy: String,
+}
+
+impl ServedPage {
+    /// A page of `export html`, whose session runs if it `is_live`.
+    pub fn new(page: Vec<u8>, is_live: bool) -> ServedPage {
+        let Ok(page) = String::from_utf8(page) else {
+            // The exporter writes UTF-8 alone.
+            return ServedPage { bytes: Vec::new(), policy: format!("{STRICT}{NO_FRAMES}") };
+        };
+        let end_of_policy = page.find(POLICY).map(|at| at + POLICY.len());
+        let end_of_policy = end_of_policy.and_then(|from| Some((from, from + page.get(from..)?.find('"')?)));
+        let own = end_of_policy.and_then(|(from, to)| page.get(from..to)).unwrap_or(STRICT).to_owned();
+        let connect = if is_live { CONNECT } else { "" };
+        let policy = format!("{own}{connect}{NO_FRAMES}");
+        if !is_live {
+            return ServedPage { bytes: page.into_bytes(), policy };
+        }
+        let mut bytes = Vec::with_capacity(page.len() + SCRIPT.len() + 64);
+        let (head, rest) = page.split_at(end_of_policy.map_or(0, |(_, to)| to));
+        bytes.extend_from_slice(head.as_bytes());
+        if end_of_policy.is_some() {
+            bytes.extend_from_slice(CONNECT.as_bytes());
+        }
+        let (body, tail) = rest.split_at(rest.rfind("</body>").unwrap_or(rest.len()));
+        for part in [body, "<script>\n", SCRIPT, "</script>\n", tail] {
+            bytes.extend_from_slice(part.as_bytes());
+        }
+        ServedPage { bytes, policy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccsd_profile::export::{Export, Format};
+    use ccsd_profile::view::Selection;
+
+    use super::*;
+    use crate::top::SampleSource;
+
+    #[test]
+    fn the_page_of_a_session_follows_it_and_is_else_the_same() {
+        let mut source = SampleSource::new();
+        source.charge(&["main"], 1);
+        let mut page = Vec::new();
+        let selection = Selection::all();
+        Export::new(&source.profile, &selection).write(Format::Html, &mut page).unwrap();
+        let still = ServedPage::new(page.clone(), false);
+        assert_eq!(still.bytes, page);
+        assert!(still.policy.starts_with("default-src 'none'; ") && !still.policy.contains("connect-src"));
+        let live = ServedPage::new(page.clone(), true);
+        let text = String::from_utf8(live.bytes).unwrap();
+        assert!(live.policy.contains("connect-src 'self'") && live.policy.contains("frame-ancestors 'none'"));
+        assert!(text.contains("; connect-src 'self'\">") && text.matches("</script>\n</body>").count() == 1, "{text}");
+        let added = CONNECT.len() + SCRIPT.len() + "<script>\n</script>\n".len();
+        assert_eq!(text.len(), page.len() + added);
+        assert!(!SCRIPT.contains("</script"));
+    }
+}

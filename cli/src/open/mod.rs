@@ -1,0 +1,146 @@
+//! `ccsd open`: the page of a profile, in a browser.
+//!
+//! The page is that of `ccsd export html`. Either it goes into a file of this user ([`private`]), or a server on the loopback
+//! interface sends it ([`server`], which reads requests by [`http`]) and makes it anew while a session grows. [`browser`]
+//! finds out whether a browser can be started, and starts it; where it cannot, the user is told how to see the page.
+
+mod browser;
+mod http;
+mod live;
+mod private;
+mod server;
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use ccsd_profile::sanitise;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::open::{OpenArgs, page_of};
+use crate::exit::{Exit, Failure};
+use crate::export;
+use crate::format::shell_word;
+use crate::source::Source;
+use crate::warn;
+
+use browser::{Browser, Obstacle};
+use server::Server;
+
+pub fn run(args: OpenArgs) -> Result<Exit, Failure> {
+    let browser = if args.no_browser { Err(Obstacle::NotAsked) } else { browser::find() };
+    if args.serve {
+        return serve(args, &browser);
+    }
+    let source = args.source.to_string();
+    if let Err(Obstacle::Sudo) = browser {
+        return Err(Failure::bad_request(anyhow!(sudo_hint(&source))));
+    }
+    let page = export::page(&args.into_export())?;
+    let path = private::write(&page.bytes).context("cannot write the page").map_err(Failure::at_run_time)?;
+    let mut out = stdout().lock();
+    writeln!(out, "{}", path.display()).and_then(|()| out.flush())?;
+    show(&browser, &path, &source)
+}
+
+/// Opens the page of a profile file that has just been written, for `--open` of the commands that collect.
+///
+/// # Errors
+/// As `ccsd open`, but what it prints goes to standard error: standard output is the program's.
+pub fn open_file(path: &Path) -> Result<(), Failure> {
+    let browser = browser::find();
+    let name = path.display().to_string();
+    if let Err(Obstacle::Sudo) = browser {
+        return Err(Failure::bad_request(anyhow!(sudo_hint(&name))));
+    }
+    let page = export::page(&page_of(Source::File(path.to_owned())))?;
+    let page = private::write(&page.bytes).context("cannot write the page").map_err(Failure::at_run_time)?;
+    warn(format_args!("the page is {}", page.display()));
+    show(&browser, &page, &name).map(|_| ())
+}
+
+/// Starts a browser on a file, or says how to see it.
+fn show(browser: &Result<Browser, Obstacle>, path: &Path, source: &str) -> Result<Exit, Failure> {
+    let browser = match browser {
+        Ok(browser) => browser,
+        Err(obstacle) => {
+            if let Some(why) = obstacle.text() {
+                warn(format_args!("{why}; to see the page elsewhere:\n{}", file_elsewhere(path, source)));
+            }
+            return Ok(Exit::SUCCESS);
+        }
+    };
+    browser.open(path.as_os_str()).map_err(|error| {
+        Failure::at_run_time(anyhow!("{error}; the page is {}, and --serve serves it at an address", path.display()))
+    })?;
+    Ok(Exit::SUCCESS)
+}
+
+fn file_elsewhere(path: &Path, source: &str) -> String {
+    let host = host();
+    let path = shell_word(&path.to_string_lossy());
+    format!(
+        "  scp {host}:{path} .\n  or here `ccsd open --serve --port 8123 {}`, and there `ssh -L 8123:127.0.0.1:8123 {host}`",
+        shell_word(&sanitise(source))
+    )
+}
+
+fn sudo_hint(source: &str) -> String {
+    let source = shell_word(&sanitise(source));
+    format!(
+        "no browser is started as root; `sudo ccsd open --serve {source}` prints an address for your own browser, and `sudo \
+         ccsd export html -o page.html {source}` writes the page"
+    )
+}
+
+/// This machine, and the user on it, as ssh names them.
+fn host() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "HOST" } else { host.trim() };
+    match std::env::var("USER").or_else(|_| std::env::var("LOGNAME")) {
+        Ok(user) if !user.is_empty() => shell_word(&sanitise(&format!("{user}@{host}"))),
+        _ => shell_word(&sanitise(host)),
+    }
+}
+
+/// Serves the page until a signal ends it.
+fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Failure> {
+    // Before there is a file or a port to give back.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
+    let mut signals = signals.map_err(Failure::at_run_time)?;
+    let port = args.port;
+    let server = Server::bind(args.into_export(), port)?;
+    let address = server.address();
+    let is_live = server.is_live();
+    let port = server.port();
+    server.start()?;
+    let mut out = stdout().lock();
+    writeln!(out, "{address}").and_then(|()| out.flush())?;
+    let live = if is_live { "; the page follows the session" } else { "" };
+    warn(format_args!("serving it on this machine until Ctrl-C{live}"));
+    // A browser's arguments are public on this machine, and the token is not: the browser gets a file that leads there.
+    let redirect = match browser {
+        Ok(browser) => {
+            let redirect = private::Redirect::write(&address);
+            let redirect = redirect.context("cannot write a file for the browser").map_err(Failure::at_run_time)?;
+            if let Err(error) = browser.open(redirect.path().as_os_str()) {
+                warn(format_args!("{error}; open the address above yourself"));
+            }
+            Some(redirect)
+        }
+        Err(obstacle) => {
+            if let Some(why) = obstacle.text() {
+                let host = host();
+                warn(format_args!(
+                    "{why}; to see the page elsewhere, run there `ssh -N -L {port}:127.0.0.1:{port} {host}` and open the address"
+                ));
+            }
+            None
+        }
+    };
+    let _ = signals.forever().next();
+    drop(redirect);
+    Ok(Exit::SUCCESS)
+}

@@ -1,0 +1,125 @@
+//! Files that only this user can read, under names that nobody can guess.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::unistd::Uid;
+use tempfile::{Builder, NamedTempFile};
+
+const PREFIX: &str = "page-";
+const SUFFIX: &str = ".html";
+/// Random characters in a name.
+const RANDOM: usize = 16;
+/// Pages of earlier commands are removed when they are so old: the folder may be memory.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Files that are looked at for that.
+const MOST_FILES: usize = 1_000;
+
+/// Writes a page into a file of its own.
+///
+/// # Errors
+/// There is no folder for it, or no room.
+pub fn write(page: &[u8]) -> io::Result<PathBuf> {
+    let (_, path) = temporary(page)?.keep()?;
+    Ok(path)
+}
+
+/// A file with mode 0600 in a folder of this user alone.
+fn temporary(content: &[u8]) -> io::Result<NamedTempFile> {
+    let dir = directory()?;
+    let mut file = Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).tempfile_in(dir)?;
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// `$XDG_RUNTIME_DIR/ccsd` where that is this user's, else a new folder.
+fn directory() -> io::Result<PathBuf> {
+    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| is_private(dir)) {
+        let dir = runtime.join("ccsd");
+        // It may be there already, with the user's daemon in it.
+        let _ = DirBuilder::new().mode(0o700).create(&dir);
+        if is_private(&dir) {
+            remove_old(&dir);
+            return Ok(dir);
+        }
+    }
+    Ok(Builder::new().prefix("ccsd-").rand_bytes(RANDOM).permissions(Permissions::from_mode(0o700)).tempdir()?.keep())
+}
+
+/// Whether a path is a folder, no link to one, that only this user can read and change.
+fn is_private(dir: &Path) -> bool {
+    dir.is_absolute()
+        && fs::symlink_metadata(dir)
+            .is_ok_and(|meta| meta.is_dir() && meta.uid() == Uid::effective().as_raw() && meta.mode() & 0o077 == 0)
+}
+
+fn remove_old(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.take(MOST_FILES).flatten() {
+        let name = entry.file_name();
+        let is_page = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        let modified = entry.metadata().ok().filter(|meta| meta.is_file()).and_then(|meta| meta.modified().ok());
+        let is_old = modified.is_some_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > KEPT));
+        if is_page && is_old {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// A page that leads to an address, until it is dropped.
+pub struct Redirect(NamedTempFile);
+
+impl Redirect {
+    /// Writes it. The address is one that this program made: it needs no escapes.
+    ///
+    /// # Errors
+    /// As [`write`].
+    pub fn write(address: &str) -> io::Result<Redirect> {
+        let page = format!(
+            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>ccsd</title><meta name=\"referrer\" \
+             content=\"no-referrer\"><meta http-equiv=\"refresh\" content=\"0; url={address}\"><a href=\"{address}\">the \
+             profile</a>\n"
+        );
+        temporary(page.as_bytes()).map(Redirect)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_private_folders_are_taken() {
+        let dir = Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap();
+        assert!(is_private(dir.path()));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(!is_private(&link) && !is_private(Path::new("relative")) && !is_private(&dir.path().join("none")));
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o750)).unwrap();
+        assert!(!is_private(dir.path()));
+        assert!(!is_private(Path::new("/tmp")));
+    }
+
+    #[test]
+    fn old_pages_go_and_other_files_stay() {
+        let dir = Builder::new().tempdir().unwrap();
+        let make = |name: &str, age: Duration| {
+            let file = fs::File::create(dir.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+        };
+        make("page-old.html", KEPT * 2);
+        make("page-new.html", KEPT / 2);
+        make("ccsd.sock", KEPT * 2);
+        remove_old(dir.path());
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["ccsd.sock", "page-new.html"]);
+    }
+}
