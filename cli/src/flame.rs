@@ -58,7 +58,7 @@ pub struct Call {
     /// In a difference.
     pub change: Option<Change>,
     function: usize,
-    /// Hash of the functions from the root to this one: names the call in later trees of the same profile.
+    /// Hash of the functions from the root to this one. Identifies the call in later trees of the same profile.
     pub chain: u64,
 }
 

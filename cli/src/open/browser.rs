@@ -13,7 +13,7 @@ use nix::unistd::Uid;
 
 /// The program that opens files as the user's desktop does.
 const XDG_OPEN: &str = "xdg-open";
-/// A browser that could not start says so within this time. `xdg-open` ends soon; a browser itself may stay.
+/// Time in which a failure to start shows. `xdg-open` ends soon; a browser may stay.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 /// Programs that open a page, each a command and its arguments. The first that works is taken.
@@ -27,7 +27,7 @@ pub struct Browser {
 pub enum Obstacle {
     /// `--no-browser`.
     NotAsked,
-    /// By sudo and the like the browser would run as root, with the user's display.
+    /// Started by sudo or the like: the browser would run as root on the user's display.
     Sudo,
     Ssh,
     NoDisplay,
@@ -62,7 +62,7 @@ fn find_in(variable: &dyn Fn(&str) -> Option<OsString>, is_root: bool) -> Result
     if is_root && is_any(&["SUDO_UID", "SUDO_USER", "DOAS_USER", "PKEXEC_UID"]) {
         return Err(Obstacle::Sudo);
     }
-    // Whoever names a browser knows that it works, over ssh, too: editors set it to what opens a page at the other end.
+    // BROWSER counts over ssh, too: editors set it to a program that opens pages on the client's machine.
     if let Some(browser) = set("BROWSER").map(|list| Browser::parse(&list)).filter(|it| !it.commands.is_empty()) {
         return Ok(browser);
     }
@@ -90,7 +90,7 @@ impl Browser {
         Browser { commands: commands.filter(|words| !words.is_empty()).collect() }
     }
 
-    /// Starts it. It goes on when this command has ended.
+    /// Starts the browser, which outlives this command.
     ///
     /// # Errors
     /// That none of the commands works, with what is wrong with the last.
@@ -137,7 +137,7 @@ fn start(command: &[OsString], target: &OsStr) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Err("nothing to run".to_owned()) };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Ctrl-C at this terminal is not meant for the browser.
+    // In a process group of its own: Ctrl-C at this terminal must not end the browser.
     let mut child = command.process_group(0).spawn().map_err(|error| error.to_string())?;
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {

@@ -1,9 +1,9 @@
-//! Requests and answers of HTTP/1.1, as far as a page for one user needs them.
+//! Requests and answers of HTTP/1.1, as far as the server of one page needs them.
 //!
-//! Whoever can connect to this machine's loopback interface can send a request, and so can every page in the user's browser.
-//! So a request is GET without a body, its head has few bytes and comes in a short time, and its `Host` is the loopback
-//! interface: a page whose own name was made to lead here (DNS rebinding) sends that name. Nothing of a request is ever part
-//! of an answer, and each connection has one of both.
+//! Every user of this machine, and every page in the user's browser, can send requests to the loopback interface. Therefore
+//! a request must be GET without a body, its head must be short and arrive soon, and its `Host` must name the loopback
+//! interface: with DNS rebinding, the browser sends the attacker's name there. No part of a request appears in an answer. A
+//! connection carries one request and one answer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 pub const LONGEST_HEAD: usize = 8 << 10;
 /// Most fields in it.
 const MOST_FIELDS: usize = 64;
-/// How long a client may take to send it.
+/// Time that a client has to send the head.
 pub const HEAD_TIME: Duration = Duration::from_secs(5);
-/// How long it may take to read the answer.
+/// Time that it has to read the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// How long what it still sends is read, so that closing does not take the answer away from it, and how much.
+/// Time for which the server reads what the client still sends, and bytes of that. See [`drain`].
 const REST_TIME: Duration = Duration::from_millis(500);
 const REST_BYTES: usize = 64 << 10;
 const PIECE: usize = 64 << 10;
@@ -35,7 +35,7 @@ pub enum Refusal {
     /// Not addressed to the loopback interface.
     Host,
     NotFound,
-    /// The connection is gone: there is nobody to answer.
+    /// The client has closed the connection.
     Gone,
 }
 
@@ -103,7 +103,7 @@ fn parse(head: &[u8]) -> Result<String, Refusal> {
             return Err(Refusal::TooLarge);
         }
         let (name, value) = line.split_once(':').filter(|_| is_plain(line)).ok_or(Refusal::Malformed)?;
-        // Neither a field that goes on in this line, nor a blank before the colon.
+        // This refuses folded lines and a blank before the colon, too.
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_name) {
             return Err(Refusal::Malformed);
@@ -135,7 +135,7 @@ fn parse(head: &[u8]) -> Result<String, Refusal> {
     Ok(path.to_owned())
 }
 
-/// Whether the name in an address is the loopback interface. Its port is another at the near end of a tunnel of ssh.
+/// Whether a `Host` names the loopback interface. Any port is good: a tunnel of ssh may have another at its near end.
 fn is_loopback(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => {
@@ -157,12 +157,12 @@ fn is_loopback(host: &str) -> bool {
 pub struct Answer<'a> {
     pub status: &'a str,
     pub content_type: &'a str,
-    /// What the page may do.
+    /// The content security policy.
     pub policy: &'a str,
     pub body: &'a [u8],
 }
 
-/// Policy of what is no page.
+/// Content security policy of answers without a page.
 pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 
 impl Answer<'_> {
@@ -204,7 +204,8 @@ impl Answer<'_> {
     }
 }
 
-/// Reads what a client has sent beyond its request: to close a connection with unread bytes resets it.
+/// Reads what the client sends after its request. Closing a socket with unread bytes resets the connection, and the client
+/// may lose the answer.
 fn drain(stream: &mut TcpStream) -> io::Result<()> {
     let end = Instant::now() + REST_TIME;
     let mut piece = [0; 4 << 10];

@@ -34,7 +34,7 @@
   addEventListener("pointerdown", () => { held = true; });
   addEventListener("pointerup", () => { held = false; });
   addEventListener("pointercancel", () => { held = false; });
-  // Nobody wants to lose what is being typed or chosen.
+  // A reload would lose what the user is typing or selecting.
   const isBusy = () => held || document.hidden || ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName)
     || String(getSelection()) !== "";
 

@@ -107,7 +107,7 @@ fn host() -> String {
 
 /// Serves the page until a signal ends it.
 fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Failure> {
-    // Before there is a file or a port to give back.
+    // Before the file for the browser exists: a signal must not leave it behind.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
     let mut signals = signals.map_err(Failure::at_run_time)?;
     let port = args.port;
@@ -120,7 +120,8 @@ fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Fa
     writeln!(out, "{address}").and_then(|()| out.flush())?;
     let live = if is_live { "; the page follows the session" } else { "" };
     warn(format_args!("serving it on this machine until Ctrl-C{live}"));
-    // A browser's arguments are public on this machine, and the token is not: the browser gets a file that leads there.
+    // Arguments of processes are public on this machine. The browser gets a private file that redirects to the address, so
+    // that the token stays secret.
     let redirect = match browser {
         Ok(browser) => {
             let redirect = private::Redirect::write(&address);

@@ -13,9 +13,9 @@ const PREFIX: &str = "page-";
 const SUFFIX: &str = ".html";
 /// Random characters in a name.
 const RANDOM: usize = 16;
-/// Pages of earlier commands are removed when they are so old: the folder may be memory.
+/// Age at which pages of earlier commands are removed: the folder is in memory.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Files that are looked at for that.
+/// Limit on files examined for that.
 const MOST_FILES: usize = 1_000;
 
 /// Writes a page into a file of its own.
@@ -39,7 +39,7 @@ fn temporary(content: &[u8]) -> io::Result<NamedTempFile> {
 fn directory() -> io::Result<PathBuf> {
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| is_private(dir)) {
         let dir = runtime.join("ccsd");
-        // It may be there already, with the user's daemon in it.
+        // The user's daemon may have made the folder already.
         let _ = DirBuilder::new().mode(0o700).create(&dir);
         if is_private(&dir) {
             remove_old(&dir);

@@ -1,9 +1,9 @@
 //! A server of one page, for the browsers of one user.
 //!
-//! It listens on 127.0.0.1 alone. Every user of this machine can connect to that, and every page in a browser can try to, so
-//! the page is at a path with a random token, and nothing is anywhere else. A connection has one request ([`super::http`] says
-//! what it may be), and a thread. There is a limit on them: beyond it the connection that has been waiting longest without
-//! having sent its request is ended, so that clients who send nothing keep nobody out.
+//! The server listens on 127.0.0.1 only. Every user of this machine can connect there, and every page in a browser can try
+//! to. Therefore the page is at a path with a random token, and every other path is not found. A connection has one request
+//! (see [`super::http`]) and one thread. At the limit on connections, the server ends the connection that has waited longest
+//! without sending its request, so that clients that send nothing do not keep others out.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -23,18 +23,18 @@ use crate::{export, warn};
 
 /// Bytes of a token: 192 bits.
 const TOKEN_BYTES: usize = 24;
-/// Connections that have not sent their request yet.
+/// Limit on connections that have not sent their request yet.
 const MOST_WAITING: usize = 32;
-/// All connections.
+/// Limit on connections.
 const MOST_CONNECTIONS: usize = 64;
-/// How long a connection beyond these waits until another ends: those that are told to end do so soon.
+/// Time that a connection beyond the limit waits for another to end.
 const ADMISSION: Duration = Duration::from_secs(1);
-/// The page of a session is at most so old.
+/// The page of a session is rendered again when it is older than this.
 const FRESH: Duration = Duration::from_secs(2);
-/// Before another connection is accepted where that failed: files may be short.
+/// Pause after a failed `accept`, for example at the limit on open files.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A page, and what makes it anew.
+/// State that the threads of all connections share.
 struct Shared {
     args: ExportArgs,
     token: String,
@@ -127,7 +127,7 @@ impl Server {
 /// Random bytes in hexadecimal digits.
 fn token() -> Result<String, Failure> {
     let mut bytes = [0; TOKEN_BYTES];
-    // The kernel gives so few bytes at once or not at all.
+    // Up to 256 bytes come at once or not at all: see getrandom(2).
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(TOKEN_BYTES) => Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
         Ok(_) => Err(Failure::at_run_time(anyhow!("the kernel gives too few random bytes"))),
@@ -158,11 +158,11 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream) {
         number
     };
     let guard = Connection { shared: Arc::clone(shared), number };
-    // The closure is dropped where no thread can be had, and the connection with it.
+    // If no thread can be started, dropping the closure closes the connection.
     let _ = thread::Builder::new().name("ccsd-http".to_owned()).spawn(move || guard.serve(stream));
 }
 
-/// A connection that counts.
+/// A connection, which counts until it is dropped.
 struct Connection {
     shared: Arc<Shared>,
     number: u64,
@@ -177,7 +177,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// It waits for nothing any more.
+    /// Removes the connection from those that may be ended.
     fn has_sent(&self) {
         lock(&self.shared.connections).waiting.retain(|(number, _)| *number != self.number);
     }
@@ -213,11 +213,11 @@ impl Connection {
     }
 }
 
-/// What there is to be had.
+/// What the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Page,
-    /// Nothing but the answer: the server is there.
+    /// Tells the page that the server still runs.
     Live,
 }
 
@@ -234,7 +234,7 @@ impl Shared {
 
     /// The page; of a session that goes on, one that is fresh.
     fn page(&self) -> Arc<ServedPage> {
-        // Others who ask meanwhile wait, and get the same.
+        // Concurrent requests wait, and get the same page.
         let mut made = lock(&self.page);
         if made.is_live && made.at.elapsed() >= FRESH {
             match export::page(&self.args) {
@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-/// Compares without telling by the time it takes where two texts of one length differ.
+/// Compares in a time that depends only on the lengths.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| black_box(difference | (a ^ b)));
     a.len() == b.len() && difference == 0

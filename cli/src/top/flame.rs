@@ -13,11 +13,11 @@ use crate::report::flame_background;
 use crate::style::Tone;
 use crate::table::cut;
 
-/// The flame graph on the screen. What is chosen is kept by chains of calls: positions change with every update.
+/// The flame graph on the screen. Cursor and zooms are chains of calls, because positions change with every update.
 #[derive(Default)]
 pub struct FlameState {
     tree: Option<FlameTree>,
-    /// The calls that were zoomed into, the last one is shown as the whole.
+    /// Calls zoomed into. The last one fills the width.
     zooms: Vec<u64>,
     cursor: Option<u64>,
     /// As last drawn.
@@ -45,7 +45,7 @@ impl FlameState {
 
     fn zoom(&self) -> Option<usize> {
         let tree = self.tree.as_ref()?;
-        // The profile may lack a call for now, as in the last interval.
+        // The profile may lack the call, for example in the last interval.
         self.zooms.last().and_then(|&chain| tree.find(chain))
     }
 
@@ -55,7 +55,7 @@ impl FlameState {
         let Some(tree) = &self.tree else { return };
         self.layout = tree.layout(zoom, columns);
         if self.position().is_none() {
-            // What was chosen is not drawn: its nearest caller that is, or the first call.
+            // The chosen call is not drawn: choose its nearest caller that is drawn, else the first call.
             let chosen = self.cursor.and_then(|chain| tree.find(chain));
             let above = chosen.map(|at| tree.path_to(at)).unwrap_or_default();
             let drawn = above.into_iter().rev().find(|&at| self.place(at).is_some());
