@@ -3,12 +3,12 @@
 //! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
 //! so that in the steady state nothing is allocated.
 
-use crate::layers::Common;
 use crate::pace::{Cost, RateChange};
 use crate::perf::counters::Counted;
 use crate::process::images::{Image, ImageIndex, ImageStats};
 use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
+use crate::stack_delta::Common;
 use crate::tracker::TrackerStats;
 use crate::unwind::{Frame, Gap, Root, UnwindStats};
 

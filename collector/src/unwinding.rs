@@ -1,10 +1,10 @@
 //! Stacks of samples, and how much of the threads' last stacks is remembered for the next ones.
 
 use crate::budget::Budget;
-use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::{Process, Thread};
+use crate::stack_delta::Common;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target, UnwindStats, Unwound};
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ccsd_collector::Budget;
 use ccsd_collector::aggregator::Aggregator;
 use ccsd_collector::batch::{Batch, Item};
-use ccsd_collector::layers::Common;
+use ccsd_collector::stack_delta::Common;
 use ccsd_collector::pace::Pace;
 use ccsd_collector::perf::attr::{Event, EventSpec};
 use ccsd_collector::perf::choice::{EventChoice, Scope, choose};

@@ -6,8 +6,8 @@ use ccsd_profile::{ContextId, CostCentreId, LineId, Profile, RouteId, ThreadId};
 
 use super::cycles::CycleRest;
 use super::tick_time::TickTime;
-use crate::layers::{Common, Layers, Reserve};
 use crate::resolve::Resolver;
+use crate::stack_delta::{Common, LastStack, Reserve};
 use crate::unwind::{Frame, Gap, Root};
 
 /// One frame of a thread's last stack.
@@ -43,8 +43,8 @@ fn push_frame(
 pub(super) struct ThreadState {
     pub(super) id: ThreadId,
     pub(super) root: Option<Root>,
-    pub(super) steps: Layers<Step>,
-    /// Whether `steps` ends before the leaf; see [`Layers::bound`].
+    pub(super) steps: LastStack<Step>,
+    /// Whether `steps` ends before the leaf; see [`LastStack::end`].
     pub(super) cut_short: bool,
     /// Frames of the reserve that `until` and `generation` speak of; those beyond are resolved when they are shared.
     pub(super) resolved: usize,
@@ -67,7 +67,7 @@ impl ThreadState {
         ThreadState {
             id,
             root: None,
-            steps: Layers::default(),
+            steps: LastStack::default(),
             cut_short: false,
             resolved: usize::MAX,
             line: LineId::UNKNOWN,
@@ -130,7 +130,7 @@ impl ThreadState {
         let leaf_changed = more < stack.len() || kept < self.steps.own().len() || self.cut_short;
         // What comes after a gap is not in the place that its position says.
         self.root = gap.is_none().then_some(root);
-        self.steps.cut(Common { own: common.own + more as u32, ..common });
+        self.steps.begin(Common { own: common.own + more as u32, ..common });
         let (mut context, mut route) = match self.steps.last() {
             Some(step) => (step.context, step.route),
             None => match root {
@@ -164,12 +164,11 @@ impl ThreadState {
             last = Some(resolved);
         }
         let depth = self.steps.depth() as u64;
-        self.steps.settle(common);
         if common.reserve != Reserve::Stays {
             // It has only frames of this stack now, or none.
             self.resolved = usize::MAX;
         }
-        self.cut_short = self.steps.bound(common);
+        self.cut_short = self.steps.end(common);
         if leaf_changed && let Some(&leaf) = stack.first() {
             let resolved = last.unwrap_or_else(|| resolver.resolve(profile, leaf, time));
             (self.line, self.named) = (resolved.line, resolved.named);

@@ -186,10 +186,10 @@ mod tests {
     use super::*;
     use crate::batch::{Batch, Item};
     use crate::budget::Budget;
-    use crate::layers::Common;
     use crate::perf::attr::EventSpec;
     use crate::perf::counters::Counted;
     use crate::process::{ProcessKey, ThreadKey};
+    use crate::stack_delta::Common;
     use crate::tracker::TrackerStats;
     use crate::unwind::Root;
 

@@ -2,8 +2,8 @@
 
 use ccsd_profile::TruncationReason;
 
-use crate::layers::Common;
 use crate::process::images::ImageIndex;
+use crate::stack_delta::Common;
 
 /// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
 /// make. More is taken for a loop.

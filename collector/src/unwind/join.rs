@@ -7,10 +7,10 @@ use super::memory::UserStack;
 use super::outcome::{Stop, late_reason};
 use super::shadow::{Join, ShadowStack};
 use super::{StackUnwinder, Target};
-use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
+use crate::stack_delta::Common;
 
 impl StackUnwinder {
     /// Ends a stack that was not followed to its root: with the frames that its frame pointers led to, or with the outer part

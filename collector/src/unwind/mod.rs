@@ -56,11 +56,11 @@ mod walk;
 use ccsd_profile::TruncationReason;
 
 use crate::budget::Budget;
-use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
+use crate::stack_delta::Common;
 use allowance::Allowance;
 use carried::Carried;
 use generated::GeneratedRules;

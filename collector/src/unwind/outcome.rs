@@ -4,10 +4,10 @@ use ccsd_profile::TruncationReason;
 
 use super::frame::{Frame, MAX_FRAMES};
 use super::memory::BELOW_STACK;
-use crate::layers::Common;
 use crate::perf::record::Sample;
 use crate::process::images::ImageIndex;
 use crate::process::mappings::Mappings;
+use crate::stack_delta::Common;
 
 /// Why unwinding stopped short of a root.
 pub enum Stop {

@@ -24,11 +24,11 @@
 //!
 //! Where a word differs, only what lies further out than it can be shared, and unwinding goes on to there.
 //!
-//! A stack that goes beyond the copy is kept in reserve ([`Layers`]) when the thread returns out of it, because recursion
+//! A stack that goes beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it, because recursion
 //! comes again, and to read megabytes of stack for each sample would cost too much. Before anything of it is used, the
 //! words are compared as above.
 
-use crate::layers::{Common, FEW_OWN, Layers, Reserve};
+use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
@@ -105,7 +105,7 @@ impl Known {
 /// The last stack of a thread.
 #[derive(Clone, Debug, Default)]
 pub struct ShadowStack {
-    layers: Layers<Known>,
+    last: LastStack<Known>,
     /// Samples since the reserve was last of use.
     idle: u32,
     /// Goes on with every check, so that each tries other frames.
@@ -149,19 +149,19 @@ impl ShadowStack {
         if self.generation != generation {
             return Search { own: 0, reserve: 0 };
         }
-        Search { own: self.layers.own().len(), reserve: self.layers.reserve().len() }
+        Search { own: self.last.own().len(), reserve: self.last.reserve().len() }
     }
 
     /// Whether the new stack, now in `state`, goes on as the remembered one does. Words are not compared yet.
     #[inline]
     pub fn find(&self, search: &mut Search, state: &State) -> Option<Common> {
-        let own = self.layers.own();
+        let own = self.last.own();
         while let Some(known) = search.own.checked_sub(1).and_then(|last| own.get(last)) {
             if known.state.sp > state.sp {
                 break;
             }
             if known.state == *state {
-                let shared = self.layers.shared() as u32;
+                let shared = self.last.shared() as u32;
                 return Some(Common { shared, own: search.own as u32, reserve: Reserve::Stays, few: false });
             }
             search.own -= 1;
@@ -174,7 +174,7 @@ impl ShadowStack {
 
     #[cold]
     fn find_in_reserve(&self, search: &mut Search, state: &State) -> Option<Common> {
-        let reserve = self.layers.reserve().get(..search.reserve)?;
+        let reserve = self.last.reserve().get(..search.reserve)?;
         // Frame by frame outwards it is next to where the search has come to.
         let mut near = 1;
         while reserve.len().checked_sub(near).is_some_and(|at| reserve[at].state.sp < state.sp) {
@@ -190,8 +190,8 @@ impl ShadowStack {
     /// A frame of what is common, counted from the root.
     fn get(&self, common: Common, depth: usize) -> Option<&Known> {
         match depth.checked_sub(common.shared as usize) {
-            None => self.layers.reserve().get(depth),
-            Some(depth) => self.layers.own().get(depth),
+            None => self.last.reserve().get(depth),
+            Some(depth) => self.last.own().get(depth),
         }
     }
 
@@ -236,11 +236,11 @@ impl ShadowStack {
     /// are left, and whether all were the same; if not, the innermost that is left is not.
     fn compare_copied(&self, common: Common, mut left: usize, stack: &UserStack<'_>) -> (usize, bool) {
         let shared = common.shared as usize;
-        let own = self.layers.own().get(..left.saturating_sub(shared)).unwrap_or_default();
+        let own = self.last.own().get(..left.saturating_sub(shared)).unwrap_or_default();
         let same = same_in_piece(own, stack);
         left -= same;
         if same == own.len() {
-            left -= same_in_piece(self.layers.reserve().get(..left).unwrap_or_default(), stack);
+            left -= same_in_piece(self.last.reserve().get(..left).unwrap_or_default(), stack);
         }
         // What is left has changed, or lies beyond the copy, or in the other piece of it.
         while let Some(known) = left.checked_sub(1).and_then(|depth| self.get(common, depth)) {
@@ -265,8 +265,8 @@ impl ShadowStack {
             return None;
         }
         let further = |known: &Known| known.return_slot().0 >= address;
-        let all = self.layers.reserve().get(..self.layers.shared())?;
-        let count = match self.layers.own().partition_point(further) {
+        let all = self.last.reserve().get(..self.last.shared())?;
+        let count = match self.last.own().partition_point(further) {
             0 => all.partition_point(further),
             own => all.len() + own,
         };
@@ -312,20 +312,15 @@ impl ShadowStack {
         let deep = outermost.is_some_and(|known| !known.is_copied(stack));
         if deep && own > MANY_OWN && room && !frames.is_empty() {
             common.reserve = Reserve::Replaced;
-        } else if stale && common.shared == 0 && !self.layers.reserve().is_empty() {
+        } else if stale && common.shared == 0 && !self.last.reserve().is_empty() {
             common.reserve = Reserve::Dropped;
         }
-        self.seen.keep(if common.shared as usize == self.layers.shared() { common.own as usize } else { 0 });
+        self.seen.keep(if common.shared as usize == self.last.shared() { common.own as usize } else { 0 });
         if common.reserve != Reserve::Stays {
             self.seen = Seen::default();
         }
         common.few = !room && own > FEW_OWN;
-        self.layers.cut(common);
-        if own <= common.most() || common.reserve == Reserve::Replaced {
-            frames.iter().rev().for_each(|&known| self.layers.push(known));
-        }
-        self.layers.settle(common);
-        if self.layers.bound(common) {
+        if self.last.write(common, frames.iter().rev().copied()) {
             self.seen.keep(FEW_OWN);
         }
         common
@@ -334,23 +329,23 @@ impl ShadowStack {
     /// Forgets the last stack, but not the reserve, because a stack has come that is not whole.
     pub fn interrupt(&mut self) {
         self.seen = Seen::default();
-        self.layers.cut(Common::default());
+        self.last.interrupt();
     }
 
     /// Where the frames of the last stack return to, outermost first.
     pub fn outermost(&self) -> impl Iterator<Item = Slot> {
-        let reserve = self.layers.reserve().iter().take(self.layers.shared());
-        reserve.chain(self.layers.own()).map(Known::return_slot)
+        let reserve = self.last.reserve().iter().take(self.last.shared());
+        reserve.chain(self.last.own()).map(Known::return_slot)
     }
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        self.layers.bytes()
+        self.last.bytes()
     }
 
     /// Frames remembered, in reserve and beyond.
     pub fn remembered(&self) -> usize {
-        self.layers.reserve().len() + self.layers.own().len()
+        self.last.reserve().len() + self.last.own().len()
     }
 }
 

@@ -19,6 +19,8 @@ struct Model {
     /// `(function, stack pointer and frame pointer before the call)`, outermost first.
     calls: Vec<(u64, usize, u64)>,
     shadow: ShadowStack,
+    /// What another thread remembers of the stacks that it is sent, as the aggregator does.
+    reader: LastStack<u64>,
     memory: Memory,
     time: u64,
     /// When memory was last read.
@@ -37,8 +39,8 @@ fn frame_words(function: u64) -> usize {
 impl Model {
     fn new() -> Model {
         let (words, sp) = (vec![0; WORDS], WORDS - 8);
-        let (shadow, memory) = (ShadowStack::default(), Memory::default());
-        let mut model = Model { words, sp, bp: 0, calls: Vec::new(), shadow, memory, time: 0, read_at: 0 };
+        let (shadow, reader, memory) = (ShadowStack::default(), LastStack::default(), Memory::default());
+        let mut model = Model { words, sp, bp: 0, calls: Vec::new(), shadow, reader, memory, time: 0, read_at: 0 };
         model.call(0);
         model
     }
@@ -93,6 +95,9 @@ impl Model {
             let slot = sp + 8 * frame_words(function) as u64;
             let (Some(caller_bp), Some(return_address)) = (caller_bp, stack.read(slot)) else {
                 self.shadow.interrupt();
+                self.reader.begin(Common::default());
+                functions.iter().rev().for_each(|&function| self.reader.push(function));
+                self.reader.end(Common::default());
                 return None;
             };
             if return_address == 0 {
@@ -121,7 +126,12 @@ impl Model {
             .map(|depth| (self.shadow.get(common, depth).unwrap().state.return_address - 0x40_0000) / 16)
             .collect();
         functions.extend(shared);
-        self.shadow.remember(common, &known, &stack, 0, true);
+        let common = self.shadow.remember(common, &known, &stack, 0, true);
+        self.reader.begin(common);
+        functions[..unwound].iter().rev().for_each(|&function| self.reader.push(function));
+        let outer = self.reader.reserve().iter().take(self.reader.shared());
+        assert!(outer.chain(self.reader.own()).eq(functions.iter().rev()), "{common:?}");
+        self.reader.end(common);
         self.read_at = stack.read_at();
         Some((functions, unwound))
     }
